@@ -1,0 +1,44 @@
+"""The settings of one process. Read once by the composition root; nothing else reads the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AliasChoices, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _named(variable: str) -> AliasChoices:
+    """Accepts the environment's name and, from code, the same in lower case."""
+    return AliasChoices(variable, variable.lower())
+
+
+class Settings(BaseSettings):
+    """Every variable of the README's table, with its default. Frozen: a process never changes its mind."""
+
+    model_config = SettingsConfigDict(env_file=".env", env_prefix="PLIMSOLL_", extra="ignore", frozen=True, populate_by_name=True)
+
+    database_url: SecretStr | None = Field(default=None, validation_alias=_named("DATABASE_URL"))
+    data_dir: Path = Path("./var")
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    workers: int = Field(default=1, ge=1, le=64)
+    models_file: Path | None = Field(default=None, validation_alias=_named("MODELS_FILE"))
+
+    context_max_output_tokens: int = Field(default=2048, ge=1, validation_alias=_named("CONTEXT_MAX_OUTPUT_TOKENS"))
+    context_summary_trigger_ratio: float = Field(
+        default=0.70, gt=0, le=1, validation_alias=_named("CONTEXT_SUMMARY_TRIGGER_RATIO")
+    )
+    context_prune_trigger_ratio: float = Field(default=0.90, gt=0, le=1, validation_alias=_named("CONTEXT_PRUNE_TRIGGER_RATIO"))
+    context_mandatory_summary_turn: int = Field(default=8, ge=1, validation_alias=_named("CONTEXT_MANDATORY_SUMMARY_TURN"))
+    context_protected_turns: int = Field(default=4, ge=0, validation_alias=_named("CONTEXT_PROTECTED_TURNS"))
+    context_fallback_limit: int = Field(default=8192, ge=1, validation_alias=_named("CONTEXT_FALLBACK_LIMIT"))
+    context_summary_model: str = Field(default="", validation_alias=_named("CONTEXT_SUMMARY_MODEL"))
+    context_summary_role: Literal["system", "user"] = Field(default="system", validation_alias=_named("CONTEXT_SUMMARY_ROLE"))
+
+    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    turn_lease_s: float = Field(default=30.0, gt=0)
+    db_pool_size: int = Field(default=10, ge=1)
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_format: Literal["json", "console"] = "json"

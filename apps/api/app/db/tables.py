@@ -1,0 +1,287 @@
+"""The tables, as SQLAlchemy Core sees them; `migrations/` makes them and a check keeps both the same.
+
+Below `sessions` every primary key, unique constraint and foreign key is led by `session_id`, so that the tables can be
+distributed by it. `messages`, `prompt_blocks`, `turn_context_audit` and `message_token_counts` are only ever inserted.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB, UUID
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+OPEN_STATUSES = ("pending", "running", "awaiting_tools")
+TURN_STATUSES = (*OPEN_STATUSES, "completed", "failed", "rejected", "cancelled")
+
+
+def _id(name: str = "id") -> sa.Column[object]:
+    return sa.Column(name, UUID(as_uuid=True), nullable=False)
+
+
+def _instant(name: str, *, nullable: bool = False, default_now: bool = False) -> sa.Column[object]:
+    return sa.Column(
+        name,
+        sa.DateTime(timezone=True),
+        nullable=nullable,
+        server_default=sa.text("clock_timestamp()") if default_now else None,
+    )
+
+
+def _session_fk() -> sa.ForeignKeyConstraint:
+    return sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], ondelete="CASCADE")
+
+
+def _turn_fk() -> sa.ForeignKeyConstraint:
+    return sa.ForeignKeyConstraint(["session_id", "turn_id"], ["turns.session_id", "turns.id"], ondelete="CASCADE")
+
+
+def _one_of(column: str, values: tuple[str, ...], name: str) -> sa.CheckConstraint:
+    return sa.CheckConstraint(f"{column} IN ({', '.join(repr(value) for value in values)})", name=name)
+
+
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    _id(),
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    sa.Column("model_alias", sa.Text, nullable=False),
+    sa.Column("mode", sa.Text),
+    sa.Column("agent_role", sa.Text),
+    sa.Column("room_goal", sa.Text),
+    sa.Column("instructions", sa.Text),
+    sa.Column("policy", JSONB, nullable=False),
+    sa.Column("metadata", JSONB, nullable=False),
+    # Counters given out under the row's lock: gapless turn numbers, message numbers that never repeat.
+    sa.Column("last_turn_seq", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("last_message_seq", sa.BigInteger, nullable=False, server_default="0"),
+    # Turns with a seq above this one count towards the mandatory summary.
+    sa.Column("summary_count_after_seq", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("summary_failures", sa.Integer, nullable=False, server_default="0"),
+    _instant("summary_failed_at", nullable=True),
+    _instant("created_at", default_now=True),
+    _instant("updated_at", default_now=True),
+    sa.PrimaryKeyConstraint("id"),
+)
+sa.Index("ix_sessions_tenant_id_id", sessions.c.tenant_id, sessions.c.id.desc())
+
+turns = sa.Table(
+    "turns",
+    metadata,
+    _id(),
+    _id("session_id"),
+    sa.Column("seq", sa.BigInteger, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("user_input", sa.Text, nullable=False),
+    sa.Column("assistant_output", sa.Text),
+    sa.Column("error", JSONB),
+    sa.Column("model_alias", sa.Text, nullable=False),
+    sa.Column("finish_reason", sa.Text),
+    sa.Column("prompt_tokens", sa.BigInteger),
+    sa.Column("completion_tokens", sa.BigInteger),
+    sa.Column("idempotency_key", sa.Text),
+    sa.Column("request_sha256", sa.Text, nullable=False),
+    # Who may write: every claim raises the fence, and a write names the fence it was claimed under.
+    sa.Column("fence", sa.Integer, nullable=False, server_default="1"),
+    _instant("lease_expires_at", nullable=True),
+    _instant("created_at", default_now=True),
+    _instant("completed_at", nullable=True),
+    sa.PrimaryKeyConstraint("session_id", "id"),
+    sa.UniqueConstraint("session_id", "seq"),
+    _session_fk(),
+    _one_of("status", TURN_STATUSES, "status"),
+)
+sa.Index(
+    "uq_turns_one_open",
+    turns.c.session_id,
+    unique=True,
+    postgresql_where=sa.text("status IN ('pending', 'running', 'awaiting_tools')"),
+)
+sa.Index(
+    "uq_turns_idempotency_key",
+    turns.c.session_id,
+    turns.c.idempotency_key,
+    unique=True,
+    postgresql_where=sa.text("idempotency_key IS NOT NULL"),
+)
+# The sweeper looks for dead workers' turns across sessions; running turns are few, so this index stays tiny.
+sa.Index("ix_turns_running_lease", turns.c.lease_expires_at, postgresql_where=sa.text("status = 'running'"))
+
+turn_steps = sa.Table(
+    "turn_steps",
+    metadata,
+    _id(),
+    _id("turn_id"),
+    _id("session_id"),
+    sa.Column("seq", sa.Integer, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("detail", JSONB, nullable=False),
+    _instant("started_at"),
+    _instant("finished_at", nullable=True),
+    sa.PrimaryKeyConstraint("session_id", "turn_id", "seq"),
+    _turn_fk(),
+)
+
+messages = sa.Table(
+    "messages",
+    metadata,
+    _id(),
+    _id("session_id"),
+    _id("turn_id"),
+    sa.Column("seq", sa.BigInteger, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("content", JSONB),
+    sa.Column("tool_calls", JSONB),
+    sa.Column("tool_call_id", sa.Text),
+    sa.Column("reasoning", sa.Text),
+    sa.Column("token_estimate", sa.BigInteger, nullable=False),
+    sa.Column("token_encoding", sa.Text, nullable=False),
+    _instant("created_at", default_now=True),
+    sa.PrimaryKeyConstraint("session_id", "id"),
+    sa.UniqueConstraint("session_id", "seq"),
+    _turn_fk(),
+    _one_of("role", ("user", "assistant", "tool"), "role"),
+)
+
+message_token_counts = sa.Table(
+    "message_token_counts",
+    metadata,
+    _id("session_id"),
+    _id("message_id"),
+    sa.Column("token_encoding", sa.Text, nullable=False),
+    sa.Column("token_estimate", sa.BigInteger, nullable=False),
+    sa.PrimaryKeyConstraint("session_id", "message_id", "token_encoding"),
+    sa.ForeignKeyConstraint(
+        ["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"
+    ),
+)
+
+session_summaries = sa.Table(
+    "session_summaries",
+    metadata,
+    _id(),
+    _id("session_id"),
+    _id("from_message_id"),
+    _id("to_message_id"),
+    sa.Column("to_message_seq", sa.BigInteger, nullable=False),
+    # The summary this one folded in; undoing this one makes that one active again.
+    sa.Column("previous_summary_id", UUID(as_uuid=True)),
+    sa.Column("summary_text", sa.Text, nullable=False),
+    sa.Column("key_facts", JSONB, nullable=False),
+    sa.Column("open_questions", JSONB, nullable=False),
+    sa.Column("decisions", JSONB, nullable=False),
+    sa.Column("action_items", JSONB, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("origin", sa.Text, nullable=False),
+    sa.Column("model_alias", sa.Text, nullable=False),
+    sa.Column("token_estimate", sa.BigInteger, nullable=False),
+    sa.Column("token_encoding", sa.Text, nullable=False),
+    sa.Column("prompt_tokens", sa.BigInteger),
+    sa.Column("completion_tokens", sa.BigInteger),
+    sa.Column("created_by_turn_id", UUID(as_uuid=True)),
+    _instant("created_at", default_now=True),
+    sa.PrimaryKeyConstraint("session_id", "id"),
+    _session_fk(),
+    _one_of("status", ("active", "superseded", "undone"), "status"),
+    _one_of("origin", ("model", "fallback", "emergency"), "origin"),
+)
+sa.Index(
+    "uq_session_summaries_one_active",
+    session_summaries.c.session_id,
+    unique=True,
+    postgresql_where=sa.text("status = 'active'"),
+)
+
+prompt_blocks = sa.Table(
+    "prompt_blocks",
+    metadata,
+    _id("session_id"),
+    sa.Column("sha256", sa.Text, nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
+    _instant("created_at", default_now=True),
+    sa.PrimaryKeyConstraint("session_id", "sha256"),
+    _session_fk(),
+)
+
+turn_context_audit = sa.Table(
+    "turn_context_audit",
+    metadata,
+    _id(),
+    _id("turn_id"),
+    _id("session_id"),
+    sa.Column("round", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("attempt", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("model_alias", sa.Text, nullable=False),
+    sa.Column("model_context_limit", sa.BigInteger, nullable=False),
+    sa.Column("context_limit_source", sa.Text, nullable=False),
+    sa.Column("output_reserve", sa.BigInteger, nullable=False),
+    sa.Column("overhead_reserve", sa.BigInteger, nullable=False),
+    sa.Column("input_budget", sa.BigInteger, nullable=False),
+    sa.Column("estimator", sa.Text, nullable=False),
+    sa.Column("calibration_ratio", sa.Float, nullable=False),
+    sa.Column("estimated_input_tokens_before", sa.BigInteger, nullable=False),
+    sa.Column("estimated_input_tokens_after_summary", sa.BigInteger, nullable=False),
+    sa.Column("estimated_input_tokens_after_prune", sa.BigInteger, nullable=False),
+    sa.Column("estimated_wire_tokens", sa.BigInteger, nullable=False),
+    sa.Column("actual_prompt_tokens", sa.BigInteger),
+    sa.Column("summary_triggered", sa.Boolean, nullable=False),
+    sa.Column("prune_triggered", sa.Boolean, nullable=False),
+    sa.Column("overflow_rejected", sa.Boolean, nullable=False),
+    sa.Column("regions", JSONB, nullable=False),
+    sa.Column("context_trim_log", JSONB, nullable=False),
+    # What was sent, as references to prompt_blocks and messages (`engine/replay.py` has the form); null when nothing was.
+    sa.Column("prompt_refs", JSONB),
+    sa.Column("prompt_sha256", sa.Text),
+    _instant("created_at", default_now=True),
+    sa.PrimaryKeyConstraint("session_id", "id"),
+    sa.UniqueConstraint("session_id", "turn_id", "round", "attempt"),
+    _turn_fk(),
+)
+
+pins = sa.Table(
+    "pins",
+    metadata,
+    _id("session_id"),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("relevance", sa.Float),
+    sa.Column("source", sa.Text),
+    _instant("created_at", default_now=True),
+    _instant("updated_at", default_now=True),
+    sa.PrimaryKeyConstraint("session_id", "name"),
+    _session_fk(),
+    sa.CheckConstraint("relevance >= 0 AND relevance <= 1", name="relevance"),
+)
+
+learned_windows = sa.Table(
+    "learned_windows",
+    metadata,
+    sa.Column("model_alias", sa.Text, nullable=False),
+    sa.Column("context_window", sa.BigInteger, nullable=False),
+    _instant("learned_at", default_now=True),
+    _instant("expires_at"),
+    sa.PrimaryKeyConstraint("model_alias"),
+)
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    _id(),
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("prefix", sa.Text, nullable=False),
+    sa.Column("secret_sha256", sa.Text, nullable=False),
+    _instant("created_at", default_now=True),
+    _instant("revoked_at", nullable=True),
+    sa.PrimaryKeyConstraint("id"),
+    sa.UniqueConstraint("secret_sha256"),
+)

@@ -1,0 +1,155 @@
+"""Every error the service raises on purpose; it knows no HTTP (`api/problems.py` has the one table).
+
+PlimsollError
+├── InvalidRequest                 the request can never work as it is
+├── NotFound                       session, turn, summary, pin … (also for another tenant's)
+├── Conflict
+│   ├── TurnInProgress             the session already runs a turn
+│   └── IdempotencyInFlight        the same key is still running
+├── IdempotencyKeyReused           the same key with another body
+├── ContextBudgetExceeded          does not fit after summarize and prune
+├── Unauthenticated
+├── DatabaseUnavailable
+└── ProviderError                  the model could not be had
+    ├── ProviderRefused            400/401/403/404/quota: asking again cannot help
+    ├── ProviderOverflow           the provider says the prompt is too long
+    ├── ProviderRateLimited        429 that outlasted the retries
+    ├── ProviderDown               5xx, connection errors, malformed answers
+    └── ProviderTimeout            the deadline of the whole call passed
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class PlimsollError(Exception):
+    """Base of the tree. `code` is the stable word of the contract, `detail` a sentence for people."""
+
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class InvalidRequest(PlimsollError):
+    """`where` is the path of the offending field, outermost first."""
+
+    code = "invalid_request"
+
+    def __init__(self, detail: str, where: tuple[str, ...] = ()) -> None:
+        super().__init__(detail)
+        self.where = where
+
+
+class NotFound(PlimsollError):
+    """`noun` is what was looked for: `session`, `turn`, `summary`, `pin`, `audit`, `prompt`."""
+
+    code = "not_found"
+
+    def __init__(self, noun: str) -> None:
+        super().__init__(f"There is no such {noun}.")
+        self.noun = noun
+
+
+class Conflict(PlimsollError):
+    """`retry_after_s` is when another try makes sense."""
+
+    def __init__(self, detail: str, retry_after_s: int) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+
+class TurnInProgress(Conflict):
+    code = "turn_in_progress"
+
+
+class IdempotencyInFlight(Conflict):
+    code = "idempotency_in_flight"
+
+
+class IdempotencyKeyReused(PlimsollError):
+    code = "idempotency_key_reused"
+
+
+class ContextBudgetExceeded(PlimsollError):
+    """The turn does not fit. Attributes are the members the problem carries; token figures are integers."""
+
+    code = "context_budget_exceeded"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        budget: dict[str, int],
+        regions: dict[str, int],
+        largest_items: list[dict[str, Any]],
+        recovery: dict[str, Any],
+    ) -> None:
+        super().__init__(detail)
+        self.budget = budget
+        self.regions = regions
+        self.largest_items = largest_items
+        self.recovery = recovery
+
+
+class Unauthenticated(PlimsollError):
+    code = "unauthenticated"
+
+
+class DatabaseUnavailable(PlimsollError):
+    code = "database_unavailable"
+
+    def __init__(self, detail: str, retry_after_s: int = 2) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+
+class ProviderError(PlimsollError):
+    """`kind` labels metrics, `status` is the provider's HTTP status if it gave one, `attempts` how often it was asked."""
+
+    code = "provider_error"
+    kind: ClassVar[str] = "error"
+
+    def __init__(self, detail: str, *, status: int | None = None, attempts: int = 1) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.attempts = attempts
+
+
+class ProviderRefused(ProviderError):
+    kind = "refused"
+
+
+class ProviderOverflow(ProviderError):
+    """`limit_tokens` and `requested_tokens` are what the provider stated, where it did."""
+
+    code = "provider_context_overflow"
+    kind = "overflow"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        status: int | None = None,
+        attempts: int = 1,
+        limit_tokens: int | None = None,
+        requested_tokens: int | None = None,
+    ) -> None:
+        super().__init__(detail, status=status, attempts=attempts)
+        self.limit_tokens = limit_tokens
+        self.requested_tokens = requested_tokens
+
+
+class ProviderRateLimited(ProviderError):
+    kind = "rate_limited"
+
+
+class ProviderDown(ProviderError):
+    kind = "down"
+
+
+class ProviderTimeout(ProviderError):
+    code = "provider_timeout"
+    kind = "timeout"

@@ -1,0 +1,208 @@
+"""What the service talks about: ids, messages, turns, summaries, pins, and what a model is asked and answers.
+
+Everything here is frozen and slotted and knows no I/O. Token figures are integers in tokens of the encoding
+named beside them; instants are timezone-aware UTC datetimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal, NewType, TypeAlias
+from uuid import UUID
+
+SessionId = NewType("SessionId", UUID)
+TurnId = NewType("TurnId", UUID)
+MessageId = NewType("MessageId", UUID)
+SummaryId = NewType("SummaryId", UUID)
+TenantId = NewType("TenantId", str)
+
+JsonObject: TypeAlias = dict[str, Any]
+ContentPart: TypeAlias = Mapping[str, Any]
+"""One part of a multi-part content in the OpenAI form: `{"type": "text", "text": …}`, `{"type": "image_url", …}` …"""
+Content: TypeAlias = str | Sequence[ContentPart] | None
+Role: TypeAlias = Literal["user", "assistant", "tool"]
+PromptMessage: TypeAlias = dict[str, Any]
+"""A message as it is sent, in the neutral (OpenAI chat) form: `role`, `content`, and where they apply `tool_calls`,
+`tool_call_id`. Roles here include `system`."""
+ToolDefinition: TypeAlias = Mapping[str, Any]
+"""A tool in the OpenAI function form: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
+
+
+class TurnStatus(StrEnum):
+    """Life of a turn. `pending` and `running` and `awaiting_tools` are open; the others are final."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    AWAITING_TOOLS = "awaiting_tools"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call the model asked for. `arguments` is the JSON text exactly as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A stored message of a turn; never a system message.
+
+    `tokens` counts content, reasoning, tool calls and tool call id in the encoding the caller asked for, without the
+    provider's per-message framing. `seq` rises through the session and never repeats.
+    """
+
+    id: MessageId
+    turn_id: TurnId
+    seq: int
+    role: Role
+    content: Content
+    tokens: int
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn as the window sees it: its messages in `seq` order and whether it is settled.
+
+    `unresolved` is true when the status is not `completed`, the output is missing, or any step did not succeed.
+    """
+
+    id: TurnId
+    seq: int
+    status: TurnStatus
+    unresolved: bool
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryItem:
+    """One fact, decision, question or action, with the messages it came from."""
+
+    text: str
+    message_ids: tuple[MessageId, ...]
+
+
+SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency"]
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryBody:
+    """The structured contract a summarizer answers with."""
+
+    summary_text: str
+    key_facts: tuple[SummaryItem, ...] = ()
+    open_questions: tuple[SummaryItem, ...] = ()
+    decisions: tuple[SummaryItem, ...] = ()
+    action_items: tuple[SummaryItem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A stored summary. It stands for every message from `from_message_id` through `to_message_id` (by `seq`)."""
+
+    id: SummaryId
+    body: SummaryBody
+    from_message_id: MessageId
+    to_message_id: MessageId
+    to_message_seq: int
+    origin: SummaryOrigin
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Content the session's owner wants in every prompt. `relevance` is 0 to 1, or None when nobody said."""
+
+    name: str
+    content: str
+    relevance: float | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the provider reported them. `prompt_tokens` includes the cached ones."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_prompt_tokens: int = 0
+
+
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "other"]
+Purpose: TypeAlias = Literal["turn", "summary"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """One call to a model, in the neutral form; an adapter translates it.
+
+    `response_schema` asks for JSON of that schema where the provider can be asked; the answer is validated anyway.
+    """
+
+    messages: Sequence[PromptMessage]
+    max_output_tokens: int
+    purpose: Purpose = "turn"
+    tools: Sequence[ToolDefinition] = ()
+    tool_choice: str | Mapping[str, Any] | None = None
+    response_schema: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A model's answer. `text` is None when it only called tools. `usage` is None when the provider reported none."""
+
+    text: str | None
+    finish_reason: FinishReason
+    usage: Usage | None
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str | None = None
+    provider_model: str | None = None
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A conversation and how it is to be run."""
+
+    id: SessionId
+    tenant_id: TenantId
+    model_alias: str
+    mode: str | None
+    agent_role: str | None
+    room_goal: str | None
+    instructions: str | None
+    policy: JsonObject
+    metadata: JsonObject
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """A turn as clients read it. `error` is the problem it ended with, in the shape the HTTP answer had."""
+
+    id: TurnId
+    session_id: SessionId
+    seq: int
+    status: TurnStatus
+    user_input: str
+    assistant_output: str | None
+    error: JsonObject | None
+    model_alias: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    idempotency_key: str | None
+    created_at: datetime
+    completed_at: datetime | None
+    finish_reason: FinishReason | None = None
+    tool_calls: tuple[ToolCall, ...] = field(default=())

@@ -1,0 +1,30 @@
+"""What every service needs, bundled once by the composition root and frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from app.db.database import Database
+from app.engine.policy import ContextPolicy
+from app.providers.registry import Catalogue
+from app.tokenizers import Tokenizers
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Shared by all requests of a process.
+
+    `now` is the wall clock (UTC) for what people read; leases use the database's clock. `new_id` makes UUIDv7s, so ids
+    sort by creation. `guarded` is the default policy with the deployment's `CONTEXT_*` settings in it.
+    """
+
+    database: Database
+    catalogue: Catalogue
+    tokenizers: Tokenizers
+    guarded: ContextPolicy
+    turn_lease_s: float
+    now: Callable[[], datetime]
+    new_id: Callable[[], UUID]
