@@ -143,10 +143,19 @@ Purpose: TypeAlias = Literal["turn", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedReply:
+    """An assistant message of a recorded conversation, for the `offline` provider to answer with when one is replayed."""
+
+    content: str | None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionRequest:
     """One call to a model, in the neutral form; an adapter translates it.
 
     `response_schema` asks for JSON of that schema where the provider can be asked; the answer is validated anyway.
+    `recorded_reply` is for the `offline` provider alone: it answers with it.
     """
 
     messages: Sequence[PromptMessage]
@@ -155,6 +164,7 @@ class CompletionRequest:
     tools: Sequence[ToolDefinition] = ()
     tool_choice: str | Mapping[str, Any] | None = None
     response_schema: Mapping[str, Any] | None = None
+    recorded_reply: RecordedReply | None = None
 
 
 @dataclass(frozen=True, slots=True)
