@@ -160,9 +160,7 @@ message_token_counts = sa.Table(
     sa.Column("token_encoding", sa.Text, nullable=False),
     sa.Column("token_estimate", sa.BigInteger, nullable=False),
     sa.PrimaryKeyConstraint("session_id", "message_id", "token_encoding"),
-    sa.ForeignKeyConstraint(
-        ["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"
-    ),
+    sa.ForeignKeyConstraint(["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"),
 )
 
 session_summaries = sa.Table(
