@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol, TypeAlias, cast
 
 import asyncpg
 import orjson
-import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util.concurrency import greenlet_spawn
@@ -16,7 +16,24 @@ from sqlalchemy.util.concurrency import greenlet_spawn
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable
 
-Record = asyncpg.Record
+Record: TypeAlias = Mapping[str, Any]
+"""A row, by column name."""
+
+
+class _Driver(Protocol):
+    """What we use of an asyncpg connection, typed (its own signatures are not)."""
+
+    async def fetch(self, query: str, *args: Any) -> list[Record]: ...
+    async def fetchrow(self, query: str, *args: Any) -> Record | None: ...
+    async def fetchval(self, query: str, *args: Any) -> Any: ...
+    async def execute(self, query: str, *args: Any) -> str: ...
+    async def executemany(self, command: str, args: Sequence[Sequence[Any]]) -> None: ...
+    async def set_type_codec(self, typename: str, **how: Any) -> None: ...
+    def transaction(self) -> AbstractAsyncContextManager[None]: ...
+    def is_in_transaction(self) -> bool: ...
+    def is_closed(self) -> bool: ...
+    def terminate(self) -> None: ...
+
 
 _GONE = (
     asyncpg.PostgresConnectionError,
@@ -42,7 +59,7 @@ class UniqueViolated(Exception):
 class Transaction:
     """Statements of one transaction. A failed statement aborts it."""
 
-    def __init__(self, connection: asyncpg.Connection[Record]) -> None:
+    def __init__(self, connection: _Driver) -> None:
         self._connection = connection
 
     async def fetch(self, statement: Statement, **parameters: Any) -> list[Record]:
@@ -71,8 +88,10 @@ class Database:
     """The pool. `begin()` is a transaction; `autocommit()` saves a lone statement its BEGIN and COMMIT."""
 
     def __init__(self, dsn: str, *, pool_size: int, pool_timeout_s: float = 10.0) -> None:
-        async def connect() -> asyncpg.Connection[Record]:
-            return await asyncpg.connect(dsn, timeout=pool_timeout_s, server_settings={"application_name": "plimsoll"})
+        async def connect() -> Any:
+            return await cast(Any, asyncpg).connect(
+                dsn, timeout=pool_timeout_s, server_settings={"application_name": "plimsoll"}
+            )
 
         self._engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://",
@@ -83,7 +102,7 @@ class Database:
             hide_parameters=True,
         )
         # After SQLAlchemy's own codecs, which hand JSON over as text; nothing here runs through its type system.
-        sa.event.listen(self._engine.sync_engine, "connect", _set_json_codecs)
+        event.listen(self._engine.sync_engine, "connect", _set_json_codecs)
 
     @asynccontextmanager
     async def begin(self) -> AsyncGenerator[Transaction]:
@@ -101,10 +120,10 @@ class Database:
             yield Transaction(connection)
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncGenerator[asyncpg.Connection[Record]]:
+    async def _connection(self) -> AsyncGenerator[_Driver]:
         try:
             fairy = await self._checkout()
-            connection = cast("asyncpg.Connection[Record]", fairy.driver_connection)
+            connection = cast(_Driver, fairy.driver_connection)
             try:
                 yield connection
             finally:
@@ -115,14 +134,14 @@ class Database:
                         connection.terminate()
                 await greenlet_spawn(fairy.close)
         except asyncpg.UniqueViolationError as error:
-            raise UniqueViolated(error.constraint_name or "") from error
+            raise UniqueViolated(str(cast(Any, error).constraint_name or "")) from error
         except _GONE as error:
             raise DatabaseUnavailable("The database can not be reached.") from error
 
     async def _checkout(self) -> Any:
         while True:
             fairy = cast(Any, await self._engine.raw_connection())
-            if not cast("asyncpg.Connection[Record]", fairy.driver_connection).is_closed():
+            if not cast(_Driver, fairy.driver_connection).is_closed():
                 return fairy
             # The server went away while this one sat in the pool; each such connection is met once.
             fairy.invalidate()
@@ -139,7 +158,7 @@ class Database:
 
 
 def _set_json_codecs(dbapi_connection: Any, _record: object) -> None:
-    async def on_driver(connection: asyncpg.Connection[Record]) -> None:
+    async def on_driver(connection: _Driver) -> None:
         for name in ("json", "jsonb"):
             await connection.set_type_codec(
                 name, schema="pg_catalog", encoder=_encode_json, decoder=orjson.loads, format="text"
