@@ -5,9 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
 
-import orjson
-
-from app.api.direct_route import Call, OpenRoute, Service
+from app.api.direct_route import Call, OpenRoute, Service, json_response
 from app.api.schemas import Document
 from app.domain.types import JsonObject
 
@@ -25,11 +23,7 @@ async def ready(call: Call) -> Response:
     """200 when the database answers and its schema is this version's; else 503 and why."""
     service: Service = call.app.state.service
     state = await service.readiness()
-    return Response(
-        orjson.dumps({"status": "ready" if state.ready else "not_ready", "database": state.database, "migrations": state.migrations}),
-        200 if state.ready else 503,
-        media_type="application/json",
-    )
+    return json_response(...)
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
