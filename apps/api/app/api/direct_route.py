@@ -93,7 +93,9 @@ class DirectRoute(APIRoute):
                 binders[field.name] = _optional(read, source, field.alias, adapter, field.get_default())
         if self.body_field is not None:
             model = cast("type[BaseModel]", self.body_field.field_info.annotation)
-            binders[self.dependant.body_params[0].name] = _body(model, required=self.body_field.field_info.is_required())
+            binders[self.dependant.body_params[0].name] = _body(
+                model, required=self.body_field.field_info.is_required()
+            )
         return binders
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:

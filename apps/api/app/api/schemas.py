@@ -46,7 +46,9 @@ class SessionIn(_In):
     agent_role: Name | None = Field(default=None, description="Picks system layer 3 of the catalogue's instructions.")
     room_goal: str | None = Field(default=None, description="What the session is for. Never dropped from a prompt.")
     instructions: str | None = Field(default=None, description="System layer 4, of this session alone.")
-    policy: dict[str, Any] | None = Field(default=None, description="Policy overrides, for example `{\"preset\": \"guarded\"}`.")
+    policy: dict[str, Any] | None = Field(
+        default=None, description='Policy overrides, for example `{"preset": "guarded"}`.'
+    )
     metadata: dict[str, Any] | None = Field(default=None, description="Yours; at most 64 KiB of JSON.")
 
     @field_validator("metadata")
@@ -166,10 +168,14 @@ class TurnIn(_In):
     )
     tools: list[ToolIn] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve.")
+    max_output_tokens: int | None = Field(
+        default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve."
+    )
     model_alias: Name | None = Field(default=None, description="Another alias for this turn only.")
     stream: bool = Field(default=False, description="Streaming is not available yet: true is refused.")
-    recorded_reply: RecordedReplyIn | None = Field(default=None, description="Only for a model of the provider `offline`.")
+    recorded_reply: RecordedReplyIn | None = Field(
+        default=None, description="Only for a model of the provider `offline`."
+    )
 
     @field_validator("content")
     @classmethod
