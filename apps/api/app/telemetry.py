@@ -49,7 +49,11 @@ class Telemetry:
             registry=own,
         )
         self._turn_seconds = Histogram(
-            "turn_latency_seconds", "From request to record, by how the turn ended.", ["status"], buckets=_TURN_SECONDS, registry=own
+            "turn_latency_seconds",
+            "From request to record, by how the turn ended.",
+            ["status"],
+            buckets=_TURN_SECONDS,
+            registry=own,
         )
         self._provider_seconds = Histogram(
             "provider_latency_seconds",

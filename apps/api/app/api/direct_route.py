@@ -51,9 +51,14 @@ class Call(Request):
     tenant_id: TenantId
 
     @property
+    def service(self) -> Service:
+        """What the composition root made."""
+        return cast(Service, self.scope["app"].state.service)
+
+    @property
     def rt(self) -> Runtime:
         """The shared runtime."""
-        return cast(Runtime, self.scope["app"].state.service.rt)
+        return self.service.rt
 
     @property
     def raw_body(self) -> Any:
@@ -93,7 +98,9 @@ class DirectRoute(APIRoute):
                 binders[field.name] = _optional(read, source, field.alias, adapter, field.get_default())
         if self.body_field is not None:
             model = cast("type[BaseModel]", self.body_field.field_info.annotation)
-            binders[self.dependant.body_params[0].name] = _body(model, required=self.body_field.field_info.is_required())
+            binders[self.dependant.body_params[0].name] = _body(
+                model, required=self.body_field.field_info.is_required()
+            )
         return binders
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:

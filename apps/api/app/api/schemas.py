@@ -46,7 +46,9 @@ class SessionIn(_In):
     agent_role: Name | None = Field(default=None, description="Picks system layer 3 of the catalogue's instructions.")
     room_goal: str | None = Field(default=None, description="What the session is for. Never dropped from a prompt.")
     instructions: str | None = Field(default=None, description="System layer 4, of this session alone.")
-    policy: dict[str, Any] | None = Field(default=None, description="Policy overrides, for example `{\"preset\": \"guarded\"}`.")
+    policy: dict[str, Any] | None = Field(
+        default=None, description='Policy overrides, for example `{"preset": "guarded"}`.'
+    )
     metadata: dict[str, Any] | None = Field(default=None, description="Yours; at most 64 KiB of JSON.")
 
     @field_validator("metadata")
@@ -166,10 +168,14 @@ class TurnIn(_In):
     )
     tools: list[ToolIn] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve.")
+    max_output_tokens: int | None = Field(
+        default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve."
+    )
     model_alias: Name | None = Field(default=None, description="Another alias for this turn only.")
     stream: bool = Field(default=False, description="Streaming is not available yet: true is refused.")
-    recorded_reply: RecordedReplyIn | None = Field(default=None, description="Only for a model of the provider `offline`.")
+    recorded_reply: RecordedReplyIn | None = Field(
+        default=None, description="Only for a model of the provider `offline`."
+    )
 
     @field_validator("content")
     @classmethod
@@ -340,17 +346,41 @@ class SummaryPage(BaseModel):
     next_cursor: str | None
 
 
+class PricesOut(BaseModel):
+    """US dollars for a million tokens; null where nobody has published one."""
+
+    input_usd: float | None
+    output_usd: float | None
+    cached_input_usd: float | None
+
+
 class ModelOut(BaseModel):
-    model_config = ConfigDict(extra="allow")
+    """`context_window` is in tokens; `is_language_model` is false for the built-in offline responder."""
+
     alias: str
     provider: str
     model: str
+    is_language_model: bool
     context_window: int
-    context_window_source: str
+    context_window_source: Literal["catalogue", "learned", "genai_prices", "fallback"]
     encoding: str
+    fallbacks: list[str]
+    prices: PricesOut | None
 
 
 class ModelList(BaseModel):
     default: str
     items: list[ModelOut]
     next_cursor: None = None
+
+
+class HealthOut(BaseModel):
+    status: Literal["ok"]
+
+
+class ReadyOut(BaseModel):
+    """`migrations` is null when the database does not answer; `behind` wants `plimsoll migrate`."""
+
+    status: Literal["ready", "not_ready"]
+    database: Literal["ok", "unavailable"]
+    migrations: Literal["current", "behind", "ahead", "empty"] | None

@@ -68,9 +68,9 @@ _FOUND = (
     .subquery()
 )
 _LOOK_UP = compile_sql(
-    sa.select(sa.select(_ANY).scalar_subquery().label("any_key"), _FOUND.c.tenant_id, _FOUND.c.secret_sha256).select_from(
-        sa.select(sa.literal_column("1")).subquery().outerjoin(_FOUND, sa.true())
-    )
+    sa.select(
+        sa.select(_ANY).scalar_subquery().label("any_key"), _FOUND.c.tenant_id, _FOUND.c.secret_sha256
+    ).select_from(sa.select(sa.literal_column("1")).subquery().outerjoin(_FOUND, sa.true()))
 )
 _EXISTS = compile_sql(sa.select(_ANY))
 

@@ -74,7 +74,9 @@ async def get_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, n
     return None if row is None else pin_of(row)
 
 
-async def list_pins(tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, after: str, limit: int) -> list[Pin]:
+async def list_pins(
+    tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, after: str, limit: int
+) -> list[Pin]:
     """The session's pins by name, from the first one above `after`."""
     rows = await tx.fetch(_LIST, tenant_id=tenant_id, session_id=session_id, after=after, limit=limit)
     return [pin_of(row) for row in rows]

@@ -108,7 +108,11 @@ class Authenticator:
         if not found.any_key_exists:
             self._open_until = now + self._ttl_s
             return OPEN_TENANT
-        if found.tenant_id is None or found.secret_sha256 is None or not hmac.compare_digest(found.secret_sha256, digest):
+        if (
+            found.tenant_id is None
+            or found.secret_sha256 is None
+            or not hmac.compare_digest(found.secret_sha256, digest)
+        ):
             raise Unauthenticated(
                 "This API key is unknown or revoked." if presented else "Send an API key: Authorization: Bearer plk_…"
             )

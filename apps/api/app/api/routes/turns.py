@@ -23,9 +23,7 @@ router = APIRouter(prefix="/v1/sessions/{session_id}/turns", tags=["turns"], rou
 
 
 @router.post("", status_code=201, response_model=TurnAnswer, responses=answers(*WRITE, 409, 502, 504))
-async def create_turn(
-    call: Call, session_id: UUID, body: TurnIn, idempotency_key: IdempotencyKey = None
-) -> JsonObject:
+async def create_turn(call: Call, session_id: UUID, body: TurnIn, idempotency_key: IdempotencyKey = None) -> JsonObject:
     """Sends a message within the budget and answers with the turn and how its context came about."""
     rt, tenant_id, session = call.rt, call.tenant_id, SessionId(session_id)
     check_alias(rt, body.model_alias)
