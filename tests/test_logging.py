@@ -14,7 +14,7 @@ import structlog
 from app.core.logging import configure_logging, request_fields
 
 FORGERIES = [
-    "\r\n{\"event\":\"forged\"}",
+    '\r\n{"event":"forged"}',
     "\n\n",
     "\x1b[2J\x1b[1;31mred",
     "\u2028line\u2029separator",
@@ -25,7 +25,7 @@ FORGERIES = [
     "\x9b31mcsi",
     "\ud800half",
     "\\n not a break",
-    "}{\"a\":1}",
+    '}{"a":1}',
 ]
 
 

@@ -53,8 +53,15 @@ def client(address: str) -> Iterator[httpx.Client]:
 
 def settings_for(database_url: str, **changes: Any) -> Settings:
     """Settings that no environment and no `.env` of this machine touches."""
-    values: dict[str, Any] = {"database_url": database_url, "log_level": "ERROR", "max_body_bytes": 1024 * 1024, **changes}
-    return Settings.model_construct(**(Settings.model_construct().model_dump() | Settings.model_validate(values).model_dump()))
+    values: dict[str, Any] = {
+        "database_url": database_url,
+        "log_level": "ERROR",
+        "max_body_bytes": 1024 * 1024,
+        **changes,
+    }
+    return Settings.model_construct(
+        **(Settings.model_construct().model_dump() | Settings.model_validate(values).model_dump())
+    )
 
 
 def new_session(client: httpx.Client, **fields: Any) -> str:

@@ -30,12 +30,12 @@ from app.db import embedded, migrate
 from app.db.database import Database
 from app.domain.errors import PlimsollError
 from app.engine.policy import ContextPolicy, resolve_policy
-from app.providers.registry import Catalogue
+from app.providers.registry import load_catalogue
 from app.services.keys import Authenticator
 from app.services.leases import sweep_forever
 from app.services.runtime import Runtime
 from app.telemetry import Telemetry
-from app.tokenizers import Tokenizers
+from app.tokenizers import Tokenizers, encoding_for_model
 
 # The busiest first: routes are matched in order.
 _ROUTERS = (turns.router, sessions.router, context.router, pins.router, models.router, operations.router)
@@ -75,22 +75,30 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     database = Database(await _dsn(settings, owned), pool_size=settings.db_pool_size)
     owned.push_async_callback(database.aclose)
-    catalogue = Catalogue.load(settings.models_file)
-    owned.push_async_callback(catalogue.aclose)
     tokenizers = Tokenizers()
-    owned.callback(tokenizers.close)
+    catalogue = load_catalogue(
+        settings.models_file,
+        environ=os.environ,
+        fallback_window=settings.context_fallback_limit,
+        now=_now,
+        encoding_for_model=encoding_for_model,
+        estimator=tokenizers.estimator,
+    )
+    owned.push_async_callback(catalogue.aclose)
+    for encoding in {catalogue.model(alias).encoding for alias in catalogue.aliases}:
+        await tokenizers.warm(encoding)
     rt = Runtime(
         database=database,
         catalogue=catalogue,
         tokenizers=tokenizers,
         guarded=guarded_policy(settings),
         turn_lease_s=settings.turn_lease_s,
-        now=lambda: datetime.now(UTC),
+        now=_now,
         new_id=uuid7,
     )
     sweeper = asyncio.create_task(sweep_forever(rt), name="sweep-dead-workers-turns")
     owned.push_async_callback(_cancel, sweeper)
-    return Service(rt, Authenticator(database, monotonic), Telemetry(catalogue.models, multiprocess_dir(os.environ)))
+    return Service(rt, Authenticator(database, monotonic), Telemetry(catalogue.aliases, multiprocess_dir(os.environ)))
 
 
 async def _dsn(settings: Settings, owned: AsyncExitStack) -> str:
@@ -98,7 +106,7 @@ async def _dsn(settings: Settings, owned: AsyncExitStack) -> str:
         return settings.database_url.get_secret_value()
     server = await asyncio.to_thread(embedded.start, settings.data_dir)
     owned.callback(server.stop)
-    await asyncio.to_thread(migrate.upgrade, server.dsn)
+    await migrate.upgrade(server.dsn)
     return server.dsn
 
 
@@ -121,6 +129,10 @@ def multiprocess_dir(environment: Mapping[str, str]) -> Path | None:
     """Where several workers share their metrics; prometheus_client reads the same variable."""
     folder = environment.get("PROMETHEUS_MULTIPROC_DIR")
     return Path(folder) if folder else None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

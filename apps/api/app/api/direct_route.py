@@ -51,9 +51,14 @@ class Call(Request):
     tenant_id: TenantId
 
     @property
+    def service(self) -> Service:
+        """What the composition root made."""
+        return cast(Service, self.scope["app"].state.service)
+
+    @property
     def rt(self) -> Runtime:
         """The shared runtime."""
-        return cast(Runtime, self.scope["app"].state.service.rt)
+        return self.service.rt
 
     @property
     def raw_body(self) -> Any:

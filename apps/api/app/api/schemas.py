@@ -346,17 +346,41 @@ class SummaryPage(BaseModel):
     next_cursor: str | None
 
 
+class PricesOut(BaseModel):
+    """US dollars for a million tokens; null where nobody has published one."""
+
+    input_usd: float | None
+    output_usd: float | None
+    cached_input_usd: float | None
+
+
 class ModelOut(BaseModel):
-    model_config = ConfigDict(extra="allow")
+    """`context_window` is in tokens; `is_language_model` is false for the built-in offline responder."""
+
     alias: str
     provider: str
     model: str
+    is_language_model: bool
     context_window: int
-    context_window_source: str
+    context_window_source: Literal["catalogue", "learned", "genai_prices", "fallback"]
     encoding: str
+    fallbacks: list[str]
+    prices: PricesOut | None
 
 
 class ModelList(BaseModel):
     default: str
     items: list[ModelOut]
     next_cursor: None = None
+
+
+class HealthOut(BaseModel):
+    status: Literal["ok"]
+
+
+class ReadyOut(BaseModel):
+    """`migrations` is null when the database does not answer; `behind` wants `plimsoll migrate`."""
+
+    status: Literal["ready", "not_ready"]
+    database: Literal["ok", "unavailable"]
+    migrations: Literal["current", "behind", "ahead", "empty"] | None

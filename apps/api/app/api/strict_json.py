@@ -48,7 +48,7 @@ def _check(value: Any, raw: bytes) -> None:
                 below.extend(entries.values())
             elif isinstance(item, list):
                 below.extend(cast("list[Any]", item))
-            elif isinstance(item, (int, float)) and not -_INT64 <= item < _INT64:
+            elif isinstance(item, (int, float)) and not -_INT64 < item < _INT64:
                 huge = True
         seen += len(level)
         if seen + len(below) > MOST_VALUES:

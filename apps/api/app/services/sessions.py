@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -91,8 +92,7 @@ async def check_replay_alias(rt: Runtime, tenant_id: TenantId, session_id: Sessi
     Raises `InvalidRequest`, and `NotFound` for the session.
     """
     alias = alias or (await get_session(rt, tenant_id, session_id)).model_alias
-    model = rt.catalogue.models.get(alias)
-    if model is not None and model.provider != "offline":
+    if alias in rt.catalogue.aliases and rt.catalogue.model(alias).provider != "offline":
         raise InvalidRequest(
             "A recorded_reply is only taken for a model of the provider 'offline'.", ("body", "recorded_reply")
         )
@@ -100,7 +100,7 @@ async def check_replay_alias(rt: Runtime, tenant_id: TenantId, session_id: Sessi
 
 def check_alias(rt: Runtime, alias: str | None) -> None:
     """Raises `InvalidRequest` for an alias that the catalogue does not have."""
-    if alias is not None and alias not in rt.catalogue.models:
+    if alias is not None and alias not in rt.catalogue.aliases:
         raise InvalidRequest(
             "The catalogue has no model of this alias; GET /v1/models lists what it has.", ("body", "model_alias")
         )
@@ -108,8 +108,8 @@ def check_alias(rt: Runtime, alias: str | None) -> None:
 
 def _check(rt: Runtime, fields: JsonObject) -> None:
     check_alias(rt, fields.get("model_alias"))
-    _check_known("mode", fields.get("mode"), rt.catalogue.modes)
-    _check_known("agent_role", fields.get("agent_role"), rt.catalogue.roles)
+    _check_known("mode", fields.get("mode"), rt.catalogue.instructions.modes)
+    _check_known("agent_role", fields.get("agent_role"), rt.catalogue.instructions.roles)
     if fields.get("policy"):
         _check_policy(rt, fields["policy"])
 
@@ -119,11 +119,11 @@ def _check_policy(rt: Runtime, overrides: JsonObject) -> None:
         policy = resolve_policy(rt.guarded, overrides)
     except InvalidRequest as error:
         raise InvalidRequest(error.detail, ("body", *error.where)) from error
-    if policy.summary_model and policy.summary_model not in rt.catalogue.models:
+    if policy.summary_model and policy.summary_model not in rt.catalogue.aliases:
         raise InvalidRequest("The catalogue has no model of this alias.", ("body", "policy", "summary_model"))
 
 
-def _check_known(field: str, value: str | None, instructions: dict[str, str]) -> None:
+def _check_known(field: str, value: str | None, instructions: Mapping[str, str]) -> None:
     """A deployment that writes instructions for modes means those modes; one that writes none takes any name as a label."""
     if value is not None and instructions and value not in instructions:
         known = ", ".join(sorted(instructions))
