@@ -39,19 +39,32 @@ def main() -> None:
 
 
 def _arguments() -> Arguments:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="What a plain turn costs, against a bare handler.")
-    parser.add_argument("--quick", action="store_true", help="few rounds, under 30 s: for a look, not for a figure")
-    parser.add_argument("--rounds", type=int, help="rounds of interleaved batches (default 9, quick 2)")
-    parser.add_argument("--lengths", type=_numbers, default=(10, 1_000, 10_000), help="session lengths in turns")
-    parser.add_argument("--concurrency", type=_numbers, default=(1, 16), help="turns in flight, each in its own session")
-    parser.add_argument("--provider-latency-ms", type=float, default=0.0, help="how long the mock model takes to answer")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="What a plain turn costs, against a bare handler."
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="two rounds, two lengths, half a minute: for a look, not for a figure"
+    )
+    parser.add_argument("--rounds", type=int, help="rounds of interleaved batches (default 11, quick 2)")
+    parser.add_argument(
+        "--lengths", type=_numbers, help="session lengths in turns (default 10,1000,10000, quick 10,1000)"
+    )
+    parser.add_argument(
+        "--concurrency", type=_numbers, default=(1, 16), help="turns in flight, each in its own session"
+    )
+    parser.add_argument(
+        "--provider-latency-ms", type=float, default=0.0, help="how long the mock model takes to answer"
+    )
     parser.add_argument("--only", choices=[report.SERVICE, report.BARE], help="measure one program alone")
-    parser.add_argument("--database-url", help="a PostgreSQL >= 18 superuser's URL (default: an embedded one, thrown away)")
+    parser.add_argument(
+        "--database-url", help="a PostgreSQL >= 18 superuser's URL (default: an embedded one, thrown away)"
+    )
     parser.add_argument("--check", type=Path, metavar="FLOORS.toml", help="exit 1 when a figure is over its floor")
     given = parser.parse_args()
-    rounds = given.rounds or (2 if given.quick else 9)
+    rounds = given.rounds or (2 if given.quick else 11)
+    lengths = given.lengths or ((10, 1_000) if given.quick else (10, 1_000, 10_000))
     return Arguments(
-        plan=Plan(given.lengths, given.concurrency, rounds, given.provider_latency_ms),
+        plan=Plan(lengths, given.concurrency, rounds, given.provider_latency_ms),
         names=[given.only] if given.only else [report.SERVICE, report.BARE],
         check=given.check,
         database_url=given.database_url,
@@ -91,11 +104,15 @@ async def _run(arguments: Arguments) -> int:
             async with programs.mock_provider(provider_port, plan.provider_latency_ms, folder):
                 return await _measure(arguments, site, console)
         except (NotAPlainTurn, programs.ProgramFailed):
-            for log in sorted(folder.glob("*.log")):
-                console.print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}", markup=False)
+            _print_logs(folder, console)
             raise
         finally:
             await targets.drop_databases(site, arguments.names)
+
+
+def _print_logs(folder: Path, console: Console) -> None:
+    for log in sorted(folder.glob("*.log")):
+        console.print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}", markup=False)
 
 
 async def _measure(arguments: Arguments, site: targets.Site, console: Console) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -74,11 +74,13 @@ async def prepare_connection(connection: Any) -> None:
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     app.state.encoding = tiktoken.get_encoding(ENCODING)
     app.state.instructions = os.environ["BENCH_INSTRUCTIONS"]
     async with (
-        asyncpg.create_pool(os.environ["DATABASE_URL"], min_size=10, max_size=10, init=prepare_connection) as pool,
+        asyncpg.create_pool(  # pyright: ignore[reportUnknownMemberType] asyncpg is only half typed
+            os.environ["DATABASE_URL"], min_size=10, max_size=10, init=prepare_connection
+        ) as pool,
         httpx.AsyncClient(base_url=os.environ["BENCH_MODEL_URL"], timeout=120) as client,
     ):
         app.state.pool = pool
@@ -108,8 +110,8 @@ async def post_turn(session_id: UUID, body: TurnIn, request: Request) -> TurnAns
         if session is None:
             raise HTTPException(404, "no such session")
         summary = await connection.fetchrow(
-            "SELECT id, to_message_seq, summary_text, key_facts, open_questions, decisions, action_items, token_estimate"
-            " FROM session_summaries WHERE session_id = $1 AND status = 'active'",
+            "SELECT id, to_message_seq, summary_text, key_facts, open_questions, decisions, action_items,"
+            " token_estimate FROM session_summaries WHERE session_id = $1 AND status = 'active'",
             session_id,
         )
         window = await connection.fetch(
@@ -119,7 +121,8 @@ async def post_turn(session_id: UUID, body: TurnIn, request: Request) -> TurnAns
             summary["to_message_seq"] if summary else 0,
         )
         running = await connection.fetchval(
-            "SELECT id FROM turns WHERE session_id = $1 AND status IN ('pending', 'running', 'awaiting_tools')", session_id
+            "SELECT id FROM turns WHERE session_id = $1 AND status IN ('pending', 'running', 'awaiting_tools')",
+            session_id,
         )
         if running is not None:
             raise HTTPException(409, "the session already runs a turn")
@@ -137,8 +140,8 @@ async def post_turn(session_id: UUID, body: TurnIn, request: Request) -> TurnAns
             created_at,
         )
         await connection.execute(
-            "INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding, created_at)"
-            " VALUES ($1, $2, $3, $4, 'user', $5, $6, $7, $8)",
+            "INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding,"
+            " created_at) VALUES ($1, $2, $3, $4, 'user', $5, $6, $7, $8)",
             uuid7(),
             session_id,
             turn_id,
@@ -192,8 +195,8 @@ async def post_turn(session_id: UUID, body: TurnIn, request: Request) -> TurnAns
 
     async with state.pool.acquire() as connection, connection.transaction():
         await connection.execute(
-            "INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding, created_at)"
-            " VALUES ($1, $2, $3, $4, 'assistant', $5, $6, $7, $8)",
+            "INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding,"
+            " created_at) VALUES ($1, $2, $3, $4, 'assistant', $5, $6, $7, $8)",
             uuid7(),
             session_id,
             turn_id,
@@ -215,9 +218,10 @@ async def post_turn(session_id: UUID, body: TurnIn, request: Request) -> TurnAns
             completed_at,
         )
         await connection.execute(
-            "INSERT INTO turn_context_audit (id, turn_id, session_id, model_alias, model_context_limit, context_limit_source,"
-            " output_reserve, overhead_reserve, input_budget, estimator, calibration_ratio, estimated_input_tokens_before,"
-            " estimated_input_tokens_after_summary, estimated_input_tokens_after_prune, estimated_wire_tokens,"
+            "INSERT INTO turn_context_audit (id, turn_id, session_id, model_alias, model_context_limit,"
+            " context_limit_source, output_reserve, overhead_reserve, input_budget, estimator, calibration_ratio,"
+            " estimated_input_tokens_before, estimated_input_tokens_after_summary,"
+            " estimated_input_tokens_after_prune, estimated_wire_tokens,"
             " actual_prompt_tokens, summary_triggered, prune_triggered, overflow_rejected, regions, context_trim_log)"
             " VALUES ($1, $2, $3, $4, $5, 'catalogue', $6, $7, $8, 'tiktoken', 1.0, $9, $9, $9, $9, $10,"
             " false, false, false, $11, $12)",

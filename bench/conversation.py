@@ -15,14 +15,14 @@ QUESTIONS = (
     "replica break the promise that the report shows every order placed before midnight?",
     "Compare keyset pagination with offsets for the audit list: it has thirty million rows, is filtered by tenant, and "
     "people jump to the last page more often than I would have thought.",
-    "We want to rename a column that three services read. Which order of deploys keeps all of them working, and when is "
-    "it safe to drop the old name for good?",
+    "We want to rename a column that three services read. Which order of deploys keeps all of them working, and when "
+    "is it safe to drop the old name for good?",
 )
 SUMMARY_TEXT = (
-    "The team sizes its database for a write path that must stay under 50 ms at p99. The pool was set to two connections "
-    "per core after measuring the waiting time; a proxy was considered and postponed. The nightly export moved to a "
-    "replica and waits until the replica has replayed midnight. Lists use keyset pagination led by the tenant. Columns are "
-    "renamed in three deploys: add and write both, read the new one, drop the old one a week later."
+    "The team sizes its database for a write path that must stay under 50 ms at p99. The pool was set to two "
+    "connections per core after measuring the waiting time; a proxy was considered and postponed. The nightly "
+    "export moved to a replica and waits until the replica has replayed midnight. Lists use keyset pagination led by the tenant. Columns "
+    "are renamed in three deploys: add and write both, read the new one, drop the old one a week later."
 )
 SUMMARY_FACTS = (
     "The write path has a target of 50 ms at p99.",

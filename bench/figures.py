@@ -69,5 +69,7 @@ def select(batches: Sequence[Batch], target: str, length: int, concurrency: int)
 def judge(reached: Mapping[str, float], floors: Mapping[str, Mapping[str, float]]) -> list[Verdict]:
     """One verdict for each floor whose figure was measured in this run."""
     return [
-        Verdict(name, reached[name], bounds["aim"], bounds["floor"]) for name, bounds in floors.items() if name in reached
+        Verdict(name, reached[name], bounds["aim"], bounds["floor"])
+        for name, bounds in floors.items()
+        if name in reached
     ]

@@ -2,9 +2,9 @@
 
 One real turn is taken over HTTP first; its rows are the pattern for every filled turn, so the rows are what the program
 under test writes itself, down to the last column. A filled session stands right after a summary: turn `length` was the
-one that made it, it covers all but the last four turns before that one, and older summaries are superseded. From there a
-session takes `PLAIN_TURNS` turns before the next summary is due, at the default settings; the window read by them grows
-from 5 to 11 turns whatever the length is.
+one that made it, it covers all but the last four turns before that one, and older summaries are superseded. From there
+a session takes `PLAIN_TURNS` turns before the next summary is due, at the default settings; the window read by them
+grows from 5 to 11 turns whatever the length is.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ MANDATORY_SUMMARY_TURN = 8
 PROTECTED_TURNS = 4
 PLAIN_TURNS = MANDATORY_SUMMARY_TURN - 1
 TEXT_VARIANTS = 8
+# SQL is put together from these names and from the catalog's; values are always parameters.
 TABLES = ("turns", "messages", "turn_steps", "turn_context_audit", "session_summaries", "sessions")
 
 STAGE = """
@@ -82,7 +83,8 @@ async def make_session(connection: Any, pattern_session_id: UUID) -> UUID:
     columns = await _columns(connection, "sessions")
     values = ["$2::uuid" if column == "id" else f"pattern.{column}" for column in columns]
     await connection.execute(
-        f"INSERT INTO sessions ({', '.join(columns)}) SELECT {', '.join(values)} FROM sessions AS pattern WHERE id = $1",
+        f"INSERT INTO sessions ({', '.join(columns)}) SELECT {', '.join(values)}"  # noqa: S608 names, see above
+        " FROM sessions AS pattern WHERE id = $1",
         pattern_session_id,
         session_id,
     )
@@ -129,10 +131,12 @@ async def put_back(connection: Any, session_ids: list[UUID], length: int) -> Non
     """Takes every turn after `length` out again, so that each batch starts from the same rows."""
     async with connection.transaction():
         await connection.execute("SET LOCAL session_replication_role = replica")
-        await connection.execute("DELETE FROM messages WHERE session_id = ANY($1) AND seq > $2", session_ids, 2 * length)
+        await connection.execute(
+            "DELETE FROM messages WHERE session_id = ANY($1) AND seq > $2", session_ids, 2 * length
+        )
         for table in ("turn_steps", "turn_context_audit"):
             await connection.execute(
-                f"DELETE FROM {table} WHERE (session_id, turn_id) IN"
+                f"DELETE FROM {table} WHERE (session_id, turn_id) IN"  # noqa: S608 names, see above
                 " (SELECT session_id, id FROM turns WHERE session_id = ANY($1) AND seq > $2)",
                 session_ids,
                 length,
@@ -153,7 +157,7 @@ async def _copy_pattern(connection: Any, table: str, pattern_session_id: UUID, o
     columns = await _columns(connection, table)
     values = [own.get(column, f"pattern.{column}") for column in columns]
     await connection.execute(
-        f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(values)}"
+        f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(values)}"  # noqa: S608 names, see above
         f" FROM stage CROSS JOIN {table} AS pattern WHERE pattern.session_id = $1 ORDER BY stage.seq, stage.session_id",
         pattern_session_id,
     )
@@ -161,8 +165,8 @@ async def _copy_pattern(connection: Any, table: str, pattern_session_id: UUID, o
 
 async def _set_counters(connection: Any, session_ids: list[UUID], length: int) -> None:
     await connection.execute(
-        "UPDATE sessions SET last_turn_seq = $2::bigint, last_message_seq = 2 * $2::bigint, summary_count_after_seq = $2::bigint - 1"
-        " WHERE id = ANY($1)",
+        "UPDATE sessions SET last_turn_seq = $2::bigint, last_message_seq = 2 * $2::bigint,"
+        " summary_count_after_seq = $2::bigint - 1 WHERE id = ANY($1)",
         session_ids,
         length,
     )

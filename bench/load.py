@@ -45,9 +45,7 @@ async def post_turn(client: aiohttp.ClientSession, session_id: UUID) -> float:
     return latency_ms
 
 
-async def drive(
-    client: aiohttp.ClientSession, session_ids: Sequence[UUID], turns_each: int, concurrency: int
-) -> Load:
+async def drive(client: aiohttp.ClientSession, session_ids: Sequence[UUID], turns_each: int, concurrency: int) -> Load:
     """Posts `turns_each` turns to every session, `concurrency` at a time."""
     if concurrency == 1:
         started = time.perf_counter()

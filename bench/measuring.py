@@ -40,8 +40,9 @@ class StatementCount:
 
 
 async def fill_targets(targets: Sequence[Target], plan: Plan) -> None:
-    """Every target gets the same number of sessions of every length."""
-    for target in targets:
+    """Every target gets the same number of sessions of every length. The targets' databases are filled side by side."""
+
+    async def fill_one(target: Target) -> None:
         for length in plan.lengths:
             session_ids = [
                 await filling.make_session(target.admin, target.pattern_session_id) for _ in range(SESSIONS_PER_LENGTH)
@@ -49,6 +50,8 @@ async def fill_targets(targets: Sequence[Target], plan: Plan) -> None:
             await filling.fill(target.admin, target.pattern_session_id, session_ids, length)
             target.sessions[length] = session_ids
         await filling.settle(target.admin)
+
+    await asyncio.gather(*(fill_one(target) for target in targets))
 
 
 async def measure(targets: Sequence[Target], plan: Plan, advance: Callable[[], None]) -> list[Batch]:

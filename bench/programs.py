@@ -37,7 +37,9 @@ def free_port() -> int:
 async def running(name: str, command: list[str], environment: Mapping[str, str], logs: Path) -> AsyncGenerator[int]:
     """Yields the pid of the program; ends it afterwards, politely first."""
     with (logs / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(command, env=_environment(environment), cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(  # noqa: ASYNC220 one fork before any load runs
+            command, env=_environment(environment), cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
+        )
         try:
             yield process.pid
         finally:
@@ -58,7 +60,9 @@ async def mock_provider(port: int, latency_ms: float, logs: Path) -> AsyncGenera
 
 
 @contextlib.asynccontextmanager
-async def bare_handler(port: int, database_url: str, provider_port: int, logs: Path, name: str = "bare") -> AsyncGenerator[int]:
+async def bare_handler(
+    port: int, database_url: str, provider_port: int, logs: Path, name: str = "bare"
+) -> AsyncGenerator[int]:
     environment = {
         "BENCH_PORT": str(port),
         "DATABASE_URL": database_url,
@@ -70,7 +74,9 @@ async def bare_handler(port: int, database_url: str, provider_port: int, logs: P
 
 
 @contextlib.asynccontextmanager
-async def service(port: int, database_url: str, models_file: Path, logs: Path, name: str = "service") -> AsyncGenerator[int]:
+async def service(
+    port: int, database_url: str, models_file: Path, logs: Path, name: str = "service"
+) -> AsyncGenerator[int]:
     """`plimsoll serve` with its defaults: one worker, and whatever it logs goes to a file."""
     environment = service_environment(database_url, models_file) | {"PLIMSOLL_PORT": str(port)}
     async with running(name, [*PLIMSOLL, "serve"], environment, logs) as pid:
@@ -129,7 +135,9 @@ async def until_ready(name: str, port: int, logs: Path) -> None:
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """Ours without any setting of the service, so that a shell's `CONTEXT_*` or keys do not leak into the figures."""
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PLIMSOLL_", "CONTEXT_", "DATABASE_URL"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PLIMSOLL_", "CONTEXT_", "DATABASE_URL"))
     }
     python_path = os.pathsep.join(filter(None, [str(ROOT / "apps/api"), str(ROOT), kept.get("PYTHONPATH")]))
-    return kept | {"PYTHONPATH": python_path} | own
+    return {**kept, "PYTHONPATH": python_path, **own}

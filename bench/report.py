@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 import psutil
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -91,7 +92,7 @@ def print_report(
         )
     found = ratios(batches, plan)
     if found:
-        table = Table("ratio (median of the rounds' ratios)", title="Ratios")
+        table = Table("ratio", title="Ratios, pairwise by round", box=SIMPLE_HEAD, pad_edge=False)
         for header in ("median", "min", "max"):
             table.add_column(header, justify="right")
         for name, value in found.items():
@@ -131,7 +132,7 @@ def write_json(
 
 
 def _cell_table(batches: Sequence[Batch], plan: Plan) -> Table:
-    table = Table(title="A plain turn: CPU in ms, medians of the rounds")
+    table = Table(title="A plain turn: CPU in ms, medians of the rounds", box=SIMPLE_HEAD, pad_edge=False)
     for header in ("conc.", "length", "program", "CPU", "min–max", "Postgres", "turns/s", "p50 ms", "p99 ms"):
         table.add_column(header, justify="right")
     targets = list(dict.fromkeys(batch.target for batch in batches))

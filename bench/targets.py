@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from uuid_utils.compat import uuid7
 
 from app.db import tables
-from bench import filling, programs
+from bench import programs
 from bench.load import post_turn
 from bench.wire import Tally, counting_proxy
 
@@ -54,8 +54,8 @@ class Site:
 
 
 async def make_databases(site: Site, names: list[str]) -> None:
-    """Fresh databases with the schema: the service's by its migrations, the bare handler's from the same definitions."""
-    admin: Any = await asyncpg.connect(site.server_url)
+    """Fresh databases with the schema: the service's by its migrations, the bare handler's from `db/tables.py`."""
+    admin = await _connect(site.server_url)
     try:
         if int(await admin.fetchval("SHOW server_version_num")) < OLDEST_SERVER:
             raise SystemExit("The bench fills its sessions with uuidv7(): it needs PostgreSQL 18 or later.")
@@ -72,7 +72,7 @@ async def make_databases(site: Site, names: list[str]) -> None:
 
 
 async def drop_databases(site: Site, names: list[str]) -> None:
-    admin: Any = await asyncpg.connect(site.server_url)
+    admin = await _connect(site.server_url)
     try:
         for name in names:
             await admin.execute(f"DROP DATABASE IF EXISTS bench_{name} WITH (FORCE)")
@@ -101,7 +101,7 @@ async def started_counted(site: Site, name: str, tally: Tally) -> AsyncGenerator
 async def _started_on(site: Site, name: str, database_url: str, log_name: str) -> AsyncGenerator[Target]:
     port = programs.free_port()
     async with contextlib.AsyncExitStack() as stack:
-        admin: Any = await asyncpg.connect(site.database_url(name))
+        admin = await _connect(site.database_url(name))
         stack.push_async_callback(admin.close)
         make_first_session: Callable[[aiohttp.ClientSession, Any], Awaitable[UUID]]
         if name == "service":
@@ -118,6 +118,10 @@ async def _started_on(site: Site, name: str, database_url: str, log_name: str) -
         pattern_session_id = await make_first_session(client, admin)
         await post_turn(client, pattern_session_id)
         yield Target(name, pid, port, admin, client, pattern_session_id)
+
+
+async def _connect(database_url: str) -> Any:
+    return await asyncpg.connect(database_url)  # pyright: ignore[reportUnknownMemberType] asyncpg is only half typed
 
 
 async def _create_tables(database_url: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
@@ -81,7 +81,7 @@ class FrontendReader:
 
 
 @contextlib.asynccontextmanager
-async def counting_proxy(database_url: str, tally: Tally) -> AsyncIterator[str]:
+async def counting_proxy(database_url: str, tally: Tally) -> AsyncGenerator[str]:
     """Yields a URL that leads to `database_url` through the proxy."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
