@@ -42,9 +42,7 @@ def _arguments() -> Arguments:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="What a plain turn costs, against a bare handler."
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="two rounds, two lengths, half a minute: for a look, not for a figure"
-    )
+    parser.add_argument("--quick", action="store_true", help="half a minute: for a look, not for a figure")
     parser.add_argument("--rounds", type=int, help="rounds of interleaved batches (default 11, quick 2)")
     parser.add_argument(
         "--lengths", type=_numbers, help="session lengths in turns (default 10,1000,10000, quick 10,1000)"

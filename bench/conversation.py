@@ -21,8 +21,9 @@ QUESTIONS = (
 SUMMARY_TEXT = (
     "The team sizes its database for a write path that must stay under 50 ms at p99. The pool was set to two "
     "connections per core after measuring the waiting time; a proxy was considered and postponed. The nightly "
-    "export moved to a replica and waits until the replica has replayed midnight. Lists use keyset pagination led by the tenant. Columns "
-    "are renamed in three deploys: add and write both, read the new one, drop the old one a week later."
+    "export moved to a replica and waits until the replica has replayed midnight. Lists use keyset pagination led "
+    "by the tenant. Columns are renamed in three deploys: add and write both, read the new one, drop the "
+    "old one a week later."
 )
 SUMMARY_FACTS = (
     "The write path has a target of 50 ms at p99.",

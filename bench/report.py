@@ -132,8 +132,8 @@ def write_json(
 
 
 def _cell_table(batches: Sequence[Batch], plan: Plan) -> Table:
-    table = Table(title="A plain turn: CPU in ms, medians of the rounds", box=SIMPLE_HEAD, pad_edge=False)
-    for header in ("conc.", "length", "program", "CPU", "min–max", "Postgres", "turns/s", "p50 ms", "p99 ms"):
+    table = Table(title="A plain turn: CPU and latency in ms, medians of the rounds", box=SIMPLE_HEAD, pad_edge=False)
+    for header in ("conc.", "length", "program", "CPU", "min–max", "Postgres", "turns/s", "p50", "p99"):
         table.add_column(header, justify="right")
     targets = list(dict.fromkeys(batch.target for batch in batches))
     for concurrency in plan.concurrencies:

@@ -121,7 +121,8 @@ async def _started_on(site: Site, name: str, database_url: str, log_name: str) -
 
 
 async def _connect(database_url: str) -> Any:
-    return await asyncpg.connect(database_url)  # pyright: ignore[reportUnknownMemberType] asyncpg is only half typed
+    driver: Any = asyncpg  # its own types are incomplete
+    return await driver.connect(database_url)
 
 
 async def _create_tables(database_url: str) -> None:
