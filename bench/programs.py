@@ -35,10 +35,13 @@ def free_port() -> int:
 
 @contextlib.asynccontextmanager
 async def running(name: str, command: list[str], environment: Mapping[str, str], logs: Path) -> AsyncGenerator[int]:
-    """Yields the pid of the program; ends it afterwards, politely first."""
+    """Yields the pid of the program; ends it afterwards, politely first.
+
+    It runs in the folder of its logs, where no `.env` of a developer is found.
+    """
     with (logs / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(  # noqa: ASYNC220 one fork before any load runs
-            command, env=_environment(environment), cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
+            command, env=_environment(environment), cwd=logs, stdout=log, stderr=subprocess.STDOUT
         )
         try:
             yield process.pid
@@ -88,7 +91,7 @@ def migrate(database_url: str, models_file: Path) -> None:
     finished = subprocess.run(
         [*PLIMSOLL, "migrate"],
         env=_environment(service_environment(database_url, models_file)),
-        cwd=ROOT,
+        cwd=models_file.parent,
         capture_output=True,
         check=False,
     )
