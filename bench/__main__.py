@@ -130,6 +130,9 @@ async def _measure(arguments: Arguments, site: targets.Site, console: Console) -
     verdicts = judge(report.reached(report.ratios(batches, plan), counts), floors)
     report.print_report(console, plan, batches, counts, verdicts)
     console.print(f"[dim]{report.write_json(RESULTS, facts, plan, batches, counts)}[/]")
+    if arguments.check and not verdicts:
+        console.print("[red]FAILS[/] no figure that has a floor was measured")
+        return 1
     return 0 if all(verdict.holds for verdict in verdicts) else 1
 
 
