@@ -68,5 +68,3 @@ async def get_prompt(
     if sha256 != audit["prompt_sha256"]:
         raise RuntimeError(f"the prompt of turn {turn_id} was rebuilt as {sha256}, sent as {audit['prompt_sha256']}")
     return {"messages": sent, "tools": tools, "prompt_sha256": sha256}
-
-
