@@ -48,6 +48,10 @@ _GONE = (
 )
 
 
+# Every statement has one good plan, by key and range; planning it again at each call costs more than running it.
+_SERVER_SETTINGS = {"application_name": "plimsoll", "plan_cache_mode": "force_generic_plan"}
+
+
 class UniqueViolated(Exception):
     """A unique constraint or index refused a row; `constraint` is its name."""
 

@@ -49,6 +49,18 @@ _UPDATE = compile_sql(
 )
 _DELETE = compile_sql(sa.delete(sessions).where(_OURS))
 
+_EXISTS = compile_sql(sa.select(sa.literal(1)).where(_OURS))
+_PROMPT_VIEW = compile_sql(
+    sa.select(
+        *_COLUMNS,
+        sessions.c.last_turn_seq,
+        sessions.c.last_message_seq,
+        sessions.c.summary_count_after_seq,
+        sessions.c.summary_failures,
+        sessions.c.summary_failed_at,
+    ).where(_OURS)
+)
+
 
 async def insert_session(
     tx: Transaction,
@@ -85,6 +97,16 @@ async def get_session(
     """The tenant's session, or None. `lock` holds the row until the transaction ends."""
     row = await tx.fetchrow(_GET_LOCKED if lock else _GET, session_id=session_id, tenant_id=tenant_id)
     return None if row is None else session_of(row)
+
+
+async def session_exists(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
+    """Whether the tenant has such a session."""
+    return await tx.fetchrow(_EXISTS, session_id=session_id, tenant_id=tenant_id) is not None
+
+
+async def get_prompt_view(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> Record | None:
+    """The session's row with the counters that a prompt depends on, without a lock."""
+    return await tx.fetchrow(_PROMPT_VIEW, session_id=session_id, tenant_id=tenant_id)
 
 
 async def list_sessions(tx: Transaction, tenant_id: TenantId, *, before: UUID, limit: int) -> list[Session]:
