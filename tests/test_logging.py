@@ -74,7 +74,7 @@ def test_an_error_is_told_by_type_and_place_and_not_by_its_message(restored: Non
     out = io.StringIO()
     configure_logging("DEBUG", "json", out)
     try:
-        raise ValueError("the user's own words")
+        int("the user's own words")
     except ValueError:
         structlog.get_logger().error("failed", exc_info=True)
         logging.getLogger("some.library").exception("failed")

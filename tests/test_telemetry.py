@@ -84,7 +84,7 @@ def test_two_processes_are_counted_as_one_service(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     output = ""
     for tokens in ("100", "500"):
-        output = subprocess.run(  # noqa: S603 - our own interpreter and script
+        output = subprocess.run(
             [sys.executable, "-c", _WORKER, str(tmp_path), tokens],
             env=environment,
             check=True,

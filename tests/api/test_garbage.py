@@ -1,4 +1,4 @@
-"""What a client can send that no client should: the right 4xx as problem+json, nothing stored, the connection still usable."""
+"""What no client should send: the right 4xx as problem+json, nothing stored, the connection still usable."""
 
 from __future__ import annotations
 

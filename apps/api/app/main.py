@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -28,14 +29,15 @@ from app.core.config import Settings
 from app.core.logging import configure_logging
 from app.db import embedded, migrate
 from app.db.database import Database
-from app.domain.errors import PlimsollError
 from app.engine.policy import ContextPolicy, resolve_policy
 from app.providers.registry import load_catalogue
 from app.services.keys import Authenticator
-from app.services.leases import sweep_forever
+from app.services.leases import Leases, renew_forever, sweep_forever
 from app.services.runtime import Runtime
 from app.telemetry import Telemetry
 from app.tokenizers import Tokenizers, encoding_for_model
+
+log = structlog.get_logger()
 
 # The busiest first: routes are matched in order.
 _ROUTERS = (turns.router, sessions.router, context.router, pins.router, models.router, operations.router)
@@ -63,7 +65,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
         redirect_slashes=False,
-        exception_handlers={HTTPException: _refused_by_router, PlimsollError: _raised_on_purpose},
+        exception_handlers={HTTPException: _refused_by_router},
     )
     for router in _ROUTERS:
         app.router.routes.extend(router.routes)
@@ -91,14 +93,18 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
         database=database,
         catalogue=catalogue,
         tokenizers=tokenizers,
+        telemetry=Telemetry(catalogue.aliases, multiprocess_dir(os.environ)),
+        leases=Leases(),
         guarded=guarded_policy(settings),
         turn_lease_s=settings.turn_lease_s,
         now=_now,
         new_id=uuid7,
     )
-    sweeper = asyncio.create_task(sweep_forever(rt), name="sweep-dead-workers-turns")
-    owned.push_async_callback(_cancel, sweeper)
-    return Service(rt, Authenticator(database, monotonic), Telemetry(catalogue.aliases, multiprocess_dir(os.environ)))
+    for work in (renew_forever, sweep_forever):
+        task = asyncio.create_task(work(rt), name=work.__name__)
+        task.add_done_callback(_tell_of_death)
+        owned.push_async_callback(_cancel, task)
+    return Service(rt, Authenticator(database, monotonic))
 
 
 async def _dsn(settings: Settings, owned: AsyncExitStack) -> str:
@@ -111,7 +117,7 @@ async def _dsn(settings: Settings, owned: AsyncExitStack) -> str:
 
 
 def guarded_policy(settings: Settings) -> ContextPolicy:
-    """The preset `guarded` with the deployment's `CONTEXT_*` settings. Raises `InvalidRequest` for an impossible mix."""
+    """The preset `guarded` with the deployment's `CONTEXT_*` settings. Raises `InvalidRequest` for an odd mix."""
     return resolve_policy(
         replace(ContextPolicy(), max_output_tokens=settings.context_max_output_tokens),
         {
@@ -135,24 +141,24 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+def _tell_of_death(task: asyncio.Task[None]) -> None:
+    """Background work never ends by itself: when it does, somebody must hear of it."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("background_work_died", work=task.get_name(), exc_info=error)
+
+
 async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 async def _refused_by_router(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code == 405:
+    if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = ", ".join(sorted(_methods_here(request)))
         return problems.response(
             "method_not_allowed", f"This address takes: {allowed}.", headers={"Allow": allowed} if allowed else None
         )
     return problems.response("not_found", "There is nothing at this address.")
-
-
-async def _raised_on_purpose(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, PlimsollError)
-    return problems.of_error(error)
 
 
 def _methods_here(request: Request) -> set[str]:

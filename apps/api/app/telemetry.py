@@ -106,7 +106,7 @@ class Telemetry:
             self._ratio.labels(self._alias(alias)).observe(estimated_wire_tokens / prompt_tokens)
 
     def provider_call(self, *, alias: str, purpose: str, seconds: float, error_kind: str | None) -> None:
-        """Counts one call to a model, with its retries; `error_kind` is the `ProviderError`'s, None when it answered."""
+        """Counts one call to a model, with its retries; `error_kind` is None when it answered."""
         purpose = purpose if purpose in _PURPOSES else "other"
         self._provider_seconds.labels(self._alias(alias), purpose).observe(seconds)
         if error_kind is not None:

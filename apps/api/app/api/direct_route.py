@@ -1,7 +1,7 @@
 """A FastAPI route that FastAPI describes and we bind.
 
 The signature of a handler gives the OpenAPI document as usual; at run time its arguments come straight from the request:
-who asks, path, query, headers, and a strictly parsed body. It answers the same with a third of the CPU per request
+who asks, path, query, headers, and a strictly parsed body. It answers the same with a third of the CPU
 (docs/performance.md), which counts on a path that costs about a millisecond.
 """
 
@@ -28,7 +28,6 @@ from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.types import TenantId
 from app.services.keys import Authenticator
 from app.services.runtime import Runtime
-from app.telemetry import Telemetry
 
 _JSON_TYPE = re.compile(rb'(?i)application/(?:[\w.+-]+\+)?json\s*(?:;\s*charset="?utf-?8"?\s*)?;?\s*')
 _NOUN_OF_ID = {"session_id": "session", "turn_id": "turn", "summary_id": "summary"}
@@ -42,7 +41,6 @@ class Service:
 
     rt: Runtime
     authenticator: Authenticator
-    telemetry: Telemetry
 
 
 class Call(Request):
@@ -93,7 +91,7 @@ class DirectRoute(APIRoute):
             binders[field.name] = _path_text(field.name) if noun is None else _path_id(field.name, noun)
         for source, fields in (("query", self.dependant.query_params), ("header", self.dependant.header_params)):
             for field in fields:
-                adapter: TypeAdapter[Any] = cast(Any, field)._type_adapter  # noqa: SLF001 - FastAPI built it for this parameter
+                adapter: TypeAdapter[Any] = cast(Any, field)._type_adapter  # FastAPI built it for this parameter
                 read = _query_text if source == "query" else _header_text
                 binders[field.name] = _optional(read, source, field.alias, adapter, field.get_default())
         if self.body_field is not None:

@@ -80,8 +80,8 @@ class Edge:
 
         try:
             await self._serve(scope, receive, send_with_id, exchange)
-        except Exception as error:
-            log.error("request_failed", exc_info=error)
+        except Exception:
+            log.exception("request_failed")
             if exchange.status is not None:
                 raise  # half an answer is out: only closing the connection can say so
             await problems.response(
@@ -95,9 +95,10 @@ class Edge:
             await self._app(scope, receive, send)
             return
         declared = _declared_bytes(exchange.headers)
+        if declared is not None and declared > self._max_body_bytes:
+            await self._refuse_large(scope, receive, send, declared)
+            return
         try:
-            if declared is not None and declared > self._max_body_bytes:
-                raise _TooLarge
             async with asyncio.timeout(self._body_timeout_s):
                 exchange.body = await _read(receive, self._max_body_bytes)
         except _TooLarge:

@@ -28,7 +28,7 @@ def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def describe(app: FastAPI) -> None:
-    """Replaces the application's OpenAPI document by one that is complete. Made at the first request for it, then kept."""
+    """Replaces the application's OpenAPI document by a complete one, made at the first request for it and then kept."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:

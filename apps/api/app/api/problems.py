@@ -14,16 +14,7 @@ from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
 from app.api.schemas import PARTS_TAG, TEXT_TAG
-from app.domain.errors import (
-    Conflict,
-    ContextBudgetExceeded,
-    DatabaseUnavailable,
-    InvalidRequest,
-    NotFound,
-    PlimsollError,
-    ProviderError,
-    ProviderOverflow,
-)
+from app.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound, PlimsollError
 from app.domain.types import JsonObject
 
 PROBLEM_JSON = "application/problem+json"
@@ -43,6 +34,8 @@ KINDS: Mapping[str, Kind] = {
     "idempotency_key_reused": Kind(422, "The idempotency key was used for another request"),
     "idempotency_in_flight": Kind(409, "A request with this idempotency key is still running"),
     "turn_in_progress": Kind(409, "The session already runs a turn"),
+    "nothing_to_summarize": Kind(409, "There is nothing to summarize now"),
+    "worker_lost": Kind(503, "The turn was ended by another process"),
     "unauthenticated": Kind(401, "An API key is needed"),
     "session_not_found": Kind(404, "No such session"),
     "turn_not_found": Kind(404, "No such turn"),
@@ -90,7 +83,10 @@ def response(
 def of_error(error: PlimsollError) -> Response:
     """The answer to an error that the service raised on purpose."""
     code = f"{error.noun}_not_found" if isinstance(error, NotFound) else error.code
-    return response(code if code in KINDS else error.code, error.detail, _members(error), _headers(error))
+    members = error.members()
+    if isinstance(error, InvalidRequest):
+        members = {"errors": [{"where": where(*error.where) or "request", "message": error.detail}]}
+    return response(code if code in KINDS else error.code, error.detail, members, _headers(error))
 
 
 def of_validation(errors: Iterable[ErrorDetails], *within: str) -> Response:
@@ -115,31 +111,6 @@ def complete(stored: JsonObject | None) -> JsonObject | None:
     code = str(stored.get("code", "internal_error"))
     members = {name: value for name, value in stored.items() if name not in ("code", "detail")}
     return document(code, str(stored.get("detail", "")), members)
-
-
-def _members(error: PlimsollError) -> JsonObject:
-    match error:
-        case ContextBudgetExceeded():
-            return {
-                "budget": error.budget,
-                "regions": error.regions,
-                "largest_items": error.largest_items,
-                "recovery": error.recovery,
-            }
-        case InvalidRequest():
-            return {"errors": [{"where": where(*error.where) or "request", "message": error.detail}]}
-        case ProviderOverflow():
-            return {
-                "kind": error.kind,
-                "provider_status": error.status,
-                "attempts": error.attempts,
-                "limit_tokens": error.limit_tokens,
-                "requested_tokens": error.requested_tokens,
-            }
-        case ProviderError():
-            return {"kind": error.kind, "provider_status": error.status, "attempts": error.attempts}
-        case _:
-            return {}
 
 
 def _headers(error: PlimsollError) -> dict[str, str] | None:

@@ -1,6 +1,6 @@
 """What comes in, validated strictly, and what goes out, described.
 
-Bodies take no coercion ("5" is no number) and no unknown field, so that a typo is told and not ignored. The classes that
+Bodies take no coercion ("5" is no number) and no unknown field, so that a typo is told and not ignored. Classes that
 describe answers are for the OpenAPI document; a test holds real answers to them.
 """
 
@@ -191,7 +191,7 @@ class TurnIn(_In):
 
     @field_validator("stream")
     @classmethod
-    def _no_stream_yet(cls, value: bool) -> bool:  # noqa: FBT001 - Pydantic's form
+    def _no_stream_yet(cls, value: bool) -> bool:
         if value:
             raise ValueError("Streaming comes with a later version; leave it out or send false")
         return value

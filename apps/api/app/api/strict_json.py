@@ -1,8 +1,8 @@
 """Bodies: strict JSON that Postgres can store, or an `InvalidRequest`.
 
-orjson refuses NaN, Infinity, numbers beyond a double, lone surrogates, bytes that are no UTF-8 and nesting beyond 1,024.
-What it lets through and we do not: NUL characters (Postgres stores none), integers beyond 64 bits (it would round them),
-nesting beyond what any honest body has, and bodies made of a great many tiny values.
+orjson refuses NaN, Infinity, numbers beyond a double, lone surrogates, bytes that are no UTF-8 and nesting beyond
+1,024. What it lets through and we do not: NUL characters (Postgres stores none), integers beyond 64 bits (it would
+round them), nesting beyond what any honest body has, and bodies made of a great many tiny values.
 """
 
 from __future__ import annotations

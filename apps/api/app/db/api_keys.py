@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import cast
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -87,8 +88,7 @@ async def insert_key(
         new_prefix=prefix,
         new_secret_sha256=secret_sha256,
     )
-    assert row is not None  # an INSERT … RETURNING gives its row or raises
-    return _key_of(row)
+    return _key_of(cast(Record, row))  # an INSERT … RETURNING gives its row or raises
 
 
 async def list_keys(tx: Transaction) -> list[ApiKey]:
@@ -104,8 +104,7 @@ async def revoke_key(tx: Transaction, key_id: UUID) -> ApiKey | None:
 
 async def look_up(tx: Transaction, secret_sha256: str) -> KeyLookup:
     """Who presented this secret, and whether any key exists at all, in one statement."""
-    row = await tx.fetchrow(_LOOK_UP, secret_sha256=secret_sha256)
-    assert row is not None  # the outer join has a row on its left
+    row = cast(Record, await tx.fetchrow(_LOOK_UP, secret_sha256=secret_sha256))  # the outer join has a row
     return KeyLookup(row["any_key"], row["tenant_id"], row["secret_sha256"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import cast
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -87,8 +88,7 @@ async def insert_session(
         new_policy=policy,
         new_metadata=metadata,
     )
-    assert row is not None  # an INSERT … RETURNING gives its row or raises
-    return session_of(row)
+    return session_of(cast(Record, row))  # an INSERT … RETURNING gives its row or raises
 
 
 async def get_session(

@@ -74,7 +74,7 @@ class _Known:
 
 
 class Authenticator:
-    """Says whose request it is. What the database said is remembered for `ttl_s`, so that a turn pays no statement for it.
+    """Says whose request it is. The database's word is remembered for `ttl_s`, so that a turn pays no statement for it.
 
     `monotonic` is a clock in seconds that never goes back.
     """

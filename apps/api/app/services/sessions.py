@@ -87,7 +87,7 @@ async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
 
 
 async def check_replay_alias(rt: Runtime, tenant_id: TenantId, session_id: SessionId, alias: str | None) -> None:
-    """A recorded reply can only stand in for the built-in offline model: nobody else's words are put in a real one's mouth.
+    """A recorded reply can only stand in for the built-in offline model, never for one that would have answered itself.
 
     Raises `InvalidRequest`, and `NotFound` for the session.
     """
@@ -124,7 +124,7 @@ def _check_policy(rt: Runtime, overrides: JsonObject) -> None:
 
 
 def _check_known(field: str, value: str | None, instructions: Mapping[str, str]) -> None:
-    """A deployment that writes instructions for modes means those modes; one that writes none takes any name as a label."""
+    """A deployment with instructions for modes means those modes; one with none takes any name as a label."""
     if value is not None and instructions and value not in instructions:
         known = ", ".join(sorted(instructions))
         raise InvalidRequest(f"The catalogue has no instructions for this {field}; it has: {known}.", ("body", field))

@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz`, `/metrics`: what balancers and Prometheus ask. They need no key and tell nothing of a tenant."""
+"""`/healthz`, `/readyz`, `/metrics`: what balancers and Prometheus ask. They need no key and name no tenant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ router = APIRouter(tags=["operations"], route_class=OpenRoute)
 
 
 @router.get("/healthz", response_model=HealthOut)
-async def live(call: Call) -> JsonObject:
+async def live() -> JsonObject:
     """200 while the process serves. It asks nothing else, so a database outage restarts no worker."""
     return {"status": "ok"}
 
@@ -34,5 +34,5 @@ async def ready(call: Call) -> Response:
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(call: Call) -> Response:
     """Prometheus text, of all workers."""
-    body, content_type = call.service.telemetry.render()
+    body, content_type = call.rt.telemetry.render()
     return Response(body, media_type=content_type)

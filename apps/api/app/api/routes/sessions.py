@@ -16,11 +16,13 @@ from app.services import sessions
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 
+_NO_FIELDS = SessionIn()
+
 
 @router.post("", status_code=201, response_model=SessionOut, responses=answers(401, 408, 413, 415, 422, 503))
-async def create_session(call: Call, body: SessionIn = SessionIn()) -> JsonObject:
-    """Makes a session. Modes and roles are those of the catalogue's instructions; where it has none, any name will do."""
-    session = await sessions.create_session(call.rt, call.tenant_id, call.raw_body)
+async def create_session(call: Call, body: SessionIn = _NO_FIELDS) -> JsonObject:
+    """Makes a session. A mode or role is one of the catalogue's instructions; where it has none, any name will do."""
+    session = await sessions.create_session(call.rt, call.tenant_id, _given(call, body))
     call.note(session_id=str(session.id))
     return session_json(session)
 
@@ -41,7 +43,8 @@ async def get_session(call: Call, session_id: UUID) -> JsonObject:
 @router.patch("/{session_id}", response_model=SessionOut, responses=answers(*WRITE))
 async def change_session(call: Call, session_id: UUID, body: SessionPatch) -> JsonObject:
     """Sets what the body names: null takes a value away, `policy` and `metadata` are replaced whole."""
-    return session_json(await sessions.change_session(call.rt, call.tenant_id, SessionId(session_id), call.raw_body))
+    fields = _given(call, body)
+    return session_json(await sessions.change_session(call.rt, call.tenant_id, SessionId(session_id), fields))
 
 
 @router.delete("/{session_id}", status_code=204, responses=answers(*READ))
@@ -49,6 +52,11 @@ async def delete_session(call: Call, session_id: UUID) -> Response:
     """Erases the session with everything in it, for good."""
     await sessions.delete_session(call.rt, call.tenant_id, SessionId(session_id))
     return Response(status_code=204)
+
+
+def _given(call: Call, body: SessionIn) -> JsonObject:
+    """The fields that the body names, as they came."""
+    return {name: call.raw_body[name] for name in body.model_fields_set}
 
 
 def session_json(session: Session) -> JsonObject:
