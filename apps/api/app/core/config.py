@@ -17,7 +17,9 @@ def _named(variable: str) -> AliasChoices:
 class Settings(BaseSettings):
     """Every variable of the README's table, with its default. Frozen: a process never changes its mind."""
 
-    model_config = SettingsConfigDict(env_file=".env", env_prefix="PLIMSOLL_", extra="ignore", frozen=True, populate_by_name=True)
+    model_config = SettingsConfigDict(
+        env_file=".env", env_prefix="PLIMSOLL_", extra="ignore", frozen=True, populate_by_name=True
+    )
 
     database_url: SecretStr | None = Field(default=None, validation_alias=_named("DATABASE_URL"))
     data_dir: Path = Path("./var")
@@ -30,12 +32,18 @@ class Settings(BaseSettings):
     context_summary_trigger_ratio: float = Field(
         default=0.70, gt=0, le=1, validation_alias=_named("CONTEXT_SUMMARY_TRIGGER_RATIO")
     )
-    context_prune_trigger_ratio: float = Field(default=0.90, gt=0, le=1, validation_alias=_named("CONTEXT_PRUNE_TRIGGER_RATIO"))
-    context_mandatory_summary_turn: int = Field(default=8, ge=1, validation_alias=_named("CONTEXT_MANDATORY_SUMMARY_TURN"))
+    context_prune_trigger_ratio: float = Field(
+        default=0.90, gt=0, le=1, validation_alias=_named("CONTEXT_PRUNE_TRIGGER_RATIO")
+    )
+    context_mandatory_summary_turn: int = Field(
+        default=8, ge=1, validation_alias=_named("CONTEXT_MANDATORY_SUMMARY_TURN")
+    )
     context_protected_turns: int = Field(default=4, ge=0, validation_alias=_named("CONTEXT_PROTECTED_TURNS"))
     context_fallback_limit: int = Field(default=8192, ge=1, validation_alias=_named("CONTEXT_FALLBACK_LIMIT"))
     context_summary_model: str = Field(default="", validation_alias=_named("CONTEXT_SUMMARY_MODEL"))
-    context_summary_role: Literal["system", "user"] = Field(default="system", validation_alias=_named("CONTEXT_SUMMARY_ROLE"))
+    context_summary_role: Literal["system", "user"] = Field(
+        default="system", validation_alias=_named("CONTEXT_SUMMARY_ROLE")
+    )
 
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     turn_lease_s: float = Field(default=30.0, gt=0)

@@ -160,9 +160,7 @@ message_token_counts = sa.Table(
     sa.Column("token_encoding", sa.Text, nullable=False),
     sa.Column("token_estimate", sa.BigInteger, nullable=False),
     sa.PrimaryKeyConstraint("session_id", "message_id", "token_encoding"),
-    sa.ForeignKeyConstraint(
-        ["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"
-    ),
+    sa.ForeignKeyConstraint(["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"),
 )
 
 session_summaries = sa.Table(
@@ -238,7 +236,7 @@ turn_context_audit = sa.Table(
     sa.Column("overflow_rejected", sa.Boolean, nullable=False),
     sa.Column("regions", JSONB, nullable=False),
     sa.Column("context_trim_log", JSONB, nullable=False),
-    # What was sent, as references to prompt_blocks and messages (`engine/replay.py` has the form); null when nothing was.
+    # What was sent, as references to prompt_blocks and messages (form: `engine/replay.py`); null when nothing was.
     sa.Column("prompt_refs", JSONB),
     sa.Column("prompt_sha256", sa.Text),
     _instant("created_at", default_now=True),

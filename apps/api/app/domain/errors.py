@@ -107,7 +107,7 @@ class DatabaseUnavailable(PlimsollError):
 
 
 class ProviderError(PlimsollError):
-    """`kind` labels metrics, `status` is the provider's HTTP status if it gave one, `attempts` how often it was asked."""
+    """`kind` labels metrics, `status` is the provider's HTTP status if it gave one, `attempts` counts the calls."""
 
     code = "provider_error"
     kind: ClassVar[str] = "error"

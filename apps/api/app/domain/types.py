@@ -144,7 +144,7 @@ Purpose: TypeAlias = Literal["turn", "summary"]
 
 @dataclass(frozen=True, slots=True)
 class RecordedReply:
-    """An assistant message of a recorded conversation, for the `offline` provider to answer with when one is replayed."""
+    """An assistant message of a recorded conversation, for the `offline` provider to answer with in a replay."""
 
     content: str | None
     tool_calls: tuple[ToolCall, ...] = ()

@@ -1,0 +1,177 @@
+"""Connections and transactions. SQLAlchemy owns the pool; statements run on asyncpg as `db/sql.py` compiled them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol, TypeAlias, cast
+
+import asyncpg
+import orjson
+from sqlalchemy import event
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.util.concurrency import greenlet_spawn
+
+from app.db.sql import Statement
+from app.domain.errors import DatabaseUnavailable
+
+Record: TypeAlias = Mapping[str, Any]
+"""A row, by column name."""
+
+
+class _Driver(Protocol):
+    """What we use of an asyncpg connection, typed (its own signatures are not)."""
+
+    async def fetch(self, query: str, *args: Any) -> list[Record]: ...
+    async def fetchrow(self, query: str, *args: Any) -> Record | None: ...
+    async def fetchval(self, query: str, *args: Any) -> Any: ...
+    async def execute(self, query: str, *args: Any) -> str: ...
+    async def executemany(self, command: str, args: Sequence[Sequence[Any]]) -> None: ...
+    async def set_type_codec(self, typename: str, **how: Any) -> None: ...
+    def transaction(self) -> AbstractAsyncContextManager[None]: ...
+    def is_in_transaction(self) -> bool: ...
+    def is_closed(self) -> bool: ...
+    def terminate(self) -> None: ...
+
+
+_GONE = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    PoolTimeoutError,
+    ConnectionError,
+    TimeoutError,
+)
+
+
+class UniqueViolated(Exception):
+    """A unique constraint or index refused a row; `constraint` is its name."""
+
+    def __init__(self, constraint: str) -> None:
+        super().__init__(constraint)
+        self.constraint = constraint
+
+
+class Transaction:
+    """Statements of one transaction. A failed statement aborts it."""
+
+    def __init__(self, connection: _Driver) -> None:
+        self._connection = connection
+
+    async def fetch(self, statement: Statement, **parameters: Any) -> list[Record]:
+        """All rows."""
+        return await self._connection.fetch(statement.text, *statement.arguments(parameters))
+
+    async def fetchrow(self, statement: Statement, **parameters: Any) -> Record | None:
+        """The first row, or None."""
+        return await self._connection.fetchrow(statement.text, *statement.arguments(parameters))
+
+    async def fetchval(self, statement: Statement, **parameters: Any) -> Any:
+        """The first column of the first row, or None."""
+        return await self._connection.fetchval(statement.text, *statement.arguments(parameters))
+
+    async def execute(self, statement: Statement, **parameters: Any) -> int:
+        """Runs it; the number of rows it touched."""
+        status = await self._connection.execute(statement.text, *statement.arguments(parameters))
+        return int(status.rsplit(" ", 1)[-1])
+
+    async def execute_many(self, statement: Statement, rows: Sequence[dict[str, Any]]) -> None:
+        """Runs it once a row, in one round trip."""
+        await self._connection.executemany(statement.text, [statement.arguments(row) for row in rows])
+
+
+class Database:
+    """The pool. `begin()` is a transaction; `autocommit()` saves a lone statement its BEGIN and COMMIT."""
+
+    def __init__(self, dsn: str, *, pool_size: int, pool_timeout_s: float = 10.0) -> None:
+        async def connect() -> Any:
+            return await cast(Any, asyncpg).connect(
+                dsn, timeout=pool_timeout_s, server_settings={"application_name": "plimsoll"}
+            )
+
+        self._engine: AsyncEngine = create_async_engine(
+            "postgresql+asyncpg://",
+            async_creator=connect,
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=pool_timeout_s,
+            hide_parameters=True,
+        )
+        # After SQLAlchemy's own codecs, which hand JSON over as text; nothing here runs through its type system.
+        event.listen(self._engine.sync_engine, "connect", _set_json_codecs)
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncGenerator[Transaction]:
+        """One transaction: committed when the block ends, rolled back when it raises.
+
+        Raises `DatabaseUnavailable` when no connection can be had or it is lost, `UniqueViolated` for a duplicate.
+        """
+        async with self._connection() as connection, connection.transaction():
+            yield Transaction(connection)
+
+    @asynccontextmanager
+    async def autocommit(self) -> AsyncGenerator[Transaction]:
+        """A connection on which every statement is its own transaction. Raises as `begin`."""
+        async with self._connection() as connection:
+            yield Transaction(connection)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncGenerator[_Driver]:
+        try:
+            fairy = await self._checkout()
+            connection = cast(_Driver, fairy.driver_connection)
+            try:
+                yield connection
+            finally:
+                # A cancellation may have cut the rollback short: such a connection is not given to anyone else.
+                if connection.is_closed() or connection.is_in_transaction():
+                    fairy.invalidate()
+                    if not connection.is_closed():
+                        connection.terminate()
+                await greenlet_spawn(fairy.close)
+        except asyncpg.UniqueViolationError as error:
+            raise UniqueViolated(str(cast(Any, error).constraint_name or "")) from error
+        except _GONE as error:
+            raise DatabaseUnavailable("The database can not be reached.") from error
+
+    async def _checkout(self) -> Any:
+        while True:
+            fairy = cast(Any, await self._engine.raw_connection())
+            if not cast(_Driver, fairy.driver_connection).is_closed():
+                return fairy
+            # The server went away while this one sat in the pool; each such connection is met once.
+            fairy.invalidate()
+            await greenlet_spawn(fairy.close)
+
+    @property
+    def pool_status(self) -> str:
+        """One line for people: size, checked in, checked out."""
+        return self._engine.pool.status()
+
+    async def aclose(self) -> None:
+        """Closes the idle connections."""
+        await self._engine.dispose()
+
+
+def _set_json_codecs(dbapi_connection: Any, _record: object) -> None:
+    async def on_driver(connection: _Driver) -> None:
+        for name in ("json", "jsonb"):
+            await connection.set_type_codec(
+                name, schema="pg_catalog", encoder=_encode_json, decoder=orjson.loads, format="text"
+            )
+
+    dbapi_connection.run_async(on_driver)
+
+
+def _encode_json(value: object) -> str:
+    return orjson.dumps(value, default=_encode_other).decode()
+
+
+def _encode_other(value: object) -> object:
+    if isinstance(value, (tuple, frozenset, set)):
+        return list(cast("Sequence[object]", value))
+    raise TypeError(f"{type(value).__name__} is no JSON")

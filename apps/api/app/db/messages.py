@@ -1,0 +1,133 @@
+"""Messages: the raw window after the active summary, and single ones for a rebuild."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import sqlalchemy as sa
+
+from app.db.database import Record, Transaction
+from app.db.sql import compile_sql
+from app.db.turns import tool_calls_from_json
+from app.domain.types import Message, MessageId, SessionId, Turn, TurnId, TurnStatus
+
+UNCOUNTED = -1
+"""`tokens` of a message that has no count yet in the encoding that was asked for."""
+
+_WINDOW = compile_sql(
+    sa.text(
+        """
+        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning,
+            CASE WHEN m.token_encoding = :encoding THEN m.token_estimate ELSE c.token_estimate END AS tokens,
+            t.seq AS turn_seq, t.status, t.assistant_output IS NULL AS without_output
+        FROM messages m
+        JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+        LEFT JOIN message_token_counts c ON c.session_id = m.session_id AND c.message_id = m.id
+            AND c.token_encoding = :encoding AND m.token_encoding <> :encoding
+        WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq > CAST(:after_seq AS bigint)
+            AND t.status <> 'rejected'
+        ORDER BY m.seq
+        """
+    )
+)
+
+_BY_RUN = compile_sql(
+    sa.text(
+        """
+        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning,
+            m.token_estimate AS tokens
+        FROM unnest(CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[])) AS run(first_seq, last_seq)
+        JOIN messages m ON m.session_id = CAST(:session_id AS uuid) AND m.seq BETWEEN run.first_seq AND run.last_seq
+        """
+    )
+)
+
+_SAVE_COUNTS = compile_sql(
+    sa.text(
+        """
+        INSERT INTO message_token_counts (session_id, message_id, token_encoding, token_estimate)
+        SELECT CAST(:session_id AS uuid), x.message_id, :encoding, x.tokens
+        FROM unnest(CAST(:message_ids AS uuid[]), CAST(:counts AS bigint[])) AS x(message_id, tokens)
+        ON CONFLICT DO NOTHING
+        """
+    )
+)
+
+
+async def window_turns(
+    tx: Transaction, session_id: SessionId, after_seq: int, encoding: str, *, step_failed: bool
+) -> list[Turn]:
+    """The turns with messages after `after_seq`, oldest first, rejected ones left out.
+
+    `step_failed` says whether a step of the newest settled turn did not succeed; only the newest two can be unresolved
+    (it, and the running one). A message without a count in `encoding` has `UNCOUNTED` tokens.
+    """
+    rows = await tx.fetch(_WINDOW, session_id=session_id, after_seq=after_seq, encoding=encoding)
+    turns: list[Turn] = []
+    for _, group in groupby(rows, key=lambda row: row["turn_id"]):
+        of_turn = list(group)
+        first = of_turn[0]
+        status = TurnStatus(first["status"])
+        turns.append(
+            Turn(
+                id=TurnId(first["turn_id"]),
+                seq=first["turn_seq"],
+                status=status,
+                unresolved=status is not TurnStatus.COMPLETED or bool(first["without_output"]),
+                messages=tuple(_message(row) for row in of_turn),
+            )
+        )
+    return _with_unresolved(turns, step_failed=step_failed)
+
+
+def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
+    """Only the latest settled turn can still be unresolved (contract, decision 7); the running one always is."""
+    settled = [turn for turn in turns if turn.status is not TurnStatus.RUNNING]
+    latest = settled[-1].seq if settled else 0
+    return [
+        Turn(turn.id, turn.seq, turn.status, turn.unresolved or step_failed, turn.messages)
+        if turn.seq >= latest
+        else Turn(turn.id, turn.seq, turn.status, False, turn.messages)
+        for turn in turns
+    ]
+
+
+async def messages_in_runs(
+    tx: Transaction, session_id: SessionId, runs: Sequence[tuple[int, int]]
+) -> dict[int, Message]:
+    """The stored messages of inclusive `seq` ranges, by `seq`."""
+    rows = await tx.fetch(
+        _BY_RUN, session_id=session_id, firsts=[first for first, _ in runs], lasts=[last for _, last in runs]
+    )
+    return {row["seq"]: _message(row) for row in rows}
+
+
+async def save_token_counts(
+    tx: Transaction, session_id: SessionId, encoding: str, counts: Iterable[tuple[MessageId, int]]
+) -> None:
+    """Keeps counts in an encoding that is not the messages' own, once a message."""
+    pairs = list(counts)
+    await tx.execute(
+        _SAVE_COUNTS,
+        session_id=session_id,
+        encoding=encoding,
+        message_ids=[message_id for message_id, _ in pairs],
+        counts=[tokens for _, tokens in pairs],
+    )
+
+
+def _message(row: Record) -> Message:
+    tokens: Any = row["tokens"]
+    return Message(
+        id=row["id"],
+        turn_id=row["turn_id"],
+        seq=row["seq"],
+        role=row["role"],
+        content=row["content"],
+        tokens=UNCOUNTED if tokens is None else tokens,
+        tool_calls=tool_calls_from_json(row["tool_calls"]),
+        tool_call_id=row["tool_call_id"],
+        reasoning=row["reasoning"],
+    )

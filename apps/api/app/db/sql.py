@@ -1,0 +1,39 @@
+"""Statements compiled once, at import, from SQLAlchemy Core to the text and parameter order asyncpg takes.
+
+Building a Core statement and looking up its cached compilation costs more than some of our statements take to run,
+so the tables and expressions are Core and the execution is the driver's (docs/performance.md has the figures).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+from sqlalchemy.sql.elements import ClauseElement
+
+_DIALECT = PGDialect_asyncpg()
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """`text` has `$1 … $n`; `names` are the bind parameters in that order."""
+
+    text: str
+    names: tuple[str, ...]
+
+    def arguments(self, parameters: Mapping[str, Any]) -> list[Any]:
+        """The values in the statement's order.
+
+        A missing or an unknown name is a programming error and raises `KeyError`.
+        """
+        if len(parameters) != len(set(self.names)):
+            raise KeyError(f"takes {sorted(set(self.names))}, got {sorted(parameters)}")
+        return [parameters[name] for name in self.names]
+
+
+def compile_sql(statement: ClauseElement) -> Statement:
+    """Compiles a Core statement or `sa.text(…)` whose every value is a named bind parameter."""
+    compiled = cast(Any, statement.compile(dialect=_DIALECT))
+    return Statement(text=str(compiled), names=tuple(compiled.positiontup or ()))

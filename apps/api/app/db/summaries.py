@@ -1,0 +1,222 @@
+"""Summaries: one active a session, superseded by compare-and-set, never overwritten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from app.db.database import Record, Transaction
+from app.db.sql import compile_sql
+from app.domain.types import JsonObject, MessageId, Pin, SessionId, Summary, SummaryBody, SummaryId, SummaryItem, TurnId
+
+ITEM_COLUMNS = ("key_facts", "open_questions", "decisions", "action_items")
+
+# One row with what a prompt needs beside the messages: the active summary, the pins, and whether the newest settled
+# turn has a step that did not succeed.
+_CONTEXT = compile_sql(
+    sa.text(
+        """
+        SELECT
+            (SELECT to_jsonb(x) FROM session_summaries x
+             WHERE x.session_id = CAST(:session_id AS uuid) AND x.status = 'active') AS summary,
+            (SELECT jsonb_agg(jsonb_build_array(p.name, p.content, p.relevance, p.source) ORDER BY p.created_at, p.name)
+             FROM pins p WHERE p.session_id = CAST(:session_id AS uuid)) AS pins,
+            EXISTS (
+                SELECT 1 FROM turn_steps st
+                WHERE st.session_id = CAST(:session_id AS uuid) AND st.status <> 'success' AND st.turn_id = (
+                    SELECT t.id FROM turns t
+                    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq < CAST(:before_seq AS bigint)
+                        AND t.status <> 'rejected'
+                    ORDER BY t.seq DESC LIMIT 1)
+            ) AS step_failed
+        """
+    )
+)
+
+_LOCK = compile_sql(sa.text("SELECT 1 FROM sessions WHERE id = CAST(:session_id AS uuid) FOR UPDATE"))
+
+_STILL_OURS = compile_sql(
+    sa.text(
+        """
+        SELECT 1 FROM turns WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
+            AND fence = CAST(:fence AS integer) AND status = 'running'
+        """
+    )
+)
+
+_SUPERSEDE = compile_sql(
+    sa.text(
+        """
+        UPDATE session_summaries SET status = 'superseded'
+        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid) AND status = 'active'
+        """
+    )
+)
+
+_INSERT = compile_sql(
+    sa.text(
+        """
+        INSERT INTO session_summaries (id, session_id, from_message_id, to_message_id, to_message_seq,
+            previous_summary_id, summary_text, key_facts, open_questions, decisions, action_items, status, origin,
+            model_alias, token_estimate, token_encoding, prompt_tokens, completion_tokens, created_by_turn_id)
+        VALUES (CAST(:id AS uuid), CAST(:session_id AS uuid), CAST(:from_message_id AS uuid),
+            CAST(:to_message_id AS uuid), CAST(:to_message_seq AS bigint), CAST(:previous_summary_id AS uuid),
+            :summary_text, CAST(:key_facts AS jsonb), CAST(:open_questions AS jsonb), CAST(:decisions AS jsonb),
+            CAST(:action_items AS jsonb), 'active', :origin, :model_alias, CAST(:token_estimate AS bigint),
+            :token_encoding, CAST(:prompt_tokens AS bigint), CAST(:completion_tokens AS bigint),
+            CAST(:created_by_turn_id AS uuid))
+        """
+    )
+)
+
+_NOTE_ATTEMPT = compile_sql(
+    sa.text(
+        """
+        UPDATE sessions SET
+            summary_count_after_seq = CAST(:count_after_seq AS bigint),
+            summary_failures = CASE WHEN :failed THEN summary_failures + 1
+                                    WHEN :asked THEN 0 ELSE summary_failures END,
+            summary_failed_at = CASE WHEN :failed THEN clock_timestamp()
+                                     WHEN :asked THEN NULL ELSE summary_failed_at END
+        WHERE id = CAST(:session_id AS uuid)
+        """
+    )
+)
+
+_PAGE = compile_sql(
+    sa.text(
+        """
+        SELECT * FROM session_summaries
+        WHERE session_id = CAST(:session_id AS uuid)
+            AND (CAST(:before_id AS uuid) IS NULL OR id < CAST(:before_id AS uuid))
+        ORDER BY id DESC LIMIT CAST(:limit AS integer)
+        """
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptContext:
+    """What stands around the raw window. `step_failed` is about the newest settled turn."""
+
+    summary: Summary | None
+    pins: tuple[Pin, ...]
+    step_failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewSummary:
+    """A summary to be stored. `created_by` is the turn it was made for, with its fence; None when it was asked for."""
+
+    id: SummaryId
+    body: SummaryBody
+    from_message_id: MessageId
+    to_message_id: MessageId
+    to_message_seq: int
+    previous_id: SummaryId | None
+    origin: str
+    model_alias: str
+    token_estimate: int
+    token_encoding: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    created_by: tuple[TurnId, int] | None
+
+
+async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int) -> PromptContext:
+    """The active summary, the pins in the order they were made, and the newest settled turn's health."""
+    row = await tx.fetchrow(_CONTEXT, session_id=session_id, before_seq=before_seq)
+    if row is None:
+        raise LookupError("a SELECT without FROM gives one row")
+    return PromptContext(
+        summary=_summary(row["summary"]) if row["summary"] else None,
+        pins=tuple(Pin(*pin) for pin in row["pins"] or ()),
+        step_failed=row["step_failed"],
+    )
+
+
+async def store_summary(tx: Transaction, session_id: SessionId, new: NewSummary) -> bool:
+    """Makes a summary the active one if what it folded is still what is active, and its turn still ours.
+
+    False, and nothing stored, when somebody was faster.
+    """
+    if await tx.fetchrow(_LOCK, session_id=session_id) is None:
+        return False
+    if new.created_by is not None:
+        turn_id, fence = new.created_by
+        if await tx.fetchrow(_STILL_OURS, session_id=session_id, turn_id=turn_id, fence=fence) is None:
+            return False
+    if new.previous_id is not None:
+        if await tx.execute(_SUPERSEDE, session_id=session_id, summary_id=new.previous_id) == 0:
+            return False
+    elif (await prompt_context(tx, session_id, 0)).summary is not None:
+        return False
+    await tx.execute(
+        _INSERT,
+        id=new.id,
+        session_id=session_id,
+        from_message_id=new.from_message_id,
+        to_message_id=new.to_message_id,
+        to_message_seq=new.to_message_seq,
+        previous_summary_id=new.previous_id,
+        summary_text=new.body.summary_text,
+        **{column: _items_json(getattr(new.body, column)) for column in ITEM_COLUMNS},
+        origin=new.origin,
+        model_alias=new.model_alias,
+        token_estimate=new.token_estimate,
+        token_encoding=new.token_encoding,
+        prompt_tokens=new.prompt_tokens,
+        completion_tokens=new.completion_tokens,
+        created_by_turn_id=new.created_by[0] if new.created_by else None,
+    )
+    return True
+
+
+async def note_attempt(
+    tx: Transaction, session_id: SessionId, *, count_after_seq: int, asked: bool, failed: bool
+) -> None:
+    """Restarts the turn count, and keeps the breaker's count of failures in a row.
+
+    `asked` means that a summarizer was called, `failed` that its answer could not be had or used.
+    """
+    await tx.execute(_NOTE_ATTEMPT, session_id=session_id, count_after_seq=count_after_seq, asked=asked, failed=failed)
+
+
+async def page_of_summaries(
+    tx: Transaction, session_id: SessionId, before_id: UUID | None, limit: int
+) -> list[JsonObject]:
+    """Summaries newest first, as clients read them. The caller has checked whose session it is."""
+    rows = await tx.fetch(_PAGE, session_id=session_id, before_id=before_id, limit=limit)
+    return [_public(row) for row in rows]
+
+
+def _public(row: Record) -> JsonObject:
+    public = {key: value for key, value in row.items() if key not in {"to_message_seq", "token_encoding"}}
+    created_at: datetime = row["created_at"]
+    return public | {"created_at": created_at}
+
+
+def _items_json(items: tuple[SummaryItem, ...]) -> list[JsonObject]:
+    return [{"text": item.text, "message_ids": [str(message_id) for message_id in item.message_ids]} for item in items]
+
+
+def _summary(row: Any) -> Summary:
+    items: dict[str, tuple[SummaryItem, ...]] = {
+        column: tuple(
+            SummaryItem(item["text"], tuple(MessageId(UUID(value)) for value in item["message_ids"]))
+            for item in row[column]
+        )
+        for column in ITEM_COLUMNS
+    }
+    return Summary(
+        id=SummaryId(UUID(row["id"])),
+        body=SummaryBody(row["summary_text"], **items),
+        from_message_id=MessageId(UUID(row["from_message_id"])),
+        to_message_id=MessageId(UUID(row["to_message_id"])),
+        to_message_seq=row["to_message_seq"],
+        origin=row["origin"],
+    )

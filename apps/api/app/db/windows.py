@@ -1,0 +1,30 @@
+"""Windows that providers stated, by model alias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from app.db.database import Transaction
+from app.db.sql import compile_sql
+
+_ALL = compile_sql(
+    sa.text("SELECT model_alias, context_window, expires_at FROM learned_windows WHERE expires_at > clock_timestamp()")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedWindowRow:
+    """A window in tokens and when it stops being believed."""
+
+    model_alias: str
+    context_window: int
+    expires_at: datetime
+
+
+async def learned_windows(tx: Transaction) -> list[LearnedWindowRow]:
+    """All windows that are still believed."""
+    rows = await tx.fetch(_ALL)
+    return [LearnedWindowRow(row["model_alias"], row["context_window"], row["expires_at"]) for row in rows]

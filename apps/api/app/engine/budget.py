@@ -1,0 +1,41 @@
+"""The arithmetic of one turn's budget (contract, section 8); `docs/budget.md` works an example that a test checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, floor
+
+OUTPUT_SHARE = 0.20
+OVERHEAD_SHARE = 0.05
+MIN_OVERHEAD_RESERVE_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """All figures in tokens. `input_budget` may be zero or negative: then no turn can run in this window."""
+
+    limit: int
+    limit_source: str
+    output_reserve: int
+    overhead_reserve: int
+    input_budget: int
+
+    @property
+    def prompt_ceiling(self) -> int:
+        """The largest prompt that leaves room for the output: what `max_context_tokens` of a trim log says."""
+        return self.limit - self.output_reserve
+
+    def charge(self, *, wire_tokens: int, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
+        """What a prompt of `wire_tokens` costs the input budget.
+
+        `overhead_tokens` of it are framing and tool definitions, which the overhead reserve pays for as far as it goes.
+        The calibration scales the whole wire estimate, since that is what the provider's own count is compared with.
+        """
+        return ceil(wire_tokens * calibration_ratio) - min(self.overhead_reserve, overhead_tokens)
+
+
+def budget_for(limit: int, limit_source: str, max_output_tokens: int) -> Budget:
+    """The budget of a window of `limit` tokens whose output may take `max_output_tokens`."""
+    output_reserve = min(max_output_tokens, floor(limit * OUTPUT_SHARE))
+    overhead_reserve = max(MIN_OVERHEAD_RESERVE_TOKENS, floor(limit * OVERHEAD_SHARE))
+    return Budget(limit, limit_source, output_reserve, overhead_reserve, limit - output_reserve - overhead_reserve)

@@ -1,0 +1,51 @@
+"""The summary that needs no model: what the previous one held, and verbatim sentences of what is folded in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.domain.extractive import Extract, ExtractItem, SourceText, extract
+from app.domain.types import MessageId, SummaryBody, SummaryItem
+from app.engine.folding import Fold
+from app.engine.summaries import source_text
+from app.engine.summary_block import fit_summary
+from app.engine.tokens import Estimate
+
+_CHARS_PER_TOKEN = 4
+
+
+def fallback_summary(fold: Fold, estimate: Estimate) -> SummaryBody | None:
+    """An extractive summary within the fold's cap, deterministic; None when nothing fits.
+
+    The previous summary's facts, decisions and open questions come first, with the messages they cite: what was
+    anchored stays anchored.
+    """
+    ids = {str(message.id): message.id for message in fold.messages}
+    sources = [SourceText(str(message.id), message.role, source_text(message)) for message in fold.messages]
+    found = extract(sources, max_chars=fold.cap_tokens * _CHARS_PER_TOKEN)
+    body = _merged(fold.previous.body if fold.previous else None, found, ids)
+    return fit_summary(body, fold.cap_tokens, estimate)
+
+
+def _merged(previous: SummaryBody | None, found: Extract, ids: dict[str, MessageId]) -> SummaryBody:
+    body = SummaryBody(
+        found.summary_text or "No sentence of the earlier conversation stood out.",
+        key_facts=_items(found.key_facts, ids),
+        open_questions=_items(found.open_questions, ids),
+        decisions=_items(found.decisions, ids),
+        action_items=_items(found.action_items, ids),
+    )
+    if previous is None:
+        return body
+    return replace(
+        body,
+        summary_text=f"{previous.summary_text} {body.summary_text}",
+        key_facts=previous.key_facts + body.key_facts,
+        open_questions=previous.open_questions + body.open_questions,
+        decisions=previous.decisions + body.decisions,
+        action_items=previous.action_items + body.action_items,
+    )
+
+
+def _items(found: tuple[ExtractItem, ...], ids: dict[str, MessageId]) -> tuple[SummaryItem, ...]:
+    return tuple(SummaryItem(item.text, tuple(ids[source_id] for source_id in item.source_ids)) for item in found)

@@ -1,0 +1,78 @@
+"""Which turns a summary takes in, and whether making one is worth its price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from app.domain.types import Message, Summary, Turn
+from app.engine.policy import ContextPolicy
+from app.engine.tokens import MESSAGE_FRAMING_TOKENS
+from app.engine.turns import sendable_units, split_protected
+
+SummaryReason: TypeAlias = Literal["threshold", "turn_count", "requested"]
+
+MIN_RECLAIM_SHARE = 0.05
+"""Below the prune threshold a summary must take in at least this share of the input budget, or the next turn would
+make the next one: peers' users paid for a summary every turn."""
+MIN_SUMMARY_TOKENS = 96
+"""The fence and a sentence or two: nothing smaller can stand for anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A summary that is to be made.
+
+    `turns` are folded in, `protected` are shown to the summarizer as context that its items may cite, `previous` is the
+    active summary, which the new one takes over. `folded_tokens` is what leaves the wire: the turns' messages and the
+    previous block. `cap_tokens` is the largest block that may take their place.
+    """
+
+    reason: SummaryReason
+    turns: tuple[Turn, ...]
+    protected: tuple[Turn, ...]
+    previous: Summary | None
+    previous_tokens: int
+    folded_tokens: int
+    cap_tokens: int
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """All messages the new summary will stand for beyond its predecessor's."""
+        return tuple(message for turn in self.turns for message in turn.messages)
+
+
+def wire_tokens_of(turns: Sequence[Turn]) -> int:
+    """What the sendable messages of the turns cost on the wire."""
+    return sum(
+        message.tokens + MESSAGE_FRAMING_TOKENS
+        for turn in turns
+        for unit in sendable_units(turn)
+        for message in unit.messages
+    )
+
+
+def choose_fold(
+    turns: Sequence[Turn],
+    *,
+    policy: ContextPolicy,
+    input_budget: int,
+    reason: SummaryReason,
+    previous: Summary | None,
+    previous_tokens: int,
+) -> Fold | None:
+    """The turns older than the protected ones, or None when a summary of them would not shrink anything."""
+    eligible, protected = split_protected(turns, policy.protected_turns)
+    if not any(turn.messages for turn in eligible):
+        return None
+    folded_tokens = wire_tokens_of(eligible) + previous_tokens
+    cap_tokens = min(int(input_budget * policy.summary_max_ratio), folded_tokens * 3 // 4)
+    if cap_tokens < MIN_SUMMARY_TOKENS:
+        return None
+    return Fold(reason, eligible, protected, previous, previous_tokens, folded_tokens, cap_tokens)
+
+
+def reclaims_enough(fold: Fold, input_budget: int) -> bool:
+    """Whether the newly folded turns are worth a summary that only the threshold asks for."""
+    return fold.folded_tokens - fold.previous_tokens >= MIN_RECLAIM_SHARE * input_budget

@@ -1,0 +1,74 @@
+"""Prompts as references: what an audit row keeps of a prompt, and how the exact prompt is rebuilt from it.
+
+The form is `{"items": [...], "tools": sha256 | null}` where an item is `["b", sha256, role]` for a block,
+`["m", first_seq, last_seq]` for a run of stored messages with neighbouring numbers, or `["s", seq, sha256]` for a
+stored message whose content a block replaces. A run costs the same however long it is, so storage grows with the number
+of turns, not with what they send.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.domain.types import JsonObject, Message, PromptMessage, ToolDefinition
+from app.engine.prompt import Prompt, neutral_message, tools_block
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What has to be read to rebuild a prompt. `runs` are inclusive ranges of message `seq`."""
+
+    sha256s: tuple[str, ...]
+    runs: tuple[tuple[int, int], ...]
+
+
+def refs_of(prompt: Prompt) -> JsonObject:
+    """The references that stand for a prompt."""
+    items: list[list[object]] = []
+    run: list[object] | None = None
+    for item in prompt.items:
+        if item.message is not None and item.block is None:
+            if run is not None and run[2] == item.message.seq - 1:
+                run[2] = item.message.seq
+            else:
+                run = ["m", item.message.seq, item.message.seq]
+                items.append(run)
+            continue
+        run = None
+        if item.block is None:
+            raise ValueError(f"{item.label} has neither a message nor a block")
+        if item.message is not None:
+            items.append(["s", item.message.seq, item.block.sha256])
+        else:
+            items.append(["b", item.block.sha256, item.block.role])
+    return {"items": items, "tools": tools_block(prompt.tools).sha256 if prompt.tools else None}
+
+
+def needed_for(refs: JsonObject) -> Needed:
+    """Which blocks and messages a rebuild reads."""
+    sha256s = [ref[1] if ref[0] == "b" else ref[2] for ref in refs["items"] if ref[0] != "m"]
+    if refs["tools"]:
+        sha256s.append(refs["tools"])
+    runs = [(ref[1], ref[2] if ref[0] == "m" else ref[1]) for ref in refs["items"] if ref[0] != "b"]
+    return Needed(tuple(dict.fromkeys(sha256s)), tuple(runs))
+
+
+def rebuild(
+    refs: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
+) -> tuple[list[PromptMessage], list[ToolDefinition]]:
+    """The exact messages and tools that were sent.
+
+    `blocks` maps sha256 to text, `messages` maps `seq` to the stored message. Raises `KeyError` when a part is missing.
+    """
+    sent: list[PromptMessage] = []
+    for kind, first, second in refs["items"]:
+        if kind == "b":
+            sent.append({"role": second, "content": blocks[first]})
+        elif kind == "s":
+            sent.append(neutral_message(messages[first], content=blocks[second]))
+        else:
+            sent.extend(neutral_message(messages[seq]) for seq in range(first, second + 1))
+    tools: list[ToolDefinition] = json.loads(blocks[refs["tools"]]) if refs["tools"] else []
+    return sent, tools

@@ -1,0 +1,77 @@
+"""Turn boundaries and tool groups: what of a stored turn may be sent, and what belongs together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, assert_never
+
+from app.domain.types import Message, Turn, TurnStatus
+
+UnitKind: TypeAlias = Literal["user", "assistant", "tool_group"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Messages that stay or go together: a user's words, an assistant's words, or a tool call with all its results."""
+
+    kind: UnitKind
+    messages: tuple[Message, ...]
+
+    @property
+    def last_seq(self) -> int:
+        return self.messages[-1].seq
+
+
+def units_of(messages: Sequence[Message]) -> tuple[Unit, ...]:
+    """Cuts a turn's messages into units.
+
+    A tool group whose results are not all there, and a result nobody called for, yield no unit: sending either would
+    be an error at every provider.
+    """
+    units: list[Unit] = []
+    at = 0
+    while at < len(messages):
+        message = messages[at]
+        at += 1
+        if message.role == "user":
+            units.append(Unit("user", (message,)))
+        elif message.role == "assistant" and not message.tool_calls:
+            units.append(Unit("assistant", (message,)))
+        elif message.role == "assistant":
+            results: list[Message] = []
+            while at < len(messages) and messages[at].role == "tool":
+                results.append(messages[at])
+                at += 1
+            called = {call.id for call in message.tool_calls}
+            answered = [result.tool_call_id for result in results]
+            if called == set(answered) and len(answered) == len(called):
+                units.append(Unit("tool_group", (message, *results)))
+    return tuple(units)
+
+
+def sendable_units(turn: Turn) -> tuple[Unit, ...]:
+    """What later prompts may hold of a turn (contract, decision 7).
+
+    A rejected turn gives nothing. A failed or cancelled one gives the user's words and its complete tool groups; a
+    completed one, and the running one, all they have.
+    """
+    match turn.status:
+        case TurnStatus.REJECTED:
+            return ()
+        case TurnStatus.FAILED | TurnStatus.CANCELLED:
+            return tuple(unit for unit in units_of(turn.messages) if unit.kind != "assistant")
+        case TurnStatus.COMPLETED | TurnStatus.PENDING | TurnStatus.RUNNING | TurnStatus.AWAITING_TOOLS:
+            return units_of(turn.messages)
+    assert_never(turn.status)
+
+
+def split_protected(turns: Sequence[Turn], protected_turns: int) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
+    """The turns older than the newest `protected_turns`, and those. Both in time order; a turn is never cut."""
+    cut = max(0, len(turns) - protected_turns)
+    return tuple(turns[:cut]), tuple(turns[cut:])
+
+
+def completed_after(turns: Sequence[Turn], seq: int) -> int:
+    """How many completed turns have a `seq` above the given one."""
+    return sum(1 for turn in turns if turn.status is TurnStatus.COMPLETED and turn.seq > seq)

@@ -1,0 +1,182 @@
+"""The window of one turn: a snapshot laid out in prompt order, and the figures a decision asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from app.domain.types import MessageId, Pin, Summary, ToolDefinition, Turn
+from app.engine.budget import Budget
+from app.engine.folding import Fold, SummaryReason, choose_fold, reclaims_enough
+from app.engine.policy import ContextPolicy
+from app.engine.prompt import Prompt, PromptItem, block_item, build_prompt, message_item, pin_text
+from app.engine.pruning import Piece, TrimAction, cites, prune
+from app.engine.summaries import anchors_of
+from app.engine.summary_block import fit_summary, render_summary
+from app.engine.tokens import MESSAGE_FRAMING_TOKENS, Estimate
+from app.engine.turns import sendable_units
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a decision may depend on, as gathered in one transaction.
+
+    `layers` are the active system layers as (label, text), outermost first. `turns` are the past turns after the active
+    summary, in time order; `current` is the running one, whose first message is the user's. `completed_since_summary`
+    counts completed turns since the active summary was made or the count was restarted.
+    """
+
+    budget: Budget
+    layers: tuple[tuple[str, str], ...]
+    goal: str | None
+    pins: tuple[Pin, ...]
+    summary: Summary | None
+    turns: tuple[Turn, ...]
+    current: Turn
+    tools: tuple[ToolDefinition, ...] = ()
+    completed_since_summary: int = 0
+    calibration_ratio: float = 1.0
+
+
+class Window:
+    """A snapshot laid out in prompt order, with the figures a decision asks for."""
+
+    def __init__(self, snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> None:
+        self.snapshot = snapshot
+        self.policy = policy
+        self.estimate = estimate
+        self.anchors = anchors_of(snapshot.summary)
+        self.head = _head_items(snapshot, estimate)
+        self.summary_item = summary_item(snapshot.summary, policy, estimate) if snapshot.summary else None
+        self.pieces = self._past_pieces() + self._current_pieces()
+        self._protected_from = _first_protected_seq(snapshot, policy)
+        self._no_items = build_prompt((), snapshot.tools, estimate)
+
+    def prompt(self, pieces: Sequence[Piece], *, with_summary: bool = True) -> Prompt:
+        """The prompt of these pieces behind the head and the summary."""
+        summary = (self.summary_item,) if self.summary_item and with_summary else ()
+        items = (*self.head, *summary, *(item for piece in pieces for item in piece.items))
+        return replace(self._no_items, items=items)
+
+    def charge(self, prompt: Prompt) -> int:
+        """What the prompt costs the input budget."""
+        return self.snapshot.budget.charge(
+            wire_tokens=prompt.wire_tokens,
+            overhead_tokens=prompt.overhead_tokens,
+            calibration_ratio=self.snapshot.calibration_ratio,
+        )
+
+    def at_prune_threshold(self, charged: int) -> bool:
+        """Whether so many charged tokens call for a prune."""
+        return charged >= self.policy.prune_trigger_ratio * self.snapshot.budget.input_budget
+
+    def reclaims_enough(self, fold: Fold) -> bool:
+        """Whether the fold is worth a summary that only the threshold asks for."""
+        return reclaims_enough(fold, self.snapshot.budget.input_budget)
+
+    def fold(self, reason: SummaryReason) -> Fold | None:
+        """What a summary would take in now, or None when it would not shrink anything."""
+        return choose_fold(
+            self.snapshot.turns,
+            policy=self.policy,
+            input_budget=self.snapshot.budget.input_budget,
+            reason=reason,
+            previous=self.snapshot.summary,
+            previous_tokens=self.summary_item.wire_tokens if self.summary_item else 0,
+        )
+
+    def untouchable(self) -> list[Piece]:
+        """What neither a summary nor a prune can take: users' words of protected turns, and what may never leave."""
+        return [
+            piece
+            for piece in self.pieces
+            if not piece.droppable
+            and self._is_protected(piece)
+            and not (cites(piece.unit, self.anchors) and piece.unit.kind != "user")
+        ]
+
+    def prune(
+        self, pieces: Sequence[Piece], prompt: Prompt, *, below: float, protected: bool, reason: str
+    ) -> tuple[list[Piece], list[TrimAction]]:
+        """Prunes until what is charged is under `below`, entering protected turns only when told to."""
+
+        def still_over(tokens: int, messages: int) -> bool:
+            framing = MESSAGE_FRAMING_TOKENS * messages
+            left = self.snapshot.budget.charge(
+                wire_tokens=prompt.wire_tokens - tokens - framing,
+                overhead_tokens=prompt.overhead_tokens - framing,
+                calibration_ratio=self.snapshot.calibration_ratio,
+            )
+            return left >= below
+
+        def may_leave(piece: Piece) -> bool:
+            return piece.droppable and (protected or not self._is_protected(piece))
+
+        return prune(pieces, still_over=still_over, may_leave=may_leave, reason=reason, estimate=self.estimate)
+
+    def shorten_summary(self, prompt: Prompt) -> tuple[Prompt, list[TrimAction]]:
+        """A summary made for a larger window is cut to this one's cap: the last thing tried before a refusal."""
+        item, summary = self.summary_item, self.snapshot.summary
+        if item is None or summary is None:
+            return prompt, []
+        cap_tokens = int(self.snapshot.budget.input_budget * self.policy.summary_max_ratio)
+        body = fit_summary(summary.body, cap_tokens, self.estimate)
+        if body is None or body == summary.body:
+            return prompt, []
+        shorter = summary_item(replace(summary, body=body), self.policy, self.estimate)
+        action = TrimAction("summary_shortened", item.label, "over_budget", item.tokens - shorter.tokens)
+        items = tuple(shorter if each is item else each for each in prompt.items)
+        return replace(prompt, items=items), [action]
+
+    def _past_pieces(self) -> list[Piece]:
+        return [
+            piece
+            for turn in self.snapshot.turns
+            for piece in _pieces_of(turn, self.anchors, latest_stays=turn.unresolved)
+        ]
+
+    def _current_pieces(self) -> list[Piece]:
+        return _pieces_of(self.snapshot.current, frozenset[MessageId](), latest_stays=True, running=True)
+
+    def _is_protected(self, piece: Piece) -> bool:
+        return piece.unit.messages[0].seq >= self._protected_from
+
+
+def _pieces_of(turn: Turn, anchors: frozenset[MessageId], *, latest_stays: bool, running: bool = False) -> list[Piece]:
+    units = sendable_units(turn)
+    pieces: list[Piece] = []
+    for at, unit in enumerate(units):
+        is_latest = (
+            latest_stays and unit.kind != "user" and not any(later.kind == unit.kind for later in units[at + 1 :])
+        )
+        region = "user" if running and unit.kind == "user" else "history"
+        pieces.append(
+            Piece(
+                unit=unit,
+                items=tuple(message_item(region, message) for message in unit.messages),
+                droppable=unit.kind != "user" and not is_latest and not cites(unit, anchors),
+                answered=any(later.kind != "user" for later in units[at + 1 :]),
+            )
+        )
+    return pieces
+
+
+def _head_items(snapshot: Snapshot, estimate: Estimate) -> tuple[PromptItem, ...]:
+    """What stands before the summary: system layers, goal, pins."""
+    items = [block_item("system", label, "system", text, estimate) for label, text in snapshot.layers]
+    if snapshot.goal:
+        items.append(block_item("goal", "goal", "system", snapshot.goal, estimate))
+    items += [block_item("pins", f"pin:{pin.name}", "system", pin_text(pin), estimate) for pin in snapshot.pins]
+    return tuple(items)
+
+
+def summary_item(summary: Summary, policy: ContextPolicy, estimate: Estimate) -> PromptItem:
+    """The summary as its own message, in the role the policy gives it."""
+    return block_item("summary", f"summary:{summary.id}", policy.summary_role, render_summary(summary.body), estimate)
+
+
+def _first_protected_seq(snapshot: Snapshot, policy: ContextPolicy) -> int:
+    """The `seq` of the first message that belongs to a protected turn or to the running one."""
+    newest = snapshot.turns[max(0, len(snapshot.turns) - policy.protected_turns) :] if policy.protected_turns else ()
+    seqs = [message.seq for turn in (*newest, snapshot.current) for message in turn.messages]
+    return min(seqs)
