@@ -64,9 +64,9 @@ def turn_line(turn: TurnFigures) -> Text:
 
 def totals_table(sessions: Sequence[SessionFigures]) -> Table:
     """A row a session, and one for all when there are several."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column("session", overflow="fold", max_width=16)
-    headings = ("turns", "summ.", "prunes", "422", "4xx", "5xx", "sent", "summarizer", "full history", "saved")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("session", overflow="ellipsis", no_wrap=True, max_width=14)
+    headings = ("turns", "summ.", "prunes", "422", "4xx", "5xx", "sent", "full history", "saved")
     for heading in (*headings, "largest / budget", "over"):
         table.add_column(heading, justify="right", no_wrap=True)
     for session in sessions:
@@ -85,6 +85,10 @@ def notes(sessions: Sequence[SessionFigures]) -> list[str]:
             "(standing regions + every earlier message + framing, by the service's own counts)."
         )
     ]
+    if summarizer_tokens := sum(session.summarizer_tokens or 0 for session in sessions):
+        found.append(
+            f"the summarizer took and gave {summarizer_tokens:,} tokens beside that; saved counts them as sent."
+        )
     skipped: dict[str, int] = {}
     for session in sessions:
         for kind, count in session.skipped.items():
@@ -118,7 +122,6 @@ def _row(row: Totals) -> tuple[str | Text, ...]:
         f"{row.rejected_requests:,}",
         alarm(row.server_errors),
         f"{row.sent_tokens:,}",
-        f"{row.summarizer_tokens:,}",
         f"{row.full_history_tokens:,}",
         f"{row.saved_ratio:.1%}",
         f"{row.largest_prompt_tokens:,} / {row.largest_prompt_budget_tokens:,}",
