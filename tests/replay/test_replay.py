@@ -147,7 +147,7 @@ def test_each_line_is_a_row_and_the_last_row_is_their_sum(tmp_path: Path) -> Non
 def test_every_line_fits_100_columns_and_reads_without_colour(tmp_path: Path) -> None:
     path = recording(tmp_path / "talk.jsonl", prompts={3: "word " * 500})
     with contract_server() as held:
-        _, output = run(held, path, "--window", "400")
+        _, output = run(held, path, "--window", "300")
     lines = output.splitlines()
     assert max(map(len, lines)) <= 100
     bars = [line for line in lines if "│" in line]

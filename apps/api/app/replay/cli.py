@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from app.replay.client import Service, ServiceUnavailableError
 from app.replay.driver import ReplayOptions, replay_conversation
@@ -103,7 +105,7 @@ def print_table(console: Console, sessions: list[SessionFigures]) -> None:
     """The table and what its figures stand for."""
     console.print(totals_table(sessions))
     for note in notes(sessions):
-        console.print(f"  {note}", style="dim", markup=False)
+        console.print(Padding(Text(note, "dim"), (0, 0, 0, 2)))
 
 
 def report(sessions: list[SessionFigures]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from html import escape
 from app.replay.figures import REGIONS, SessionFigures, TurnFigures, Window
 
 WIDTH, HEIGHT = 1000, 500
-LEFT, RIGHT, TOP, BOTTOM = 66, 132, 96, 74
+LEFT, RIGHT, TOP, BOTTOM = 66, 150, 96, 74
 PLOT_WIDTH, PLOT_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 FLOOR = TOP + PLOT_HEIGHT
 
@@ -171,7 +171,8 @@ def _full_history(scale: Scale, turns: Sequence[TurnFigures]) -> Iterator[str]:
     last = points[-1][1]
     says = f"full history leaves the window at turn {turn.number}"
     says += f" and would be {last.full_history_tokens:,} tokens at turn {last.number}"
-    yield f'<text class="small strong" x="{x + 8:.1f}" y="{TOP - 10}">{says}</text>'
+    side = "end" if x > LEFT + PLOT_WIDTH / 2 else ""
+    yield f'<text class="small strong {side}" x="{x:.1f}" y="{TOP - 10}">{says}</text>'
 
 
 def _turn_axis(scale: Scale) -> Iterator[str]:

@@ -42,11 +42,11 @@ def read_conversations(path: Path, *, session_per_line: bool) -> list[Conversati
         else:
             spoken.extend(_messages(path, number, [line]))
     if spoken:
-        conversations.append(conversation(path.name, spoken))
+        conversations.append(conversation(_name(path), spoken))
     conversations = [found for found in conversations if found.turns]
     if not conversations:
         raise UnreadableRecordingError(path, 0, "holds no conversation with at least one message to send")
-    return conversations if session_per_line else [_in_one_session(path.name, conversations)]
+    return conversations if session_per_line else [_in_one_session(_name(path), conversations)]
 
 
 def conversation(name: str, messages: Iterable[Mapping[str, Any]]) -> Conversation:
@@ -109,6 +109,10 @@ def _in_one_session(name: str, conversations: Sequence[Conversation]) -> Convers
         1 for found in conversations[1:] if found.instructions not in {None, instructions}
     )
     return Conversation(name, tuple(turn for found in conversations for turn in found.turns), instructions, +skipped)
+
+
+def _name(path: Path) -> str:
+    return path.name.split(".", maxsplit=1)[0] or path.name
 
 
 def _text(content: object) -> tuple[str, int]:

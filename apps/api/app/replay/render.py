@@ -35,15 +35,15 @@ MARK_STYLES = {"S": "bold #a78bfa", "P": "bold #f59e0b", "X": "bold #ef4444", "!
 
 def legend() -> Text:
     """What the letters, ticks and marks mean."""
-    text = Text("  window  ")
+    text = Text("  regions  ")
     for name in REGIONS:
-        text.append(f" {REGION_LETTERS[name]} ", REGION_STYLES[name]).append(f" {name}  ")
+        text.append(REGION_LETTERS[name], REGION_STYLES[name]).append(f" {name} ")
     text.append("\n  marks    ")
     for mark, meaning in (("S", "summarized"), ("P", "pruned"), ("X", "refused, 422"), ("!", "error")):
         text.append(mark, MARK_STYLES[mark]).append(f" {meaning}   ")
     text.append("┊ 70 % and 90 % of the input budget", "dim")
-    text.append("\n  turn  what is charged to the input budget", "dim")
-    return text.append("          overhead     tokens / budget  fill", "dim")
+    text.append("\n  turn   charged to the input budget", "dim")
+    return text.append("overhead  tokens / budget  fill".rjust(BAR_CELLS + 8), "dim")
 
 
 def turn_line(turn: TurnFigures) -> Text:
@@ -64,7 +64,7 @@ def turn_line(turn: TurnFigures) -> Text:
 
 def totals_table(sessions: Sequence[SessionFigures]) -> Table:
     """A row a session, and one for all when there are several."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     table.add_column("session", overflow="ellipsis", no_wrap=True, max_width=14)
     headings = ("turns", "summ.", "prunes", "422", "4xx", "5xx", "sent", "full history", "saved")
     for heading in (*headings, "largest / budget", "over"):
