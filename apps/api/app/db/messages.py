@@ -27,7 +27,7 @@ _WINDOW = compile_sql(
         LEFT JOIN message_token_counts c ON c.session_id = m.session_id AND c.message_id = m.id
             AND c.token_encoding = :encoding AND m.token_encoding <> :encoding
         WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq > CAST(:after_seq AS bigint)
-            AND t.status <> 'rejected'
+            AND m.seq <= CAST(:last_seq AS bigint) AND t.status <> 'rejected'
         ORDER BY m.seq
         """
     )
@@ -57,14 +57,15 @@ _SAVE_COUNTS = compile_sql(
 
 
 async def window_turns(
-    tx: Transaction, session_id: SessionId, after_seq: int, encoding: str, *, step_failed: bool
+    tx: Transaction, session_id: SessionId, after_seq: int, last_seq: int, encoding: str, *, step_failed: bool
 ) -> list[Turn]:
-    """The turns with messages after `after_seq`, oldest first, rejected ones left out.
+    """The turns with messages after `after_seq` through `last_seq`, oldest first, rejected ones left out.
 
+    Both bounds, because with one the planner believes that it reads a share of the session.
     `step_failed` says whether a step of the newest settled turn did not succeed; only the newest two can be unresolved
     (it, and the running one). A message without a count in `encoding` has `UNCOUNTED` tokens.
     """
-    rows = await tx.fetch(_WINDOW, session_id=session_id, after_seq=after_seq, encoding=encoding)
+    rows = await tx.fetch(_WINDOW, session_id=session_id, after_seq=after_seq, last_seq=last_seq, encoding=encoding)
     turns: list[Turn] = []
     for _, group in groupby(rows, key=lambda row: row["turn_id"]):
         of_turn = list(group)

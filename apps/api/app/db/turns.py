@@ -148,10 +148,8 @@ _RENEW = compile_sql(
     )
 )
 
-WORKER_LOST: JsonObject = {
+_WORKER_LOST: JsonObject = {
     "code": "worker_lost",
-    "status": 503,
-    "title": "The worker was lost",
     "detail": "The process that ran this turn stopped before it was done. The message is kept; the model is not asked "
     "again by itself.",
 }
@@ -303,8 +301,8 @@ async def page_of_turns(tx: Transaction, session_id: SessionId, after_seq: int, 
 async def fail_lost_turns(tx: Transaction, session_id: SessionId | None = None) -> int:
     """Ends running turns whose lease is over, of one session or of all; how many there were."""
     if session_id is None:
-        return await tx.execute(_LOSE_ANYWHERE, error=WORKER_LOST)
-    return await tx.execute(_LOSE_IN_SESSION, error=WORKER_LOST, session_id=session_id)
+        return await tx.execute(_LOSE_ANYWHERE, error=_WORKER_LOST)
+    return await tx.execute(_LOSE_IN_SESSION, error=_WORKER_LOST, session_id=session_id)
 
 
 async def renew_leases(tx: Transaction, claims: Sequence[Claim], lease_s: float) -> None:

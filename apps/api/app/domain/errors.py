@@ -8,6 +8,9 @@ PlimsollError
 │   └── IdempotencyInFlight        the same key is still running
 ├── IdempotencyKeyReused           the same key with another body
 ├── ContextBudgetExceeded          does not fit after summarize and prune
+├── NothingToSummarize             no turn is old enough, or a summary would not be smaller
+├── TurnLost                       another process ended the turn while this one ran it
+├── StoredFailure                  how a stored turn ended, told again to a retry with its idempotency key
 ├── Unauthenticated
 ├── DatabaseUnavailable
 └── ProviderError                  the model could not be had
@@ -26,11 +29,19 @@ from typing import Any, ClassVar
 class PlimsollError(Exception):
     """Base of the tree. `code` is the stable word of the contract, `detail` a sentence for people."""
 
-    code: ClassVar[str] = "internal_error"
+    code: str = "internal_error"
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
         self.detail = detail
+
+    def members(self) -> dict[str, Any]:
+        """What the problem carries beside code and detail."""
+        return {}
+
+    def stored(self) -> dict[str, Any]:
+        """The form in which a turn's `error` keeps it."""
+        return {"code": self.code, "detail": self.detail, **self.members()}
 
 
 class InvalidRequest(PlimsollError):
@@ -93,6 +104,34 @@ class ContextBudgetExceeded(PlimsollError):
         self.largest_items = largest_items
         self.recovery = recovery
 
+    def members(self) -> dict[str, Any]:
+        return {
+            "budget": self.budget,
+            "regions": self.regions,
+            "largest_items": self.largest_items,
+            "recovery": self.recovery,
+        }
+
+
+class NothingToSummarize(PlimsollError):
+    code = "nothing_to_summarize"
+
+
+class TurnLost(PlimsollError):
+    code = "worker_lost"
+
+
+class StoredFailure(PlimsollError):
+    """`error` is a turn's stored `error`."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(str(error["detail"]))
+        self.code = str(error["code"])
+        self._members = {name: value for name, value in error.items() if name not in ("code", "detail")}
+
+    def members(self) -> dict[str, Any]:
+        return self._members
+
 
 class Unauthenticated(PlimsollError):
     code = "unauthenticated"
@@ -117,6 +156,9 @@ class ProviderError(PlimsollError):
         self.status = status
         self.attempts = attempts
 
+    def members(self) -> dict[str, Any]:
+        return {"kind": self.kind, "provider_status": self.status, "attempts": self.attempts}
+
 
 class ProviderRefused(ProviderError):
     kind = "refused"
@@ -140,6 +182,9 @@ class ProviderOverflow(ProviderError):
         super().__init__(detail, status=status, attempts=attempts)
         self.limit_tokens = limit_tokens
         self.requested_tokens = requested_tokens
+
+    def members(self) -> dict[str, Any]:
+        return super().members() | {"limit_tokens": self.limit_tokens, "requested_tokens": self.requested_tokens}
 
 
 class ProviderRateLimited(ProviderError):

@@ -49,7 +49,7 @@ _ACTION: Final = re.compile(
     re.IGNORECASE,
 )
 _NO_ANSWER: Final = re.compile(
-    r"\b(?:don't know|do not know|not sure|can't say|cannot say|let me check|(?:will|'ll) check|find out|get back to)\b",
+    r"\b(?:don't know|do not know|not sure|can(?:'t|not) say|let me check|(?:will|'ll) check|find out|get back to)\b",
     re.IGNORECASE,
 )
 

@@ -1,7 +1,7 @@
 """The two doors of the engine: `plan` decides what a turn sends, `assemble` turns a plan into the exact messages.
 
-`plan` is asked once, and a second time when it answered `SummaryDue` and that summary has been tried. It does no I/O:
-the caller gathers the snapshot, makes the summary, calls the model and records the figures.
+When `plan` answers `SummaryDue` the caller tries that summary and asks `plan_after_summary`. Nothing here does I/O: the
+caller gathers the snapshot, makes the summary, calls the model and records the figures.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Accounts:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What this turn's first plan saw and what its summary did, for the second."""
+    """What this turn's plan saw before a summary was tried, and what the summary did."""
 
     wire_before: int
     tokens_before: int
@@ -80,26 +80,31 @@ class Refused:
 Decision: TypeAlias = SummaryDue | SummaryWorthless | Ready | Refused
 
 
-def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, earlier: Earlier | None = None) -> Decision:
-    """Decides what the running turn sends: the same snapshot gives the same decision.
-
-    With `earlier` set a summary has been tried already in this turn, and the answer is `Ready` or `Refused`.
-    """
+def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Decision:
+    """Decides what the running turn sends: the same snapshot gives the same decision."""
     window = Window(snapshot, policy, estimate)
     prompt = window.prompt(window.pieces)
     charged = window.charge(prompt)
-    seen = earlier or Earlier(prompt.wire_tokens, charged, summary_triggered=False)
+    seen = Earlier(prompt.wire_tokens, charged, summary_triggered=False)
     floor = window.charge(window.prompt(window.untouchable(), with_summary=False))
-    worthless = False
-    if earlier is None and snapshot.budget.input_budget > 0 and floor <= snapshot.budget.input_budget:
-        reason = _summary_reason(snapshot, policy, charged)
-        fold = window.fold(reason) if reason else None
-        by_count = snapshot.completed_since_summary >= policy.mandatory_summary_turn
-        if fold and (by_count or window.at_prune_threshold(charged) or window.reclaims_enough(fold)):
-            return SummaryDue(fold, seen)
-        worthless = reason is not None and by_count
+    if floor > snapshot.budget.input_budget or snapshot.budget.input_budget <= 0:
+        return _prune(window, prompt, charged, seen)
+    by_count = policy.summarizes and snapshot.completed_since_summary >= policy.mandatory_summary_turn
+    reason = _summary_reason(snapshot, policy, charged, by_count=by_count)
+    fold = window.fold(reason) if reason else None
+    if fold and (by_count or window.at_prune_threshold(charged) or window.reclaims_enough(fold)):
+        return SummaryDue(fold, seen)
     decided = _prune(window, prompt, charged, seen)
-    return SummaryWorthless(decided) if worthless else decided
+    return SummaryWorthless(decided) if by_count else decided
+
+
+def plan_after_summary(
+    snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, earlier: Earlier
+) -> Ready | Refused:
+    """Decides when the summary that was due has been tried; `snapshot` has the new one where it was made."""
+    window = Window(snapshot, policy, estimate)
+    prompt = window.prompt(window.pieces)
+    return _prune(window, prompt, window.charge(prompt), earlier)
 
 
 def summary_actions(fold: Fold, new_summary: Summary, new_tokens: int) -> tuple[TrimAction, ...]:
@@ -154,12 +159,10 @@ def assert_tool_pairing(messages: Sequence[PromptMessage]) -> None:
         raise AssertionError("a tool call without its result would be sent")
 
 
-def _summary_reason(snapshot: Snapshot, policy: ContextPolicy, charged: int) -> SummaryReason | None:
-    if not policy.summarizes:
-        return None
-    if charged >= policy.summary_trigger_ratio * snapshot.budget.input_budget:
+def _summary_reason(snapshot: Snapshot, policy: ContextPolicy, charged: int, *, by_count: bool) -> SummaryReason | None:
+    if policy.summarizes and charged >= policy.summary_trigger_ratio * snapshot.budget.input_budget:
         return "threshold"
-    return "turn_count" if snapshot.completed_since_summary >= policy.mandatory_summary_turn else None
+    return "turn_count" if by_count else None
 
 
 def _prune(window: Window, prompt: Prompt, charged: int, seen: Earlier) -> Ready | Refused:

@@ -179,4 +179,4 @@ def _first_protected_seq(snapshot: Snapshot, policy: ContextPolicy) -> int:
     """The `seq` of the first message that belongs to a protected turn or to the running one."""
     newest = snapshot.turns[max(0, len(snapshot.turns) - policy.protected_turns) :] if policy.protected_turns else ()
     seqs = [message.seq for turn in (*newest, snapshot.current) for message in turn.messages]
-    return min(seqs)
+    return min(seqs, default=0)

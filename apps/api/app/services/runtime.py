@@ -10,6 +10,8 @@ from uuid import UUID
 from app.db.database import Database
 from app.engine.policy import ContextPolicy
 from app.providers.registry import Catalogue
+from app.services.leases import Leases
+from app.telemetry import Telemetry
 from app.tokenizers import Tokenizers
 
 
@@ -24,6 +26,8 @@ class Runtime:
     database: Database
     catalogue: Catalogue
     tokenizers: Tokenizers
+    telemetry: Telemetry
+    leases: Leases
     guarded: ContextPolicy
     turn_lease_s: float
     now: Callable[[], datetime]

@@ -1,0 +1,194 @@
+"""The outermost layer of every request: its id, its body (capped while reading), its one log line, and the last net.
+
+One pure ASGI middleware. The body is read before anything else runs, so an answer that needs no body (401, 404, 405)
+still leaves the connection ready for the next request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+from uuid import UUID
+
+import structlog
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.api import problems
+from app.core.logging import request_fields
+
+log = structlog.get_logger()
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
+_DRAINED_BYTES = 64 * 1024 * 1024
+_DRAINING_S = 5.0
+_QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
+
+
+class Exchange:
+    """What the edge knows of a request and its handler adds to: `fields` goes on every log line it writes."""
+
+    __slots__ = ("body", "fields", "headers", "status")
+
+    def __init__(self, headers: Mapping[bytes, bytes], request_id: str) -> None:
+        self.headers = headers
+        self.body = b""
+        self.fields: dict[str, Any] = {"request_id": request_id}
+        self.status: int | None = None
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _ClientGone(Exception):
+    pass
+
+
+class Edge:
+    """Wraps the application. `body_timeout_s` is for the whole body, so a trickle does not hold a connection."""
+
+    def __init__(
+        self, app: ASGIApp, *, new_id: Callable[[], UUID], max_body_bytes: int, body_timeout_s: float = 30.0
+    ) -> None:
+        self._app = app
+        self._new_id = new_id
+        self._max_body_bytes = max_body_bytes
+        self._body_timeout_s = body_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = perf_counter()
+        headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
+        given = headers.get(b"x-request-id")
+        request_id = given.decode() if given and _SANE_ID.fullmatch(given) else str(self._new_id())
+        exchange = Exchange(headers, request_id)
+        scope["plimsoll"] = exchange
+        request_fields.set(exchange.fields)
+        id_header = (b"x-request-id", request_id.encode())
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                message["headers"].append(id_header)
+            await send(message)
+
+        try:
+            await self._serve(scope, receive, send_with_id, exchange)
+        except Exception:
+            log.exception("request_failed")
+            if exchange.status is not None:
+                raise  # half an answer is out: only closing the connection can say so
+            await problems.response(
+                "internal_error", f"Something broke on our side. The log has it under the request id {request_id}."
+            )(scope, receive, send_with_id)
+        finally:
+            _log_request(scope, exchange, started)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
+        if b"content-length" not in exchange.headers and b"transfer-encoding" not in exchange.headers:
+            await self._app(scope, receive, send)
+            return
+        declared = _declared_bytes(exchange.headers)
+        if declared is not None and declared > self._max_body_bytes:
+            await self._refuse_large(scope, receive, send, declared)
+            return
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                exchange.body = await _read(receive, self._max_body_bytes)
+        except _TooLarge:
+            await self._refuse_large(scope, receive, send, declared)
+        except TimeoutError:
+            await problems.response(
+                "request_timeout",
+                f"The body did not arrive within {self._body_timeout_s:g} seconds.",
+                headers={"Connection": "close"},
+            )(scope, receive, send)
+        except _ClientGone:
+            return
+        else:
+            await self._app(scope, _replayed(exchange.body, receive), send)
+
+    async def _refuse_large(self, scope: Scope, receive: Receive, send: Send, declared: int | None) -> None:
+        """Answers at once, then reads on for a bounded while and throws it away.
+
+        Closing with unread bytes makes the kernel reset the connection, and the client may lose the answer. A body of
+        known, moderate length is read to its end, after which the connection serves the next request.
+        """
+        bounded = declared is not None and declared <= _DRAINED_BYTES and b"expect" not in scope["plimsoll"].headers
+        answer = problems.response(
+            "body_too_large",
+            f"A body has at most {self._max_body_bytes} bytes.",
+            {"max_body_bytes": self._max_body_bytes},
+            None if bounded else {"Connection": "close"},
+        )
+        await _send_before_end(answer, send)
+        drained = 0
+        try:
+            async with asyncio.timeout(_DRAINING_S):
+                while drained <= _DRAINED_BYTES:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return
+                    drained += len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            pass
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send_before_end(answer: Response, send: Send) -> None:
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": True})
+
+
+def _declared_bytes(headers: Mapping[bytes, bytes]) -> int | None:
+    value = headers.get(b"content-length", b"")
+    return int(value) if value.isdigit() and b"transfer-encoding" not in headers else None
+
+
+async def _read(receive: Receive, most_bytes: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise _ClientGone
+        chunk: bytes = message.get("body", b"")
+        size += len(chunk)
+        if size > most_bytes:
+            raise _TooLarge
+        if not message.get("more_body", False):
+            return b"".join((*chunks, chunk)) if chunks else chunk
+        chunks.append(chunk)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    given = False
+
+    async def receive_again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
+
+
+def _log_request(scope: Scope, exchange: Exchange, started: float) -> None:
+    route = getattr(scope.get("route"), "path", "(none)")
+    write = log.debug if route in _QUIET_ROUTES and exchange.status == 200 else log.info
+    write(
+        "request",
+        method=scope["method"] if len(scope["method"]) <= 16 else "(long)",
+        route=route,
+        status=exchange.status,
+        duration_ms=round((perf_counter() - started) * 1000, 2),
+    )

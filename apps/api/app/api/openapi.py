@@ -1,0 +1,58 @@
+"""What the OpenAPI document says beyond what FastAPI reads from the handlers: problems, and the bearer key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from app.api.problems import KINDS, PROBLEM_JSON
+from app.api.schemas import Problem
+
+_DESCRIPTIONS = {
+    status: " / ".join(sorted({f"`{code}`" for code, kind in KINDS.items() if kind.status == status}))
+    for status in {kind.status for kind in KINDS.values()}
+}
+READ = (401, 404, 422, 503)
+WRITE = (401, 404, 408, 413, 415, 422, 503)
+
+
+def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The problems a route can answer with, for `responses=`."""
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {
+        status: {"description": _DESCRIPTIONS[status], "content": {PROBLEM_JSON: {"schema": schema}}}
+        for status in statuses
+    }
+
+
+def describe(app: FastAPI) -> None:
+    """Replaces the application's OpenAPI document by a complete one, made at the first request for it and then kept."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app)
+        return app.openapi_schema
+
+    app.openapi = document
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(
+        title=app.title, version=app.version, summary=app.summary, description=app.description, routes=app.routes
+    )
+    components = document.setdefault("components", {})
+    components.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
+    components["securitySchemes"] = {
+        "key": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An API key (`plimsoll keys create`). Not asked for while no key exists.",
+        }
+    }
+    for path, operations in document["paths"].items():
+        if path.startswith("/v1/"):
+            for operation in operations.values():
+                operation["security"] = [{}, {"key": []}]
+    return document

@@ -1,0 +1,132 @@
+"""Domain error -> `application/problem+json` (RFC 9457). The one table of statuses stands here.
+
+A problem never repeats what the client sent: echoing a NaN or half a surrogate pair is how a 422 turns into a 500.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic_core import ErrorDetails
+from starlette.responses import Response
+
+from app.api.schemas import PARTS_TAG, TEXT_TAG
+from app.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound, PlimsollError
+from app.domain.types import JsonObject
+
+PROBLEM_JSON = "application/problem+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Status and title of a code."""
+
+    status: int
+    title: str
+
+
+KINDS: Mapping[str, Kind] = {
+    "context_budget_exceeded": Kind(422, "The turn does not fit into the context window"),
+    "invalid_request": Kind(422, "The request is not valid"),
+    "idempotency_key_reused": Kind(422, "The idempotency key was used for another request"),
+    "idempotency_in_flight": Kind(409, "A request with this idempotency key is still running"),
+    "turn_in_progress": Kind(409, "The session already runs a turn"),
+    "nothing_to_summarize": Kind(409, "There is nothing to summarize now"),
+    "worker_lost": Kind(503, "The turn was ended by another process"),
+    "unauthenticated": Kind(401, "An API key is needed"),
+    "session_not_found": Kind(404, "No such session"),
+    "turn_not_found": Kind(404, "No such turn"),
+    "summary_not_found": Kind(404, "No such summary"),
+    "pin_not_found": Kind(404, "No such pin"),
+    "audit_not_found": Kind(404, "No such audit"),
+    "prompt_not_found": Kind(404, "No such prompt"),
+    "not_found": Kind(404, "Not found"),
+    "method_not_allowed": Kind(405, "Method not allowed"),
+    "request_timeout": Kind(408, "The body did not arrive in time"),
+    "body_too_large": Kind(413, "The body is too large"),
+    "unsupported_media_type": Kind(415, "The body is not JSON"),
+    "provider_error": Kind(502, "The model could not be had"),
+    "provider_context_overflow": Kind(502, "The provider says that the prompt is too long"),
+    "provider_timeout": Kind(504, "The model did not answer in time"),
+    "database_unavailable": Kind(503, "The database is not available"),
+    "internal_error": Kind(500, "Something broke on our side"),
+}
+_UNION_TAGS = (TEXT_TAG, PARTS_TAG)
+_MOST_ERRORS = 20
+_LONGEST_WHERE = 200
+
+
+def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -> JsonObject:
+    """The problem of this code, ready to be sent or to stand in a stored turn's `error`."""
+    kind = KINDS.get(code) or KINDS["internal_error"]
+    return {
+        "type": f"urn:plimsoll:problem:{code}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": detail,
+        "code": code,
+        **(members or {}),
+    }
+
+
+def response(
+    code: str, detail: str, members: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """The problem as an HTTP answer."""
+    body = document(code, detail, members)
+    return Response(orjson.dumps(body), body["status"], headers, PROBLEM_JSON)
+
+
+def of_error(error: PlimsollError) -> Response:
+    """The answer to an error that the service raised on purpose."""
+    code = f"{error.noun}_not_found" if isinstance(error, NotFound) else error.code
+    members = error.members()
+    if isinstance(error, InvalidRequest):
+        members = {"errors": [{"where": where(*error.where) or "request", "message": error.detail}]}
+    return response(code if code in KINDS else error.code, error.detail, members, _headers(error))
+
+
+def of_validation(errors: Iterable[ErrorDetails], *within: str) -> Response:
+    """The answer to a body or parameter that Pydantic refused: where and why, never the value."""
+    found = [
+        {"where": where(*within, *error["loc"]), "message": _message(error)} for error in list(errors)[:_MOST_ERRORS]
+    ]
+    detail = f"{found[0]['where']}: {found[0]['message']}" if found else "The request is not valid."
+    return response("invalid_request", detail, {"errors": found})
+
+
+def where(*path: object) -> str:
+    """A field's place for people, cut to a length: keys come from the client."""
+    joined = ".".join(str(part) for part in path if part not in _UNION_TAGS)
+    return joined if len(joined) <= _LONGEST_WHERE else joined[:_LONGEST_WHERE] + "…"
+
+
+def complete(stored: JsonObject | None) -> JsonObject | None:
+    """A turn's stored error with the members that this table adds, so that it reads like the answer did."""
+    if stored is None:
+        return None
+    code = str(stored.get("code", "internal_error"))
+    members = {name: value for name, value in stored.items() if name not in ("code", "detail")}
+    return document(code, str(stored.get("detail", "")), members)
+
+
+def _headers(error: PlimsollError) -> dict[str, str] | None:
+    if isinstance(error, (Conflict, DatabaseUnavailable)):
+        return {"Retry-After": str(max(1, error.retry_after_s))}
+    if error.code == "unauthenticated":
+        return {"WWW-Authenticate": 'Bearer realm="plimsoll"'}
+    return None
+
+
+def _message(error: ErrorDetails) -> str:
+    """Pydantic's sentence, except where it would quote the input."""
+    match error["type"]:
+        case "union_tag_invalid":
+            return f"Must be one of {error.get('ctx', {}).get('expected_tags', 'the known types')}"
+        case "extra_forbidden":
+            return "There is no such field"
+        case _:
+            return error["msg"].removeprefix("Value error, ")

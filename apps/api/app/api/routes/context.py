@@ -1,0 +1,37 @@
+"""`/v1/sessions/{session_id}/context` and `/summaries`: the window now, and what stands for what left it."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from fastapi import APIRouter
+
+from app.api.direct_route import Call, DirectRoute
+from app.api.openapi import READ, answers
+from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
+from app.api.schemas import Document, SummaryPage
+from app.domain.types import JsonObject, SessionId
+from app.services import summaries, window
+
+router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["context"], route_class=DirectRoute)
+
+
+@router.get("/context", response_model=Document, responses=answers(*READ))
+async def get_window(call: Call, session_id: UUID) -> JsonObject:
+    """The window now: tokens by region, budget, limit and its source, turns to the next summary."""
+    return await window.window_now(call.rt, call.tenant_id, SessionId(session_id))
+
+
+@router.get("/summaries", response_model=SummaryPage, responses=answers(*READ))
+async def list_summaries(
+    call: Call, session_id: UUID, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> JsonObject:
+    """The session's summaries, active and past."""
+    page = await summaries.list_summaries(call.rt, call.tenant_id, SessionId(session_id), limit, cursor)
+    return {"items": page.items, "next_cursor": page.next_cursor}
+
+
+@router.post("/summaries", status_code=201, response_model=Document, responses=answers(*READ, 409, 502, 504))
+async def summarize_now(call: Call, session_id: UUID) -> JsonObject:
+    """Summarizes now what may be summarized, whatever the thresholds say. Takes no body."""
+    return await summaries.summarize_now(call.rt, call.tenant_id, SessionId(session_id))

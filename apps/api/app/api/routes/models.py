@@ -1,0 +1,35 @@
+"""`/v1/models`"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from app.api.direct_route import Call, DirectRoute
+from app.api.openapi import answers
+from app.api.schemas import ModelList
+from app.domain.types import JsonObject
+from app.providers.registry import Model
+
+router = APIRouter(prefix="/v1/models", tags=["models"], route_class=DirectRoute)
+
+
+@router.get("", response_model=ModelList, responses=answers(401, 503))
+async def get_models(call: Call) -> JsonObject:
+    """The aliases of the catalogue, with their windows, where those come from, and prices where known."""
+    catalogue = call.rt.catalogue
+    items = [_model_json(catalogue.model(alias)) for alias in catalogue.aliases]
+    return {"default": catalogue.default, "items": items, "next_cursor": None}
+
+
+def _model_json(model: Model) -> JsonObject:
+    return {
+        "alias": model.alias,
+        "provider": model.provider,
+        "model": model.model,
+        "is_language_model": model.is_language_model,
+        "context_window": model.context_window,
+        "context_window_source": model.context_limit_source,
+        "encoding": model.encoding,
+        "fallbacks": model.fallbacks,
+        "prices": model.prices,
+    }

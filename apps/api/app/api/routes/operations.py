@@ -1,0 +1,38 @@
+"""`/healthz`, `/readyz`, `/metrics`: what balancers and Prometheus ask. They need no key and name no tenant."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import PlainTextResponse, Response
+
+from app.api.direct_route import Call, OpenRoute, json_response
+from app.api.schemas import HealthOut, ReadyOut
+from app.domain.types import JsonObject
+from app.services.readiness import readiness
+
+router = APIRouter(tags=["operations"], route_class=OpenRoute)
+
+
+@router.get("/healthz", response_model=HealthOut)
+async def live() -> JsonObject:
+    """200 while the process serves. It asks nothing else, so a database outage restarts no worker."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", response_model=ReadyOut, responses={503: {"model": ReadyOut, "description": "Not ready"}})
+async def ready(call: Call) -> Response:
+    """200 when the database answers and its schema is this version's; else 503, and which of the two it is."""
+    state = await readiness(call.rt)
+    body = {
+        "status": "ready" if state.ready else "not_ready",
+        "database": "ok" if state.database else "unavailable",
+        "migrations": state.migrations,
+    }
+    return json_response(body, 200 if state.ready else 503)
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(call: Call) -> Response:
+    """Prometheus text, of all workers."""
+    body, content_type = call.rt.telemetry.render()
+    return Response(body, media_type=content_type)

@@ -1,0 +1,62 @@
+"""`/v1/sessions/{session_id}/pins`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Path
+from starlette.responses import Response
+
+from app.api.direct_route import Call, DirectRoute
+from app.api.openapi import READ, WRITE, answers
+from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
+from app.api.schemas import PinIn, PinOut, PinPage
+from app.domain.errors import InvalidRequest, NotFound
+from app.domain.types import JsonObject, Pin, SessionId
+from app.services import pins
+
+router = APIRouter(prefix="/v1/sessions/{session_id}/pins", tags=["pins"], route_class=DirectRoute)
+
+_LONGEST_NAME = 255
+PinName = Annotated[
+    str, Path(min_length=1, max_length=_LONGEST_NAME, description="1 to 255 printable characters; slashes are fine.")
+]
+
+
+@router.get("", response_model=PinPage, responses=answers(*READ))
+async def list_pins(call: Call, session_id: UUID, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> JsonObject:
+    """The session's pins by name."""
+    page = await pins.list_pins(call.rt, call.tenant_id, SessionId(session_id), limit, cursor)
+    return {"items": page.items, "next_cursor": page.next_cursor}
+
+
+@router.put("/{name:path}", response_model=PinOut, responses=answers(*WRITE))
+async def put_pin(call: Call, session_id: UUID, name: PinName, body: PinIn) -> Pin:
+    """Pins content to every prompt of the session, or replaces what is pinned under this name."""
+    if not _can_be_a_name(name):
+        raise InvalidRequest(f"A pin's name is 1 to {_LONGEST_NAME} printable characters.", ("path", "name"))
+    pin = Pin(name=name, content=body.content, relevance=body.relevance, source=body.source)
+    return await pins.put_pin(call.rt, call.tenant_id, SessionId(session_id), pin)
+
+
+@router.get("/{name:path}", response_model=PinOut, responses=answers(*READ))
+async def get_pin(call: Call, session_id: UUID, name: PinName) -> Pin:
+    """One pin."""
+    if not _can_be_a_name(name):
+        raise NotFound("pin")
+    return await pins.get_pin(call.rt, call.tenant_id, SessionId(session_id), name)
+
+
+@router.delete("/{name:path}", status_code=204, responses=answers(*READ))
+async def delete_pin(call: Call, session_id: UUID, name: PinName) -> Response:
+    """Takes the pin away. Prompts that had it can still be rebuilt."""
+    if not _can_be_a_name(name):
+        raise NotFound("pin")
+    await pins.delete_pin(call.rt, call.tenant_id, SessionId(session_id), name)
+    return Response(status_code=204)
+
+
+def _can_be_a_name(name: str) -> bool:
+    """U+FFFD stands for bytes of the path that were no UTF-8."""
+    return 0 < len(name) <= _LONGEST_NAME and name.isprintable() and "\ufffd" not in name

@@ -1,0 +1,386 @@
+"""What comes in, validated strictly, and what goes out, described.
+
+Bodies take no coercion ("5" is no number) and no unknown field, so that a typo is told and not ignored. Classes that
+describe answers are for the OpenAPI document; a test holds real answers to them.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import orjson
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    field_validator,
+    model_validator,
+)
+
+from app.domain.types import TurnStatus
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+_METADATA_BYTES = 64 * 1024
+
+
+class _In(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class _Open(BaseModel):
+    """Part of a form that others define: what we need is checked, the rest is passed on."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+
+class SessionIn(_In):
+    """A new session; every field may be left out."""
+
+    model_alias: Name | None = Field(default=None, description="Alias of the catalogue; its default when absent.")
+    mode: Name | None = Field(default=None, description="Picks system layer 2 of the catalogue's instructions.")
+    agent_role: Name | None = Field(default=None, description="Picks system layer 3 of the catalogue's instructions.")
+    room_goal: str | None = Field(default=None, description="What the session is for. Never dropped from a prompt.")
+    instructions: str | None = Field(default=None, description="System layer 4, of this session alone.")
+    policy: dict[str, Any] | None = Field(
+        default=None, description='Policy overrides, for example `{"preset": "guarded"}`.'
+    )
+    metadata: dict[str, Any] | None = Field(default=None, description="Yours; at most 64 KiB of JSON.")
+
+    @field_validator("metadata")
+    @classmethod
+    def _metadata_is_small(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None and len(orjson.dumps(value)) > _METADATA_BYTES:
+            raise ValueError(f"At most {_METADATA_BYTES} bytes of JSON")
+        return value
+
+
+class SessionPatch(SessionIn):
+    """Fields to set. What is absent stays; null takes a value away; `policy` and `metadata` are replaced whole."""
+
+
+class TextPart(_Open):
+    type: Literal["text"]
+    text: str
+
+
+class ImageUrl(_Open):
+    url: Annotated[str, StringConstraints(min_length=1)]
+    detail: str | None = None
+
+
+class ImagePart(_Open):
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class InputAudio(_Open):
+    data: Annotated[str, StringConstraints(min_length=1)]
+    format: str
+
+
+class AudioPart(_Open):
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+
+class FilePart(_Open):
+    type: Literal["file"]
+    file: dict[str, Any]
+
+
+ContentPartIn = Annotated[TextPart | ImagePart | AudioPart | FilePart, Field(discriminator="type")]
+
+
+TEXT_TAG, PARTS_TAG = "(text)", "(parts)"
+"""Branches of `content`; they stand in Pydantic's error paths, and `api/problems.py` leaves them out."""
+
+
+def _content_branch(value: object) -> str | None:
+    return TEXT_TAG if isinstance(value, str) else PARTS_TAG if isinstance(value, list) else None
+
+
+ContentIn = Annotated[
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[ContentPartIn], Tag(PARTS_TAG)],
+    Discriminator(
+        _content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of parts"
+    ),
+]
+
+
+class FunctionIn(_Open):
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolIn(_Open):
+    """A tool in the OpenAI function form."""
+
+    type: Literal["function"]
+    function: FunctionIn
+
+
+class ChosenFunction(_In):
+    name: Name
+
+
+class ToolChoice(_In):
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+class CalledFunction(_In):
+    name: Name
+    arguments: str
+
+
+class ToolCallIn(_In):
+    """A tool call in the OpenAI form; `arguments` is JSON text."""
+
+    id: Name
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class RecordedReplyIn(_In):
+    """The assistant message of a recorded conversation, to be answered by the offline model as it stands."""
+
+    content: str | None = None
+    tool_calls: list[ToolCallIn] = Field(default_factory=list[ToolCallIn], max_length=128)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> RecordedReplyIn:
+        if not self.content and not self.tool_calls:
+            raise ValueError("A recorded reply has content or tool calls")
+        return self
+
+
+class TurnIn(_In):
+    """A user's message and how to answer it."""
+
+    content: ContentIn = Field(
+        description="Text, or parts in the OpenAI form: `text`, `image_url`, `input_audio`, `file`. Not blank."
+    )
+    tools: list[ToolIn] | None = Field(default=None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    max_output_tokens: int | None = Field(
+        default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve."
+    )
+    model_alias: Name | None = Field(default=None, description="Another alias for this turn only.")
+    stream: bool = Field(default=False, description="Streaming is not available yet: true is refused.")
+    recorded_reply: RecordedReplyIn | None = Field(
+        default=None, description="Only for a model of the provider `offline`."
+    )
+
+    @field_validator("content")
+    @classmethod
+    def _not_blank(cls, value: str | list[Any]) -> str | list[Any]:
+        blank = (
+            not value.strip()
+            if isinstance(value, str)
+            else all(isinstance(part, TextPart) and not part.text.strip() for part in value)
+        )
+        if blank:
+            raise ValueError("The content is empty")
+        return value
+
+    @field_validator("stream")
+    @classmethod
+    def _no_stream_yet(cls, value: bool) -> bool:
+        if value:
+            raise ValueError("Streaming comes with a later version; leave it out or send false")
+        return value
+
+
+class PinIn(_In):
+    """Content for every prompt of the session."""
+
+    content: Annotated[str, StringConstraints(min_length=1)]
+    relevance: float | None = Field(default=None, ge=0, le=1)
+    source: Annotated[str, StringConstraints(max_length=2000)] | None = None
+
+
+class Problem(BaseModel):
+    """RFC 9457. `code` is the stable word to branch on."""
+
+    model_config = ConfigDict(extra="allow")
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+
+
+class SessionOut(BaseModel):
+    id: UUID
+    model_alias: str
+    mode: str | None
+    agent_role: str | None
+    room_goal: str | None
+    instructions: str | None
+    policy: dict[str, Any]
+    metadata: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+
+
+class TurnOut(BaseModel):
+    """A turn. `error` is the problem it ended with; token figures are the provider's."""
+
+    id: UUID
+    session_id: UUID
+    seq: int
+    status: TurnStatus
+    user_input: str
+    assistant_output: str | None
+    tool_calls: list[ToolCallIn]
+    finish_reason: str | None
+    error: dict[str, Any] | None
+    model_alias: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    idempotency_key: str | None
+    created_at: datetime
+    completed_at: datetime | None
+
+
+class Regions(BaseModel):
+    system: int
+    goal: int
+    pins: int
+    summary: int
+    history: int
+    recall: int
+    user: int
+    tools: int
+    framing: int
+
+
+class TrimAction(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    kind: str
+    target: str
+    reason: str
+    tokens_removed_est: int
+
+
+class TrimLog(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    max_context_tokens: int
+    estimated_tokens_before: int
+    estimated_tokens_after: int
+    actions: list[TrimAction]
+
+
+class ContextOut(BaseModel):
+    """How the prompt of a turn came about. All figures are tokens."""
+
+    model_config = ConfigDict(extra="allow")
+    model_alias: str
+    model_context_limit: int
+    context_limit_source: str
+    input_budget: int
+    output_reserve: int
+    overhead_reserve: int
+    estimated_input_tokens_before: int
+    estimated_input_tokens_after_summary: int
+    estimated_input_tokens_after_prune: int
+    summary_triggered: bool
+    prune_triggered: bool
+    overflow_rejected: bool
+    estimated_wire_tokens: int
+    regions: Regions
+    context_trim_log: TrimLog
+    prompt_sha256: str | None
+
+
+class TurnAnswer(BaseModel):
+    turn: TurnOut
+    context: ContextOut
+
+
+class PinOut(BaseModel):
+    name: str
+    content: str
+    relevance: float | None
+    source: str | None
+
+
+class PromptOut(BaseModel):
+    """What was sent, rebuilt from stored rows."""
+
+    model_config = ConfigDict(extra="allow")
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    prompt_sha256: str
+
+
+class Document(BaseModel):
+    """An object whose members the guides describe."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class SessionPage(BaseModel):
+    items: list[SessionOut]
+    next_cursor: str | None
+
+
+class TurnPage(BaseModel):
+    items: list[TurnOut]
+    next_cursor: str | None
+
+
+class PinPage(BaseModel):
+    items: list[PinOut]
+    next_cursor: str | None
+
+
+class SummaryPage(BaseModel):
+    items: list[Document]
+    next_cursor: str | None
+
+
+class PricesOut(BaseModel):
+    """US dollars for a million tokens; null where nobody has published one."""
+
+    input_usd: float | None
+    output_usd: float | None
+    cached_input_usd: float | None
+
+
+class ModelOut(BaseModel):
+    """`context_window` is in tokens; `is_language_model` is false for the built-in offline responder."""
+
+    alias: str
+    provider: str
+    model: str
+    is_language_model: bool
+    context_window: int
+    context_window_source: Literal["catalogue", "learned", "genai_prices", "fallback"]
+    encoding: str
+    fallbacks: list[str]
+    prices: PricesOut | None
+
+
+class ModelList(BaseModel):
+    default: str
+    items: list[ModelOut]
+    next_cursor: None = None
+
+
+class HealthOut(BaseModel):
+    status: Literal["ok"]
+
+
+class ReadyOut(BaseModel):
+    """`migrations` is null when the database does not answer; `behind` wants `plimsoll migrate`."""
+
+    status: Literal["ready", "not_ready"]
+    database: Literal["ok", "unavailable"]
+    migrations: Literal["current", "behind", "ahead", "empty"] | None

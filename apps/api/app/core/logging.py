@@ -1,0 +1,133 @@
+"""Logs: one JSON line an event on standard error, or a line for people. Configured once, by the composition root.
+
+Nothing a client or a provider wrote can forge a line: everything outside printable ASCII is escaped. Errors are told by
+type and place and never by their message, because a driver's message quotes the values it was given.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import traceback
+from collections.abc import MutableMapping
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Literal, TextIO, cast
+
+import orjson
+import structlog
+
+EventDict = MutableMapping[str, Any]
+
+request_fields: ContextVar[dict[str, Any] | None] = ContextVar("request_fields", default=None)
+"""What every line written during a request carries: its id, and the session, turn and tenant once they are known."""
+
+_SECRETS = re.compile(r"(?i)(postgres(?:ql)?(?:\+\w+)?://)\S+|\b(plk_|sk-|bearer\s+)[\w\-.~+/=]+")
+_UNSAFE = re.compile(r"[^\x20-\x7e]")
+_MOST_FRAMES = 30
+
+
+def configure_logging(
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO",
+    form: Literal["json", "console"] = "json",
+    stream: TextIO | None = None,
+) -> None:
+    """Sends structlog's and the standard library's records to `stream` (standard error) in one form.
+
+    Libraries speak from WARNING up: below it, HTTP clients and drivers name addresses and statements.
+    """
+    out = stream or sys.stderr
+    shared: list[Any] = [
+        _add_request_fields,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _errors_by_place,
+        _hide_secrets,
+    ]
+    render = _render_json if form == "json" else _render_console
+    structlog.configure(
+        processors=[*shared, render],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
+        logger_factory=structlog.PrintLoggerFactory(out),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level]))
+    logging.getLogger("app").setLevel(logging.getLevelNamesMapping()[level])
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        library = logging.getLogger(name)
+        library.handlers.clear()
+        library.propagate = True
+    logging.getLogger("uvicorn.error").setLevel(logging.getLevelNamesMapping()[level])
+    logging.getLogger("uvicorn.access").disabled = True  # the edge writes one line a request, with its ids
+
+
+def _add_request_fields(_logger: object, _method: str, event: EventDict) -> EventDict:
+    fields = request_fields.get()
+    if fields:
+        for name, value in fields.items():
+            event.setdefault(name, value)
+    return event
+
+
+def _errors_by_place(_logger: object, _method: str, event: EventDict) -> EventDict:
+    info = event.pop("exc_info", None)
+    if info is True:
+        info = sys.exc_info()
+    elif isinstance(info, BaseException):
+        info = (type(info), info, info.__traceback__)
+    if isinstance(info, tuple) and info[0] is not None:
+        kind, error, trace = cast("tuple[type[BaseException], BaseException, TracebackType | None]", info)
+        event["error_type"] = f"{kind.__module__}.{kind.__qualname__}"
+        event["trace"] = _places(trace)
+        cause = error.__cause__ or error.__context__
+        if cause is not None:
+            event["cause_type"] = f"{type(cause).__module__}.{type(cause).__qualname__}"
+            event["cause_trace"] = _places(cause.__traceback__)
+    event.pop("exc_text", None)
+    event.pop("stack_info", None)
+    return event
+
+
+def _places(trace: TracebackType | None) -> list[str]:
+    frames = traceback.extract_tb(trace)[-_MOST_FRAMES:]
+    return [f"{frame.filename.rsplit('/site-packages/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames]
+
+
+def _hide_secrets(_logger: object, _method: str, event: EventDict) -> EventDict:
+    for name, value in event.items():
+        if isinstance(value, str) and _SECRETS.search(value):
+            event[name] = _SECRETS.sub(lambda found: (found[1] or found[2]) + "***", value)
+    return event
+
+
+def _render_json(_logger: object, _method: str, event: EventDict) -> str:
+    try:
+        line = orjson.dumps(event, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+    except (TypeError, ValueError):  # half a surrogate pair, an integer beyond 64 bits
+        line = "\x7f"
+    if line.isascii() and "\x7f" not in line:
+        return line
+    return json.dumps(event, default=repr, ensure_ascii=True, separators=(",", ":")).replace("\x7f", "\\u007f")
+
+
+def _render_console(_logger: object, _method: str, event: EventDict) -> str:
+    moment = str(event.pop("timestamp", ""))[11:23]
+    level = str(event.pop("level", "info")).upper()
+    name = _plain(event.pop("event", ""))
+    details = " ".join(f"{_plain(key)}={_plain(value)}" for key, value in event.items())
+    return f"{moment} {level:<7} {name} {details}".rstrip()
+
+
+def _plain(value: object) -> str:
+    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], str(value))

@@ -1,0 +1,153 @@
+"""Statements on `sessions`. Every one names the tenant: another tenant's session is no session."""
+
+from __future__ import annotations
+
+from typing import cast
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from app.db.database import Record, Transaction
+from app.db.sql import compile_sql
+from app.db.tables import sessions
+from app.domain.types import JsonObject, Session, SessionId, TenantId
+
+_COLUMNS = (
+    sessions.c.id,
+    sessions.c.tenant_id,
+    sessions.c.model_alias,
+    sessions.c.mode,
+    sessions.c.agent_role,
+    sessions.c.room_goal,
+    sessions.c.instructions,
+    sessions.c.policy,
+    sessions.c.metadata,
+    sessions.c.created_at,
+    sessions.c.updated_at,
+)
+_OURS = (sessions.c.id == sa.bindparam("session_id")) & (sessions.c.tenant_id == sa.bindparam("tenant_id"))
+_CHANGEABLE = {
+    name: sa.bindparam(f"new_{name}", type_=sessions.c[name].type)
+    for name in ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata")
+}
+
+_INSERT = compile_sql(
+    sa.insert(sessions)
+    .values(id=sa.bindparam("session_id"), tenant_id=sa.bindparam("new_tenant_id"), **_CHANGEABLE)
+    .returning(*_COLUMNS)
+)
+_GET = compile_sql(sa.select(*_COLUMNS).where(_OURS))
+_GET_LOCKED = compile_sql(sa.select(*_COLUMNS).where(_OURS).with_for_update())
+_LIST = compile_sql(
+    sa.select(*_COLUMNS)
+    .where(sessions.c.tenant_id == sa.bindparam("tenant_id"), sessions.c.id < sa.bindparam("before"))
+    .order_by(sessions.c.id.desc())
+    .limit(sa.bindparam("limit", type_=sa.BigInteger))
+)
+_UPDATE = compile_sql(
+    sa.update(sessions).where(_OURS).values(**_CHANGEABLE, updated_at=sa.text("clock_timestamp()")).returning(*_COLUMNS)
+)
+_DELETE = compile_sql(sa.delete(sessions).where(_OURS))
+
+_EXISTS = compile_sql(sa.select(sa.literal(1)).where(_OURS))
+_PROMPT_VIEW = compile_sql(
+    sa.select(
+        *_COLUMNS,
+        sessions.c.last_turn_seq,
+        sessions.c.last_message_seq,
+        sessions.c.summary_count_after_seq,
+        sessions.c.summary_failures,
+        sessions.c.summary_failed_at,
+    ).where(_OURS)
+)
+
+
+async def insert_session(
+    tx: Transaction,
+    *,
+    session_id: SessionId,
+    tenant_id: TenantId,
+    model_alias: str,
+    mode: str | None,
+    agent_role: str | None,
+    room_goal: str | None,
+    instructions: str | None,
+    policy: JsonObject,
+    metadata: JsonObject,
+) -> Session:
+    """Stores a new session and gives it back with the database's instants."""
+    row = await tx.fetchrow(
+        _INSERT,
+        session_id=session_id,
+        new_tenant_id=tenant_id,
+        new_model_alias=model_alias,
+        new_mode=mode,
+        new_agent_role=agent_role,
+        new_room_goal=room_goal,
+        new_instructions=instructions,
+        new_policy=policy,
+        new_metadata=metadata,
+    )
+    return session_of(cast(Record, row))  # an INSERT … RETURNING gives its row or raises
+
+
+async def get_session(
+    tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, lock: bool = False
+) -> Session | None:
+    """The tenant's session, or None. `lock` holds the row until the transaction ends."""
+    row = await tx.fetchrow(_GET_LOCKED if lock else _GET, session_id=session_id, tenant_id=tenant_id)
+    return None if row is None else session_of(row)
+
+
+async def session_exists(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
+    """Whether the tenant has such a session."""
+    return await tx.fetchrow(_EXISTS, session_id=session_id, tenant_id=tenant_id) is not None
+
+
+async def get_prompt_view(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> Record | None:
+    """The session's row with the counters that a prompt depends on, without a lock."""
+    return await tx.fetchrow(_PROMPT_VIEW, session_id=session_id, tenant_id=tenant_id)
+
+
+async def list_sessions(tx: Transaction, tenant_id: TenantId, *, before: UUID, limit: int) -> list[Session]:
+    """The tenant's sessions with an id below `before`, newest first."""
+    return [session_of(row) for row in await tx.fetch(_LIST, tenant_id=tenant_id, before=before, limit=limit)]
+
+
+async def update_session(tx: Transaction, session: Session) -> Session | None:
+    """Writes the session's changeable fields; None when it is gone."""
+    row = await tx.fetchrow(
+        _UPDATE,
+        session_id=session.id,
+        tenant_id=session.tenant_id,
+        new_model_alias=session.model_alias,
+        new_mode=session.mode,
+        new_agent_role=session.agent_role,
+        new_room_goal=session.room_goal,
+        new_instructions=session.instructions,
+        new_policy=session.policy,
+        new_metadata=session.metadata,
+    )
+    return None if row is None else session_of(row)
+
+
+async def delete_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
+    """Erases the session and, by cascade, all that hangs below it. False when there was none."""
+    return await tx.execute(_DELETE, session_id=session_id, tenant_id=tenant_id) > 0
+
+
+def session_of(row: Record) -> Session:
+    """A row with the columns of `sessions` as the domain's value."""
+    return Session(
+        id=SessionId(row["id"]),
+        tenant_id=TenantId(row["tenant_id"]),
+        model_alias=row["model_alias"],
+        mode=row["mode"],
+        agent_role=row["agent_role"],
+        room_goal=row["room_goal"],
+        instructions=row["instructions"],
+        policy=row["policy"],
+        metadata=row["metadata"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )

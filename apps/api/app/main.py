@@ -1,0 +1,171 @@
+"""The composition root: Settings -> Runtime -> FastAPI. What a process owns is born and ends in the lifespan."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+from uuid_utils.compat import uuid7
+
+from app.api import problems
+from app.api.direct_route import Service
+from app.api.edge import Edge
+from app.api.openapi import describe
+from app.api.routes import context, models, operations, pins, sessions, turns
+from app.core.config import Settings
+from app.core.logging import configure_logging
+from app.db import embedded, migrate
+from app.db.database import Database
+from app.engine.policy import ContextPolicy, resolve_policy
+from app.providers.registry import load_catalogue
+from app.services.keys import Authenticator
+from app.services.leases import Leases, renew_forever, sweep_forever
+from app.services.runtime import Runtime
+from app.telemetry import Telemetry
+from app.tokenizers import Tokenizers, encoding_for_model
+
+log = structlog.get_logger()
+
+# The busiest first: routes are matched in order.
+_ROUTERS = (turns.router, sessions.router, context.router, pins.router, models.router, operations.router)
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The service as an ASGI application. Without `settings` it reads the environment and `.env`.
+
+    With no `DATABASE_URL` the lifespan starts (or joins) the embedded Postgres under the data folder and brings its
+    schema up to date.
+    """
+    settings = settings or Settings()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        configure_logging(settings.log_level, settings.log_format)
+        async with AsyncExitStack() as owned:
+            app.state.service = await _start(settings, owned)
+            yield
+
+    app = FastAPI(
+        title="Plimsoll",
+        version=version("plimsoll"),
+        summary="Keeps LLM conversations inside the model's context window, and can say why.",
+        lifespan=lifespan,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers={HTTPException: _refused_by_router},
+    )
+    for router in _ROUTERS:
+        app.router.routes.extend(router.routes)
+    app.add_middleware(Edge, new_id=uuid7, max_body_bytes=settings.max_body_bytes)
+    describe(app)
+    return app
+
+
+async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
+    database = Database(await _dsn(settings, owned), pool_size=settings.db_pool_size)
+    owned.push_async_callback(database.aclose)
+    tokenizers = Tokenizers()
+    catalogue = load_catalogue(
+        settings.models_file,
+        environ=os.environ,
+        fallback_window=settings.context_fallback_limit,
+        now=_now,
+        encoding_for_model=encoding_for_model,
+        estimator=tokenizers.estimator,
+    )
+    owned.push_async_callback(catalogue.aclose)
+    for encoding in {catalogue.model(alias).encoding for alias in catalogue.aliases}:
+        await tokenizers.warm(encoding)
+    rt = Runtime(
+        database=database,
+        catalogue=catalogue,
+        tokenizers=tokenizers,
+        telemetry=Telemetry(catalogue.aliases, multiprocess_dir(os.environ)),
+        leases=Leases(),
+        guarded=guarded_policy(settings),
+        turn_lease_s=settings.turn_lease_s,
+        now=_now,
+        new_id=uuid7,
+    )
+    for work in (renew_forever, sweep_forever):
+        task = asyncio.create_task(work(rt), name=work.__name__)
+        task.add_done_callback(_tell_of_death)
+        owned.push_async_callback(_cancel, task)
+    return Service(rt, Authenticator(database, monotonic))
+
+
+async def _dsn(settings: Settings, owned: AsyncExitStack) -> str:
+    if settings.database_url is not None:
+        return settings.database_url.get_secret_value()
+    server = await asyncio.to_thread(embedded.start, settings.data_dir)
+    owned.callback(server.stop)
+    await migrate.upgrade(server.dsn)
+    return server.dsn
+
+
+def guarded_policy(settings: Settings) -> ContextPolicy:
+    """The preset `guarded` with the deployment's `CONTEXT_*` settings. Raises `InvalidRequest` for an odd mix."""
+    return resolve_policy(
+        replace(ContextPolicy(), max_output_tokens=settings.context_max_output_tokens),
+        {
+            "summary_trigger_ratio": settings.context_summary_trigger_ratio,
+            "prune_trigger_ratio": settings.context_prune_trigger_ratio,
+            "mandatory_summary_turn": settings.context_mandatory_summary_turn,
+            "protected_turns": settings.context_protected_turns,
+            "summary_model": settings.context_summary_model,
+            "summary_role": settings.context_summary_role,
+        },
+    )
+
+
+def multiprocess_dir(environment: Mapping[str, str]) -> Path | None:
+    """Where several workers share their metrics; prometheus_client reads the same variable."""
+    folder = environment.get("PROMETHEUS_MULTIPROC_DIR")
+    return Path(folder) if folder else None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _tell_of_death(task: asyncio.Task[None]) -> None:
+    """Background work never ends by itself: when it does, somebody must hear of it."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("background_work_died", work=task.get_name(), exc_info=error)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _refused_by_router(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        allowed = ", ".join(sorted(_methods_here(request)))
+        return problems.response(
+            "method_not_allowed", f"This address takes: {allowed}.", headers={"Allow": allowed} if allowed else None
+        )
+    return problems.response("not_found", "There is nothing at this address.")
+
+
+def _methods_here(request: Request) -> set[str]:
+    """Every method of the address: the router only told of the first route that matched."""
+    application: FastAPI = request.app
+    methods: set[str] = set()
+    for route in application.routes:
+        if isinstance(route, APIRoute) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods
+    return methods

@@ -1,0 +1,161 @@
+"""The model catalogue's file: TOML, strictly checked, every problem named by its key and none by its value."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import httpx
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from app.providers.openai_wire import MaxTokensField
+
+_OWN_PARAMETERS = frozenset(
+    {
+        "model",
+        "messages",
+        "tools",
+        "tool_choice",
+        "stream",
+        "n",
+        "response_format",
+        "max_tokens",
+        "max_completion_tokens",
+    }
+)
+
+
+class CatalogueError(Exception):
+    """The catalogue cannot be used. `problems` has a sentence for each, beginning with the key it is about."""
+
+    def __init__(self, source: str, problems: list[str]) -> None:
+        super().__init__(f"{source} cannot be used:\n" + "\n".join(f"  - {problem}" for problem in problems))
+        self.problems = tuple(problems)
+
+
+def _base_url(value: str) -> str:
+    try:
+        url = httpx.URL(value)
+    except httpx.InvalidURL:
+        url = httpx.URL("")
+    if url.scheme not in {"http", "https"} or not url.host or url.userinfo or url.fragment:
+        raise PydanticCustomError(
+            "base_url", "must be an http or https address without user name, password or fragment"
+        )
+    return value
+
+
+def _parameters(value: dict[str, Any]) -> dict[str, Any]:
+    own = sorted(_OWN_PARAMETERS.intersection(value))
+    if own:
+        raise PydanticCustomError(
+            "parameters", "may not set {own}: the service sets that itself", {"own": ", ".join(own)}
+        )
+    return value
+
+
+def _header(value: str) -> str:
+    if not value or not all(letter.isascii() and (letter.isalnum() or letter == "-") for letter in value):
+        raise PydanticCustomError("header", "must be the name of an HTTP header")
+    return value
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ModelEntry(_Strict):
+    """`[models.ALIAS]`. What is None here is found out elsewhere."""
+
+    provider: Literal["openai", "anthropic", "offline"]
+    model: Annotated[str, Field(min_length=1)] | None = None
+    base_url: Annotated[str, AfterValidator(_base_url)] | None = None
+    api_key_env: Annotated[str, Field(min_length=1)] | None = None
+    api_key_header: Annotated[str, AfterValidator(_header)] | None = None
+    context_window: Annotated[int, Field(ge=1, le=2**40)] | None = None
+    encoding: Literal["o200k_base", "cl100k_base"] | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
+    fallbacks: list[str] = Field(default_factory=list[str])
+    max_tokens_field: MaxTokensField | None = None
+    parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(default_factory=dict[str, Any])
+
+
+class InstructionsEntry(_Strict):
+    """`[instructions]`: the first three system layers."""
+
+    global_: str | None = Field(default=None, alias="global")
+    modes: dict[str, str] = Field(default_factory=dict[str, str])
+    roles: dict[str, str] = Field(default_factory=dict[str, str])
+
+
+class CatalogueEntry(_Strict):
+    """The whole file."""
+
+    default: str
+    models: Annotated[dict[str, ModelEntry], Field(min_length=1)]
+    instructions: InstructionsEntry = Field(default_factory=InstructionsEntry)
+
+
+BUILT_IN = CatalogueEntry(
+    default="offline",
+    models={"offline": ModelEntry(provider="offline", context_window=16_384, encoding="o200k_base")},
+)
+"""The catalogue of a service that nobody gave one."""
+
+
+def read_catalogue(path: Path | None) -> CatalogueEntry:
+    """Reads and checks the file, or gives the built-in catalogue. Raises `CatalogueError` with all problems found."""
+    if path is None:
+        return BUILT_IN
+    try:
+        parsed = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CatalogueError(str(path), [f"it cannot be read ({error.strerror})"]) from error
+    except UnicodeDecodeError as error:
+        raise CatalogueError(str(path), ["it is not UTF-8 text"]) from error
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogueError(str(path), [f"it is not valid TOML: {error}"]) from error
+    try:
+        entry = CatalogueEntry.model_validate(parsed)
+    except ValidationError as error:
+        raise CatalogueError(str(path), [_sentence(problem) for problem in error.errors(include_url=False)]) from error
+    problems = _problems_between(entry)
+    if problems:
+        raise CatalogueError(str(path), problems)
+    return entry
+
+
+def _sentence(problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"{key}: there is no such key"
+    if problem["type"] == "missing":
+        return f"{key}: is missing"
+    message: str = problem["msg"]
+    return f"{key}: {message[:1].lower()}{message[1:]}"
+
+
+def _problems_between(entry: CatalogueEntry) -> list[str]:
+    """What no single key can tell."""
+    problems: list[str] = []
+    if entry.default not in entry.models:
+        problems.append(f"default: there is no model {entry.default!r}; there are {', '.join(sorted(entry.models))}")
+    for alias, model in entry.models.items():
+        where = f"models.{alias}"
+        if model.provider == "anthropic":
+            problems.append(f"{where}.provider: anthropic is not supported yet; use openai or offline")
+        if model.provider == "openai" and model.model is None:
+            problems.append(f"{where}.model: is missing")
+        if model.provider == "openai" and model.base_url is None and model.api_key_env is None:
+            problems.append(f"{where}.api_key_env: is missing, and OpenAI itself answers nobody without a key")
+        if model.provider == "offline":
+            only_remote = ("base_url", "api_key_env", "api_key_header", "max_tokens_field", "parameters")
+            problems.extend(f"{where}.{key}: means nothing to offline" for key in only_remote if getattr(model, key))
+        for fallback in model.fallbacks:
+            if fallback == alias:
+                problems.append(f"{where}.fallbacks: a model cannot stand in for itself")
+            elif fallback not in entry.models:
+                problems.append(f"{where}.fallbacks: there is no model {fallback!r}")
+    return problems

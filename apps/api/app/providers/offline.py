@@ -1,0 +1,217 @@
+"""The built-in responder: needs no key, no network, and is not a language model.
+
+It answers a turn with the recorded reply it is given, or else says what it received and quotes what fits the question
+best; it summarizes by extraction. The same request always gets the same answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from math import log
+from typing import Any, Final, cast
+
+import orjson
+
+from app.domain.errors import ProviderRefused
+from app.domain.extractive import Extract, ExtractItem, SourceText, condense, extract
+from app.domain.types import Completion, CompletionRequest, RecordedReply, Usage
+from app.providers.openai_wire import texts_of
+
+LABEL: Final = "[offline responder, not a language model]"
+_INLINE_CHARS: Final = 32_768
+_MESSAGE_FRAMING_TOKENS: Final = 4
+_QUOTE_CHARS: Final = 240
+_CHARS_PER_TOKEN: Final = 3.0
+_CARRIED_SHARE: Final = 0.5
+_KINDS: Final = ("key_facts", "open_questions", "decisions", "action_items")
+_DROPPED_FIRST: Final = ("action_items", "open_questions", "key_facts", "decisions")
+_WORD: Final = re.compile(r"\w{3,}")
+
+
+class OfflineProvider:
+    """Answers from the request alone. `count` gives the tokens of a text, for the usage it reports."""
+
+    is_language_model = False
+
+    def __init__(self, count: Callable[[str], int]) -> None:
+        self._count = count
+
+    async def complete(self, request: CompletionRequest) -> Completion:
+        """Never waits for anything but its own work, which leaves the event loop when the prompt is large.
+
+        Raises `ProviderRefused` when a summary is asked for and the last message is not the summarizer's document.
+        """
+        if sum(map(len, texts_of(request.messages))) <= _INLINE_CHARS:
+            return self._answer(request)
+        return await asyncio.to_thread(self._answer, request)
+
+    async def aclose(self) -> None:
+        """Holds nothing."""
+
+    def _answer(self, request: CompletionRequest) -> Completion:
+        if request.recorded_reply is not None:
+            reply = request.recorded_reply
+        elif request.purpose == "summary":
+            reply = RecordedReply(self._summary(request))
+        else:
+            reply = RecordedReply(_reply(request))
+        return Completion(
+            text=reply.content,
+            finish_reason="tool_calls" if reply.tool_calls else "stop",
+            usage=self._usage(request, reply),
+            tool_calls=reply.tool_calls,
+            provider_model="offline",
+        )
+
+    def _usage(self, request: CompletionRequest, reply: RecordedReply) -> Usage:
+        """Counts as a provider would: content, tool calls, tools, and a little framing for each message."""
+        prompt = sum(map(self._count, texts_of(request.messages))) + _MESSAGE_FRAMING_TOKENS * len(request.messages)
+        extras = [message["tool_calls"] for message in request.messages if message.get("tool_calls")]
+        extras.extend(request.tools)
+        prompt += sum(self._count(orjson.dumps(extra).decode()) for extra in extras)
+        answer = self._count(reply.content or "")
+        answer += sum(self._count(call.name) + self._count(call.arguments) for call in reply.tool_calls)
+        return Usage(prompt_tokens=prompt, completion_tokens=answer)
+
+    def _summary(self, request: CompletionRequest) -> str:
+        """The summarizer's JSON answer, in no more tokens than the document and the request allow."""
+        document = _document(texts_of(request.messages)[-1] if request.messages else "")
+        stated = document.get("max_tokens")
+        most_tokens = min(request.max_output_tokens, stated if isinstance(stated, int) else request.max_output_tokens)
+        max_chars = int(most_tokens * _CHARS_PER_TOKEN)
+        while True:
+            text = _summary_text(document, max_chars)
+            if max_chars < 16 or self._count(text) <= most_tokens:
+                return text
+            max_chars = max_chars * 3 // 4
+
+
+def _reply(request: CompletionRequest) -> str:
+    texts = texts_of(request.messages)
+    question = texts[-1] if texts else ""
+    parts = [f"{LABEL} I received {len(texts)} messages; the newest says: {_quoted(question)}"]
+    earlier: list[tuple[str, str]] = []
+    recorded: list[tuple[str, str]] = []
+    for message, text in zip(request.messages[:-1], texts, strict=False):
+        role = str(message.get("role"))
+        recorded.extend(("summary", line) for line in _summary_lines(text))
+        if role in {"user", "assistant", "tool"} and not text.startswith(LABEL):
+            earlier.append((role, text))
+    best = _closest(question, [*recorded, *earlier])
+    if best is not None:
+        role, text = best
+        where = "the summary records" if role == "summary" else f"an earlier {role} message says"
+        parts.append(f"Closest to it, {where}: {_quoted(text)}")
+    elif recorded:
+        parts.append(f"The summary records: {_quoted(recorded[0][1])}")
+    parts.append("Point MODELS_FILE at a real model for real answers.")
+    return "\n".join(parts)
+
+
+def _quoted(text: str) -> str:
+    short = " ".join(text[: 2 * _QUOTE_CHARS].split())
+    return f"“{short[:_QUOTE_CHARS]}…”" if len(short) > _QUOTE_CHARS or len(text) > 2 * _QUOTE_CHARS else f"“{short}”"
+
+
+def _closest(question: str, candidates: list[tuple[str, str]]) -> tuple[str, str] | None:
+    """The candidate that shares the rarest words with the question; the newest of equals; None when none shares any."""
+    words = [set(_WORD.findall(text.lower())) for _, text in candidates]
+    seen_in = Counter(word for of_one in words for word in of_one)
+    asked = set(_WORD.findall(question.lower()))
+    best, best_score = None, 0.0
+    for candidate, of_one in zip(candidates, words, strict=True):
+        # Sorted, so that the sum of floats is the same in every process.
+        score = sum(log(1 + len(candidates) / seen_in[word]) for word in sorted(asked & of_one))
+        if score and score >= best_score:
+            best, best_score = candidate, score
+    return best
+
+
+def _summary_lines(text: str) -> list[str]:
+    """What a summary block of the prompt records, a line each; empty when the text carries no summary."""
+    if '"summary_text"' not in text:
+        return []
+    try:
+        found: Any = orjson.loads(text[text.index("{") : text.rindex("}") + 1])
+    except ValueError:
+        return []
+    if not isinstance(found, dict):
+        return []
+    fields = cast("dict[str, Any]", found)
+    lines = [item.text for kind in _KINDS for item in _carried(fields, kind)]
+    summary_text = fields.get("summary_text")
+    return [*lines, *(summary_text.splitlines() if isinstance(summary_text, str) else [])]
+
+
+def _document(text: str) -> Mapping[str, Any]:
+    try:
+        found: Any = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(cast("dict[str, Any]", found).get("messages"), list):
+        raise ProviderRefused("The offline summarizer was asked for a summary of something that is not its document.")
+    return cast("dict[str, Any]", found)
+
+
+def _summary_text(document: Mapping[str, Any], max_chars: int) -> str:
+    """Carries the previous items over as far as half the room goes; the rest is extracted from what is new."""
+    previous = document.get("previous_summary")
+    before = cast("dict[str, Any]", previous) if isinstance(previous, dict) else {}
+    kept = {kind: _carried(before, kind) for kind in _KINDS}
+    _shorten(kept, int(max_chars * _CARRIED_SHARE))
+    old_text = before.get("summary_text")
+    carried_text = condense(old_text, max_chars // 6) if isinstance(old_text, str) else ""
+    used = len(carried_text) + sum(_item_chars(item) for items in kept.values() for item in items)
+    new = extract(
+        _sources(document, "messages"),
+        max_chars=max(0, max_chars - used),
+        context=_sources(document, "context_messages"),
+    )
+    answer: dict[str, Any] = {"summary_text": "\n".join(filter(None, (carried_text, new.summary_text)))}
+    for kind in _KINDS:
+        answer[kind] = [{"text": item.text, "message_ids": item.source_ids} for item in _merged(kept[kind], new, kind)]
+    return orjson.dumps(answer).decode()
+
+
+def _merged(carried: Iterable[ExtractItem], new: Extract, kind: str) -> list[ExtractItem]:
+    items = list(carried)
+    known = {item.text for item in items}
+    fresh: tuple[ExtractItem, ...] = getattr(new, kind)
+    return items + [item for item in fresh if item.text not in known]
+
+
+def _shorten(kept: dict[str, list[ExtractItem]], room_chars: int) -> None:
+    """Drops carried items until the rest fits: oldest first, and decisions after everything else."""
+    over = sum(_item_chars(item) for items in kept.values() for item in items) - room_chars
+    for kind in _DROPPED_FIRST:
+        while over > 0 and kept[kind]:
+            over -= _item_chars(kept[kind].pop(0))
+
+
+def _item_chars(item: ExtractItem) -> int:
+    return len(item.text) + 4 * len(item.source_ids)
+
+
+def _carried(summary: Mapping[str, Any], kind: str) -> list[ExtractItem]:
+    found: list[ExtractItem] = []
+    listed = summary.get(kind)
+    for value in cast("list[Any]", listed) if isinstance(listed, list) else []:
+        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        text, ids = fields.get("text"), fields.get("message_ids")
+        if isinstance(text, str) and isinstance(ids, list):
+            found.append(ExtractItem(text, tuple(str(identity) for identity in cast("list[Any]", ids))))
+    return found
+
+
+def _sources(document: Mapping[str, Any], name: str) -> list[SourceText]:
+    listed = document.get(name)
+    found: list[SourceText] = []
+    for value in cast("list[Any]", listed) if isinstance(listed, list) else []:
+        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        identity, role, text = fields.get("id"), fields.get("role"), fields.get("text")
+        if isinstance(identity, str) and isinstance(role, str) and isinstance(text, str):
+            found.append(SourceText(identity, role, text))
+    return found

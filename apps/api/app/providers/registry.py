@@ -1,0 +1,184 @@
+"""The model catalogue: which aliases there are, what each is, and the provider that speaks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from app.domain.errors import InvalidRequest
+from app.providers.base import Provider
+from app.providers.catalogue_file import CatalogueEntry, CatalogueError, ModelEntry, read_catalogue
+from app.providers.offline import OfflineProvider
+from app.providers.openai import DEFAULT_BASE_URL, Endpoint, OpenAIProvider
+from app.providers.windows import LearnedWindow, Prices, Published, WindowSource, published
+
+__all__ = ["Catalogue", "CatalogueError", "Instructions", "LearnedWindow", "Model", "Prices", "load_catalogue"]
+
+ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """System layers 1 to 3. `modes` and `roles` go by the names that a session may use."""
+
+    global_: str | None
+    modes: Mapping[str, str]
+    roles: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """An alias as it stands now. `context_window` is in tokens, and `context_limit_source` says who named it."""
+
+    alias: str
+    provider: ProviderName
+    model: str
+    encoding: str
+    timeout_s: float
+    fallbacks: tuple[str, ...]
+    context_window: int
+    context_limit_source: WindowSource
+    is_language_model: bool
+    prices: Prices | None
+
+
+class Catalogue:
+    """The aliases of a process. Only `learn` changes anything, and only what is not fixed by the catalogue's file."""
+
+    def __init__(
+        self,
+        *,
+        default: str,
+        instructions: Instructions,
+        models: Mapping[str, Model],
+        providers: Mapping[str, Provider],
+        now: Callable[[], datetime],
+    ) -> None:
+        self.default = default
+        self.instructions = instructions
+        self.aliases = tuple(models)
+        self._models = dict(models)
+        self._providers = dict(providers)
+        self._learned: Mapping[str, LearnedWindow] = {}
+        self._now = now
+
+    def model(self, alias: str) -> Model:
+        """The model of an alias, with the window that counts now: catalogue > learned > published > fallback.
+
+        Raises `InvalidRequest` for an alias that is not there.
+        """
+        model = self._models.get(alias)
+        if model is None:
+            raise InvalidRequest(f"There is no model {alias!r}; there are {', '.join(self.aliases)}.", ("model_alias",))
+        learned = self._learned.get(alias)
+        if learned is None or model.context_limit_source == "catalogue" or learned.expires_at <= self._now():
+            return model
+        return replace(model, context_window=learned.context_window, context_limit_source="learned")
+
+    def provider(self, alias: str) -> Provider:
+        """Who answers for an alias. Raises `InvalidRequest` for one that is not there."""
+        return self._providers[self.model(alias).alias]
+
+    def learn(self, windows: Mapping[str, LearnedWindow]) -> None:
+        """Replaces what this process knows of windows that providers have named, by alias."""
+        self._learned = dict(windows)
+
+    async def aclose(self) -> None:
+        """Gives every provider's connections back."""
+        for provider in self._providers.values():
+            await provider.aclose()
+
+
+def load_catalogue(
+    path: Path | None,
+    *,
+    environ: Mapping[str, str],
+    fallback_window: int,
+    now: Callable[[], datetime],
+    encoding_for_model: Callable[[str], str],
+    estimator: Callable[[str], Callable[[str], int]],
+) -> Catalogue:
+    """Reads the file at `path`, or takes the built-in catalogue, and makes its providers; opens no connection.
+
+    `environ` holds the keys that the file names, `fallback_window` (tokens) is for models nobody knows, and
+    `estimator` gives an encoding's counter, for the offline responder's usage. Raises `CatalogueError`.
+    """
+    entry = read_catalogue(path)
+    keys = _keys(path, entry, environ)
+    models: dict[str, Model] = {}
+    providers: dict[str, Provider] = {}
+    for alias, listed in entry.models.items():
+        name = listed.model or listed.provider
+        encoding = listed.encoding or encoding_for_model(name)
+        known = published(name, listed.base_url, now()) if listed.provider != "offline" else Published()
+        provider: Provider
+        if listed.provider == "offline":
+            provider = OfflineProvider(estimator(encoding))
+        else:
+            provider = OpenAIProvider(_endpoint(alias, name, listed, keys.get(alias)), now=now)
+        window, source = _window(listed, known, fallback_window)
+        providers[alias] = provider
+        models[alias] = Model(
+            alias=alias,
+            provider=listed.provider,
+            model=name,
+            encoding=encoding,
+            timeout_s=listed.timeout_s,
+            fallbacks=tuple(listed.fallbacks),
+            context_window=window,
+            context_limit_source=source,
+            is_language_model=provider.is_language_model,
+            prices=known.prices,
+        )
+    said = entry.instructions
+    return Catalogue(
+        default=entry.default,
+        instructions=Instructions(said.global_, said.modes, said.roles),
+        models=models,
+        providers=providers,
+        now=now,
+    )
+
+
+def _keys(path: Path | None, entry: CatalogueEntry, environ: Mapping[str, str]) -> dict[str, str]:
+    """Every key that the file names, by alias; all that are missing or unusable are reported together."""
+    keys: dict[str, str] = {}
+    problems: list[str] = []
+    for alias, listed in entry.models.items():
+        if listed.api_key_env is None:
+            continue
+        key = environ.get(listed.api_key_env, "").strip()
+        where = f"models.{alias}.api_key_env"
+        if not key:
+            problems.append(f"{where}: the environment variable {listed.api_key_env} is not set")
+        elif not (key.isascii() and key.isprintable()):
+            problems.append(f"{where}: {listed.api_key_env} holds characters that no HTTP header can carry")
+        keys[alias] = key
+    if problems:
+        raise CatalogueError(str(path), problems)
+    return keys
+
+
+def _endpoint(alias: str, name: str, listed: ModelEntry, key: str | None) -> Endpoint:
+    return Endpoint(
+        label=alias,
+        model=name,
+        base_url=listed.base_url or DEFAULT_BASE_URL,
+        api_key=key,
+        api_key_header=listed.api_key_header,
+        timeout_s=listed.timeout_s,
+        max_tokens_field=listed.max_tokens_field,
+        parameters=listed.parameters,
+    )
+
+
+def _window(listed: ModelEntry, known: Published, fallback_window: int) -> tuple[int, WindowSource]:
+    """The window that does not change while the process runs; a learned one may stand above the last two."""
+    if listed.context_window is not None:
+        return listed.context_window, "catalogue"
+    if known.context_window is not None:
+        return known.context_window, "genai_prices"
+    return fallback_window, "fallback"

@@ -1,0 +1,185 @@
+"""From stored rows to the snapshot the engine decides on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from app.db.database import Transaction
+from app.db.messages import UNCOUNTED, save_token_counts, window_turns
+from app.db.summaries import PromptContext, prompt_context
+from app.domain.types import Content, Message, SessionId, ToolCall, ToolDefinition, Turn
+from app.engine.budget import Budget, budget_for
+from app.engine.policy import ContextPolicy, resolve_policy
+from app.engine.prompt import goal_text
+from app.engine.tokens import message_tokens
+from app.engine.turns import completed_after
+from app.engine.window import Snapshot
+from app.providers.registry import Model
+from app.services.runtime import Runtime
+from app.tokenizers import Estimator
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """What a prompt depends on of a session's row, read under its lock for a turn, or without one for a look."""
+
+    id: SessionId
+    model_alias: str
+    mode: str | None
+    agent_role: str | None
+    room_goal: str | None
+    instructions: str | None
+    policy: ContextPolicy
+    summary_count_after_seq: int
+    summary_failures: int
+    summary_failed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Rows of one moment: the model they are counted for, what stands around the window, and the window's turns."""
+
+    session: SessionView
+    model: Model
+    context: PromptContext
+    turns: tuple[Turn, ...]
+
+    @property
+    def encoding(self) -> str:
+        """The encoding counts are wanted in."""
+        return encoding_of(self.model, self.session.policy)
+
+
+def encoding_of(model: Model, policy: ContextPolicy) -> str:
+    """The model's encoding, unless the policy asks for the heuristic."""
+    return "heuristic" if policy.estimator == "heuristic" else model.encoding
+
+
+def session_policy(rt: Runtime, stored: dict[str, object]) -> ContextPolicy:
+    """The deployment's defaults with the session's overrides. Raises `InvalidRequest`."""
+    return resolve_policy(rt.guarded, stored) if stored else rt.guarded
+
+
+async def read_window(
+    tx: Transaction, rt: Runtime, session: SessionView, model_alias: str, *, before_seq: int, last_message_seq: int
+) -> Gathered:
+    """Two statements: what stands around the raw window, and the window after the active summary.
+
+    `before_seq` is the running turn's number, or one past the last; `last_message_seq` the last number given out.
+    Raises `InvalidRequest` for an unknown alias.
+    """
+    model = rt.catalogue.model(model_alias)
+    context = await prompt_context(tx, session.id, before_seq)
+    after_seq = context.summary.to_message_seq if context.summary else 0
+    turns = await window_turns(
+        tx,
+        session.id,
+        after_seq,
+        last_message_seq,
+        encoding_of(model, session.policy),
+        step_failed=context.step_failed,
+    )
+    return Gathered(session, model, context, tuple(turns))
+
+
+async def with_all_counts(rt: Runtime, gathered: Gathered) -> Gathered:
+    """The same with every message counted in the model's encoding; new counts are stored, once a message."""
+    missing = [message for turn in gathered.turns for message in turn.messages if message.tokens == UNCOUNTED]
+    if not missing:
+        return gathered
+    counted: dict[int, int] = {}
+    encoding = gathered.encoding
+    for message in missing:
+        tokens, used = await count_message(
+            rt,
+            gathered.encoding,
+            message.content,
+            tool_calls=message.tool_calls,
+            tool_call_id=message.tool_call_id,
+            reasoning=message.reasoning,
+        )
+        counted[message.seq] = tokens
+        encoding = used if used != gathered.encoding else encoding
+    if encoding == gathered.encoding:
+        async with rt.database.autocommit() as tx:
+            pairs = [(message.id, counted[message.seq]) for message in missing]
+            await save_token_counts(tx, gathered.session.id, encoding, pairs)
+    turns = tuple(
+        replace(turn, messages=tuple(_counted(message, counted) for message in turn.messages))
+        for turn in gathered.turns
+    )
+    return replace(gathered, turns=turns)
+
+
+def _counted(message: Message, counted: dict[int, int]) -> Message:
+    return replace(message, tokens=counted[message.seq]) if message.seq in counted else message
+
+
+async def count_message(
+    rt: Runtime,
+    encoding: str,
+    content: Content,
+    *,
+    tool_calls: Sequence[ToolCall] = (),
+    tool_call_id: str | None = None,
+    reasoning: str | None = None,
+) -> tuple[int, str]:
+    """Tokens of all a message carries, and the encoding they are in; long texts are counted off the event loop."""
+    texts = [content] if isinstance(content, str) else [str(part.get("text", "")) for part in content or ()]
+    texts += [call.arguments for call in tool_calls]
+    texts += [reasoning] if reasoning else []
+    # The counts land in the cache that the estimator answers from.
+    _, used = await rt.tokenizers.count(encoding, texts)
+    estimator = rt.tokenizers.estimator(used)
+    tokens = message_tokens(content, estimator, tool_calls=tool_calls, tool_call_id=tool_call_id, reasoning=reasoning)
+    return tokens, estimator.encoding
+
+
+def budget_of(model: Model, policy: ContextPolicy) -> Budget:
+    """The budget of the model's window, capped where the policy caps it."""
+    cap = policy.max_context_tokens
+    if cap is not None and cap < model.context_window:
+        return budget_for(cap, "policy", policy.max_output_tokens)
+    return budget_for(model.context_window, model.context_limit_source, policy.max_output_tokens)
+
+
+def snapshot_of(
+    rt: Runtime,
+    gathered: Gathered,
+    current: Turn,
+    *,
+    tools: tuple[ToolDefinition, ...] = (),
+) -> Snapshot:
+    """The engine's view of gathered rows; `current` is the running turn, which need not be stored."""
+    session = gathered.session
+    past = tuple(turn for turn in gathered.turns if turn.id != current.id)
+    return Snapshot(
+        budget=budget_of(gathered.model, session.policy),
+        layers=_layers(rt, session),
+        goal=goal_text(session.room_goal, session.mode),
+        pins=gathered.context.pins,
+        summary=gathered.context.summary,
+        turns=past,
+        current=current,
+        tools=tools,
+        completed_since_summary=completed_after(past, session.summary_count_after_seq),
+    )
+
+
+def _layers(rt: Runtime, session: SessionView) -> tuple[tuple[str, str], ...]:
+    """The active system layers, outermost first (contract, section 8)."""
+    instructions = rt.catalogue.instructions
+    layers = (
+        ("system:global", instructions.global_),
+        ("system:mode", instructions.modes.get(session.mode or "")),
+        ("system:role", instructions.roles.get(session.agent_role or "")),
+        ("system:session", session.instructions),
+    )
+    return tuple((label, text) for label, text in layers if text)
+
+
+def estimator_of(rt: Runtime, gathered: Gathered) -> Estimator:
+    """A fresh estimator in the encoding of the model that runs."""
+    return rt.tokenizers.estimator(gathered.encoding)

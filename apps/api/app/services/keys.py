@@ -1,0 +1,133 @@
+"""API keys: made once, shown once, stored as a hash; and who a request comes from."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from app.db import api_keys as store
+from app.db.api_keys import ApiKey
+from app.db.database import Database
+from app.domain.errors import InvalidRequest, NotFound, Unauthenticated
+from app.domain.types import TenantId
+
+KEY_PREFIX = "plk_"
+OPEN_TENANT = TenantId("default")
+"""Whose sessions these are while no key exists."""
+
+_SECRET_BYTES = 32
+_SHOWN_CHARACTERS = 12
+_LONGEST_NAME = 200
+_REMEMBERED_KEYS = 10_000
+_NO_SECRET_SHA256 = hashlib.sha256(b"").hexdigest()
+
+
+async def create_key(
+    database: Database, new_id: Callable[[], UUID], tenant_id: TenantId, name: str
+) -> tuple[ApiKey, str]:
+    """Makes a key of the tenant. The second value is the secret, which cannot be had again."""
+    for field, value in (("tenant", tenant_id), ("name", name)):
+        if not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
+            raise InvalidRequest(f"The {field} of a key is 1 to {_LONGEST_NAME} printable characters.", (field,))
+    secret = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+    async with database.autocommit() as tx:
+        key = await store.insert_key(
+            tx,
+            key_id=new_id(),
+            tenant_id=tenant_id,
+            name=name,
+            prefix=secret[:_SHOWN_CHARACTERS],
+            secret_sha256=_sha256(secret.encode()),
+        )
+    return key, secret
+
+
+async def list_keys(database: Database) -> list[ApiKey]:
+    """All keys, revoked ones too, oldest first."""
+    async with database.autocommit() as tx:
+        return await store.list_keys(tx)
+
+
+async def revoke_key(database: Database, key_id: UUID) -> ApiKey:
+    """Ends a key; every worker refuses it within seconds. Raises `NotFound`."""
+    async with database.autocommit() as tx:
+        key = await store.revoke_key(tx, key_id)
+    if key is None:
+        raise NotFound("key")
+    return key
+
+
+async def any_key_exists(database: Database) -> bool:
+    """Whether a key was ever made, revoked ones included: then every request needs one."""
+    async with database.autocommit() as tx:
+        return await store.any_key_exists(tx)
+
+
+@dataclass(slots=True)
+class _Known:
+    tenant_id: TenantId
+    until: float
+
+
+class Authenticator:
+    """Says whose request it is. The database's word is remembered for `ttl_s`, so that a turn pays no statement for it.
+
+    `monotonic` is a clock in seconds that never goes back.
+    """
+
+    def __init__(self, database: Database, monotonic: Callable[[], float], ttl_s: float = 5.0) -> None:
+        self._database = database
+        self._monotonic = monotonic
+        self._ttl_s = ttl_s
+        self._known: dict[str, _Known] = {}
+        self._open_until = 0.0
+
+    async def tenant_of(self, authorization: bytes | None) -> TenantId:
+        """The tenant behind an `Authorization` header as it came over the wire.
+
+        Raises `Unauthenticated` when a key is needed and this is none, `DatabaseUnavailable`.
+        """
+        now = self._monotonic()
+        if now < self._open_until:
+            return OPEN_TENANT
+        secret = _bearer(authorization)
+        digest = _NO_SECRET_SHA256 if secret is None else _sha256(secret)
+        known = self._known.get(digest)
+        if known is not None and now < known.until:
+            return known.tenant_id
+        return await self._ask(digest, now, presented=secret is not None)
+
+    async def _ask(self, digest: str, now: float, *, presented: bool) -> TenantId:
+        self._known.pop(digest, None)
+        async with self._database.autocommit() as tx:
+            found = await store.look_up(tx, digest)
+        if not found.any_key_exists:
+            self._open_until = now + self._ttl_s
+            return OPEN_TENANT
+        if (
+            found.tenant_id is None
+            or found.secret_sha256 is None
+            or not hmac.compare_digest(found.secret_sha256, digest)
+        ):
+            raise Unauthenticated(
+                "This API key is unknown or revoked." if presented else "Send an API key: Authorization: Bearer plk_…"
+            )
+        if len(self._known) >= _REMEMBERED_KEYS:
+            self._known.clear()
+        self._known[digest] = _Known(found.tenant_id, now + self._ttl_s)
+        return found.tenant_id
+
+
+def _bearer(authorization: bytes | None) -> bytes | None:
+    if authorization is None:
+        return None
+    scheme, _, secret = authorization.strip().partition(b" ")
+    return secret.strip() or None if scheme.lower() == b"bearer" else None
+
+
+def _sha256(secret: bytes) -> str:
+    return hashlib.sha256(secret).hexdigest()

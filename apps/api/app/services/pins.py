@@ -1,0 +1,52 @@
+"""Pinned content of a session: what its owner wants in every prompt."""
+
+from __future__ import annotations
+
+from app.db import pins as store
+from app.db.database import Transaction
+from app.domain.errors import NotFound
+from app.domain.types import Pin, SessionId, TenantId
+from app.services.paging import Page, after_name, page_of
+from app.services.runtime import Runtime
+
+
+async def put_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin:
+    """Stores the pin, replacing the one of its name. Raises `NotFound` for the session."""
+    async with rt.database.autocommit() as tx:
+        stored = await store.put_pin(tx, tenant_id, session_id, pin)
+    if stored is None:
+        raise NotFound("session")
+    return stored
+
+
+async def get_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, name: str) -> Pin:
+    """The pin of that name. Raises `NotFound`."""
+    async with rt.database.autocommit() as tx:
+        pin = await store.get_pin(tx, tenant_id, session_id, name)
+        if pin is None:
+            raise await _what_is_missing(tx, tenant_id, session_id)
+    return pin
+
+
+async def list_pins(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
+) -> Page[Pin]:
+    """The session's pins by name. Raises `NotFound` for the session."""
+    scope = f"pins:{session_id}"
+    after = after_name(scope, cursor) or ""
+    async with rt.database.autocommit() as tx:
+        rows = await store.list_pins(tx, tenant_id, session_id, after=after, limit=limit + 1)
+        if not rows and not await store.session_exists(tx, tenant_id, session_id):
+            raise NotFound("session")
+    return page_of(scope, rows, limit, lambda pin: pin, lambda pin: pin.name)
+
+
+async def delete_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, name: str) -> None:
+    """Takes the pin away; prompts that had it can still be rebuilt. Raises `NotFound`."""
+    async with rt.database.autocommit() as tx:
+        if not await store.delete_pin(tx, tenant_id, session_id, name):
+            raise await _what_is_missing(tx, tenant_id, session_id)
+
+
+async def _what_is_missing(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> NotFound:
+    return NotFound("pin" if await store.session_exists(tx, tenant_id, session_id) else "session")

@@ -1,0 +1,147 @@
+"""What is written down of a turn: steps, the audit row, blocks, and the reply; and the `context` answered from it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from app.domain.types import Completion, JsonObject, TurnId, Usage
+from app.engine.assembly import Accounts, Assembled
+from app.engine.budget import Budget
+from app.engine.prompt import Block, Prompt
+from app.services.runtime import Runtime
+
+CONTEXT_FIELDS = (
+    "model_alias",
+    "model_context_limit",
+    "context_limit_source",
+    "input_budget",
+    "output_reserve",
+    "overhead_reserve",
+    "estimated_input_tokens_before",
+    "estimated_input_tokens_after_summary",
+    "estimated_input_tokens_after_prune",
+    "summary_triggered",
+    "prune_triggered",
+    "overflow_rejected",
+    "estimated_wire_tokens",
+    "regions",
+    "context_trim_log",
+    "prompt_sha256",
+)
+
+
+@dataclass(slots=True)
+class Step:
+    """A step while it runs; `status` and `detail` are what it ends with."""
+
+    detail: JsonObject = field(default_factory=dict[str, object])
+    status: str = "success"
+
+
+class Steps:
+    """The steps of a turn, in order, with their instants."""
+
+    def __init__(self, rt: Runtime) -> None:
+        self._rt = rt
+        self.rows: list[JsonObject] = []
+
+    @contextmanager
+    def step(self, kind: str) -> Generator[Step]:
+        """Records the block as a step; one that raises is recorded as `failed`, with the error's type."""
+        step = Step()
+        started_at = self._rt.now()
+        try:
+            yield step
+        except BaseException as error:
+            step.status = "failed"
+            step.detail |= {"error": type(error).__name__}
+            raise
+        finally:
+            self.add(kind, started_at, step)
+
+    def add(self, kind: str, started_at: datetime, step: Step) -> None:
+        """Records a step that is over."""
+        self.rows.append(
+            {
+                "id": self._rt.new_id(),
+                "seq": len(self.rows) + 1,
+                "kind": kind,
+                "status": step.status,
+                "detail": step.detail,
+                "started_at": started_at,
+                "finished_at": self._rt.now(),
+            }
+        )
+
+
+def audit_row(
+    rt: Runtime,
+    turn_id: TurnId,
+    model_alias: str,
+    budget: Budget,
+    prompt: Prompt,
+    accounts: Accounts,
+    *,
+    estimator: str,
+    calibration_ratio: float,
+    assembled: Assembled | None,
+    usage: Usage | None,
+) -> JsonObject:
+    """The audit of one model call, by column; without `assembled` the turn was refused and nothing was sent."""
+    return {
+        "id": rt.new_id(),
+        "turn_id": turn_id,
+        "round": 1,
+        "attempt": 1,
+        "model_alias": model_alias,
+        "model_context_limit": budget.limit,
+        "context_limit_source": budget.limit_source,
+        "output_reserve": budget.output_reserve,
+        "overhead_reserve": budget.overhead_reserve,
+        "input_budget": budget.input_budget,
+        "estimator": estimator,
+        "calibration_ratio": calibration_ratio,
+        "estimated_input_tokens_before": accounts.tokens_before,
+        "estimated_input_tokens_after_summary": accounts.tokens_after_summary,
+        "estimated_input_tokens_after_prune": accounts.tokens_after_prune,
+        "estimated_wire_tokens": prompt.wire_tokens,
+        "actual_prompt_tokens": usage.prompt_tokens if usage else None,
+        "summary_triggered": accounts.summary_triggered,
+        "prune_triggered": accounts.prune_triggered,
+        "overflow_rejected": assembled is None,
+        "regions": prompt.regions(),
+        "context_trim_log": {
+            "max_context_tokens": budget.prompt_ceiling,
+            "estimated_tokens_before": accounts.wire_before,
+            "estimated_tokens_after": prompt.wire_tokens,
+            "actions": [action.public() for action in accounts.actions],
+        },
+        "prompt_refs": assembled.refs if assembled else None,
+        "prompt_sha256": assembled.sha256 if assembled else None,
+    }
+
+
+def context_of(audit: JsonObject) -> JsonObject:
+    """The `context` of a turn's answer (contract, section 5), from its audit row."""
+    return {name: audit[name] for name in CONTEXT_FIELDS}
+
+
+def block_rows(blocks: tuple[Block, ...]) -> list[JsonObject]:
+    """Prompt blocks by column, each text once."""
+    return [{"sha256": sha256, "content": text} for sha256, text in {b.sha256: b.text for b in blocks}.items()]
+
+
+def reply_row(rt: Runtime, completion: Completion, seq: int, tokens: int, encoding: str) -> JsonObject:
+    """The assistant's message by column."""
+    return {
+        "id": rt.new_id(),
+        "seq": seq,
+        "content": completion.text,
+        "tool_calls": None,
+        "reasoning": completion.reasoning,
+        "token_estimate": tokens,
+        "token_encoding": encoding,
+    }

@@ -1,0 +1,130 @@
+"""Making, reading, changing and erasing sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from app.db import sessions as store
+from app.domain.errors import InvalidRequest, NotFound
+from app.domain.types import JsonObject, Session, SessionId, TenantId
+from app.engine.policy import resolve_policy
+from app.services.paging import LAST_ID, Page, after_id, page_of
+from app.services.runtime import Runtime
+
+CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata")
+"""Fields of a session that a request may set; what is absent keeps its default or its value."""
+
+
+async def create_session(rt: Runtime, tenant_id: TenantId, fields: JsonObject) -> Session:
+    """Stores a session. `fields` has any of `CHANGEABLE`; without a `model_alias` it runs the catalogue's default.
+
+    Raises `InvalidRequest` for an alias, mode, role or policy that this service does not know.
+    """
+    alias = fields.get("model_alias") or rt.catalogue.default
+    _check(rt, {**fields, "model_alias": alias})
+    async with rt.database.autocommit() as tx:
+        return await store.insert_session(
+            tx,
+            session_id=SessionId(rt.new_id()),
+            tenant_id=tenant_id,
+            model_alias=alias,
+            mode=fields.get("mode"),
+            agent_role=fields.get("agent_role"),
+            room_goal=fields.get("room_goal"),
+            instructions=fields.get("instructions"),
+            policy=fields.get("policy") or {},
+            metadata=fields.get("metadata") or {},
+        )
+
+
+async def get_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Session:
+    """The tenant's session. Raises `NotFound`."""
+    async with rt.database.autocommit() as tx:
+        session = await store.get_session(tx, tenant_id, session_id)
+    if session is None:
+        raise NotFound("session")
+    return session
+
+
+async def list_sessions(rt: Runtime, tenant_id: TenantId, limit: int, cursor: str | None) -> Page[Session]:
+    """The tenant's sessions, newest first."""
+    scope = f"sessions:{tenant_id}"
+    before = after_id(scope, cursor) or LAST_ID
+    async with rt.database.autocommit() as tx:
+        rows = await store.list_sessions(tx, tenant_id, before=before, limit=limit + 1)
+    return page_of(scope, rows, limit, lambda session: session, lambda session: session.id)
+
+
+async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId, fields: JsonObject) -> Session:
+    """Sets the given fields; `policy` and `metadata` are replaced whole, a null takes a value away.
+
+    Turns that are stored keep what they were sent with. Raises `NotFound`, `InvalidRequest`.
+    """
+    _check(rt, fields)
+    changed: dict[str, Any] = {name: fields[name] for name in CHANGEABLE if name in fields}
+    if "model_alias" in changed and changed["model_alias"] is None:
+        changed["model_alias"] = rt.catalogue.default
+    for name in ("policy", "metadata"):
+        if name in changed and changed[name] is None:
+            changed[name] = {}
+    async with rt.database.begin() as tx:
+        session = await store.get_session(tx, tenant_id, session_id, lock=True)
+        if session is not None:
+            session = await store.update_session(tx, replace(session, **changed))
+    if session is None:
+        raise NotFound("session")
+    return session
+
+
+async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> None:
+    """Erases the session with its turns, messages, summaries, pins and audits, for good. Raises `NotFound`."""
+    async with rt.database.autocommit() as tx:
+        found = await store.delete_session(tx, tenant_id, session_id)
+    if not found:
+        raise NotFound("session")
+
+
+async def check_replay_alias(rt: Runtime, tenant_id: TenantId, session_id: SessionId, alias: str | None) -> None:
+    """A recorded reply can only stand in for the built-in offline model, never for one that would have answered itself.
+
+    Raises `InvalidRequest`, and `NotFound` for the session.
+    """
+    alias = alias or (await get_session(rt, tenant_id, session_id)).model_alias
+    if alias in rt.catalogue.aliases and rt.catalogue.model(alias).provider != "offline":
+        raise InvalidRequest(
+            "A recorded_reply is only taken for a model of the provider 'offline'.", ("body", "recorded_reply")
+        )
+
+
+def check_alias(rt: Runtime, alias: str | None) -> None:
+    """Raises `InvalidRequest` for an alias that the catalogue does not have."""
+    if alias is not None and alias not in rt.catalogue.aliases:
+        raise InvalidRequest(
+            "The catalogue has no model of this alias; GET /v1/models lists what it has.", ("body", "model_alias")
+        )
+
+
+def _check(rt: Runtime, fields: JsonObject) -> None:
+    check_alias(rt, fields.get("model_alias"))
+    _check_known("mode", fields.get("mode"), rt.catalogue.instructions.modes)
+    _check_known("agent_role", fields.get("agent_role"), rt.catalogue.instructions.roles)
+    if fields.get("policy"):
+        _check_policy(rt, fields["policy"])
+
+
+def _check_policy(rt: Runtime, overrides: JsonObject) -> None:
+    try:
+        policy = resolve_policy(rt.guarded, overrides)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.detail, ("body", *error.where)) from error
+    if policy.summary_model and policy.summary_model not in rt.catalogue.aliases:
+        raise InvalidRequest("The catalogue has no model of this alias.", ("body", "policy", "summary_model"))
+
+
+def _check_known(field: str, value: str | None, instructions: Mapping[str, str]) -> None:
+    """A deployment with instructions for modes means those modes; one with none takes any name as a label."""
+    if value is not None and instructions and value not in instructions:
+        known = ", ".join(sorted(instructions))
+        raise InvalidRequest(f"The catalogue has no instructions for this {field}; it has: {known}.", ("body", field))

@@ -1,0 +1,65 @@
+"""Summaries as clients ask for them: listed, and made now."""
+
+from __future__ import annotations
+
+from app.db.sessions import session_exists
+from app.db.summaries import page_of_summaries
+from app.domain.errors import NotFound, NothingToSummarize, TurnInProgress
+from app.domain.types import JsonObject, SessionId, TenantId, TurnStatus
+from app.engine.folding import choose_fold
+from app.engine.window import summary_item
+from app.services.claiming import RETRY_AFTER_S
+from app.services.gathering import budget_of, estimator_of
+from app.services.paging import Page, after_id, page_of
+from app.services.runtime import Runtime
+from app.services.summarizing import summarize
+from app.services.window import look
+
+
+async def list_summaries(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
+) -> Page[JsonObject]:
+    """The session's summaries, newest first, whatever their status. Raises `NotFound`, `InvalidRequest`."""
+    scope = f"summaries:{session_id}"
+    before = after_id(scope, cursor)
+    async with rt.database.autocommit() as tx:
+        if not await session_exists(tx, tenant_id, session_id):
+            raise NotFound("session")
+        rows = await page_of_summaries(tx, session_id, before, limit + 1)
+    return page_of(scope, rows, limit, lambda row: row, lambda row: row["id"])
+
+
+async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> JsonObject:
+    """Summarizes what is older than the protected turns, whatever the triggers say, and gives the new summary.
+
+    Raises `NotFound`, `NothingToSummarize`, and `TurnInProgress` when a turn runs or something else became the active
+    summary meanwhile.
+    """
+    seen = await look(rt, tenant_id, session_id)
+    gathered = seen.gathered
+    open_statuses = (TurnStatus.PENDING, TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
+    if any(turn.status in open_statuses for turn in gathered.turns):
+        raise TurnInProgress("The session runs a turn; summarize when it is done.", RETRY_AFTER_S)
+    policy = gathered.session.policy
+    estimate = estimator_of(rt, gathered)
+    previous = gathered.context.summary
+    fold = choose_fold(
+        gathered.turns,
+        policy=policy,
+        input_budget=budget_of(gathered.model, policy).input_budget,
+        reason="requested",
+        previous=previous,
+        previous_tokens=summary_item(previous, policy, estimate).wire_tokens if previous else 0,
+    )
+    if fold is None:
+        raise NothingToSummarize(
+            f"Beyond the newest {policy.protected_turns} turns there is nothing that a summary would make smaller."
+        )
+    attempt = await summarize(rt, gathered, fold, estimate, None, seen.next_seq)
+    if attempt.summary is None and attempt.failure == "stale":
+        raise TurnInProgress("Another summary was made meanwhile.", RETRY_AFTER_S)
+    if attempt.summary is None:
+        raise NothingToSummarize("No summary came out smaller than what it would stand for.")
+    async with rt.database.autocommit() as tx:
+        rows = await page_of_summaries(tx, session_id, None, 1)
+    return rows[0]

@@ -1,0 +1,71 @@
+"""Reading turns, their audits, and the exact prompts they sent."""
+
+from __future__ import annotations
+
+from app.db import turns as store
+from app.db.audits import blocks_by_sha256
+from app.db.audits import get_audit as read_audit
+from app.db.messages import messages_in_runs
+from app.db.sessions import session_exists
+from app.domain.errors import NotFound
+from app.domain.types import JsonObject, SessionId, TenantId, TurnId, TurnRecord
+from app.engine.prompt import prompt_sha256
+from app.engine.replay import needed_for, rebuild
+from app.services.paging import Page, after_seq, page_of
+from app.services.runtime import Runtime
+
+
+async def list_turns(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
+) -> Page[TurnRecord]:
+    """The session's turns in time order. Raises `NotFound`, `InvalidRequest` for a cursor that is none."""
+    scope = f"turns:{session_id}"
+    after = after_seq(scope, cursor) or 0
+    async with rt.database.autocommit() as tx:
+        if not await session_exists(tx, tenant_id, session_id):
+            raise NotFound("session")
+        rows = await store.page_of_turns(tx, session_id, after, limit + 1)
+    return page_of(scope, rows, limit, lambda turn: turn, lambda turn: turn.seq)
+
+
+async def get_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord:
+    """One turn. Raises `NotFound` for the session or the turn."""
+    async with rt.database.autocommit() as tx:
+        turn = await store.get_turn(tx, tenant_id, session_id, turn_id)
+        if turn is None:
+            raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
+    return turn
+
+
+async def get_audit(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
+) -> JsonObject:
+    """The audit of the turn's last model call, or of the last in a round. Raises `NotFound`."""
+    await get_turn(rt, tenant_id, session_id, turn_id)
+    async with rt.database.autocommit() as tx:
+        audit = await read_audit(tx, tenant_id, session_id, turn_id, round_number)
+    if audit is None:
+        raise NotFound("audit")
+    return {name: value for name, value in audit.items() if name != "prompt_refs"}
+
+
+async def get_prompt(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
+) -> JsonObject:
+    """The exact messages and tools that were sent, rebuilt from stored rows, and their hash.
+
+    Raises `NotFound` when nothing was sent, `RuntimeError` when the rebuilt prompt is not the one that was sent.
+    """
+    await get_turn(rt, tenant_id, session_id, turn_id)
+    async with rt.database.autocommit() as tx:
+        audit = await read_audit(tx, tenant_id, session_id, turn_id, round_number)
+        if audit is None or audit["prompt_refs"] is None:
+            raise NotFound("prompt")
+        needed = needed_for(audit["prompt_refs"])
+        blocks = await blocks_by_sha256(tx, session_id, needed.sha256s)
+        messages = await messages_in_runs(tx, session_id, needed.runs)
+    sent, tools = rebuild(audit["prompt_refs"], blocks, messages)
+    sha256 = prompt_sha256(sent, tools)
+    if sha256 != audit["prompt_sha256"]:
+        raise RuntimeError(f"the prompt of turn {turn_id} was rebuilt as {sha256}, sent as {audit['prompt_sha256']}")
+    return {"messages": sent, "tools": tools, "prompt_sha256": sha256}

@@ -1,0 +1,95 @@
+"""The window of a session as the next turn would find it, without a turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from app.db.sessions import get_prompt_view
+from app.domain.errors import NotFound
+from app.domain.types import JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.engine.window import Window
+from app.services.gathering import (
+    Gathered,
+    SessionView,
+    estimator_of,
+    read_window,
+    session_policy,
+    snapshot_of,
+    with_all_counts,
+)
+from app.services.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A session's window read without a lock; `next_seq` is the number its next turn would get."""
+
+    gathered: Gathered
+    next_seq: int
+
+
+async def look(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Look:
+    """Reads the window for the session's own model. Raises `NotFound`."""
+    async with rt.database.begin() as tx:
+        row = await get_prompt_view(tx, tenant_id, session_id)
+        if row is None:
+            raise NotFound("session")
+        session = SessionView(
+            id=session_id,
+            model_alias=row["model_alias"],
+            mode=row["mode"],
+            agent_role=row["agent_role"],
+            room_goal=row["room_goal"],
+            instructions=row["instructions"],
+            policy=session_policy(rt, row["policy"]),
+            summary_count_after_seq=row["summary_count_after_seq"],
+            summary_failures=row["summary_failures"],
+            summary_failed_at=row["summary_failed_at"],
+        )
+        next_seq = row["last_turn_seq"] + 1
+        gathered = await read_window(
+            tx,
+            rt,
+            session,
+            session.model_alias,
+            before_seq=next_seq,
+            last_message_seq=row["last_message_seq"],
+        )
+    return Look(await with_all_counts(rt, gathered), next_seq)
+
+
+async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> JsonObject:
+    """Tokens by region, the budget, and how far the next summary is. Raises `NotFound`.
+
+    The figures are those of the stored window, before the next message and before what that turn would compress.
+    """
+    seen = await look(rt, tenant_id, session_id)
+    gathered = seen.gathered
+    policy = gathered.session.policy
+    estimate = estimator_of(rt, gathered)
+    snapshot = snapshot_of(rt, gathered, _no_turn(seen.next_seq))
+    window = Window(snapshot, policy, estimate)
+    prompt = window.prompt(window.pieces)
+    budget = snapshot.budget
+    return {
+        "model_alias": gathered.model.alias,
+        "model_context_limit": budget.limit,
+        "context_limit_source": budget.limit_source,
+        "input_budget": budget.input_budget,
+        "output_reserve": budget.output_reserve,
+        "overhead_reserve": budget.overhead_reserve,
+        "estimated_input_tokens": window.charge(prompt),
+        "estimated_wire_tokens": prompt.wire_tokens,
+        "regions": prompt.regions(),
+        "raw_turns": len(snapshot.turns),
+        "active_summary_id": str(snapshot.summary.id) if snapshot.summary else None,
+        "turns_to_next_summary": max(0, policy.mandatory_summary_turn - snapshot.completed_since_summary),
+        "summary_trigger_tokens": int(policy.summary_trigger_ratio * budget.input_budget),
+        "prune_trigger_tokens": int(policy.prune_trigger_ratio * budget.input_budget),
+    }
+
+
+def _no_turn(seq: int) -> Turn:
+    """A running turn in which nobody has said anything yet."""
+    return Turn(TurnId(UUID(int=0)), seq, TurnStatus.RUNNING, unresolved=True, messages=())

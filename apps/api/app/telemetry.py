@@ -1,0 +1,141 @@
+"""Prometheus metrics, right with one worker process or several.
+
+With several, `PROMETHEUS_MULTIPROC_DIR` names a folder before the workers start; prometheus_client then keeps every
+process's values in files there, and a scrape of any worker adds them up. Labels come from closed sets only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+disable_created_metrics()
+
+_STATUSES = frozenset({"completed", "awaiting_tools", "failed", "rejected", "cancelled"})
+_PURPOSES = frozenset({"turn", "summary"})
+_KINDS = frozenset({"error", "refused", "overflow", "rate_limited", "down", "timeout"})
+_TURN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_PROVIDER_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
+_RATIOS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
+
+
+class Telemetry:
+    """What is counted. `aliases` are the catalogue's; any other is counted as `other`."""
+
+    def __init__(self, aliases: Iterable[str], multiprocess_dir: Path | None = None) -> None:
+        self._aliases = frozenset(aliases)
+        own = CollectorRegistry()
+        self._summaries = Counter(
+            "context_summary_count", "Turns in which a summary was made before the call.", registry=own
+        )
+        self._prunes = Counter(
+            "context_prune_count", "Turns in which messages were removed or shortened to fit.", registry=own
+        )
+        self._rejects = Counter(
+            "context_overflow_reject_count", "Turns refused because they did not fit.", registry=own
+        )
+        self._prompt_tokens = Histogram(
+            "prompt_tokens_per_turn",
+            "Prompt tokens of a completed turn, as the provider reported them.",
+            buckets=_TOKENS,
+            registry=own,
+        )
+        self._turn_seconds = Histogram(
+            "turn_latency_seconds",
+            "From request to record, by how the turn ended.",
+            ["status"],
+            buckets=_TURN_SECONDS,
+            registry=own,
+        )
+        self._provider_seconds = Histogram(
+            "provider_latency_seconds",
+            "One call to a model with its retries, by alias and purpose.",
+            ["model_alias", "purpose"],
+            buckets=_PROVIDER_SECONDS,
+            registry=own,
+        )
+        self._provider_errors = Counter(
+            "provider_errors", "Calls to a model that failed after the retries, by kind.", ["kind"], registry=own
+        )
+        self._ratio = Histogram(
+            "estimate_to_actual_ratio",
+            "Estimated tokens on the wire over the provider's prompt tokens, by alias.",
+            ["model_alias"],
+            buckets=_RATIOS,
+            registry=own,
+        )
+        self._registry = own if multiprocess_dir is None else CollectorRegistry()
+        if multiprocess_dir is not None:
+            MultiProcessCollector(self._registry, str(multiprocess_dir))
+        self._average = CollectorRegistry()
+        self._average.register(_AveragePromptTokens(self._registry))
+
+    def turn_finished(
+        self,
+        *,
+        status: str,
+        seconds: float,
+        summary: bool,
+        prune: bool,
+        overflow: bool,
+        prompt_tokens: int | None,
+        alias: str,
+        estimated_wire_tokens: int | None,
+    ) -> None:
+        """Counts a turn once it is recorded. `seconds` run from the request to the record."""
+        self._turn_seconds.labels(status if status in _STATUSES else "other").observe(seconds)
+        if summary:
+            self._summaries.inc()
+        if prune:
+            self._prunes.inc()
+        if overflow:
+            self._rejects.inc()
+        if prompt_tokens is None:
+            return
+        if status == "completed":
+            self._prompt_tokens.observe(prompt_tokens)
+        if estimated_wire_tokens is not None and prompt_tokens > 0:
+            self._ratio.labels(self._alias(alias)).observe(estimated_wire_tokens / prompt_tokens)
+
+    def provider_call(self, *, alias: str, purpose: str, seconds: float, error_kind: str | None) -> None:
+        """Counts one call to a model, with its retries; `error_kind` is None when it answered."""
+        purpose = purpose if purpose in _PURPOSES else "other"
+        self._provider_seconds.labels(self._alias(alias), purpose).observe(seconds)
+        if error_kind is not None:
+            self._provider_errors.labels(error_kind if error_kind in _KINDS else "other").inc()
+
+    def render(self) -> tuple[bytes, str]:
+        """The Prometheus text of all workers, and its content type."""
+        return generate_latest(self._registry) + generate_latest(self._average), CONTENT_TYPE_PLAIN_0_0_4
+
+    def _alias(self, alias: str) -> str:
+        return alias if alias in self._aliases else "other"
+
+
+class _AveragePromptTokens(Collector):
+    """The mean at the moment of the scrape, over every worker that ever wrote to this registry's files."""
+
+    def __init__(self, source: CollectorRegistry) -> None:
+        self._source = source
+
+    def collect(self) -> Iterator[Metric]:
+        total, count = 0.0, 0.0
+        for family in self._source.collect():
+            if family.name == "prompt_tokens_per_turn":
+                for sample in family.samples:
+                    if sample.name.endswith("_sum"):
+                        total += sample.value
+                    elif sample.name.endswith("_count"):
+                        count += sample.value
+        average = total / count if count else 0.0
+        yield GaugeMetricFamily(
+            "avg_prompt_tokens_per_turn", "Mean of provider-reported prompt tokens per completed turn.", value=average
+        )

@@ -1,0 +1,83 @@
+"""The real service on a real socket, over a real database."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from app.core.config import Settings
+from app.main import create_app
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[str]:
+    """Runs the service in a thread and gives its address."""
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(settings), host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="on")
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert thread.is_alive(), "the service did not start"
+        assert time.monotonic() < deadline, "the service did not start in time"
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive(), "the service did not stop"
+
+
+@pytest.fixture
+def address(database_url: str) -> Iterator[str]:
+    """A service over a fresh database."""
+    with serving(settings_for(database_url)) as url:
+        yield url
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[httpx.Client]:
+    """A client with one connection, so that a broken one is noticed."""
+    with httpx.Client(base_url=address, timeout=30, limits=httpx.Limits(max_connections=1), trust_env=False) as client:
+        yield client
+
+
+def settings_for(database_url: str, **changes: Any) -> Settings:
+    """Settings that no environment and no `.env` of this machine touches."""
+    values: dict[str, Any] = {
+        "database_url": database_url,
+        "log_level": "ERROR",
+        "max_body_bytes": 1024 * 1024,
+        **changes,
+    }
+    return Settings.model_construct(
+        **(Settings.model_construct().model_dump() | Settings.model_validate(values).model_dump())
+    )
+
+
+def new_session(client: httpx.Client, **fields: Any) -> str:
+    """The id of a new session."""
+    answer = client.post("/v1/sessions", json=fields)
+    assert answer.status_code == 201, answer.text
+    return answer.json()["id"]
+
+
+def assert_problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """The answer is this problem, whole and well-formed."""
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
+    problem = answer.json()
+    assert problem["code"] == code
+    assert problem["status"] == status
+    assert problem["title"]
+    assert problem["detail"]
+    assert problem["type"].endswith(code)
+    return problem

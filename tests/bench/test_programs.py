@@ -1,0 +1,53 @@
+"""The bench's own programs: the mock provider over real HTTP, the CPU clock of another process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from bench import programs
+from bench.cpu import cpu_seconds, postmaster_pid
+
+
+async def until_listening(port: int) -> None:
+    for _ in range(200):
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            return
+    raise AssertionError("the mock provider does not listen")
+
+
+@pytest.mark.parametrize("padding", [0, 200_000], ids=["one read", "many reads"])
+async def test_the_mock_provider_answers_on_one_connection_with_usage_and_a_text_of_its_own(
+    tmp_path: Path, padding: int
+) -> None:
+    port = programs.free_port()
+    async with programs.mock_provider(port, 0.0, tmp_path):
+        await until_listening(port)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/v1/") as client:
+            body = {"model": "m", "messages": [{"role": "user", "content": "hello" + "x" * padding}]}
+            answers = [(await client.post("chat/completions", json=body)).json() for _ in range(2)]
+    texts = [answer["choices"][0]["message"]["content"] for answer in answers]
+    assert texts[0] != texts[1]
+    assert all(answer["usage"]["prompt_tokens"] > padding / 6 for answer in answers)
+
+
+def test_cpu_time_rises_with_work_and_not_with_waiting() -> None:
+    before = cpu_seconds(os.getpid())
+    deadline = time.process_time() + 0.05
+    while time.process_time() < deadline:
+        pass
+    assert cpu_seconds(os.getpid()) - before >= 0.04
+
+
+def test_a_backend_that_is_no_child_of_a_postmaster_belongs_to_no_server_here() -> None:
+    assert postmaster_pid(os.getpid()) is None

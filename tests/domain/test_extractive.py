@@ -1,0 +1,138 @@
+"""An extract is verbatim, cited, within its room, in time order, balanced, and the same every time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.domain.extractive import Extract, ExtractItem, SourceText, condense, extract
+
+CONVERSATION = [
+    SourceText("m1", "user", "Hi! I'm moving our billing service to Postgres 16. The budget is 12000 USD to March."),
+    SourceText("m2", "assistant", "Sounds good. What is the size of the database?"),
+    SourceText("m3", "user", "About 480 GB. Never lock invoice_lines for more than 2 seconds."),
+    SourceText("m4", "assistant", "Understood. I will prepare a runbook by Friday."),
+    SourceText("m5", "user", "Okay, let's use logical replication. We decided to cut over on a Sunday night."),
+    SourceText("m6", "tool", '{"rows": 48000000, "table": "invoice_lines"}'),
+    SourceText("m7", "assistant", "Agreed."),
+    SourceText("m8", "user", "Who owns the DNS change?"),
+]
+
+
+def items_of(made: Extract) -> Iterator[ExtractItem]:
+    for kind in (made.key_facts, made.open_questions, made.decisions, made.action_items):
+        yield from kind
+
+
+def chars_of(made: Extract) -> int:
+    return len(made.summary_text) + sum(len(item.text) for item in items_of(made))
+
+
+def test_a_conversation_is_sorted_into_facts_decisions_questions_and_actions() -> None:
+    made = extract(CONVERSATION, max_chars=600)
+    assert [(item.text, item.source_ids) for item in made.decisions] == [
+        ("Okay, let's use logical replication.", ("m5",)),
+        ("We decided to cut over on a Sunday night.", ("m5",)),
+    ]
+    assert made.open_questions == (ExtractItem("Who owns the DNS change?", ("m8",)),)
+    assert ExtractItem("I will prepare a runbook by Friday.", ("m4",)) in made.action_items
+    told = made.summary_text + " ".join(item.text for item in made.key_facts)
+    for fact in ("12000 USD", "480 GB", "Never lock invoice_lines"):
+        assert fact in told
+    assert made.summary_text
+
+
+def test_numbers_and_constraints_outlive_small_talk_in_a_small_room() -> None:
+    sources = [
+        SourceText("m1", "user", "That is really nice to hear from you today, thank you so much."),
+        SourceText("m2", "user", "The API key rotates every 90 days, never skip it."),
+        SourceText("m3", "assistant", "It is always a great pleasure to be of help to you."),
+    ]
+    made = extract(sources, max_chars=80)
+    assert "90 days" in made.summary_text + " ".join(item.text for item in made.key_facts)
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_open"),
+    [(None, True), ("It is port 8000.", False), ("I'm not sure, let me check that.", True)],
+)
+def test_a_question_is_open_until_it_is_answered(reply: str | None, is_open: bool) -> None:
+    sources = [SourceText("m1", "user", "Which port does the service listen on?")]
+    context = [SourceText("m2", "assistant", reply)] if reply else []
+    assert bool(extract(sources, max_chars=200, context=context).open_questions) == is_open
+
+
+def test_a_near_duplicate_adds_its_source_and_no_text() -> None:
+    said = "The deadline of the billing project is March 14."
+    made = extract([SourceText("m1", "user", said), SourceText("m2", "user", said + " ")], max_chars=400)
+    assert (made.summary_text + "".join(item.text for item in items_of(made))).count("March 14") == 1
+
+
+def test_no_kind_takes_all_the_room() -> None:
+    decisions = [SourceText(f"d{n}", "user", f"We decided to use component {n} for part {n * 7}.") for n in range(60)]
+    facts = [SourceText(f"f{n}", "user", f"Server s{n} has address 10.0.0.{n} in rack {n + 300}.") for n in range(60)]
+    made = extract([*decisions, *facts], max_chars=1500)
+    by_kind = [sum(len(item.text) for item in kind) for kind in (made.decisions, made.key_facts)]
+    assert all(200 < chars < 1200 for chars in by_kind)
+    assert len(made.summary_text) > 200
+
+
+def test_time_order_is_kept() -> None:
+    made = extract(CONVERSATION, max_chars=500)
+    order = [source.id for source in CONVERSATION]
+    for kind in (made.key_facts, made.open_questions, made.decisions, made.action_items):
+        places = [order.index(item.source_ids[0]) for item in kind]
+        assert places == sorted(places)
+
+
+def test_other_scripts_are_cut_into_sentences_too() -> None:
+    sources = [SourceText("m1", "user", "預算是一萬二千美元。會議在三月十四日。誰負責部署？")]
+    made = extract(sources, max_chars=100)
+    assert made.open_questions == (ExtractItem("誰負責部署？", ("m1",)),)
+    assert "三月十四日" in made.summary_text + "".join(item.text for item in made.key_facts)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sources=st.lists(
+        st.builds(
+            SourceText,
+            id=st.sampled_from(["m1", "m2", "m3"]),
+            role=st.sampled_from(["user", "assistant", "tool"]),
+            text=st.text(max_size=500) | st.text(alphabet="abc ?.!\n'`_/A1", max_size=900),
+        ),
+        max_size=8,
+    ),
+    max_chars=st.integers(0, 900),
+)
+def test_every_extract_is_verbatim_cited_deterministic_and_within_its_room(
+    sources: list[SourceText], max_chars: int
+) -> None:
+    made = extract(sources, max_chars=max_chars)
+    assert made == extract(sources, max_chars=max_chars)
+    assert chars_of(made) <= max_chars
+    for item in items_of(made):
+        assert item.source_ids
+        assert any(item.text in source.text for source in sources if source.id == item.source_ids[0])
+    for line in made.summary_text.split("\n"):
+        assert any(line in source.text for source in sources) or not sources
+
+
+@given(st.text(max_size=600), st.integers(0, 300))
+@settings(deadline=None)
+def test_a_condensed_text_fits(text: str, max_chars: int) -> None:
+    assert len(condense(text, max_chars)) <= max_chars
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 400_000, "a " * 200_000, "a," * 200_000, "`" * 400_000, "/a" * 200_000, "ab cd. " * 57_000, '."' * 200_000],
+)
+def test_hostile_text_costs_no_more_than_other_text(text: str) -> None:
+    begun = time.perf_counter()
+    extract([SourceText("m1", "user", text)], max_chars=6000)
+    assert time.perf_counter() - begun < 5.0  # generous: it takes below half a second

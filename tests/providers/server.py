@@ -1,0 +1,137 @@
+"""A small HTTP server on a real socket that plays a script: it answers, delays, resets, truncates, and counts hits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer. `body` that is no bytes is sent as JSON. `cut_bytes` sends only so many of it and then hangs up."""
+
+    body: Any = b""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    content_type: str | None = "application/json"
+    delay_s: float = 0.0
+    cut_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The connection is torn down once the request has been read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Bytes that need not be HTTP."""
+
+    data: bytes
+
+
+Step: TypeAlias = Answer | Reset | Raw
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A request as it arrived; header names in lower case."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(slots=True)
+class ScriptedServer:
+    """Plays `script` one step a request and its last step for ever. `seen` holds every request."""
+
+    script: list[Step]
+    port: int = 0
+    seen: list[Seen] = field(default_factory=list[Seen])
+    connections: int = 0
+    open_connections: int = 0
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def hits(self) -> int:
+        return len(self.seen)
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.open_connections += 1
+        try:
+            while (request := await _read_request(reader)) is not None:
+                step = self.script[min(self.hits, len(self.script) - 1)]
+                self.seen.append(request)
+                self.arrived.set()
+                if await _play(step, reader, writer) == "close":
+                    break
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self.open_connections -= 1
+            writer.transport.abort()
+
+
+async def _read_request(reader: asyncio.StreamReader) -> Seen | None:
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except asyncio.IncompleteReadError:
+        return None
+    first, *lines = head.split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return Seen(first.split(" ")[1], headers, body)
+
+
+async def _play(step: Step, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Literal["keep", "close"]:
+    if isinstance(step, Reset):
+        return "close"
+    if isinstance(step, Raw):
+        writer.write(step.data)
+        await writer.drain()
+        return "close"
+    if step.delay_s and await _hangs_up_within(step.delay_s, reader):
+        return "close"
+    body = step.body if isinstance(step.body, bytes) else json.dumps(step.body).encode()
+    headers = {"content-length": str(len(body)), **step.headers}
+    if step.content_type is not None:
+        headers["content-type"] = step.content_type
+    head = f"HTTP/1.1 {step.status} X\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    writer.write(head.encode() + b"\r\n" + body[: step.cut_bytes])
+    await writer.drain()
+    return "keep" if step.cut_bytes is None else "close"
+
+
+async def _hangs_up_within(delay_s: float, reader: asyncio.StreamReader) -> bool:
+    """Waits; true as soon as the other side has gone. It sends nothing while it waits for an answer."""
+    try:
+        async with asyncio.timeout(delay_s):
+            return await reader.read(1) == b""
+    except TimeoutError:
+        return False
+
+
+@asynccontextmanager
+async def serving(*script: Step) -> AsyncGenerator[ScriptedServer]:
+    """Runs a server with this script on a free port of the loopback."""
+    scripted = ScriptedServer(list(script))
+    server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0, limit=2**20)
+    scripted.port = server.sockets[0].getsockname()[1]
+    try:
+        yield scripted
+    finally:
+        server.close()

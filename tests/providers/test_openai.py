@@ -1,0 +1,536 @@
+"""The chat completions adapter against real sockets: what it sends, what it reads, what each fault becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.domain.errors import (
+    ProviderDown,
+    ProviderError,
+    ProviderOverflow,
+    ProviderRateLimited,
+    ProviderRefused,
+    ProviderTimeout,
+)
+from app.domain.types import Completion, CompletionRequest, ToolCall, Usage
+from app.providers import openai
+from app.providers.openai import Endpoint, OpenAIProvider
+from app.providers.retry import RetryPolicy
+
+from .server import Answer, Raw, Reset, ScriptedServer, Step, serving
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+SECRET = "sk-very-secret"
+PROMPT = "the private prompt"
+REQUEST = CompletionRequest(messages=[{"role": "user", "content": PROMPT}], max_output_tokens=77)
+SCHEMA = {"type": "object", "properties": {"summary_text": {"type": "string"}}}
+
+
+def chat(message: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    choice = {"index": 0, "message": message or {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14}
+    return {"id": "c1", "model": "served-model", "choices": [choice], "usage": usage, **fields}
+
+
+OK = Answer(chat())
+
+
+class Waits:
+    """Stands in for sleeping: notes how long, and returns at once."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.asked.append(seconds)
+
+
+@asynccontextmanager
+async def provider_at(
+    base_url: str, sleep: Callable[[float], Awaitable[None]] | None = None, **endpoint: Any
+) -> AsyncGenerator[OpenAIProvider]:
+    settings: dict[str, Any] = {"api_key": SECRET, "timeout_s": 5.0, **endpoint}
+    adapter = OpenAIProvider(
+        Endpoint(label="main", model="served-model", base_url=base_url, **settings),
+        now=lambda: NOW,
+        retry=RetryPolicy(jitter=lambda ceiling_s: ceiling_s, sleep=sleep or Waits()),
+    )
+    try:
+        yield adapter
+    finally:
+        await adapter.aclose()
+
+
+async def answer_to(
+    *script: Step, request: CompletionRequest = REQUEST, **endpoint: Any
+) -> tuple[Completion, ScriptedServer]:
+    async with serving(*script) as server, provider_at(server.base_url, **endpoint) as adapter:
+        return await adapter.complete(request), server
+
+
+async def failure_of(*script: Step, hits: int, **endpoint: Any) -> ProviderError:
+    """The error of a call, after `hits` requests were really made; its sentence gives nothing away."""
+    async with serving(*script) as server, provider_at(server.base_url, **endpoint) as adapter:
+        with pytest.raises(ProviderError) as raised:
+            await adapter.complete(REQUEST)
+    assert server.hits == hits
+    assert raised.value.attempts == hits
+    assert SECRET not in raised.value.detail
+    assert PROMPT not in raised.value.detail
+    return raised.value
+
+
+async def test_the_request_is_the_neutral_form_with_key_model_and_output_limit() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    request = CompletionRequest(
+        messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "naïve 😀"}],
+        max_output_tokens=77,
+        tools=tools,
+        tool_choice="auto",
+    )
+    _, server = await answer_to(OK, request=request, parameters={"temperature": 0})
+    (seen,) = server.seen
+    assert seen.path == "/v1/chat/completions"
+    assert seen.headers["authorization"] == f"Bearer {SECRET}"
+    assert seen.json == {
+        "model": "served-model",
+        "messages": request.messages,
+        "max_tokens": 77,
+        "tools": tools,
+        "tool_choice": "auto",
+        "temperature": 0,
+    }
+
+
+def test_azure_keeps_its_query_and_gets_its_own_key_header() -> None:
+    azure = Endpoint(
+        label="a",
+        model="m",
+        base_url="https://x.openai.azure.com/openai/deployments/d?api-version=2024-10-21",
+        api_key="k",
+    )
+    assert str(azure.url) == ("https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21")
+    assert azure.headers()["api-key"] == "k"
+    assert "authorization" not in azure.headers()
+    assert azure.first_max_tokens_field() == "max_completion_tokens"
+
+
+def test_openai_itself_is_asked_with_the_newer_name_of_the_output_limit_and_others_with_the_older() -> None:
+    assert Endpoint(label="a", model="m").first_max_tokens_field() == "max_completion_tokens"
+    assert Endpoint(label="a", model="m", base_url="http://127.0.0.1:1/v1").first_max_tokens_field() == "max_tokens"
+    assert "k-secret" not in repr(Endpoint(label="a", model="m", api_key="k-secret"))
+
+
+async def test_an_answer_becomes_a_completion_with_usage_and_cached_tokens() -> None:
+    usage = {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64}}
+    answer, _ = await answer_to(Answer(chat(usage=usage)))
+    assert answer == Completion(
+        text="Hello.", finish_reason="stop", usage=Usage(100, 5, 64), provider_model="served-model", attempts=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (None, None),
+        ({}, None),
+        ("much", None),
+        ({"completion_tokens": 4}, None),
+        ({"prompt_tokens": 9}, Usage(9, 0)),
+        ({"prompt_tokens": 9, "total_tokens": 12}, Usage(9, 3)),
+        ({"total_tokens": 12, "completion_tokens": 2}, Usage(10, 2)),
+        ({"prompt_tokens": -1, "completion_tokens": 2}, None),
+        ({"prompt_tokens": 1e300, "completion_tokens": 2}, None),
+        ({"prompt_tokens": True, "completion_tokens": 2}, None),
+        ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": None}, Usage(9, 2)),
+        ({"prompt_tokens": 9, "completion_tokens": 2, "prompt_cache_hit_tokens": 50}, Usage(9, 2, 9)),
+    ],
+)
+async def test_usage_may_be_missing_partial_or_nonsense(usage: Any, expected: Usage | None) -> None:
+    answer, _ = await answer_to(Answer(chat(usage=usage)))
+    assert answer.usage == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "reasoning", "calls"),
+    [
+        ({"content": None}, "", None, ()),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "ab", None, ()),
+        ({"content": "a", "reasoning_content": "why"}, "a", "why", ()),
+        ({"content": "a", "reasoning": "why"}, "a", "why", ()),
+        ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "why"}]}]}, "", "why", ()),
+        ({"content": None, "refusal": "I will not."}, "I will not.", None, ()),
+        (
+            {
+                "content": None,
+                "tool_calls": [{"id": "t1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+            },
+            None,
+            None,
+            (ToolCall("t1", "f", "{}"),),
+        ),
+        (
+            {"content": "", "tool_calls": [{"id": "t1", "function": {"name": "f", "arguments": {"a": 1}}}]},
+            None,
+            None,
+            (ToolCall("t1", "f", '{"a": 1}'),),
+        ),
+    ],
+)
+async def test_a_message_may_come_in_many_forms(
+    message: dict[str, Any], text: str | None, reasoning: str | None, calls: tuple[ToolCall, ...]
+) -> None:
+    answer, _ = await answer_to(Answer(chat(message)))
+    assert (answer.text, answer.reasoning, answer.tool_calls) == (text, reasoning, calls)
+    assert answer.finish_reason == ("tool_calls" if calls else "stop")
+
+
+async def test_a_tool_call_without_an_id_gets_one() -> None:
+    calls = [{"function": {"name": "f", "arguments": "{}"}}, {"function": {"name": "f", "arguments": "{}"}}]
+    answer, _ = await answer_to(Answer(chat({"content": None, "tool_calls": calls})))
+    first, second = (call.id for call in answer.tool_calls)
+    assert first
+    assert first != second
+
+
+async def test_nul_bytes_and_lone_surrogates_in_a_reply_are_replaced_so_that_it_can_be_stored() -> None:
+    raw = (
+        b'{"choices": [{"message": {"content": "a\\u0000b\\ud800c\\ud83d\\ude00", "reasoning": "x\\udfff",'
+        b' "tool_calls": [{"id": "i\\u0000", "function": {"name": "f\\ud800", "arguments": "{\\u0000}"}}]}}]}'
+    )
+    answer, _ = await answer_to(Answer(raw))
+    assert answer.text == "a\ufffdb\ufffdc😀"
+    assert answer.reasoning == "x\ufffd"
+    assert answer.tool_calls == (ToolCall("i\ufffd", "f\ufffd", "{\ufffd}"),)
+
+
+async def test_a_lone_surrogate_in_the_prompt_is_sent_as_something_the_server_can_read() -> None:
+    request = CompletionRequest(messages=[{"role": "user", "content": "a\ud800b"}], max_output_tokens=5)
+    _, server = await answer_to(OK, request=request)
+    assert server.seen[0].json["messages"][0]["content"] == "a?b"
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+        ("STOP", "stop"),
+        ("eos", "stop"),
+        (None, "other"),
+        (7, "other"),
+    ],
+)
+async def test_finish_reasons_are_mapped(said: Any, meant: str) -> None:
+    choice = {"message": {"content": "x"}, "finish_reason": said}
+    answer, _ = await answer_to(Answer(chat(choices=[choice])))
+    assert answer.finish_reason == meant
+
+
+async def test_a_compressed_answer_is_read() -> None:
+    body = gzip.compress(json.dumps(chat()).encode())
+    answer, _ = await answer_to(Answer(body, headers={"content-encoding": "gzip"}))
+    assert answer.text == "Hello."
+
+
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 422])
+async def test_a_refusal_is_not_asked_again(status: int) -> None:
+    body = {"error": {"message": f"{PROMPT} {SECRET}", "type": "invalid_request_error", "code": None}}
+    error = await failure_of(Answer(body, status), OK, hits=1)
+    assert isinstance(error, ProviderRefused)
+    assert error.status == status
+    assert "invalid_request_error" in error.detail
+
+
+async def test_a_quota_that_is_used_up_is_not_asked_again() -> None:
+    error = await failure_of(Answer({"error": {"code": "insufficient_quota", "message": PROMPT}}, 429), OK, hits=1)
+    assert isinstance(error, ProviderRefused)
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
+async def test_a_passing_fault_is_asked_again_three_times_in_all(status: int) -> None:
+    error = await failure_of(Answer({"error": PROMPT}, status), hits=3)
+    assert isinstance(error, ProviderRateLimited if status == 429 else ProviderDown)
+    assert error.status == status
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Reset(),
+        Answer({}, 503),
+        Answer(b"<html>", 502, content_type="text/html"),
+        Answer(chat(), cut_bytes=20),
+        Raw(b"SSH-2.0\r\n\r\n"),
+    ],
+)
+async def test_two_faults_and_then_an_answer_make_an_answer(fault: Step) -> None:
+    waits = Waits()
+    async with serving(fault, fault, OK) as server, provider_at(server.base_url, sleep=waits) as adapter:
+        answer = await adapter.complete(REQUEST)
+    assert (answer.text, answer.attempts, server.hits) == ("Hello.", 3, 3)
+    assert waits.asked == [0.5, 1.0]
+
+
+async def test_a_server_that_is_not_there_is_down() -> None:
+    async with serving(OK) as server:
+        port = server.port
+    async with provider_at(f"http://127.0.0.1:{port}/v1") as adapter:
+        with pytest.raises(ProviderDown) as raised:
+            await adapter.complete(REQUEST)
+    assert (raised.value.attempts, server.hits) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(b"not json"),
+        Answer(b""),
+        Answer(b"[" * 200_000),
+        Answer(b"[]"),
+        Answer(b"null"),
+        Answer({}),
+        Answer({"choices": []}),
+        Answer({"choices": ["x"]}),
+        Answer({"choices": [{"message": None}]}),
+        Answer({"choices": [{"message": {"content": 7}}]}),
+        Answer({"choices": [{"message": {"content": None, "tool_calls": [{"function": {}}]}}]}),
+        Answer(chat(), content_type="text/html"),
+        Answer(b"data: {}\n\n", content_type="text/event-stream"),
+        Answer(b"not gzip", headers={"content-encoding": "gzip"}),
+        Answer({"error": {"message": PROMPT}}),
+        Answer({"error": "something"}),
+    ],
+)
+async def test_an_answer_that_is_no_completion_is_down(answer: Answer) -> None:
+    async with serving(answer) as server, provider_at(server.base_url) as adapter:
+        with pytest.raises(ProviderDown) as raised:
+            await adapter.complete(REQUEST)
+    assert server.hits >= 1
+    assert PROMPT not in raised.value.detail
+
+
+async def test_an_error_object_with_a_status_of_its_own_counts_as_that_status() -> None:
+    error = await failure_of(Answer({"error": {"code": 429, "message": "slow down"}}), hits=3)
+    assert isinstance(error, ProviderRateLimited)
+
+
+async def test_an_answer_without_a_content_type_is_read() -> None:
+    answer, _ = await answer_to(Answer(chat(), content_type=None))
+    assert answer.text == "Hello."
+
+
+async def test_an_answer_of_any_length_does_not_fill_the_memory() -> None:
+    bomb = gzip.compress(b" " * (openai.MOST_ANSWER_BYTES + 1))
+    error = await failure_of(Answer(bomb, headers={"content-encoding": "gzip"}), hits=1)
+    assert isinstance(error, ProviderDown)
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    async with serving(OK) as elsewhere:
+        there = f"{elsewhere.base_url}/chat/completions"
+        error = await failure_of(Answer(b"", 307, headers={"location": there}), hits=1)
+        assert elsewhere.hits == 0
+    assert isinstance(error, ProviderRefused)
+
+
+OVERFLOWS: list[tuple[int, Any, int | None, int | None]] = [
+    (
+        400,
+        {
+            "error": {
+                "code": "context_length_exceeded",
+                "message": "This model's maximum context length is 8192 tokens. However, "
+                "your messages resulted in 9000 tokens.",
+            }
+        },
+        8192,
+        9000,
+    ),
+    (
+        400,
+        {
+            "object": "error",
+            "type": "BadRequestError",
+            "code": 400,
+            "message": "This model's maximum context length is 4096 "
+            "tokens. However, you requested 5000 tokens (4000 in the messages, 1000 in the completion).",
+        },
+        4096,
+        5000,
+    ),
+    (
+        400,
+        [
+            {
+                "error": {
+                    "code": 400,
+                    "status": "INVALID_ARGUMENT",
+                    "message": "The input token count (1200000) exceeds the maximum "
+                    "number of tokens allowed (1048576).",
+                }
+            }
+        ],
+        1_048_576,
+        1_200_000,
+    ),
+    (
+        400,
+        {"error": "This model's maximum prompt length is 131072 but the request contains 200000 tokens."},
+        131_072,
+        200_000,
+    ),
+    (
+        400,
+        {
+            "message": "Please reduce the length of the messages. Current length is 9000 while limit is 8192",
+            "type": "invalid_request_error",
+            "code": "context_length_exceeded",
+        },
+        8192,
+        9000,
+    ),
+    (
+        400,
+        {
+            "error": {
+                "code": 400,
+                "type": "exceed_context_size_error",
+                "message": "the request exceeds the available context size.",
+            }
+        },
+        None,
+        None,
+    ),
+    (413, {"error": {"message": "prompt is too long: 210,000 tokens > 200,000 maximum"}}, 200_000, 210_000),
+    (200, {"error": {"message": "context_length_exceeded", "code": "context_length_exceeded"}}, None, None),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "limit", "requested"), OVERFLOWS)
+async def test_an_overflow_is_recognized_with_the_figures_that_the_provider_states(
+    status: int, body: Any, limit: int | None, requested: int | None
+) -> None:
+    error = await failure_of(Answer(body, status), OK, hits=1)
+    assert isinstance(error, ProviderOverflow)
+    assert (error.limit_tokens, error.requested_tokens) == (limit, requested)
+
+
+async def test_retry_after_is_waited_for_in_seconds_and_as_a_date() -> None:
+    waits = Waits()
+    script = (
+        Answer({}, 429, headers={"retry-after": "3"}),
+        Answer({}, 503, headers={"retry-after": "Fri, 02 Jan 2026 03:04:12 GMT"}),
+        OK,
+    )
+    async with serving(*script) as server, provider_at(server.base_url, sleep=waits, timeout_s=60.0) as adapter:
+        await adapter.complete(REQUEST)
+    assert (waits.asked, server.hits) == ([3.0, 7.0], 3)
+
+
+async def test_a_retry_after_beyond_the_bound_ends_the_call_at_once() -> None:
+    error = await failure_of(Answer({}, 429, headers={"retry-after": "3600"}), OK, hits=1, timeout_s=60.0)
+    assert isinstance(error, ProviderRateLimited)
+
+
+async def test_the_deadline_holds_for_the_whole_call_and_closes_its_connection() -> None:
+    async with serving(Answer(chat(), delay_s=30)) as server, provider_at(server.base_url, timeout_s=0.3) as adapter:
+        begun = asyncio.get_running_loop().time()
+        with pytest.raises(ProviderTimeout) as raised:
+            await adapter.complete(REQUEST)
+        assert asyncio.get_running_loop().time() - begun < 3
+        assert (server.hits, raised.value.attempts) == (1, 1)
+        await settled(server)
+
+
+async def test_the_deadline_counts_retries_and_no_sleep_passes_it() -> None:
+    waits = Waits()
+    async with serving(Answer({}, 503)) as server, provider_at(server.base_url, sleep=waits, timeout_s=0.4) as adapter:
+        with pytest.raises(ProviderDown):
+            await adapter.complete(REQUEST)
+    assert (server.hits, waits.asked) == (1, [])
+
+
+async def test_a_cancelled_call_leaves_no_connection_behind() -> None:
+    async with serving(Answer(chat(), delay_s=30)) as server, provider_at(server.base_url) as adapter:
+        call = asyncio.ensure_future(adapter.complete(REQUEST))
+        await server.arrived.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await settled(server)
+
+
+async def settled(server: ScriptedServer) -> None:
+    for _ in range(200):
+        if server.open_connections == 0:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("a connection is still open")
+
+
+async def test_calls_one_after_the_other_share_a_connection() -> None:
+    async with serving(OK) as server, provider_at(server.base_url) as adapter:
+        for _ in range(5):
+            await adapter.complete(REQUEST)
+    assert (server.hits, server.connections) == (5, 1)
+
+
+async def test_a_cookie_of_one_answer_does_not_travel_with_the_next_call() -> None:
+    async with (
+        serving(Answer(chat(), headers={"set-cookie": "a=b; Path=/"})) as server,
+        provider_at(server.base_url) as adapter,
+    ):
+        await adapter.complete(REQUEST)
+        await adapter.complete(REQUEST)
+    assert "cookie" not in server.seen[1].headers
+
+
+async def test_a_server_that_refuses_a_schema_is_asked_without_and_that_is_remembered() -> None:
+    request = CompletionRequest(
+        messages=REQUEST.messages, max_output_tokens=5, purpose="summary", response_schema=SCHEMA
+    )
+    refusal = Answer({"error": {"message": "unknown field response_format"}}, 400)
+    async with serving(refusal, OK) as server, provider_at(server.base_url) as adapter:
+        first = await adapter.complete(request)
+        await adapter.complete(request)
+    assert [("response_format" in seen.json) for seen in server.seen] == [True, False, False]
+    assert first.attempts == 2
+
+
+async def test_a_refusal_that_the_schema_did_not_cause_is_not_remembered() -> None:
+    request = CompletionRequest(
+        messages=REQUEST.messages, max_output_tokens=5, purpose="summary", response_schema=SCHEMA
+    )
+    refusal = Answer({"error": {"message": "bad messages"}}, 400)
+    async with serving(refusal, refusal, OK) as server, provider_at(server.base_url) as adapter:
+        with pytest.raises(ProviderRefused):
+            await adapter.complete(request)
+        await adapter.complete(request)
+    assert [("response_format" in seen.json) for seen in server.seen] == [True, False, True]
+
+
+async def test_a_server_that_knows_the_other_name_of_the_output_limit_is_asked_with_that_and_it_is_remembered() -> None:
+    said = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    refusal = Answer({"error": {"message": said, "param": "max_tokens", "code": "unsupported_parameter"}}, 400)
+    async with serving(refusal, OK) as server, provider_at(server.base_url) as adapter:
+        await adapter.complete(REQUEST)
+        await adapter.complete(REQUEST)
+    names = [sorted(name for name in seen.json if name.startswith("max_")) for seen in server.seen]
+    assert names == [["max_tokens"], ["max_completion_tokens"], ["max_completion_tokens"]]
+
+
+async def test_an_output_limit_that_is_only_too_large_is_a_refusal() -> None:
+    said = "max_tokens is too large: 77. This model supports at most 50 completion tokens."
+    error = await failure_of(
+        Answer({"error": {"message": said, "param": "max_tokens", "code": "invalid_value"}}, 400), hits=1
+    )
+    assert isinstance(error, ProviderRefused)

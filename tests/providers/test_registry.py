@@ -1,0 +1,248 @@
+"""The model catalogue: what a file says is what an alias is, and a mistake in it is named by its key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from app.domain.errors import InvalidRequest
+from app.domain.types import CompletionRequest
+from app.providers.registry import Catalogue, CatalogueError, load_catalogue
+from app.tokenizers import encoding_for_model
+
+from .server import Answer, serving
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Learned:
+    context_window: int
+    expires_at: datetime
+
+
+def words_of(_encoding: str) -> Callable[[str], int]:
+    return lambda text: len(text.split())
+
+
+def load(path: Path | None, environ: Mapping[str, str] | None = None) -> Catalogue:
+    return load_catalogue(
+        path,
+        environ=environ or {},
+        fallback_window=8192,
+        now=lambda: NOW,
+        encoding_for_model=encoding_for_model,
+        estimator=words_of,
+    )
+
+
+@pytest.fixture
+def catalogue_of(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        path = tmp_path / "models.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+FULL = """
+default = "main"
+[models.main]
+provider = "openai"
+model = "gpt-4"
+base_url = "http://127.0.0.1:9000/v1"
+api_key_env = "THE_KEY"
+context_window = 16384
+encoding = "o200k_base"
+timeout_s = 12
+fallbacks = ["backup"]
+[models.backup]
+provider = "offline"
+[instructions]
+global = "Be kind."
+[instructions.modes]
+research = "Cite."
+[instructions.roles]
+planner = "Plan."
+"""
+
+
+def test_without_a_file_there_is_one_alias_that_needs_nothing() -> None:
+    catalogue = load(None)
+    model = catalogue.model("offline")
+    assert (catalogue.default, catalogue.aliases) == ("offline", ("offline",))
+    assert (model.context_window, model.context_limit_source, model.encoding) == (16384, "catalogue", "o200k_base")
+    assert not model.is_language_model
+    assert not catalogue.provider("offline").is_language_model
+
+
+def test_a_file_is_read_whole(catalogue_of: Callable[[str], Path]) -> None:
+    catalogue = load(catalogue_of(FULL), {"THE_KEY": "sk-1"})
+    model = catalogue.model("main")
+    assert (model.provider, model.model, model.encoding, model.timeout_s) == ("openai", "gpt-4", "o200k_base", 12.0)
+    assert (model.fallbacks, model.context_window, model.context_limit_source) == (("backup",), 16384, "catalogue")
+    assert model.is_language_model
+    assert catalogue.instructions.global_ == "Be kind."
+    assert catalogue.instructions.modes == {"research": "Cite."}
+    assert catalogue.instructions.roles == {"planner": "Plan."}
+
+
+def test_an_unknown_alias_is_the_requests_mistake() -> None:
+    for ask in (load(None).model, load(None).provider):
+        with pytest.raises(InvalidRequest) as raised:
+            ask("nope")
+        assert raised.value.where == ("model_alias",)
+
+
+OFFLINE = "default = 'a'\n[models.a]\nprovider = 'offline'\n"
+REMOTE = "default = 'a'\n[models.a]\nprovider = 'openai'\nmodel = 'm'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "word"),
+    [
+        ("default = ", "", "TOML"),
+        ("default = 'x'", "models", "missing"),
+        (OFFLINE.replace("default = 'a'", ""), "default", "missing"),
+        (OFFLINE.replace("default = 'a'", "default = 'b'"), "default", "'b'"),
+        (f"modles = 1\n{OFFLINE}", "modles", "no such key"),
+        (f"{OFFLINE}context_windw = 1", "models.a.context_windw", "no such key"),
+        (OFFLINE.replace("offline", "gemini"), "models.a.provider", "'openai'"),
+        (OFFLINE.replace("offline", "anthropic"), "models.a.provider", "not supported yet"),
+        (OFFLINE.replace("offline", "openai") + "base_url = 'http://h'", "models.a.model", "missing"),
+        (REMOTE, "models.a.api_key_env", "missing"),
+        (f"{REMOTE}api_key_env = 'UNSET_KEY'", "models.a.api_key_env", "UNSET_KEY is not set"),
+        (f"{OFFLINE}fallbacks = ['z']", "models.a.fallbacks", "'z'"),
+        (f"{OFFLINE}fallbacks = ['a']", "models.a.fallbacks", "itself"),
+        (f"{OFFLINE}context_window = '9'", "models.a.context_window", "integer"),
+        (f"{OFFLINE}context_window = true", "models.a.context_window", "integer"),
+        (f"{OFFLINE}context_window = 0", "models.a.context_window", "greater"),
+        (f"{OFFLINE}timeout_s = 0", "models.a.timeout_s", "greater"),
+        (f"{OFFLINE}timeout_s = nan", "models.a.timeout_s", "less"),
+        (f"{OFFLINE}encoding = 'gpt2'", "models.a.encoding", "o200k_base"),
+        (f"{OFFLINE}base_url = 'http://h'", "models.a.base_url", "nothing to offline"),
+        (f"{REMOTE}base_url = 'ftp://h'", "models.a.base_url", "http"),
+        (f"{REMOTE}base_url = 'http://u:hunter2@h/v1'", "models.a.base_url", "password"),
+        (f"{REMOTE}base_url = 'http://h'\napi_key_header = 'a: b'", "models.a.api_key_header", "header"),
+        (f"{REMOTE}base_url = 'http://h'\nparameters = {{stream = true}}", "models.a.parameters", "stream"),
+        (f"{OFFLINE}[instructions]\nglobl = 'x'", "instructions.globl", "no such key"),
+    ],
+)
+def test_a_mistake_is_named_by_its_key(catalogue_of: Callable[[str], Path], text: str, key: str, word: str) -> None:
+    with pytest.raises(CatalogueError) as raised:
+        load(catalogue_of(text))
+    (problem,) = raised.value.problems
+    assert problem.startswith(key)
+    assert word in problem
+    assert "hunter2" not in str(raised.value)
+
+
+def test_all_mistakes_are_reported_together_and_a_file_that_is_not_there_too(
+    catalogue_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with pytest.raises(CatalogueError) as raised:
+        load(catalogue_of("default = 1\nx = 2\n[models.a]\nprovider = 'offline'\ny = 3"))
+    assert len(raised.value.problems) == 3
+    with pytest.raises(CatalogueError, match="cannot be read"):
+        load(tmp_path / "absent.toml")
+
+
+def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(catalogue_of: Callable[[str], Path]) -> None:
+    with pytest.raises(CatalogueError) as raised:
+        load(catalogue_of(FULL), {"THE_KEY": "sk\r\nX-Evil: 1"})
+    assert "Evil" not in str(raised.value)
+
+
+WINDOWS = """
+default = "stated"
+[models.stated]
+provider = "openai"
+model = "gpt-5-mini"
+base_url = "http://127.0.0.1:9000/v1"
+context_window = 5000
+[models.published]
+provider = "openai"
+model = "gpt-5-mini"
+api_key_env = "K"
+[models.elsewhere]
+provider = "openai"
+model = "openai/gpt-4o"
+base_url = "http://127.0.0.1:4000"
+[models.nobody]
+provider = "openai"
+model = "my-own-model"
+base_url = "http://127.0.0.1:9000/v1"
+"""
+
+
+def test_a_window_comes_from_the_file_then_what_was_learned_then_what_is_published_then_the_fallback(
+    catalogue_of: Callable[[str], Path],
+) -> None:
+    catalogue = load(catalogue_of(WINDOWS), {"K": "sk"})
+
+    def windows() -> dict[str, tuple[int, str]]:
+        models = [catalogue.model(alias) for alias in catalogue.aliases]
+        return {model.alias: (model.context_window, model.context_limit_source) for model in models}
+
+    unlearned = {
+        "stated": (5000, "catalogue"),
+        "published": (400_000, "genai_prices"),
+        "elsewhere": (128_000, "genai_prices"),
+        "nobody": (8192, "fallback"),
+    }
+    assert windows() == unlearned
+    later = NOW + timedelta(hours=1)
+    catalogue.learn(dict.fromkeys(catalogue.aliases, Learned(4096, later)))
+    assert windows() == {
+        "stated": (5000, "catalogue"),
+        "published": (4096, "learned"),
+        "elsewhere": (4096, "learned"),
+        "nobody": (4096, "learned"),
+    }
+    catalogue.learn(dict.fromkeys(catalogue.aliases, Learned(4096, NOW)))
+    assert windows() == unlearned
+
+
+def test_prices_are_known_at_a_known_host_only(catalogue_of: Callable[[str], Path]) -> None:
+    catalogue = load(catalogue_of(WINDOWS), {"K": "sk"})
+    prices = catalogue.model("published").prices
+    assert prices is not None
+    assert (prices.input_usd or 0) > (prices.cached_input_usd or 0) > 0
+    assert (prices.output_usd or 0) > (prices.input_usd or 0)
+    assert catalogue.model("elsewhere").prices is None
+    assert catalogue.model("nobody").prices is None
+
+
+async def test_the_key_that_the_file_names_reaches_the_provider(catalogue_of: Callable[[str], Path]) -> None:
+    body = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]}
+    async with serving(Answer(body)) as server:
+        text = FULL.replace("http://127.0.0.1:9000/v1", server.base_url)
+        catalogue = load(catalogue_of(text), {"THE_KEY": " sk-1\n"})
+        request = CompletionRequest(messages=[{"role": "user", "content": "x"}], max_output_tokens=9)
+        await catalogue.provider("main").complete(request)
+        await catalogue.aclose()
+    assert [seen.headers["authorization"] for seen in server.seen] == ["Bearer sk-1"]
+
+
+def documented_catalogues() -> list[str]:
+    document = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")
+    return re.findall(r"```toml\n(.*?)```", document, re.DOTALL)
+
+
+@pytest.mark.parametrize("text", documented_catalogues())
+def test_every_catalogue_of_the_documentation_loads(catalogue_of: Callable[[str], Path], text: str) -> None:
+    names: list[str] = re.findall(r'api_key_env = "(\w+)"', text)
+    catalogue = load(catalogue_of(text), dict.fromkeys(names, "key"))
+    model = catalogue.model(catalogue.default)
+    assert model.is_language_model
+    assert model.context_limit_source != "fallback"
+
+
+def test_the_documentation_has_a_catalogue_for_each_of_the_nine_kinds_of_server() -> None:
+    assert len(documented_catalogues()) == 9

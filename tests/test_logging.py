@@ -1,0 +1,103 @@
+"""What the log promises: one line an event, whatever anyone wrote into it, and no secret."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+import structlog
+
+from app.core.logging import configure_logging, request_fields
+
+FORGERIES = [
+    '\r\n{"event":"forged"}',
+    "\n\n",
+    "\x1b[2J\x1b[1;31mred",
+    "\u2028line\u2029separator",
+    "\x85next line",
+    "\x00nul",
+    "\x7fdelete",
+    "\u202eright to left",
+    "\x9b31mcsi",
+    "\ud800half",
+    "\\n not a break",
+    '}{"a":1}',
+]
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def lines_of(form: Literal["json", "console"], **fields: Any) -> list[str]:
+    out = io.StringIO()
+    configure_logging("DEBUG", form, out)
+    structlog.get_logger().warning("event", **fields)
+    logging.getLogger("some.library").warning("library says %s", fields.get("text", ""))
+    return out.getvalue().split("\n")
+
+
+@pytest.mark.parametrize("text", FORGERIES)
+def test_an_event_is_one_printable_ascii_json_line_whatever_it_says(text: str, restored: None) -> None:
+    first, second, rest = lines_of("json", text=text)
+    assert rest == ""
+    for line in (first, second):
+        assert line.isascii()
+        assert line.isprintable()
+        assert json.loads(line)["level"] == "warning"
+
+
+@pytest.mark.parametrize("text", FORGERIES)
+def test_a_console_line_cannot_be_forged_either(text: str, restored: None) -> None:
+    lines = lines_of("console", text=text)
+    assert len(lines) == 3
+    assert all(line.isascii() and line.isprintable() for line in lines)
+
+
+def test_secrets_are_hidden_in_our_lines_and_in_libraries(restored: None) -> None:
+    secret = "postgresql://user:hunter2@db/x plk_abcdefgh123 Authorization: Bearer tok-999"
+    text = "\n".join(lines_of("json", text=secret))
+    assert "library says" in text
+    assert not any(word in text for word in ("hunter2", "abcdefgh123", "tok-999"))
+
+
+def test_an_error_is_told_by_type_and_place_and_not_by_its_message(restored: None) -> None:
+    out = io.StringIO()
+    configure_logging("DEBUG", "json", out)
+    try:
+        int("the user's own words")
+    except ValueError:
+        structlog.get_logger().error("failed", exc_info=True)
+        logging.getLogger("some.library").exception("failed")
+    assert "own words" not in out.getvalue()
+    for line in out.getvalue().splitlines():
+        event = json.loads(line)
+        assert event["error_type"] == "builtins.ValueError"
+        assert "test_an_error_is_told" in event["trace"][-1]
+
+
+def test_every_line_of_a_request_carries_its_ids(restored: None) -> None:
+    out = io.StringIO()
+    configure_logging("INFO", "json", out)
+    token = request_fields.set({"request_id": "r-1", "session_id": "s-1"})
+    try:
+        structlog.get_logger().info("something")
+    finally:
+        request_fields.reset(token)
+    assert json.loads(out.getvalue()) | {"request_id": "r-1", "session_id": "s-1"} == json.loads(out.getvalue())
+
+
+def test_the_level_is_kept(restored: None) -> None:
+    out = io.StringIO()
+    configure_logging("ERROR", "json", out)
+    structlog.get_logger().warning("quiet")
+    assert out.getvalue() == ""
