@@ -93,9 +93,7 @@ class Database:
 
     def __init__(self, dsn: str, *, pool_size: int, pool_timeout_s: float = 10.0) -> None:
         async def connect() -> Any:
-            return await cast(Any, asyncpg).connect(
-                dsn, timeout=pool_timeout_s, server_settings={"application_name": "plimsoll"}
-            )
+            return await cast(Any, asyncpg).connect(dsn, timeout=pool_timeout_s, server_settings=_SERVER_SETTINGS)
 
         self._engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://",

@@ -65,9 +65,7 @@ async def window_turns(
     `step_failed` says whether a step of the newest settled turn did not succeed; only the newest two can be unresolved
     (it, and the running one). A message without a count in `encoding` has `UNCOUNTED` tokens.
     """
-    rows = await tx.fetch(
-        _WINDOW, session_id=session_id, after_seq=after_seq, last_seq=last_seq, encoding=encoding
-    )
+    rows = await tx.fetch(_WINDOW, session_id=session_id, after_seq=after_seq, last_seq=last_seq, encoding=encoding)
     turns: list[Turn] = []
     for _, group in groupby(rows, key=lambda row: row["turn_id"]):
         of_turn = list(group)

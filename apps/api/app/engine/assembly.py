@@ -159,9 +159,7 @@ def assert_tool_pairing(messages: Sequence[PromptMessage]) -> None:
         raise AssertionError("a tool call without its result would be sent")
 
 
-def _summary_reason(
-    snapshot: Snapshot, policy: ContextPolicy, charged: int, *, by_count: bool
-) -> SummaryReason | None:
+def _summary_reason(snapshot: Snapshot, policy: ContextPolicy, charged: int, *, by_count: bool) -> SummaryReason | None:
     if policy.summarizes and charged >= policy.summary_trigger_ratio * snapshot.budget.input_budget:
         return "threshold"
     return "turn_count" if by_count else None

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
 from app.db.summaries import PromptContext, prompt_context
-from app.db.database import Transaction
 from app.domain.types import Content, Message, SessionId, ToolCall, ToolDefinition, Turn
 from app.engine.budget import Budget, budget_for
 from app.engine.policy import ContextPolicy, resolve_policy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.db.sessions import session_exists
 from app.db.summaries import page_of_summaries
-from app.domain.errors import NothingToSummarize, NotFound, TurnInProgress
+from app.domain.errors import NotFound, NothingToSummarize, TurnInProgress
 from app.domain.types import JsonObject, SessionId, TenantId, TurnStatus
 from app.engine.folding import choose_fold
 from app.engine.window import summary_item

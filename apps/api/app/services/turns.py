@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from app.db import turns as store
-from app.db.audits import blocks_by_sha256, get_audit as read_audit
+from app.db.audits import blocks_by_sha256
+from app.db.audits import get_audit as read_audit
 from app.db.messages import messages_in_runs
 from app.db.sessions import session_exists
 from app.domain.errors import NotFound
@@ -68,5 +69,3 @@ async def get_prompt(
     if sha256 != audit["prompt_sha256"]:
         raise RuntimeError(f"the prompt of turn {turn_id} was rebuilt as {sha256}, sent as {audit['prompt_sha256']}")
     return {"messages": sent, "tools": tools, "prompt_sha256": sha256}
-
-
