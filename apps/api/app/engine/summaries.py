@@ -93,11 +93,11 @@ def source_text(message: Message) -> str:
 
 
 def split_for_summarizer(fold: Fold, room_tokens: int, estimate: Estimate) -> list[tuple[SourceMessage, ...]]:
-    """The folded messages in time order, in chunks of at most `room_tokens`; a longer message goes in parts."""
+    """What may be sent of the folded messages, in time order, in chunks of at most `room_tokens`; a longer message goes in parts."""
     chunks: list[tuple[SourceMessage, ...]] = []
     chunk: list[SourceMessage] = []
     used = 0
-    for message in fold.messages:
+    for message in fold.sources:
         for part in _parts(source_text(message), room_tokens, estimate):
             cost = estimate(part) + _WRAPPING_TOKENS
             if chunk and used + cost > room_tokens:

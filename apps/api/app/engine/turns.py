@@ -66,6 +66,11 @@ def sendable_units(turn: Turn) -> tuple[Unit, ...]:
     assert_never(turn.status)
 
 
+def sendable_messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
+    """The messages of the turns that later prompts may hold, in time order."""
+    return tuple(message for turn in turns for unit in sendable_units(turn) for message in unit.messages)
+
+
 def latest_unresolved(turns: Sequence[Turn]) -> Turn | None:
     """The turn whose newest messages may never leave: only the latest that was not rejected (contract, decision 7)."""
     latest = next((turn for turn in reversed(turns) if turn.status is not TurnStatus.REJECTED), None)
