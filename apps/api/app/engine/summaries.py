@@ -118,7 +118,7 @@ def _parts(text: str, room_tokens: int, estimate: Estimate) -> list[str]:
     limit = max(1, room_tokens - _WRAPPING_TOKENS)
     if not text:
         return []
-    if estimate(text) <= limit:
+    if len(text) == 1 or estimate(text) <= limit:
         return [text]
     middle = len(text) // 2
     return _parts(text[:middle], room_tokens, estimate) + _parts(text[middle:], room_tokens, estimate)
