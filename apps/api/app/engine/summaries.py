@@ -200,7 +200,7 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
     if error is not None:
         raise SummaryRefused("schema")
     body = SummaryBody(
-        str(raw["summary_text"]).strip(),
+        _storable(raw["summary_text"]),
         **{name: tuple(_accept_item(item, known_ids) for item in raw[name]) for name in ITEM_FIELDS},
     )
     if not body.summary_text:
@@ -209,7 +209,7 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
 
 
 def _accept_item(item: JsonObject, known_ids: Mapping[str, tuple[MessageId, ...]]) -> SummaryItem:
-    text = str(item["text"]).strip()
+    text = _storable(item["text"])
     if not text:
         raise SummaryRefused("empty")
     try:
@@ -217,6 +217,11 @@ def _accept_item(item: JsonObject, known_ids: Mapping[str, tuple[MessageId, ...]
     except KeyError as error:
         raise SummaryRefused("unknown_message_id") from error
     return SummaryItem(text, tuple(dict.fromkeys(ids)))
+
+
+def _storable(text: str) -> str:
+    """The text without what JSON can escape into it and no store or wire takes: NUL, and halves of surrogate pairs."""
+    return text.replace("\0", "").encode(errors="replace").decode().strip()
 
 
 def _parse(answer: str | None) -> JsonObject:
