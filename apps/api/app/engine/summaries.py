@@ -93,7 +93,10 @@ def source_text(message: Message) -> str:
 
 
 def split_for_summarizer(fold: Fold, room_tokens: int, estimate: Estimate) -> list[tuple[SourceMessage, ...]]:
-    """What may be sent of the folded messages, in time order, in chunks of at most `room_tokens`; a longer message goes in parts."""
+    """What may be sent of the folded messages, in time order, in chunks of at most `room_tokens`.
+
+    A longer message goes in parts; only a single character that is larger than the room is over it.
+    """
     chunks: list[tuple[SourceMessage, ...]] = []
     chunk: list[SourceMessage] = []
     used = 0
