@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import text
 from uuid_utils.compat import uuid7
 
 from app.db.database import Database
@@ -24,7 +25,6 @@ from app.services.sessions import create_session
 from app.services.take_turn import TurnOutcome, TurnRequest, take_turn
 from app.telemetry import Telemetry
 from app.tokenizers import Tokenizers, encoding_for_model
-from sqlalchemy import text
 from tests.providers.server import Answer, ScriptedServer, Seen
 
 TENANT = TenantId("default")

@@ -21,13 +21,14 @@ from app.domain.errors import (
     TurnInProgress,
     TurnLost,
 )
-from app.domain.types import TurnStatus
+from app.domain.types import SessionId, TurnStatus
 from app.services.claiming import TurnRequest, draft_turn
 from app.services.leases import renew_forever, sweep_forever
 from app.services.turns import get_prompt, get_turn
 from app.tokenizers import Tokenizers
+from bench.wire import Tally, counting_proxy
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, Service, chat, models_toml, service
+from tests.services.service import TENANT, chat, models_toml, service
 
 
 class _Gate:
@@ -88,9 +89,10 @@ async def test_a_key_whose_turn_still_runs_is_in_flight(database_url: str, tmp_p
 async def test_a_refused_and_a_failed_turn_are_told_again_to_a_retry_with_their_key(
     database_url: str, tmp_path: Path
 ) -> None:
-    async with serving(Answer({"error": {"message": "no"}}, status=400)) as server, service(
-        database_url, models_toml(server), folder=tmp_path
-    ) as at:
+    async with (
+        serving(Answer({"error": {"message": "no"}}, status=400)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
         session = await at.session()
         for content, key in (("word " * 5000, "big"), ("Hi", "failed")):
             with pytest.raises(PlimsollError) as first:
@@ -120,9 +122,10 @@ async def test_a_provider_that_refuses_leaves_the_users_message_and_a_failed_tur
 
 
 async def test_a_dead_workers_turn_ends_as_lost_and_the_session_goes_on(database_url: str, tmp_path: Path) -> None:
-    async with serving(chat("Alive.")) as server, service(
-        database_url, models_toml(server), folder=tmp_path, lease_s=0.2
-    ) as at:
+    async with (
+        serving(chat("Alive.")) as server,
+        service(database_url, models_toml(server), folder=tmp_path, lease_s=0.2) as at,
+    ):
         session = await at.session()
         request = TurnRequest(content="Never answered", request_sha256="x")
         draft = await draft_turn(at.rt, request, "dead")
@@ -160,9 +163,7 @@ async def test_a_worker_that_lost_its_lease_can_not_write(database_url: str, tmp
     """The model takes longer than the lease and nobody renews it; meanwhile another post takes the session over."""
     gate = _Gate()
     gate.delay_s = 0.6
-    async with serving(gate) as server, service(
-        database_url, models_toml(server), folder=tmp_path, lease_s=0.2
-    ) as at:
+    async with serving(gate) as server, service(database_url, models_toml(server), folder=tmp_path, lease_s=0.2) as at:
         session = await at.session()
         zombie = asyncio.create_task(at.turn(session.id, "Slow"))
         await server.arrived.wait()
@@ -180,9 +181,7 @@ async def test_a_worker_that_lost_its_lease_can_not_write(database_url: str, tmp
 async def test_a_renewed_lease_outlives_a_slow_model(database_url: str, tmp_path: Path) -> None:
     gate = _Gate()
     gate.delay_s = 0.8
-    async with serving(gate) as server, service(
-        database_url, models_toml(server), folder=tmp_path, lease_s=0.3
-    ) as at:
+    async with serving(gate) as server, service(database_url, models_toml(server), folder=tmp_path, lease_s=0.3) as at:
         keepers = [asyncio.create_task(work(at.rt)) for work in (renew_forever, sweep_forever)]
         try:
             session = await at.session()
@@ -235,9 +234,10 @@ async def test_a_tokenizer_that_fails_is_replaced_by_the_heuristic_and_the_audit
             failures.append(text)
             raise RuntimeError("out of order")
 
-    async with serving(chat("Fine.")) as server, service(
-        database_url, models_toml(server), folder=tmp_path, tokenizers=Tokenizers(lambda _: Broken())
-    ) as at:
+    async with (
+        serving(chat("Fine.")) as server,
+        service(database_url, models_toml(server), folder=tmp_path, tokenizers=Tokenizers(lambda _: Broken())) as at,
+    ):
         session = await at.session()
         outcome = await at.turn(session.id, "x" * 101)
         assert failures, "the fault never fired"
@@ -254,54 +254,33 @@ async def test_what_can_not_be_run_stores_nothing(database_url: str) -> None:
         with pytest.raises(InvalidRequest):
             await at.turn(session.id, "Hi", model_alias="nobody")
         with pytest.raises(NotFound):
-            await at.turn(type(session.id)(at.rt.new_id()), "Hi")
+            await at.turn(SessionId(at.rt.new_id()), "Hi")
         assert await at.rows("SELECT 1 FROM turns") == []
         row = (await at.rows("SELECT last_turn_seq FROM sessions"))[0]
         assert row["last_turn_seq"] == 0
 
 
 async def test_a_provider_that_is_down_is_asked_three_times_at_most(database_url: str, tmp_path: Path) -> None:
-    async with serving(Answer(status=503, headers={"retry-after": "0"})) as server, service(
-        database_url, models_toml(server), folder=tmp_path
-    ) as at:
+    async with (
+        serving(Answer(status=503, headers={"retry-after": "0"})) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
         session = await at.session()
         with pytest.raises(ProviderError):
             await at.turn(session.id, "Hi")
         assert server.hits == 3
 
 
-async def test_a_plain_turn_is_four_statements_in_two_transactions(
-    database_url: str, tmp_path: Path, service_statements: Any
-) -> None:
-    async with serving(chat("Fine.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+async def test_a_plain_turn_is_four_statements_in_two_transactions(database_url: str, tmp_path: Path) -> None:
+    """Counted on the wire, where nothing can hide. BEGIN and COMMIT are counted apart."""
+    tally = Tally()
+    async with (
+        counting_proxy(database_url, tally) as counted_url,
+        serving(chat("Fine.")) as server,
+        service(counted_url, models_toml(server), folder=tmp_path) as at,
+    ):
         session = await at.session()
         await at.turn(session.id, "Warm up")
-        with service_statements() as seen:
-            await at.turn(session.id, "Counted")
-        assert len(seen) == 4, seen
-
-
-@pytest.fixture
-def service_statements(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Counts what goes through `Transaction`, where every statement of ours does."""
-    from contextlib import contextmanager
-
-    from app.db.sql import Statement
-
-    @contextmanager
-    def recording() -> Any:
-        seen: list[str] = []
-        original = Statement.arguments
-
-        def arguments(self: Statement, parameters: Any) -> Any:
-            seen.append(self.text.strip().splitlines()[0])
-            return original(self, parameters)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Statement, "arguments", arguments)
-            yield seen
-
-    return recording
-
-
-def _unused(_: Service) -> None: ...
+        tally.clear()
+        await at.turn(session.id, "Counted")
+        assert (len(tally.statements), tally.transactions) == (4, 2), tally
