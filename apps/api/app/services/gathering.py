@@ -45,6 +45,8 @@ class Gathered:
     model: Model
     context: PromptContext
     turns: tuple[Turn, ...]
+    fell_back: bool = False
+    """Whether a message had to be counted by the heuristic because the tokenizer failed."""
 
     @property
     def encoding(self) -> str:
@@ -90,9 +92,9 @@ async def with_all_counts(rt: Runtime, gathered: Gathered) -> Gathered:
     if not missing:
         return gathered
     counted: dict[int, int] = {}
-    encoding = gathered.encoding
+    fell_back = False
     for message in missing:
-        tokens, used = await count_message(
+        counted[message.seq], used = await count_message(
             rt,
             gathered.encoding,
             message.content,
@@ -100,17 +102,16 @@ async def with_all_counts(rt: Runtime, gathered: Gathered) -> Gathered:
             tool_call_id=message.tool_call_id,
             reasoning=message.reasoning,
         )
-        counted[message.seq] = tokens
-        encoding = used if used != gathered.encoding else encoding
-    if encoding == gathered.encoding:
+        fell_back = fell_back or used != gathered.encoding
+    if not fell_back:
         async with rt.database.autocommit() as tx:
             pairs = [(message.id, counted[message.seq]) for message in missing]
-            await save_token_counts(tx, gathered.session.id, encoding, pairs)
+            await save_token_counts(tx, gathered.session.id, gathered.encoding, pairs)
     turns = tuple(
         replace(turn, messages=tuple(_counted(message, counted) for message in turn.messages))
         for turn in gathered.turns
     )
-    return replace(gathered, turns=turns)
+    return replace(gathered, turns=turns, fell_back=fell_back)
 
 
 def _counted(message: Message, counted: dict[int, int]) -> Message:

@@ -49,7 +49,7 @@ _ANSWER_TOKENS_PER_CAP = 2
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What came of trying. `summary` is None when nothing could be stored; `failure` says why no model's answer is used.
+    """What came of trying. `summary` is None when nothing could be stored; `failure` says why no answer is used.
 
     `usage` sums over the chunks that were asked for; None when the model was not asked or reported none.
     """

@@ -240,7 +240,7 @@ class _Run:
             snapshot.budget,
             decided.prompt,
             decided.accounts,
-            estimator=self.estimate.encoding,
+            estimator="heuristic" if self.gathered.fell_back else self.estimate.encoding,
             calibration_ratio=snapshot.calibration_ratio,
             assembled=assembled,
             usage=completion.usage if completion else None,
