@@ -15,8 +15,11 @@ RUN python -m venv /opt/plimsoll \
 COPY pyproject.toml README.md ./
 COPY apps apps
 COPY migrations migrations
-# hatchling builds the wheel and stays in this stage.
-RUN python -m pip install "hatchling>=1.27,<2" \
+# hatchling and what it needs, from the developers' lock; they build the wheel and stay in this stage.
+COPY requirements-dev.lock ./
+RUN awk '/^[a-z]/ {wanted = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/} wanted' requirements-dev.lock \
+        > build.lock \
+    && python -m pip install --require-hashes --only-binary :all: -r build.lock \
     && python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheel . \
     && /opt/plimsoll/bin/python -m pip install --no-deps --no-index /wheel/*.whl \
     && rm -rf /opt/plimsoll/lib/python3.13/site-packages/pip /opt/plimsoll/lib/python3.13/site-packages/pip-*.dist-info
