@@ -167,5 +167,5 @@ def _methods_here(request: Request) -> set[str]:
     methods: set[str] = set()
     for route in application.routes:
         if isinstance(route, APIRoute) and route.matches(request.scope)[0] is not Match.NONE:
-            methods |= route.methods
+            methods |= route.methods or set()
     return methods

@@ -1,7 +1,7 @@
 """A FastAPI route that FastAPI describes and we bind.
 
-The signature of a handler gives the OpenAPI document as usual; at run time its arguments come straight from the request:
-who asks, path, query, headers, and a strictly parsed body. It answers the same with a third of the CPU
+The signature of a handler gives the OpenAPI document as usual; at run time its arguments come straight from the
+request: who asks, path, query, headers, and a strictly parsed body. It answers the same with a third of the CPU
 (docs/performance.md), which counts on a path that costs about a millisecond.
 """
 

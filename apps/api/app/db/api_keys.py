@@ -68,10 +68,11 @@ _FOUND = (
     .where(api_keys.c.secret_sha256 == sa.bindparam("secret_sha256"), api_keys.c.revoked_at.is_(None))
     .subquery()
 )
+_ONE_ROW = sa.select(sa.select(_ANY).scalar_subquery().label("any_key")).subquery()
 _LOOK_UP = compile_sql(
-    sa.select(
-        sa.select(_ANY).scalar_subquery().label("any_key"), _FOUND.c.tenant_id, _FOUND.c.secret_sha256
-    ).select_from(sa.select(sa.literal_column("1")).subquery().outerjoin(_FOUND, sa.true()))
+    sa.select(_ONE_ROW.c.any_key, _FOUND.c.tenant_id, _FOUND.c.secret_sha256).select_from(
+        _ONE_ROW.outerjoin(_FOUND, sa.true())
+    )
 )
 _EXISTS = compile_sql(sa.select(_ANY))
 

@@ -17,7 +17,6 @@ _OWN_SESSION = sa.select(sessions.c.id).where(
 )
 _PIN_COLUMNS = (pins.c.name, pins.c.content, pins.c.relevance, pins.c.source)
 
-_SESSION_EXISTS = compile_sql(sa.select(_OWN_SESSION.exists()))
 # The row is made from the session's own row, so a session of another tenant yields none.
 _PUT_SOURCE = sa.select(
     sessions.c.id,
@@ -47,11 +46,6 @@ _LIST = compile_sql(
     .limit(sa.bindparam("limit", type_=sa.BigInteger))
 )
 _DELETE = compile_sql(sa.delete(pins).where(_OURS, pins.c.name == _NAME))
-
-
-async def session_exists(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
-    """Whether the tenant has this session."""
-    return bool(await tx.fetchval(_SESSION_EXISTS, tenant_id=tenant_id, session_id=session_id))
 
 
 async def put_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin | None:

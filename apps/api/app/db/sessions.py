@@ -49,7 +49,7 @@ _UPDATE = compile_sql(
 )
 _DELETE = compile_sql(sa.delete(sessions).where(_OURS))
 
-_EXISTS = compile_sql(sa.select(sa.literal(1)).where(_OURS))
+_EXISTS = compile_sql(sa.select(sessions.c.id).where(_OURS))
 _PROMPT_VIEW = compile_sql(
     sa.select(
         *_COLUMNS,

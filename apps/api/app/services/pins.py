@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.db import pins as store
 from app.db.database import Transaction
+from app.db.sessions import session_exists
 from app.domain.errors import NotFound
 from app.domain.types import Pin, SessionId, TenantId
 from app.services.paging import Page, after_name, page_of
@@ -36,7 +37,7 @@ async def list_pins(
     after = after_name(scope, cursor) or ""
     async with rt.database.autocommit() as tx:
         rows = await store.list_pins(tx, tenant_id, session_id, after=after, limit=limit + 1)
-        if not rows and not await store.session_exists(tx, tenant_id, session_id):
+        if not rows and not await session_exists(tx, tenant_id, session_id):
             raise NotFound("session")
     return page_of(scope, rows, limit, lambda pin: pin, lambda pin: pin.name)
 
@@ -49,4 +50,4 @@ async def delete_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, na
 
 
 async def _what_is_missing(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> NotFound:
-    return NotFound("pin" if await store.session_exists(tx, tenant_id, session_id) else "session")
+    return NotFound("pin" if await session_exists(tx, tenant_id, session_id) else "session")

@@ -1,0 +1,150 @@
+"""Brings a database to this version's schema, and says how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+import app
+from app.db.database import Transaction
+from app.db.sql import Statement
+
+CONNECT_TIMEOUT_S = 10.0
+TABLE_WAIT_S = 5.0
+"""A statement that queues for a busy table makes all later queries of that table queue behind it: better to give up."""
+ADVISORY_LOCK = 7046029254386353131
+"""The number all migrations of Plimsoll in one database agree on."""
+
+
+class SchemaState(StrEnum):
+    """How the database's schema stands to this version's. Only `current` can be served."""
+
+    CURRENT = "current"
+    BEHIND = "behind"
+    AHEAD = "ahead"
+    EMPTY = "empty"
+
+
+class MigrationFailed(Exception):
+    """The database was left as it was; the sentence says why, and holds no connection string."""
+
+
+async def upgrade(dsn: str, revision: str = "head", *, table_wait_s: float = TABLE_WAIT_S) -> None:
+    """Migrates up to the revision, all or nothing.
+
+    Safe when several start at once: one works, the others wait and then find nothing to do. Raises `MigrationFailed`
+    when the server refuses a statement or a table stays locked for `table_wait_s`, and what the driver raises when the
+    server can not be reached.
+    """
+    await _run(dsn, command.upgrade, revision, table_wait_s)
+
+
+async def downgrade(dsn: str, revision: str, *, table_wait_s: float = TABLE_WAIT_S) -> None:
+    """Migrates down to the revision (`base` for none), all or nothing. Raises as `upgrade`."""
+    await _run(dsn, command.downgrade, revision, table_wait_s)
+
+
+async def schema_state(transaction: Transaction) -> SchemaState:
+    """How far the database is. An unknown version is one of a later release: `ahead`."""
+    if await transaction.fetchval(_HAS_VERSION_TABLE) is None:
+        return SchemaState.EMPTY
+    version = await transaction.fetchval(_VERSION)
+    if version is None:
+        return SchemaState.EMPTY
+    known = _revisions()
+    if version == known[0]:
+        return SchemaState.CURRENT
+    return SchemaState.BEHIND if version in known else SchemaState.AHEAD
+
+
+@asynccontextmanager
+async def migration_engine(dsn: str) -> AsyncGenerator[AsyncEngine]:
+    """An engine for one connection. Its statements have no names, which a pooler before the server can not keep."""
+
+    async def connect(*_: object, **__: object) -> Any:
+        return await cast(Any, asyncpg).connect(
+            dsn,
+            timeout=CONNECT_TIMEOUT_S,
+            statement_cache_size=0,
+            server_settings={"application_name": "plimsoll migrate"},
+        )
+
+    engine = create_async_engine(
+        "postgresql+asyncpg://",
+        poolclass=NullPool,
+        connect_args={
+            "async_creator_fn": connect,
+            "prepared_statement_cache_size": 0,
+            "prepared_statement_name_func": lambda: "",
+        },
+    )
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+_HAS_VERSION_TABLE = Statement("SELECT to_regclass('alembic_version')::text", ())
+_VERSION = Statement("SELECT version_num FROM alembic_version", ())
+
+
+_Command: TypeAlias = Callable[[Config, str], None]
+_ONE_IN_THIS_PROCESS = threading.Lock()  # Alembic's `context` and `op` belong to the whole process
+
+
+async def _run(dsn: str, what: _Command, revision: str, table_wait_s: float) -> None:
+    await asyncio.to_thread(_run_alone, dsn, what, revision, table_wait_s)
+
+
+def _run_alone(dsn: str, what: _Command, revision: str, table_wait_s: float) -> None:
+    with _ONE_IN_THIS_PROCESS:
+        asyncio.run(_run_in_one_transaction(dsn, what, revision, table_wait_s))
+
+
+async def _run_in_one_transaction(dsn: str, what: _Command, revision: str, table_wait_s: float) -> None:
+    def work(connection: Connection) -> None:
+        config = _config()
+        config.attributes.update(connection=connection, table_wait_s=table_wait_s)
+        what(config, revision)
+
+    async with migration_engine(dsn) as engine:
+        try:
+            async with engine.begin() as connection:
+                await connection.run_sync(work)
+        except DBAPIError as error:
+            reason = str(cast(Any, error.orig).__cause__ or error.orig)
+            raise MigrationFailed(f"The migration was rolled back: {reason}") from error
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_folder()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _folder() -> Path:
+    package = Path(app.__file__).parent
+    in_the_wheel = package / "_migrations"
+    return in_the_wheel if in_the_wheel.exists() else package.parents[2] / "migrations"
+
+
+@functools.cache
+def _revisions() -> tuple[str, ...]:
+    """All revisions of this version, the newest first."""
+    return tuple(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())

@@ -1,0 +1,97 @@
+"""The OpenAPI document, and every operation of it under generated requests.
+
+`PLIMSOLL_SCHEMATHESIS_EXAMPLES` sets how many examples an operation gets (60 here; the torture run takes more).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from hypothesis.strategies import booleans
+from schemathesis.checks import not_a_server_error
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.api.conftest import new_session
+
+EXAMPLES = int(os.environ.get("PLIMSOLL_SCHEMATHESIS_EXAMPLES", "60"))
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+STEP_ONE = {
+    "/v1/sessions": {"get", "post"},
+    "/v1/sessions/{session_id}": {"get", "patch", "delete"},
+    "/v1/sessions/{session_id}/turns": {"get", "post"},
+    "/v1/sessions/{session_id}/turns/{turn_id}": {"get"},
+    "/v1/sessions/{session_id}/turns/{turn_id}/audit": {"get"},
+    "/v1/sessions/{session_id}/turns/{turn_id}/prompt": {"get"},
+    "/v1/sessions/{session_id}/context": {"get"},
+    "/v1/sessions/{session_id}/summaries": {"get", "post"},
+    "/v1/sessions/{session_id}/pins": {"get"},
+    "/v1/sessions/{session_id}/pins/{name}": {"get", "put", "delete"},
+    "/v1/models": {"get"},
+    "/healthz": {"get"},
+    "/readyz": {"get"},
+    "/metrics": {"get"},
+}
+
+
+def test_the_document_has_the_routes_of_this_version_and_their_problems(client: httpx.Client) -> None:
+    document = client.get("/openapi.json").json()
+    assert {path: set(operations) for path, operations in document["paths"].items()} == STEP_ONE
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            if path.startswith("/v1/"):
+                assert {"401", "503"} <= set(operation["responses"])
+                assert operation["security"] == [{}, {"key": []}]
+            assert operation["description"]
+
+
+def test_no_generated_request_is_answered_by_a_5xx_or_against_the_document(client: httpx.Client) -> None:
+    schema: Any = schemathesis.openapi.from_url(f"{client.base_url}/openapi.json")
+    session_id = new_session(client)
+    turn_id = client.post(f"/v1/sessions/{session_id}/turns", json={"content": "Hello"}).json()["turn"]["id"]
+    client.put(f"/v1/sessions/{session_id}/pins/p", json={"content": "x"})
+    known = {"session_id": session_id, "turn_id": turn_id}
+    answers: Counter[tuple[str, int]] = Counter()
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        for mode in GenerationMode:
+            _probe(client, operation.as_strategy(generation_mode=mode), known, answers)
+    statuses = {status for _, status in answers}
+    assert {200, 201, 204, 404, 422} <= statuses
+    assert answers["POST /v1/sessions/{session_id}/turns", 201] > 0
+    assert client.get("/healthz").status_code == 200
+
+
+def _probe(client: httpx.Client, cases: Any, known: dict[str, str], answers: Counter[tuple[str, int]]) -> None:
+    """Calls one operation with generated requests; every other one is aimed at things that exist."""
+
+    @settings(
+        max_examples=EXAMPLES // 2,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases, aimed=booleans())
+    def probe(case: Any, aimed: bool) -> None:
+        if aimed:
+            path = case.path_parameters or {}
+            aim = known if case.method != "DELETE" else {"session_id": new_session(client)}
+            case.path_parameters = {**path, **{name: aim[name] for name in aim.keys() & path.keys()}}
+        answer = case.call_and_validate(checks=CHECKS)
+        answers[f"{case.method} {case.operation.path}", answer.status_code] += 1
+
+    with suppress(Unsatisfiable):  # an operation that takes nothing has nothing to get wrong
+        probe()

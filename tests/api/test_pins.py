@@ -1,0 +1,53 @@
+"""`/v1/sessions/{sid}/pins` over a real socket."""
+
+from __future__ import annotations
+
+import httpx
+
+from tests.api.conftest import assert_problem, new_session
+
+
+def test_a_pin_is_put_read_replaced_and_taken_away(client: httpx.Client) -> None:
+    path = f"/v1/sessions/{new_session(client)}/pins/spec"
+    pin = {"name": "spec", "content": "v1", "relevance": 0.5, "source": "docs/spec.md"}
+    assert client.put(path, json={name: pin[name] for name in ("content", "relevance", "source")}).json() == pin
+    assert client.get(path).json() == pin
+    replaced = {"name": "spec", "content": "v2", "relevance": None, "source": None}
+    assert client.put(path, json={"content": "v2"}).json() == replaced
+    assert client.get(path).json() == replaced
+    assert client.delete(path).status_code == 204
+    assert_problem(client.get(path), 404, "pin_not_found")
+    assert_problem(client.delete(path), 404, "pin_not_found")
+
+
+def test_a_pins_name_may_be_a_path_or_any_printable_text(client: httpx.Client) -> None:
+    path = f"/v1/sessions/{new_session(client)}/pins"
+    for name in ("src/app/main.py", "a b", "naïve ☃", "100%", "?", "x" * 255, "..."):
+        url = httpx.URL(client.base_url).copy_with(
+            raw_path=(f"{path}/" + "".join(f"%{byte:02X}" for byte in name.encode())).encode()
+        )
+        assert client.put(url, json={"content": name}).json()["name"] == name
+        assert client.get(url).json()["content"] == name
+    assert len(client.get(path).json()["items"]) == 7
+
+
+def test_the_list_pages_by_name_without_gap_or_repeat(client: httpx.Client) -> None:
+    path = f"/v1/sessions/{new_session(client)}/pins"
+    for number in range(7):
+        client.put(f"{path}/pin-{number}", json={"content": "x"})
+    seen: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = client.get(path, params={"limit": 3} | ({"cursor": cursor} if cursor else {})).json()
+        seen += [pin["name"] for pin in page["items"]]
+        cursor = page["next_cursor"]
+    assert seen == [f"pin-{number}" for number in range(7)]
+
+
+def test_a_pin_stands_in_the_next_prompt(client: httpx.Client) -> None:
+    session = f"/v1/sessions/{new_session(client)}"
+    client.put(f"{session}/pins/rule", json={"content": "Answer in rhymes."})
+    answer = client.post(f"{session}/turns", json={"content": "Hello"}).json()
+    assert answer["context"]["regions"]["pins"] > 0
+    prompt = client.get(f"{session}/turns/{answer['turn']['id']}/prompt").json()
+    assert "Answer in rhymes." in str(prompt["messages"])

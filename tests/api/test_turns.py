@@ -1,0 +1,124 @@
+"""`/v1/sessions/{sid}/turns` over a real socket, against the built-in offline model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.api.conftest import assert_problem, new_session, serving, settings_for
+
+REGIONS = {"system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"}
+
+
+def test_a_turn_answers_with_itself_and_how_its_context_came_about(client: httpx.Client) -> None:
+    session_id = new_session(client, room_goal="Ship it.")
+    answer = client.post(f"/v1/sessions/{session_id}/turns", json={"content": "Hello"})
+    assert answer.status_code == 201
+    turn, context = answer.json()["turn"], answer.json()["context"]
+    assert (turn["seq"], turn["status"], turn["user_input"]) == (1, "completed", "Hello")
+    assert turn["assistant_output"]
+    assert set(context["regions"]) == REGIONS
+    assert sum(context["regions"].values()) == context["estimated_wire_tokens"]
+    assert client.get(f"/v1/sessions/{session_id}/turns/{turn['id']}").json() == turn
+    assert client.get(f"/v1/sessions/{session_id}/turns").json() == {"items": [turn], "next_cursor": None}
+
+
+def test_the_prompt_of_a_turn_hashes_to_what_its_audit_says(client: httpx.Client) -> None:
+    session_id = new_session(client, instructions="Be brief.")
+    turn_id = client.post(f"/v1/sessions/{session_id}/turns", json={"content": "Hello"}).json()["turn"]["id"]
+    path = f"/v1/sessions/{session_id}/turns/{turn_id}"
+    prompt, audit = client.get(f"{path}/prompt").json(), client.get(f"{path}/audit").json()
+    sent = {"messages": prompt["messages"], "tools": prompt["tools"]}
+    text = json.dumps(sent, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert hashlib.sha256(text.encode()).hexdigest() == prompt["prompt_sha256"] == audit["prompt_sha256"]
+    assert_problem(client.get(f"{path}/audit?round=9"), 404, "audit_not_found")
+    assert_problem(client.get(f"{path}/prompt?round=9"), 404, "prompt_not_found")
+
+
+def test_the_list_of_turns_pages_in_time_order(client: httpx.Client) -> None:
+    session_id = new_session(client)
+    for number in range(5):
+        client.post(f"/v1/sessions/{session_id}/turns", json={"content": f"number {number}"})
+    seen: list[int] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        query = f"?limit=2&cursor={cursor}" if cursor else "?limit=2"
+        page = client.get(f"/v1/sessions/{session_id}/turns{query}").json()
+        seen += [turn["seq"] for turn in page["items"]]
+        cursor = page["next_cursor"]
+    assert seen == [1, 2, 3, 4, 5]
+
+
+def test_a_repeated_idempotency_key_is_one_turn_and_another_body_is_refused(client: httpx.Client) -> None:
+    path = f"/v1/sessions/{new_session(client)}/turns"
+    headers = {"idempotency-key": "key-1"}
+    first = client.post(path, json={"content": "a", "stream": False}, headers=headers)
+    again = client.post(path, content=b'{  "content":"a"}', headers=headers | {"content-type": "application/json"})
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.json() == first.json()
+    other = client.post(path, json={"content": "b"}, headers=headers)
+    assert_problem(other, 422, "idempotency_key_reused")
+    assert len(client.get(path).json()["items"]) == 1
+
+
+def test_a_recorded_reply_is_the_offline_models_answer(client: httpx.Client) -> None:
+    path = f"/v1/sessions/{new_session(client)}/turns"
+    body = {"content": "What was it?", "recorded_reply": {"content": "It was blue."}}
+    assert client.post(path, json=body).json()["turn"]["assistant_output"] == "It was blue."
+
+
+def test_parts_are_taken_as_they_came(client: httpx.Client) -> None:
+    session_id = new_session(client)
+    parts = [
+        {"type": "text", "text": "Look:"},
+        {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": "low"}},
+    ]
+    turn = client.post(f"/v1/sessions/{session_id}/turns", json={"content": parts}).json()["turn"]
+    prompt = client.get(f"/v1/sessions/{session_id}/turns/{turn['id']}/prompt").json()
+    assert prompt["messages"][-1]["content"] == parts
+
+
+def test_a_turn_that_cannot_fit_is_a_422_with_figures_and_is_stored_as_rejected(client: httpx.Client) -> None:
+    path = f"/v1/sessions/{new_session(client)}/turns"
+    problem = assert_problem(client.post(path, json={"content": "word " * 20_000}), 422, "context_budget_exceeded")
+    assert problem["budget"]["over_by"] == problem["budget"]["estimated"] - problem["budget"]["input_budget"]
+    assert set(problem["regions"]) == REGIONS
+    assert problem["largest_items"]
+    assert problem["recovery"]
+    turn = client.get(path).json()["items"][0]
+    assert turn["status"] == "rejected"
+    assert turn["error"] == problem
+    assert client.get(f"{path}/{turn['id']}/audit").json()["overflow_rejected"] is True
+    assert_problem(client.get(f"{path}/{turn['id']}/prompt"), 404, "prompt_not_found")
+    metrics = client.get("/metrics").text
+    assert re.search(r"^context_overflow_reject_count_total 1\.0$", metrics, re.MULTILINE)
+
+
+def test_only_an_offline_model_takes_a_recorded_reply(database_url: str, tmp_path: Path) -> None:
+    catalogue = tmp_path / "models.toml"
+    catalogue.write_text(
+        'default = "off"\n[models.off]\nprovider = "offline"\n'
+        '[models.real]\nprovider = "openai"\nmodel = "gpt-5-mini"\nbase_url = "http://127.0.0.1:1/v1"\n'
+        '[instructions.modes]\nresearch = "Dig."\n'
+    )
+    settings = settings_for(database_url, models_file=catalogue)
+    with serving(settings) as url, httpx.Client(base_url=url, trust_env=False) as client:
+        body = {"content": "a", "recorded_reply": {"content": "b"}}
+        path = f"/v1/sessions/{new_session(client, model_alias='real')}/turns"
+        problem = assert_problem(client.post(path, json=body), 422, "invalid_request")
+        assert problem["errors"][0]["where"] == "body.recorded_reply"
+        assert client.post(path, json=body | {"model_alias": "off"}).status_code == 201
+        assert_problem(client.post("/v1/sessions", json={"mode": "nonsense"}), 422, "invalid_request")
+        assert client.post("/v1/sessions", json={"mode": "research", "agent_role": "any"}).status_code == 201
+        aliases = [model["alias"] for model in client.get("/v1/models").json()["items"]]
+        assert aliases == ["off", "real"]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"])
+def test_operators_addresses_answer(client: httpx.Client, path: str) -> None:
+    assert client.get(path).status_code == 200

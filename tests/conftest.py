@@ -1,0 +1,74 @@
+"""One Postgres for the whole run, one migrated template, and a fresh database for each test that asks for one.
+
+The server is an embedded one in pytest's temporary folder, shared by all xdist workers, or, where
+`PLIMSOLL_TEST_DATABASE_URL` names one, an external server (14 or later) whose user may create databases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from app.db import embedded
+from app.db.migrate import upgrade
+from migrations.drift import with_database
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Generator[str]:
+    """The connection string of a server on which databases may be made."""
+    external = os.environ.get("PLIMSOLL_TEST_DATABASE_URL")
+    if external:
+        yield external
+        return
+    own = tmp_path_factory.getbasetemp()
+    server = embedded.start(Path(own if worker_id == "master" else own.parent) / "server")
+    yield server.dsn
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def template_database(postgres_server: str) -> Generator[str]:
+    """The name of a database that was migrated and is never connected to again."""
+    name = f"plimsoll_template_{uuid4().hex[:12]}"
+    asyncio.run(_execute(postgres_server, f"CREATE DATABASE {name}"))
+    asyncio.run(upgrade(with_database(postgres_server, name)))
+    yield name
+    asyncio.run(_execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest_asyncio.fixture
+async def database_url(postgres_server: str, template_database: str) -> AsyncGenerator[str]:
+    """A migrated, empty database of the test's own."""
+    async for url in _database(postgres_server, f"TEMPLATE {template_database}"):
+        yield url
+
+
+@pytest_asyncio.fixture
+async def empty_database_url(postgres_server: str) -> AsyncGenerator[str]:
+    """A database of the test's own, without any table."""
+    async for url in _database(postgres_server, "TEMPLATE template0"):
+        yield url
+
+
+async def _database(server: str, template: str) -> AsyncGenerator[str]:
+    name = f"plimsoll_test_{uuid4().hex[:12]}"
+    await _execute(server, f"CREATE DATABASE {name} {template}")
+    yield with_database(server, name)
+    await _execute(server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    connection = await cast(Any, asyncpg).connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()

@@ -1,0 +1,160 @@
+"""The migrations: the schema they make, going up and down, several at once, and what `/readyz` is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any, cast
+
+import asyncpg
+import pytest
+
+from app.db.database import Database
+from app.db.migrate import ADVISORY_LOCK, MigrationFailed, SchemaState, downgrade, schema_state, upgrade
+from migrations.drift import differences, with_database
+
+TABLES = {
+    "sessions",
+    "turns",
+    "turn_steps",
+    "messages",
+    "session_summaries",
+    "prompt_blocks",
+    "turn_context_audit",
+}
+
+
+async def execute(dsn: str, *statements: str) -> list[Any]:
+    """Runs the statements; the rows of the last one."""
+    connection = await cast(Any, asyncpg).connect(dsn)
+    try:
+        for statement in statements[:-1]:
+            await connection.execute(statement)
+        return await connection.fetch(statements[-1])
+    finally:
+        await connection.close()
+
+
+async def tables(dsn: str) -> set[str]:
+    return {row[0] for row in await execute(dsn, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
+
+
+async def state(dsn: str) -> SchemaState:
+    database = Database(dsn, pool_size=1)
+    try:
+        async with database.autocommit() as transaction:
+            return await schema_state(transaction)
+    finally:
+        await database.aclose()
+
+
+async def test_they_make_the_contracts_tables_exactly_as_tables_py_says(postgres_server: str) -> None:
+    assert await differences(postgres_server) == []
+
+
+async def test_a_difference_is_seen(postgres_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check above could not fail otherwise than by seeing what it is meant to see."""
+    from migrations import drift  # noqa: PLC0415
+
+    changed = drift.CATALOGUE.replace("pg_get_constraintdef(oid)", "pg_get_constraintdef(oid) || random()")
+    monkeypatch.setattr(drift, "CATALOGUE", changed)
+    assert any("only in tables.py" in line for line in await differences(postgres_server))
+
+
+async def test_up_down_up(empty_database_url: str) -> None:
+    await upgrade(empty_database_url)
+    assert await tables(empty_database_url) >= TABLES
+    await downgrade(empty_database_url, "base")
+    assert await tables(empty_database_url) == {"alembic_version"}
+    await upgrade(empty_database_url)
+    assert await tables(empty_database_url) >= TABLES
+
+
+async def test_several_processes_at_once_all_succeed(empty_database_url: str) -> None:
+    program = "import asyncio, sys; from app.db.migrate import upgrade; asyncio.run(upgrade(sys.argv[1]))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    started = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", program, empty_database_url, env=environment)
+        for _ in range(3)
+    ]
+    assert [await process.wait() for process in started] == [0, 0, 0]
+    assert await state(empty_database_url) is SchemaState.CURRENT
+
+
+async def test_several_at_once_in_one_process_all_succeed(empty_database_url: str) -> None:
+    await asyncio.gather(*(upgrade(empty_database_url) for _ in range(3)))
+    assert await state(empty_database_url) is SchemaState.CURRENT
+
+
+async def test_one_waits_for_another_longer_than_for_a_table(empty_database_url: str) -> None:
+    connection = await cast(Any, asyncpg).connect(empty_database_url)
+    try:
+        async with connection.transaction():
+            await connection.execute(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
+            waiting = asyncio.create_task(upgrade(empty_database_url))
+            for _ in range(1000):
+                if await connection.fetchval(
+                    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database ="
+                    " (SELECT oid FROM pg_database WHERE datname = current_database())"
+                ):
+                    break
+                await asyncio.sleep(0.01)
+            else:
+                pytest.fail("it does not wait for the lock")
+            assert not waiting.done()
+        await waiting
+    finally:
+        await connection.close()
+    assert await state(empty_database_url) is SchemaState.CURRENT
+
+
+async def test_a_table_that_stays_locked_is_given_up_and_nothing_is_changed(
+    database_url: str,
+) -> None:
+    connection = await cast(Any, asyncpg).connect(database_url)
+    try:
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE sessions IN ACCESS SHARE MODE")
+            with pytest.raises(MigrationFailed, match="lock timeout"):
+                await downgrade(database_url, "base", table_wait_s=0.05)
+    finally:
+        await connection.close()
+    assert await tables(database_url) >= TABLES
+
+
+async def test_the_state_of_a_schema(empty_database_url: str) -> None:
+    assert await state(empty_database_url) is SchemaState.EMPTY
+    await upgrade(empty_database_url)
+    assert await state(empty_database_url) is SchemaState.CURRENT
+    await execute(empty_database_url, "UPDATE alembic_version SET version_num = 'of a later release'", "SELECT 1")
+    assert await state(empty_database_url) is SchemaState.AHEAD
+    await execute(empty_database_url, "DELETE FROM alembic_version", "SELECT 1")
+    assert await state(empty_database_url) is SchemaState.EMPTY
+
+
+async def test_a_failure_names_no_connection_string(empty_database_url: str) -> None:
+    await execute(empty_database_url, "CREATE TABLE turns (id int)", "SELECT 1")
+    with pytest.raises(MigrationFailed) as failure:
+        await upgrade(empty_database_url)
+    assert '"turns" already exists' in str(failure.value)
+    assert "postgres" not in str(failure.value)
+    assert await tables(empty_database_url) == {"turns"}
+
+
+async def test_every_key_below_sessions_is_led_by_session_id(database_url: str) -> None:
+    rows = await execute(
+        database_url,
+        """
+        SELECT c.conrelid::regclass::text, c.conname, a.attname
+        FROM pg_constraint c JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = c.conkey[1]
+        WHERE c.connamespace = 'public'::regnamespace AND c.contype IN ('p', 'u', 'f')
+        """,
+    )
+    above = {"sessions", "learned_windows", "api_keys", "alembic_version"}
+    assert {(table, name) for table, name, first in rows if table not in above and first != "session_id"} == set()
+
+
+def test_another_database_of_the_same_server() -> None:
+    assert with_database("postgresql://u:p@h:1/a?x=1", "b") == "postgresql://u:p@h:1/b?x=1"
+    assert with_database("postgresql://postgres@/a?host=/s", "b") == "postgresql://postgres@/b?host=/s"
