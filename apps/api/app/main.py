@@ -67,8 +67,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redirect_slashes=False,
         exception_handlers={HTTPException: _refused_by_router},
     )
-    for router in _ROUTERS:
-        app.router.routes.extend(router.routes)
+    app.router.routes[:0] = [route for router in _ROUTERS for route in router.routes]
     app.add_middleware(Edge, new_id=uuid7, max_body_bytes=settings.max_body_bytes)
     describe(app)
     return app
