@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -50,11 +50,15 @@ class Seen:
         return json.loads(self.body)
 
 
+Play: TypeAlias = Step | Callable[[Seen], Step]
+"""A step, or what makes one of the request."""
+
+
 @dataclass(slots=True)
 class ScriptedServer:
     """Plays `script` one step a request and its last step for ever. `seen` holds every request."""
 
-    script: list[Step]
+    script: list[Play]
     port: int = 0
     seen: list[Seen] = field(default_factory=list[Seen])
     connections: int = 0
@@ -74,9 +78,10 @@ class ScriptedServer:
         self.open_connections += 1
         try:
             while (request := await _read_request(reader)) is not None:
-                step = self.script[min(self.hits, len(self.script) - 1)]
+                play = self.script[min(self.hits, len(self.script) - 1)]
                 self.seen.append(request)
                 self.arrived.set()
+                step = play(request) if callable(play) else play
                 if await _play(step, reader, writer) == "close":
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -126,7 +131,7 @@ async def _hangs_up_within(delay_s: float, reader: asyncio.StreamReader) -> bool
 
 
 @asynccontextmanager
-async def serving(*script: Step) -> AsyncGenerator[ScriptedServer]:
+async def serving(*script: Play) -> AsyncGenerator[ScriptedServer]:
     """Runs a server with this script on a free port of the loopback."""
     scripted = ScriptedServer(list(script))
     server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0, limit=2**20)

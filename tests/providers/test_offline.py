@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain.errors import ProviderRefused
-from app.domain.types import CompletionRequest, RecordedReply, ToolCall
+from app.domain.types import CompletionRequest, RecordedReply, SummaryBody, SummaryItem, ToolCall
+from app.engine.summary_block import render_summary
 from app.providers.offline import LABEL, OfflineProvider
 
 
@@ -46,11 +47,8 @@ async def test_a_reply_says_that_it_is_no_language_model_and_quotes_the_message_
 
 
 async def test_a_reply_quotes_what_the_summary_of_the_prompt_records() -> None:
-    summary = {
-        "summary_text": "A trip was planned.",
-        "key_facts": [{"text": "The hotel is in Lisbon.", "message_ids": ["m1"]}],
-    }
-    text = await ask(("system", f"A record:\n```json\n{json.dumps(summary)}\n```"), ("user", "Which hotel is it?"))
+    body = SummaryBody("A trip was planned.", key_facts=(SummaryItem("The hotel is in Lisbon.", ()),))
+    text = await ask(("system", render_summary(body)), ("user", "Which hotel is it?"))
     assert "the summary records: “The hotel is in Lisbon.”" in text
 
 

@@ -20,8 +20,8 @@ def fallback_summary(fold: Fold, estimate: Estimate) -> SummaryBody | None:
     The previous summary's facts, decisions and open questions come first, with the messages they cite: what was
     anchored stays anchored.
     """
-    ids = {str(message.id): message.id for message in fold.messages}
-    sources = [SourceText(str(message.id), message.role, source_text(message)) for message in fold.messages]
+    ids = {str(message.id): message.id for message in fold.sources}
+    sources = [SourceText(str(message.id), message.role, source_text(message)) for message in fold.sources]
     found = extract(sources, max_chars=fold.cap_tokens * _CHARS_PER_TOKEN)
     body = _merged(fold.previous.body if fold.previous else None, found, ids)
     return fit_summary(body, fold.cap_tokens, estimate)

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from app.domain.types import Message, Summary, Turn
 from app.engine.policy import ContextPolicy
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS
-from app.engine.turns import sendable_units, split_protected
+from app.engine.turns import sendable_messages, split_protected
 
 SummaryReason: TypeAlias = Literal["threshold", "turn_count", "requested"]
 
@@ -39,18 +39,23 @@ class Fold:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """All messages the new summary will stand for beyond its predecessor's."""
+        """All messages the new summary will stand for beyond its predecessor's: its range."""
         return tuple(message for turn in self.turns for message in turn.messages)
+
+    @property
+    def sources(self) -> tuple[Message, ...]:
+        """What of them a summary may be made from: what could have been sent, so nothing that was rejected."""
+        return sendable_messages(self.turns)
+
+    @property
+    def context(self) -> tuple[Message, ...]:
+        """The messages of the protected turns that a summarizer is shown and may cite: those that are sent."""
+        return sendable_messages(self.protected)
 
 
 def wire_tokens_of(turns: Sequence[Turn]) -> int:
     """What the sendable messages of the turns cost on the wire."""
-    return sum(
-        message.tokens + MESSAGE_FRAMING_TOKENS
-        for turn in turns
-        for unit in sendable_units(turn)
-        for message in unit.messages
-    )
+    return sum(message.tokens + MESSAGE_FRAMING_TOKENS for message in sendable_messages(turns))
 
 
 def choose_fold(
@@ -64,9 +69,10 @@ def choose_fold(
 ) -> Fold | None:
     """The turns older than the protected ones, or None when a summary of them would not shrink anything."""
     eligible, protected = split_protected(turns, policy.protected_turns)
-    if not any(turn.messages for turn in eligible):
+    newly_folded_tokens = wire_tokens_of(eligible)
+    if not newly_folded_tokens:
         return None
-    folded_tokens = wire_tokens_of(eligible) + previous_tokens
+    folded_tokens = newly_folded_tokens + previous_tokens
     cap_tokens = min(int(input_budget * policy.summary_max_ratio), folded_tokens * 3 // 4)
     if cap_tokens < MIN_SUMMARY_TOKENS:
         return None

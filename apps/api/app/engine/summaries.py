@@ -93,11 +93,14 @@ def source_text(message: Message) -> str:
 
 
 def split_for_summarizer(fold: Fold, room_tokens: int, estimate: Estimate) -> list[tuple[SourceMessage, ...]]:
-    """The folded messages in time order, in chunks of at most `room_tokens`; a longer message goes in parts."""
+    """What may be sent of the folded messages, in time order, in chunks of at most `room_tokens`.
+
+    A longer message goes in parts; only a single character that is larger than the room is over it.
+    """
     chunks: list[tuple[SourceMessage, ...]] = []
     chunk: list[SourceMessage] = []
     used = 0
-    for message in fold.messages:
+    for message in fold.sources:
         for part in _parts(source_text(message), room_tokens, estimate):
             cost = estimate(part) + _WRAPPING_TOKENS
             if chunk and used + cost > room_tokens:
@@ -118,7 +121,7 @@ def _parts(text: str, room_tokens: int, estimate: Estimate) -> list[str]:
     limit = max(1, room_tokens - _WRAPPING_TOKENS)
     if not text:
         return []
-    if estimate(text) <= limit:
+    if len(text) == 1 or estimate(text) <= limit:
         return [text]
     middle = len(text) // 2
     return _parts(text[:middle], room_tokens, estimate) + _parts(text[middle:], room_tokens, estimate)
@@ -200,7 +203,7 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
     if error is not None:
         raise SummaryRefused("schema")
     body = SummaryBody(
-        str(raw["summary_text"]).strip(),
+        _storable(raw["summary_text"]),
         **{name: tuple(_accept_item(item, known_ids) for item in raw[name]) for name in ITEM_FIELDS},
     )
     if not body.summary_text:
@@ -209,7 +212,7 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
 
 
 def _accept_item(item: JsonObject, known_ids: Mapping[str, tuple[MessageId, ...]]) -> SummaryItem:
-    text = str(item["text"]).strip()
+    text = _storable(item["text"])
     if not text:
         raise SummaryRefused("empty")
     try:
@@ -217,6 +220,11 @@ def _accept_item(item: JsonObject, known_ids: Mapping[str, tuple[MessageId, ...]
     except KeyError as error:
         raise SummaryRefused("unknown_message_id") from error
     return SummaryItem(text, tuple(dict.fromkeys(ids)))
+
+
+def _storable(text: str) -> str:
+    """The text without what JSON can escape into it and no store or wire takes: NUL, and halves of surrogate pairs."""
+    return text.replace("\0", "").encode(errors="replace").decode().strip()
 
 
 def _parse(answer: str | None) -> JsonObject:

@@ -66,9 +66,28 @@ def sendable_units(turn: Turn) -> tuple[Unit, ...]:
     assert_never(turn.status)
 
 
+def sendable_messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
+    """The messages of the turns that later prompts may hold, in time order."""
+    return tuple(message for turn in turns for unit in sendable_units(turn) for message in unit.messages)
+
+
+def latest_unresolved(turns: Sequence[Turn]) -> Turn | None:
+    """The turn whose newest messages may never leave: only the latest that was not rejected (contract, decision 7)."""
+    latest = next((turn for turn in reversed(turns) if turn.status is not TurnStatus.REJECTED), None)
+    return latest if latest is not None and latest.unresolved else None
+
+
 def split_protected(turns: Sequence[Turn], protected_turns: int) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
-    """The turns older than the newest `protected_turns`, and those. Both in time order; a turn is never cut."""
-    cut = max(0, len(turns) - protected_turns)
+    """The turns older than the newest `protected_turns`, and those. Both in time order; a turn is never cut.
+
+    Rejected turns do not count, since they send nothing: a client that tries an oversized message again and again
+    would push the real conversation out. An unresolved latest turn is protected by any policy.
+    """
+    left = max(protected_turns, 1 if latest_unresolved(turns) else 0)
+    cut = len(turns)
+    while cut and left:
+        cut -= 1
+        left -= turns[cut].status is not TurnStatus.REJECTED
     return tuple(turns[:cut]), tuple(turns[cut:])
 
 

@@ -14,7 +14,7 @@ from app.engine.pruning import Piece, TrimAction, cites, prune
 from app.engine.summaries import anchors_of
 from app.engine.summary_block import fit_summary, render_summary
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS, Estimate
-from app.engine.turns import sendable_units
+from app.engine.turns import latest_unresolved, sendable_units, split_protected
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,11 @@ class Window:
         return replace(prompt, items=items), [action]
 
     def _past_pieces(self) -> list[Piece]:
+        unresolved = latest_unresolved(self.snapshot.turns)
         return [
             piece
             for turn in self.snapshot.turns
-            for piece in _pieces_of(turn, self.anchors, latest_stays=turn.unresolved)
+            for piece in _pieces_of(turn, self.anchors, latest_stays=turn is unresolved)
         ]
 
     def _current_pieces(self) -> list[Piece]:
@@ -177,6 +178,6 @@ def summary_item(summary: Summary, policy: ContextPolicy, estimate: Estimate) ->
 
 def _first_protected_seq(snapshot: Snapshot, policy: ContextPolicy) -> int:
     """The `seq` of the first message that belongs to a protected turn or to the running one."""
-    newest = snapshot.turns[max(0, len(snapshot.turns) - policy.protected_turns) :] if policy.protected_turns else ()
+    _, newest = split_protected(snapshot.turns, policy.protected_turns)
     seqs = [message.seq for turn in (*newest, snapshot.current) for message in turn.messages]
     return min(seqs, default=0)

@@ -132,7 +132,7 @@ def _closest(question: str, candidates: list[tuple[str, str]]) -> tuple[str, str
 
 def _summary_lines(text: str) -> list[str]:
     """What a summary block of the prompt records, a line each; empty when the text carries no summary."""
-    if '"summary_text"' not in text:
+    if not text.endswith("</conversation-record>"):
         return []
     try:
         found: Any = orjson.loads(text[text.index("{") : text.rindex("}") + 1])
@@ -141,9 +141,9 @@ def _summary_lines(text: str) -> list[str]:
     if not isinstance(found, dict):
         return []
     fields = cast("dict[str, Any]", found)
-    lines = [item.text for kind in _KINDS for item in _carried(fields, kind)]
-    summary_text = fields.get("summary_text")
-    return [*lines, *(summary_text.splitlines() if isinstance(summary_text, str) else [])]
+    listed = [line for kind in _KINDS for line in fields.get(kind, ()) if isinstance(line, str)]
+    summary = fields.get("summary")
+    return [*listed, *(summary.splitlines() if isinstance(summary, str) else [])]
 
 
 def _document(text: str) -> Mapping[str, Any]:

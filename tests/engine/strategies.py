@@ -1,0 +1,150 @@
+"""Hypothesis strategies: snapshots of legal histories, policies, and what a summarizer may be given or answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias, cast
+
+from hypothesis import strategies as st
+
+from app.domain.types import MessageId, Pin, Summary, SummaryBody, SummaryItem, ToolDefinition, Turn, TurnStatus
+from app.engine.budget import budget_for
+from app.engine.policy import ContextPolicy
+from app.engine.prompt import goal_text
+from app.engine.turns import sendable_units
+from app.engine.window import Snapshot
+from tests.engine.histories import History, UnitShape, budget_of, charged_before, text_of
+
+Unit: TypeAlias = tuple[UnitShape, int, int]
+
+# Squares: mostly short texts, now and then one that is long enough to be shortened.
+sizes = st.integers(0, 36).map(lambda root: root * root)
+small_sizes = st.integers(1, 120)
+any_text = st.text(st.characters(exclude_categories=("Cs",)), max_size=200)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> ContextPolicy:
+    """Any policy that `resolve_policy` would let pass."""
+    trigger = draw(st.sampled_from((0.7, 0.1, 0.4, 0.9, 1.0)))
+    return ContextPolicy(
+        summary_trigger_ratio=trigger,
+        prune_trigger_ratio=max(trigger, draw(st.sampled_from((0.9, 0.5, 1.0)))),
+        mandatory_summary_turn=draw(st.sampled_from((8, 1, 3))),
+        protected_turns=draw(st.sampled_from((4, 0, 1, 2, 6))),
+        prune_protected=draw(st.sampled_from((True, True, False))),
+        auto_summarize=draw(st.sampled_from((True, True, False))),
+        summary_max_ratio=draw(st.sampled_from((0.15, 0.05, 0.4))),
+        summary_role=draw(st.sampled_from(("system", "user"))),
+    )
+
+
+_groups: st.SearchStrategy[list[Unit]] = st.lists(
+    st.tuples(st.just(cast(UnitShape, "tool_group")), sizes, st.integers(1, 3)), max_size=2
+)
+_broken_off: dict[TurnStatus, tuple[tuple[Unit, ...], ...]] = {
+    TurnStatus.FAILED: ((), (("incomplete_group", 700, 2),), (("assistant", 60, 1),)),
+    TurnStatus.CANCELLED: ((), (("incomplete_group", 40, 1),), (("assistant", 60, 1),)),
+    TurnStatus.REJECTED: ((),),
+}
+_Ending: TypeAlias = tuple[TurnStatus, tuple[Unit, ...], bool]
+_endings: tuple[_Ending, ...] = (
+    # A completed turn is unresolved all the same when one of its steps did not succeed.
+    *(
+        (TurnStatus.COMPLETED, (("assistant", tokens, 1),), unresolved)
+        for unresolved in (False, False, True)
+        for tokens in (12, 60, 500)
+    ),
+    *((status, units, True) for status, endings in _broken_off.items() for units in endings),
+)
+_TurnShape: TypeAlias = tuple[_Ending, list[Unit], int]
+_turn_shapes: st.SearchStrategy[_TurnShape] = st.tuples(st.sampled_from(_endings), _groups, sizes)
+
+
+def _past_turn(history: History, shape: _TurnShape) -> Turn:
+    """A settled turn: completed with an answer, or broken off anywhere."""
+    (status, ending, unresolved), groups, user_tokens = shape
+    return history.turn(
+        *groups, *ending, user_tokens=user_tokens, status=status, unresolved=unresolved, parts=user_tokens == 1
+    )
+
+
+@st.composite
+def running_turns(draw: st.DrawFn, history: History) -> Turn:
+    """The running turn: the user's words and the tool rounds so far."""
+    return history.turn(*draw(_groups), user_tokens=draw(sizes), status=TurnStatus.RUNNING)
+
+
+@st.composite
+def summaries(draw: st.DrawFn, history: History, turns: tuple[Turn, ...]) -> Summary:
+    """A summary whose items cite messages before the window, and some in it."""
+    in_window = [message.id for turn in turns for unit in sendable_units(turn) for message in unit.messages]
+    before = [MessageId(history.new_id()) for _ in range(3)]
+    ids = st.lists(st.sampled_from((*before, *in_window)), min_size=1, max_size=2, unique=True).map(tuple)
+    items = st.lists(st.builds(SummaryItem, st.integers(1, 40).map(text_of), ids), max_size=2).map(tuple)
+    body = draw(
+        st.builds(
+            SummaryBody,
+            st.integers(1, 200).map(text_of),
+            key_facts=items,
+            open_questions=items,
+            decisions=items,
+            action_items=items,
+        )
+    )
+    return history.summary(body)
+
+
+_tools: tuple[ToolDefinition, ...] = tuple(
+    {
+        "type": "function",
+        "function": {
+            "name": f"tool_{at}",
+            "description": text_of(size, at),
+            "parameters": {"type": "object", "properties": {"id": {"type": "number", "maximum": 1.5}}},
+        },
+    }
+    for at, size in enumerate((20, 200, 1500))
+)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """A legal snapshot; its budget is any window's, or one that the history just fits or just exceeds."""
+    history = History()
+    turns = tuple(_past_turn(history, shape) for shape in draw(st.lists(_turn_shapes, max_size=12)))
+    current = draw(running_turns(history))
+    summary = draw(st.one_of(st.none(), summaries(history, turns)))
+    layers = tuple(
+        (f"system:{at}", text_of(size, at)) for at, size in enumerate(draw(st.lists(small_sizes, max_size=4)))
+    )
+    pins = tuple(
+        Pin(f"pin-{at}", text_of(size, at), source="a file" if size % 2 else None)
+        for at, size in enumerate(draw(st.lists(small_sizes, max_size=3)))
+    )
+    snapshot = Snapshot(
+        budget=budget_of(0),
+        layers=layers,
+        goal=draw(st.sampled_from((None, goal_text("Empty the depot by May.", "research")))),
+        pins=pins,
+        summary=summary,
+        turns=turns,
+        current=current,
+        tools=draw(st.sampled_from(((), _tools[:1], _tools))),
+        completed_since_summary=draw(st.integers(0, sum(turn.status is TurnStatus.COMPLETED for turn in turns))),
+        calibration_ratio=draw(st.one_of(st.just(1.0), st.floats(0.5, 3.0))),
+    )
+    charged = charged_before(snapshot)
+    share = draw(st.one_of(st.none(), st.floats(0.05, 1.6)))
+    if share is None:
+        limit = draw(st.one_of(st.integers(1, 1400), st.integers(1281, 8192), st.integers(4096, 200_000)))
+        budget = budget_for(limit, "test", draw(st.sampled_from((2048, 256))))
+    else:
+        budget = budget_of(int(charged * share))
+    return replace(snapshot, budget=budget)
+
+
+def bodies(texts: st.SearchStrategy[str] = any_text) -> st.SearchStrategy[SummaryBody]:
+    """Summary bodies of any text."""
+    items = st.lists(st.builds(SummaryItem, texts, st.just((MessageId(History().new_id()),))), max_size=5).map(tuple)
+    return st.builds(SummaryBody, texts, key_facts=items, open_questions=items, decisions=items, action_items=items)

@@ -1,0 +1,68 @@
+"""The figures of contract section 8."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.budget import Budget, budget_for
+
+
+@pytest.mark.parametrize(
+    ("limit", "max_output_tokens", "output_reserve", "overhead_reserve", "input_budget"),
+    [
+        (1, 2048, 0, 1024, -1023),
+        (1280, 2048, 256, 1024, 0),
+        (1281, 2048, 256, 1024, 1),
+        (4096, 2048, 819, 1024, 2253),
+        (8192, 2048, 1638, 1024, 5530),
+        (16_384, 2048, 2048, 1024, 13_312),
+        (128_000, 2048, 2048, 6400, 119_552),
+        (1_000_000, 2048, 2048, 50_000, 947_952),
+        # The output takes what it may, and never more than a fifth of the window.
+        (1280, 1, 1, 1024, 255),
+        (8192, 512, 512, 1024, 6656),
+        (16_384, 4096, 3276, 1024, 12_084),
+        (128_000, 8192, 8192, 6400, 113_408),
+        # The overhead reserve grows from 20,500 on.
+        (20_480, 2048, 2048, 1024, 17_408),
+        (20_500, 2048, 2048, 1025, 17_427),
+    ],
+)
+def test_the_reserves_and_the_input_budget_are_the_contracts(
+    limit: int, max_output_tokens: int, output_reserve: int, overhead_reserve: int, input_budget: int
+) -> None:
+    budget = budget_for(limit, "catalogue", max_output_tokens)
+    assert budget == Budget(limit, "catalogue", output_reserve, overhead_reserve, input_budget)
+    assert budget.prompt_ceiling == limit - output_reserve
+
+
+@given(st.integers(1, 4_000_000), st.integers(1, 200_000))
+def test_the_three_parts_of_a_window_always_make_the_window(limit: int, max_output_tokens: int) -> None:
+    budget = budget_for(limit, "test", max_output_tokens)
+    assert budget.input_budget + budget.output_reserve + budget.overhead_reserve == limit
+    assert budget.output_reserve == min(max_output_tokens, limit // 5)
+    assert budget.overhead_reserve == max(1024, limit // 20)
+
+
+@pytest.mark.parametrize(
+    ("wire_tokens", "overhead_tokens", "calibration_ratio", "charged"),
+    [
+        (1000, 100, 1.0, 900),
+        # What framing and tools need beyond the reserve is charged to the input.
+        (3000, 1024, 1.0, 1976),
+        (3000, 1500, 1.0, 1976),
+        # The calibration scales the whole wire estimate, before the reserve pays its part; fractions round up.
+        (1000, 100, 1.5, 1400),
+        (1001, 100, 1.5, 1402),
+        (1000, 100, 0.5, 400),
+    ],
+)
+def test_the_charge_is_the_calibrated_wire_less_what_the_overhead_reserve_pays(
+    wire_tokens: int, overhead_tokens: int, calibration_ratio: float, charged: int
+) -> None:
+    budget = budget_for(16_384, "test", 2048)
+    assert charged == budget.charge(
+        wire_tokens=wire_tokens, overhead_tokens=overhead_tokens, calibration_ratio=calibration_ratio
+    )

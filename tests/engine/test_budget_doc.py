@@ -1,0 +1,139 @@
+"""The worked example of `docs/budget.md` is what the engine computes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+
+import orjson
+
+from app.domain.types import Pin, SummaryBody, ToolDefinition, Turn
+from app.engine.assembly import Earlier, Ready, Refused, SummaryDue, plan, summary_actions, summary_wire_tokens
+from app.engine.budget import budget_for
+from app.engine.policy import ContextPolicy
+from app.engine.prompt import pin_text
+from app.engine.summary_block import render_summary
+from app.engine.tokens import TOOL_DEFINITION_FRAMING_TOKENS
+from app.engine.window import Snapshot, Window
+from tests.engine.histories import History, estimate, text_of
+from tests.engine.turn_stand_in import new_snapshot
+
+_DOCUMENT = (Path(__file__).parents[2] / "docs" / "budget.md").read_text()
+_POLICY = ContextPolicy()
+_LONG_MESSAGE_TOKENS = 12_000
+
+
+def _table(heading: str) -> dict[str, int]:
+    """The figures of one table of the document, by the words of their row."""
+    rows = re.search(rf"^\| {heading} \|.*\n\|[-| :]+\|\n((?:\|.*\n)+)", _DOCUMENT, re.MULTILINE)
+    assert rows, f"no table {heading!r}"
+    cells = [[cell.strip() for cell in row.split("|")] for row in rows[1].splitlines()]
+    return {row[1]: int(row[2].replace(",", "")) for row in cells}
+
+
+_GIVEN = _table("given")
+_CALIBRATION = float(re.findall(r"calibration of this alias stands at (\d+\.\d+)", _DOCUMENT)[0])
+
+
+def test_the_window_is_divided_as_the_document_says() -> None:
+    budget = _snapshot().budget
+    assert _table("the window") == {
+        "output reserve": budget.output_reserve,
+        "overhead reserve": budget.overhead_reserve,
+        "input budget": budget.input_budget,
+        "summary due from": ceil(_POLICY.summary_trigger_ratio * budget.input_budget),
+        "prune from": ceil(_POLICY.prune_trigger_ratio * budget.input_budget),
+        "largest summary": int(_POLICY.summary_max_ratio * budget.input_budget),
+    }
+
+
+def test_the_prompt_before_costs_what_the_document_says_and_a_summary_is_due() -> None:
+    snapshot = _snapshot()
+    window = Window(snapshot, _POLICY, estimate)
+    prompt = window.prompt(window.pieces)
+    due = plan(snapshot, _POLICY, estimate)
+    assert isinstance(due, SummaryDue)
+    assert _table("before") == {
+        "content": sum(item.tokens for item in prompt.items),
+        "framing": prompt.framing_tokens,
+        "wire": due.earlier.wire_before,
+        "charged": due.earlier.tokens_before,
+    }
+
+
+def test_the_fold_costs_what_the_document_says_and_the_turn_is_sent() -> None:
+    snapshot = _snapshot()
+    due = plan(snapshot, _POLICY, estimate)
+    assert isinstance(due, SummaryDue)
+    after = new_snapshot(snapshot, due.fold, _body(_GIVEN["the new summary"]))
+    assert after.summary is not None
+    new_tokens = summary_wire_tokens(after.summary, _POLICY, estimate)
+    earlier = Earlier(
+        due.earlier.wire_before,
+        due.earlier.tokens_before,
+        summary_triggered=True,
+        actions=summary_actions(due.fold, after.summary, new_tokens),
+    )
+    ready = plan(after, _POLICY, estimate, earlier)
+    assert isinstance(ready, Ready)
+    assert not ready.accounts.prune_triggered
+    assert _table("the fold") == {
+        "leaves the wire": due.fold.folded_tokens,
+        "cap of the new block": due.fold.cap_tokens,
+        "wire after": ready.prompt.wire_tokens,
+        "charged after": ready.accounts.tokens_after_summary,
+    }
+
+
+def test_the_long_message_is_refused_with_the_documents_figures() -> None:
+    usual_tokens = _GIVEN["the user's message"]
+    assert f"been {_LONG_MESSAGE_TOKENS:,} tokens instead of {usual_tokens}:" in _DOCUMENT
+    snapshot = _snapshot(user_tokens=_LONG_MESSAGE_TOKENS)
+    window = Window(snapshot, _POLICY, estimate)
+    refused = plan(snapshot, _POLICY, estimate)
+    assert isinstance(refused, Refused)
+    shorten = {advice["region"]: advice["by_tokens"] for advice in refused.overflow.recovery["shorten"]}
+    assert _table("the long message") == {
+        "may never leave": window.charge(window.prompt(window.untouchable(), with_summary=False)),
+        "charged at the end": refused.accounts.tokens_after_prune,
+        "over by": refused.overflow.budget["over_by"],
+        "shorten the message by": shorten["user"],
+    }
+    assert [action.kind for action in refused.accounts.actions] == ["assistant_dropped"] * 7
+
+
+def _snapshot(user_tokens: int | None = None) -> Snapshot:
+    """The session of the document, with texts of exactly the sizes it gives."""
+    history = History()
+    question, answer = _GIVEN["each of 7 questions"], _GIVEN["each of 7 answers"]
+    turns: tuple[Turn, ...] = tuple(history.turn(("assistant", answer, 1), user_tokens=question) for _ in range(7))
+    pin = Pin("depot", "")
+    pin = replace(pin, content=text_of(_GIVEN["pin"])[: _GIVEN["pin"] * 4 - len(pin_text(pin))])
+    return Snapshot(
+        budget=budget_for(_GIVEN["window"], "catalogue", _GIVEN["CONTEXT_MAX_OUTPUT_TOKENS"]),
+        layers=(("system:global", text_of(_GIVEN["system layer"])),),
+        goal=text_of(_GIVEN["goal"]),
+        pins=(pin,),
+        summary=history.summary(_body(_GIVEN["summary"])),
+        turns=turns,
+        current=history.turn(user_tokens=user_tokens or _GIVEN["the user's message"]),
+        tools=(_tool(_GIVEN["tool definitions"]),),
+        completed_since_summary=7,
+        calibration_ratio=_CALIBRATION,
+    )
+
+
+def _body(tokens: int) -> SummaryBody:
+    """A summary whose block costs so many tokens."""
+    room = tokens * 4 - len(render_summary(SummaryBody("")))
+    return SummaryBody(text_of(tokens)[:room])
+
+
+def _tool(tokens: int) -> ToolDefinition:
+    """A tool whose definition costs so many tokens."""
+    function = {"name": "look_up", "description": "", "parameters": dict[str, object]()}
+    bare = len(orjson.dumps({"type": "function", "function": function}))
+    room = (tokens - TOOL_DEFINITION_FRAMING_TOKENS) * 4 - bare
+    return {"type": "function", "function": {**function, "description": text_of(tokens)[:room]}}

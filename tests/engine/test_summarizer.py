@@ -1,0 +1,255 @@
+"""What a summarizer is shown, in which pieces, and what of its answer is believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from app.domain.types import Message, MessageId, SummaryBody, TurnStatus
+from app.engine.assembly import SummaryDue, plan
+from app.engine.fallback import fallback_summary
+from app.engine.folding import Fold
+from app.engine.summaries import (
+    ITEM_FIELDS,
+    SUMMARY_SCHEMA,
+    SummaryAsk,
+    SummaryRefused,
+    accept_summary,
+    ask_for_summary,
+    source_text,
+    split_for_summarizer,
+    summarizer_room,
+)
+from app.engine.summary_block import render_summary
+from app.engine.turns import sendable_units
+from app.engine.window import Snapshot
+from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of, text_of
+from tests.engine.strategies import any_text, bodies, snapshots
+
+_KNOWN: Mapping[str, tuple[MessageId, ...]] = {
+    "m1": (MessageId(History().new_id()),),
+    "p1": tuple(MessageId(identifier) for identifier in (History().new_id(), History().new_id())),
+}
+_WRAPPING_TOKENS = 24
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(("m1", "p1", "zz")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(("text", "message_ids", "x")), inner),
+    max_leaves=6,
+)
+_items = st.lists(
+    st.fixed_dictionaries(
+        {
+            "text": any_text,
+            "message_ids": st.lists(st.sampled_from(("m1", "m1", "p1", "unknown")), max_size=3),
+        }
+    ),
+    max_size=3,
+)
+_answers = st.fixed_dictionaries({"summary_text": any_text, **dict.fromkeys(ITEM_FIELDS, _items)})
+
+
+def fold_of(snapshot: Snapshot, *, cap_tokens: int = 300) -> Fold:
+    """All of a snapshot's turns as one fold."""
+    return Fold("requested", snapshot.turns, (), snapshot.summary, 0, 1000, cap_tokens)
+
+
+@given(snapshots(), st.integers(26, 3000))
+def test_the_chunks_hold_all_that_may_be_sent_in_order_and_each_is_within_the_room(
+    snapshot: Snapshot, room_tokens: int
+) -> None:
+    chunks = split_for_summarizer(fold_of(snapshot), room_tokens, estimate)
+    parts: dict[MessageId, str] = {}
+    for chunk in chunks:
+        assert chunk
+        assert sum(estimate(source.text) + _WRAPPING_TOKENS for source in chunk) <= room_tokens
+        for source in chunk:
+            parts[source.id] = parts.get(source.id, "") + source.text
+    sendable = [message for turn in snapshot.turns for unit in sendable_units(turn) for message in unit.messages]
+    expected = {message.id: source_text(message) for message in sendable if source_text(message)}
+    assert parts == expected
+    assert list(parts) == list(expected)
+
+
+@pytest.mark.parametrize("room_tokens", [-5, 0, 24, 25, 30])
+def test_a_room_too_small_for_one_character_ends_all_the_same(room_tokens: int) -> None:
+    history = History()
+    fold = fold_of(snapshot_of(chat(history, 1), history.turn(), input_budget=100))
+
+    def costly(text: str) -> int:
+        return 9 * len(text)
+
+    chunks = split_for_summarizer(fold, room_tokens, costly)
+    text = "".join(source.text for chunk in chunks for source in chunk)
+    assert text == "".join(source_text(message) for message in fold.messages)
+
+
+def test_a_rejected_message_and_half_an_answer_are_not_shown_to_a_summarizer() -> None:
+    history = History()
+    rejected = history.turn(user_tokens=900, status=TurnStatus.REJECTED)
+    failed = history.turn(("assistant", 50, 1), status=TurnStatus.FAILED)
+    kept = chat(history, 1)
+    fold = fold_of(snapshot_of((rejected, failed, *kept), history.turn(), input_budget=1000))
+    shown = {source.id for chunk in split_for_summarizer(fold, 10_000, estimate) for source in chunk}
+    assert shown == {failed.messages[0].id, *(message.id for message in kept[0].messages)}
+    body = fallback_summary(fold, estimate)
+    assert body is not None
+    cited = {message_id for kind in ITEM_FIELDS for item in getattr(body, kind) for message_id in item.message_ids}
+    assert cited <= shown
+
+
+@given(snapshots(), st.integers(60, 2000), st.integers(300, 4000))
+def test_what_is_asked_stays_within_the_room_and_shows_the_newest_context(
+    snapshot: Snapshot, room_tokens: int, context_tokens: int
+) -> None:
+    fold = fold_of(snapshot)
+    context = _sendable(snapshot)
+    for chunk in split_for_summarizer(fold, room_tokens, estimate):
+        ask = ask_for_summary(
+            chunk, previous=None, context=context, max_tokens=200, room_tokens=context_tokens, estimate=estimate
+        )
+        document = _document(ask)
+        assert [each["text"] for each in document["messages"]] == [source.text for source in chunk]
+        around = document["context_messages"]
+        newest = context[len(context) - len(around) :]
+        assert [each["text"] for each in around] == [source_text(message) for message in newest]
+        shown = sum(estimate(each["text"]) + _WRAPPING_TOKENS for each in (*document["messages"], *around))
+        assert shown <= max(room_tokens, context_tokens)
+
+
+@given(snapshots(), bodies(st.integers(1, 20).map(text_of)))
+def test_every_id_that_was_shown_comes_back_as_the_messages_it_stands_for(
+    snapshot: Snapshot, previous: SummaryBody
+) -> None:
+    fold = fold_of(snapshot)
+    chunk = next(iter(split_for_summarizer(fold, 100_000, estimate)), ())
+    ask = ask_for_summary(
+        chunk,
+        previous=previous,
+        context=_sendable(snapshot)[:3],
+        max_tokens=200,
+        room_tokens=100_000,
+        estimate=estimate,
+    )
+    document = _document(ask)
+    ids = [each["id"] for each in (*document["messages"], *document["context_messages"])]
+    before = [item for kind in ITEM_FIELDS for item in document["previous_summary"][kind]]
+    ids += [item["message_ids"][0] for item in before]
+    assert sorted(ids) == sorted(ask.known_ids)
+    facts = [{"text": short_id, "message_ids": [short_id]} for short_id in ids]
+    body = accept_summary(_answer(key_facts=facts[:200]), ask.known_ids)
+    assert [item.message_ids for item in body.key_facts] == [ask.known_ids[short_id] for short_id in ids[:200]]
+    carried = [item for kind in ITEM_FIELDS for item in getattr(previous, kind)]
+    assert [ask.known_ids[item["message_ids"][0]] for item in before] == [item.message_ids for item in carried]
+
+
+@given(_answers, st.sampled_from(("{}", "```json\n{}\n```", "Here it is: {} I hope it helps.")))
+def test_an_answer_is_believed_only_when_it_keeps_the_schema_and_cites_what_was_shown(
+    answer: dict[str, Any], wrapping: str
+) -> None:
+    text = wrapping.replace("{}", json.dumps(answer))
+    items = [item for name in ITEM_FIELDS for item in answer[name]]
+    cited = {short_id for item in items for short_id in item["message_ids"]}
+    texts = [answer["summary_text"], *(item["text"] for item in items)]
+    if not _keeps_schema(answer) or not cited <= set(_KNOWN) or not all(_clean(each) for each in texts):
+        with pytest.raises(SummaryRefused) as refused:
+            accept_summary(text, _KNOWN)
+        assert refused.value.reason in {"schema", "unknown_message_id", "empty"}
+        return
+    body = accept_summary(text, _KNOWN)
+    assert body.summary_text == _clean(answer["summary_text"])
+    for name in ITEM_FIELDS:
+        for item, said in zip(getattr(body, name), answer[name], strict=True):
+            assert item.text == _clean(said["text"])
+            assert set(item.message_ids) == {each for short_id in said["message_ids"] for each in _KNOWN[short_id]}
+
+
+@given(
+    st.none()
+    | any_text
+    | _json.map(json.dumps)
+    | st.dictionaries(st.sampled_from(("summary_text", *ITEM_FIELDS)), _json).map(json.dumps)
+)
+@example("{")
+@example("}{")
+@example('{"summary_text": NaN}')
+@example('{"summary_text": ' + "9" * 5000 + "}")
+@example('{"summary_text": ' + "[" * 600 + "]" * 600 + "}")
+@example('{"summary_text": ' + "[" * 900 + "]" * 900 + "}")
+@example('{"summary_text": ' + '{"a":' * 300_000 + "1" + "}" * 300_000 + "}")
+def test_a_garbage_answer_is_refused_and_raises_nothing_else(answer: str | None) -> None:
+    with pytest.raises(SummaryRefused):
+        accept_summary(answer, _KNOWN)
+
+
+def test_a_summary_can_always_be_stored_whatever_the_model_escaped_into_it() -> None:
+    fact = {"text": "lamp \ud800\0red", "message_ids": ["m1"]}
+    body = accept_summary(_answer(summary_text="valve\0 12 \udfff shut", key_facts=[fact]), _KNOWN)
+    rendered = render_summary(body)
+    rendered.encode()
+    assert "\0" not in body.summary_text + body.key_facts[0].text
+    assert "valve" in body.summary_text
+    assert "red" in body.key_facts[0].text
+
+
+@given(snapshots())
+def test_the_deterministic_summary_is_within_the_folds_cap_and_cites_only_what_was_folded(snapshot: Snapshot) -> None:
+    fold = fold_of(snapshot)
+    body = fallback_summary(fold, estimate)
+    assert body == fallback_summary(fold, estimate)
+    if body is None:
+        return
+    assert estimate(render_summary(body)) <= fold.cap_tokens
+    folded = {message.id for message in fold.messages}
+    previous = snapshot.summary.body if snapshot.summary else SummaryBody("")
+    before = {each for name in ITEM_FIELDS for item in getattr(previous, name) for each in item.message_ids}
+    for name in ITEM_FIELDS:
+        for item in getattr(body, name):
+            assert set(item.message_ids) <= folded | before
+
+
+def test_a_summary_of_rejected_turns_alone_is_not_worth_making() -> None:
+    history = History()
+    summary = history.summary(SummaryBody(text_of(300)))
+    rejected = tuple(history.turn(user_tokens=500, status=TurnStatus.REJECTED) for _ in range(6))
+    snapshot = snapshot_of(
+        (*rejected, *chat(history, 4)), history.turn(), input_budget=2000, summary=summary, completed_since_summary=8
+    )
+    assert not isinstance(plan(snapshot, GUARDED, estimate), SummaryDue)
+
+
+def test_a_summarizers_room_is_what_its_instructions_and_the_previous_summary_leave() -> None:
+    assert summarizer_room(0, 100, estimate) < 0
+    roomy = summarizer_room(10_000, 1000, estimate)
+    assert summarizer_room(10_000, 2000, estimate) == roomy - 1800
+    assert summarizer_room(20_000, 1000, estimate) == roomy + 9000
+
+
+def _sendable(snapshot: Snapshot) -> list[Message]:
+    return [message for turn in snapshot.turns for unit in sendable_units(turn) for message in unit.messages]
+
+
+def _document(ask: SummaryAsk) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(ask.messages[1]["content"])
+    return document
+
+
+def _answer(**members: object) -> str:
+    return json.dumps({"summary_text": "A record.", **{name: list[object]() for name in ITEM_FIELDS}, **members})
+
+
+def _keeps_schema(answer: object) -> bool:
+    try:
+        jsonschema.validate(answer, SUMMARY_SCHEMA)
+    except jsonschema.ValidationError:
+        return False
+    return True
+
+
+def _clean(text: str) -> str:
+    return text.replace("\0", "").strip()

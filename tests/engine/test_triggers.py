@@ -1,0 +1,132 @@
+"""When a summary is due, when a prune is, and when neither is worth it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.domain.types import SummaryBody, SummaryItem
+from app.engine.assembly import Ready, Refused, SummaryDue, SummaryWorthless, plan
+from app.engine.policy import ContextPolicy
+from app.engine.window import Snapshot
+from tests.engine.histories import (
+    GUARDED,
+    History,
+    budget_of,
+    charged_before,
+    chat,
+    estimate,
+    snapshot_of,
+    text_of,
+)
+
+_COUNT_OFF = replace(GUARDED, mandatory_summary_turn=1000)
+
+
+def _at(share_percent: int, *, off_by: int = 0) -> Snapshot:
+    """Six turns of a long talk, charged exactly so many percent of the budget, give or take `off_by` tokens."""
+    history = History()
+    turns, current = chat(history, 6, assistant_tokens=300), history.turn()
+    bare = charged_before(snapshot_of(turns, current, input_budget=1, layers=(("system:global", ""),)))
+    input_budget = 4000
+    padding = input_budget * share_percent // 100 + off_by - bare
+    return snapshot_of(turns, current, input_budget=input_budget, layers=(("system:global", text_of(padding)),))
+
+
+@pytest.mark.parametrize(("off_by", "due"), [(-1, False), (0, True), (1, True)])
+def test_a_summary_is_due_from_exactly_seventy_percent_of_the_budget(off_by: int, due: bool) -> None:
+    snapshot = _at(70, off_by=off_by)
+    assert charged_before(snapshot) == 2800 + off_by
+    decision = plan(snapshot, _COUNT_OFF, estimate)
+    assert isinstance(decision, SummaryDue) == due
+    if isinstance(decision, SummaryDue):
+        assert decision.fold.reason == "threshold"
+        assert [turn.seq for turn in decision.fold.turns] == [1, 2]
+        assert [turn.seq for turn in decision.fold.protected] == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("completed", "due"), [(0, False), (7, False), (8, True), (9, True)])
+def test_a_summary_is_due_at_eight_completed_turns_and_not_at_seven(completed: int, due: bool) -> None:
+    history = History()
+    turns = chat(history, 9, assistant_tokens=60)
+    snapshot = snapshot_of(turns, history.turn(), input_budget=100_000, completed_since_summary=completed)
+    decision = plan(snapshot, GUARDED, estimate)
+    assert isinstance(decision, SummaryDue) == due
+    if isinstance(decision, SummaryDue):
+        assert decision.fold.reason == "turn_count"
+        assert [turn.seq for turn in decision.fold.turns] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("off_by", "pruned"), [(-1, False), (0, True), (1, True)])
+def test_a_prune_starts_at_exactly_ninety_percent_and_ends_below(off_by: int, pruned: bool) -> None:
+    decision = plan(_at(90, off_by=off_by), replace(_COUNT_OFF, auto_summarize=False), estimate)
+    assert isinstance(decision, Ready)
+    assert decision.accounts.tokens_after_summary == 3600 + off_by
+    assert decision.accounts.prune_triggered == pruned
+    assert decision.accounts.tokens_after_prune < 3600
+
+
+def test_a_summary_due_by_the_count_that_would_shrink_nothing_is_worthless_and_the_turn_goes_on() -> None:
+    history = History()
+    snapshot = snapshot_of(chat(history, 8, user_tokens=2, assistant_tokens=2), history.turn(), input_budget=10_000)
+    decision = plan(snapshot, GUARDED, estimate)
+    assert isinstance(decision, SummaryWorthless)
+    assert isinstance(decision.then, Ready)
+    assert decision.then.accounts.actions == ()
+
+
+def test_the_threshold_alone_asks_for_no_summary_that_would_reclaim_next_to_nothing() -> None:
+    history = History()
+    old, new = chat(history, 1, assistant_tokens=100), chat(history, 4, assistant_tokens=800)
+    summary = history.summary(SummaryBody(text_of(400)))
+    snapshot = snapshot_of((*old, *new), history.turn(), input_budget=5000, summary=summary)
+    assert 3500 <= charged_before(snapshot) < 4500
+    assert isinstance(plan(snapshot, GUARDED, estimate), Ready)
+
+
+@pytest.mark.parametrize("policy", [replace(GUARDED, auto_summarize=False), replace(GUARDED, summarize_when="never")])
+def test_a_policy_that_makes_no_summaries_gets_none(policy: ContextPolicy) -> None:
+    history = History()
+    snapshot = snapshot_of(chat(history, 20, assistant_tokens=400), history.turn(), input_budget=4000)
+    decision = plan(snapshot, policy, estimate)
+    assert isinstance(decision, Ready)
+    assert decision.accounts.prune_triggered
+
+
+@pytest.mark.parametrize(("off_by", "refused"), [(0, False), (1, True)])
+def test_what_may_never_leave_is_refused_before_a_summary_is_paid_for(off_by: int, refused: bool) -> None:
+    history = History()
+    turns = chat(history, 10, assistant_tokens=300)
+    current = history.turn(user_tokens=3000)
+    protected_words = 4 * 10
+    budget = 3000 + protected_words + estimate("Be brief.") + 3 + 6 * 4 - (3 + 6 * 4)
+    snapshot = replace(snapshot_of(turns, current, input_budget=1), budget=budget_of(budget - off_by))
+    decision = plan(snapshot, GUARDED, estimate)
+    assert isinstance(decision, Refused if refused else SummaryDue)
+
+
+@pytest.mark.parametrize("limit_is", ["nought", "below"])
+def test_a_window_without_an_input_budget_refuses_every_turn(limit_is: str) -> None:
+    history = History()
+    snapshot = snapshot_of((), history.turn(user_tokens=1), input_budget=0 if limit_is == "nought" else -1023)
+    decision = plan(snapshot, GUARDED, estimate)
+    assert isinstance(decision, Refused)
+    assert decision.overflow.recovery == {"shorten": [], "or": "use a model with a larger window"}
+
+
+def test_only_facts_decisions_and_questions_anchor_messages_not_action_items() -> None:
+    history = History()
+    turns = chat(history, 2, assistant_tokens=500)
+    answers = [turn.messages[1] for turn in turns]
+    body = SummaryBody(
+        "So far.",
+        decisions=(SummaryItem("Keep it.", (answers[0].id,)),),
+        action_items=(SummaryItem("Do it.", (answers[1].id,)),),
+    )
+    snapshot = snapshot_of(turns, history.turn(), input_budget=700, summary=history.summary(body))
+    decision = plan(snapshot, replace(GUARDED, auto_summarize=False), estimate)
+    assert isinstance(decision, Ready)
+    sent = {item.message.id for item in decision.prompt.items if item.message}
+    assert answers[0].id in sent
+    assert answers[1].id not in sent

@@ -1,0 +1,76 @@
+"""The decisions of one turn as a service takes them: plan, make the summary that is due, plan again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from app.domain.types import Summary, SummaryBody, SummaryId
+from app.engine.assembly import (
+    Decision,
+    Ready,
+    Refused,
+    SummaryDue,
+    SummaryWorthless,
+    plan,
+    summary_actions,
+    summary_wire_tokens,
+)
+from app.engine.fallback import fallback_summary
+from app.engine.folding import Fold
+from app.engine.policy import ContextPolicy
+from app.engine.window import Snapshot
+from tests.engine.histories import estimate
+
+
+@dataclass(frozen=True)
+class Taken:
+    """How the turn ended: the last decision, the snapshot it was made on, and the fold between, if there was one."""
+
+    decision: Ready | Refused
+    snapshot: Snapshot
+    fold: Fold | None
+    summarized: bool
+
+
+def new_snapshot(snapshot: Snapshot, fold: Fold, body: SummaryBody) -> Snapshot:
+    """What is gathered once the summary is stored: the turns after it, the count at nought."""
+    first, last = fold.messages[0], fold.messages[-1]
+    previous = fold.previous
+    summary = Summary(
+        SummaryId(UUID(int=2**100 + last.seq)),
+        body,
+        previous.from_message_id if previous else first.id,
+        last.id,
+        last.seq,
+        "fallback",
+    )
+    turns = tuple(turn for turn in snapshot.turns if turn.messages and turn.messages[-1].seq > last.seq)
+    return replace(snapshot, summary=summary, turns=turns, completed_since_summary=0)
+
+
+def decide(snapshot: Snapshot, policy: ContextPolicy) -> Taken:
+    """Takes the turn's decisions with the deterministic summary."""
+    first = plan(snapshot, policy, estimate)
+    if not isinstance(first, SummaryDue):
+        return Taken(settled(first), snapshot, None, summarized=False)
+    fold = first.fold
+    body = fallback_summary(fold, estimate)
+    if body is None:
+        second = plan(snapshot, policy, estimate, first.earlier)
+        return Taken(settled(second), snapshot, fold, summarized=False)
+    after = new_snapshot(snapshot, fold, body)
+    if after.summary is None:
+        raise AssertionError("the new snapshot has the new summary")
+    actions = summary_actions(fold, after.summary, summary_wire_tokens(after.summary, policy, estimate))
+    earlier = replace(first.earlier, summary_triggered=True, actions=(*first.earlier.actions, *actions))
+    return Taken(settled(plan(after, policy, estimate, earlier)), after, fold, summarized=True)
+
+
+def settled(decision: Decision) -> Ready | Refused:
+    """The decision, which must not ask for a summary any more."""
+    if isinstance(decision, SummaryWorthless):
+        return decision.then
+    if isinstance(decision, SummaryDue):
+        raise AssertionError("a summary is due a second time in one turn")  # noqa: TRY004 - a broken promise
+    return decision

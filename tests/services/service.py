@@ -1,0 +1,159 @@
+"""A service over a real database and models behind real sockets, for tests of whole turns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from uuid_utils.compat import uuid7
+
+from app.db.database import Database
+from app.db.sql import compile_sql
+from app.domain.types import JsonObject, Session, SessionId, TenantId
+from app.engine.policy import ContextPolicy
+from app.providers.registry import load_catalogue
+from app.services.leases import Leases
+from app.services.runtime import Runtime
+from app.services.sessions import create_session
+from app.services.take_turn import TurnOutcome, TurnRequest, take_turn
+from app.telemetry import Telemetry
+from app.tokenizers import Tokenizers, encoding_for_model
+from sqlalchemy import text
+from tests.providers.server import Answer, ScriptedServer, Seen
+
+TENANT = TenantId("default")
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The runtime under test, with what a test does most."""
+
+    rt: Runtime
+
+    async def session(self, **fields: Any) -> Session:
+        """A new session."""
+        return await create_session(self.rt, TENANT, fields)
+
+    async def turn(self, session_id: SessionId, content: Any, key: str | None = None, **fields: Any) -> TurnOutcome:
+        """Posts a turn."""
+        digest = sha256(json.dumps([content, sorted(fields)]).encode()).hexdigest()
+        request = TurnRequest(content=content, request_sha256=digest, **fields)
+        return await take_turn(self.rt, TENANT, session_id, request, key)
+
+    async def rows(self, sql: str, **parameters: Any) -> list[JsonObject]:
+        """Rows of the database, for what no route shows."""
+        async with self.rt.database.autocommit() as tx:
+            return [dict(row) for row in await tx.fetch(compile_sql(text(sql)), **parameters)]
+
+
+@asynccontextmanager
+async def service(
+    database_url: str,
+    models: str | None = None,
+    *,
+    folder: Path | None = None,
+    lease_s: float = 30.0,
+    tokenizers: Tokenizers | None = None,
+    policy: ContextPolicy | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> AsyncGenerator[Service]:
+    """A runtime as the composition root makes it. `models` is the text of a models file."""
+    path = None
+    if models is not None:
+        assert folder is not None
+        path = folder / "models.toml"
+        path.write_text(models)
+    tokenizers = tokenizers or Tokenizers()
+    catalogue = load_catalogue(
+        path,
+        environ=environ or {},
+        fallback_window=8192,
+        now=_now,
+        encoding_for_model=encoding_for_model,
+        estimator=tokenizers.estimator,
+    )
+    rt = Runtime(
+        database=Database(database_url, pool_size=5),
+        catalogue=catalogue,
+        tokenizers=tokenizers,
+        telemetry=Telemetry(catalogue.aliases),
+        leases=Leases(),
+        guarded=policy or ContextPolicy(),
+        turn_lease_s=lease_s,
+        now=_now,
+        new_id=uuid7,
+    )
+    try:
+        yield Service(rt)
+    finally:
+        await catalogue.aclose()
+        await rt.database.aclose()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def models_toml(server: ScriptedServer, *, window: int = 4096, timeout_s: float = 10, extra: str = "") -> str:
+    """A catalogue with one alias `main` at the server."""
+    return (
+        'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "test-model"\n'
+        f'base_url = "{server.base_url}"\ncontext_window = {window}\ntimeout_s = {timeout_s}\n{extra}'
+    )
+
+
+def is_summary(request: Seen) -> bool:
+    """Whether the request came from the summarizer."""
+    return '"context_messages"' in str(request.json["messages"][-1]["content"])
+
+
+def chat(content: str | None, *, prompt_tokens: int = 10, completion_tokens: int = 5) -> Answer:
+    """A chat completion."""
+    return Answer(
+        {
+            "id": "c",
+            "object": "chat.completion",
+            "model": "test-model-1",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens},
+        }
+    )
+
+
+def model(
+    reply: Callable[[Seen], Answer] | str = "Noted.", summary: Callable[[Seen], Answer] | None = None
+) -> Callable[[Seen], Answer]:
+    """A model that answers turns with `reply` and the summarizer with `summary`, by default a sound one."""
+
+    def play(request: Seen) -> Answer:
+        if is_summary(request):
+            return (summary or sound_summary)(request)
+        return chat(reply) if isinstance(reply, str) else reply(request)
+
+    return play
+
+
+def sound_summary(request: Seen) -> Answer:
+    """A summary within the contract that cites the first message it was shown, and the first that stays."""
+    document = json.loads(request.json["messages"][-1]["content"])
+    around = document["context_messages"]
+    cited = [document["messages"][0]["id"], *([around[1]["id"]] if len(around) > 1 else [])]
+    return chat(
+        json.dumps(
+            {
+                "summary_text": "The earlier part.",
+                "key_facts": [{"text": "The port is 8443.", "message_ids": cited}],
+                "open_questions": [],
+                "decisions": [{"text": "Use Postgres.", "message_ids": [document["messages"][0]["id"]]}],
+                "action_items": [],
+            }
+        ),
+        prompt_tokens=100,
+        completion_tokens=20,
+    )

@@ -1,0 +1,307 @@
+"""Nothing acknowledged is lost or doubled: two writers, retries, dead workers, faults of the model and our own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.db.turns import claim_turn
+from app.domain.errors import (
+    IdempotencyInFlight,
+    IdempotencyKeyReused,
+    InvalidRequest,
+    NotFound,
+    PlimsollError,
+    ProviderError,
+    ProviderRefused,
+    StoredFailure,
+    TurnInProgress,
+    TurnLost,
+)
+from app.domain.types import TurnStatus
+from app.services.claiming import TurnRequest, draft_turn
+from app.services.leases import renew_forever, sweep_forever
+from app.services.turns import get_prompt, get_turn
+from app.tokenizers import Tokenizers
+from tests.providers.server import Answer, Seen, serving
+from tests.services.service import TENANT, Service, chat, models_toml, service
+
+
+class _Gate:
+    """A model that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.delay_s = 0.0
+
+    def __call__(self, _: Seen) -> Answer:
+        answer = chat("Late.")
+        return Answer(answer.body, delay_s=self.delay_s)
+
+
+async def _outcomes(*calls: Any) -> list[Any]:
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_of_many_posts_at_once_one_runs_and_the_others_are_told_to_come_back(
+    database_url: str, tmp_path: Path
+) -> None:
+    gate = _Gate()
+    gate.delay_s = 0.5
+    async with serving(gate) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session()
+        results = await _outcomes(*(at.turn(session.id, f"Post {number}") for number in range(40)))
+        refused = [result for result in results if isinstance(result, TurnInProgress)]
+        assert len(refused) == 39
+        assert all(result.retry_after_s >= 1 for result in refused)
+        assert server.hits == 1
+        await at.turn(session.id, "And now")
+        seqs = [row["seq"] for row in await at.rows("SELECT seq FROM turns ORDER BY seq")]
+        assert seqs == [1, 2], "a turn number was given to a post that was refused"
+
+
+async def test_a_repeated_key_is_answered_from_the_store_and_the_model_is_called_once(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(chat("Once.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session()
+        first = await at.turn(session.id, "Pay 10", key="k1")
+        again = await at.turn(session.id, "Pay 10", key="k1")
+        assert (again.turn, again.context) == (first.turn, first.context)
+        assert server.hits == 1
+        with pytest.raises(IdempotencyKeyReused):
+            await at.turn(session.id, "Pay 20", key="k1")
+
+
+async def test_a_key_whose_turn_still_runs_is_in_flight(database_url: str, tmp_path: Path) -> None:
+    gate = _Gate()
+    gate.delay_s = 0.5
+    async with serving(gate) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session()
+        results = await _outcomes(*(at.turn(session.id, "Pay 10", key="k1") for _ in range(8)))
+        assert sum(isinstance(result, IdempotencyInFlight) for result in results) == 7
+        assert server.hits == 1
+
+
+async def test_a_refused_and_a_failed_turn_are_told_again_to_a_retry_with_their_key(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(Answer({"error": {"message": "no"}}, status=400)) as server, service(
+        database_url, models_toml(server), folder=tmp_path
+    ) as at:
+        session = await at.session()
+        for content, key in (("word " * 5000, "big"), ("Hi", "failed")):
+            with pytest.raises(PlimsollError) as first:
+                await at.turn(session.id, content, key=key)
+            with pytest.raises(StoredFailure) as again:
+                await at.turn(session.id, content, key=key)
+            assert again.value.stored() == first.value.stored()
+        assert server.hits == 1
+
+
+async def test_a_provider_that_refuses_leaves_the_users_message_and_a_failed_turn(
+    database_url: str, tmp_path: Path
+) -> None:
+    script = [Answer({"error": {"message": "bad key"}}, status=401), chat("Better.")]
+    async with serving(*script) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session()
+        with pytest.raises(ProviderRefused):
+            await at.turn(session.id, "First")
+        failed = (await at.rows("SELECT id, status, assistant_output FROM turns"))[0]
+        assert (failed["status"], failed["assistant_output"]) == ("failed", None)
+        outcome = await at.turn(session.id, "Second")
+        sent = server.seen[-1].json["messages"]
+        assert [message["content"] for message in sent] == ["First", "Second"]
+        assert outcome.turn.status is TurnStatus.COMPLETED
+        prompt = await get_prompt(at.rt, TENANT, session.id, failed["id"], None)
+        assert [message["content"] for message in prompt["messages"]] == ["First"]
+
+
+async def test_a_dead_workers_turn_ends_as_lost_and_the_session_goes_on(database_url: str, tmp_path: Path) -> None:
+    async with serving(chat("Alive.")) as server, service(
+        database_url, models_toml(server), folder=tmp_path, lease_s=0.2
+    ) as at:
+        session = await at.session()
+        request = TurnRequest(content="Never answered", request_sha256="x")
+        draft = await draft_turn(at.rt, request, "dead")
+        async with at.rt.database.begin() as tx:
+            assert await claim_turn(tx, TENANT, session.id, draft, at.rt.turn_lease_s) is not None
+        with pytest.raises(TurnInProgress):
+            await at.turn(session.id, "Too early")
+        await asyncio.sleep(0.25)
+        outcome = await at.turn(session.id, "Later")
+        assert outcome.turn.seq == 2
+        lost = await get_turn(at.rt, TENANT, session.id, draft.turn_id)
+        assert lost.status is TurnStatus.FAILED
+        assert lost.error is not None
+        assert lost.error["code"] == "worker_lost"
+        assert server.hits == 1, "a lost turn was called again by itself"
+        assert [message["content"] for message in server.seen[0].json["messages"]] == ["Never answered", "Later"]
+
+
+async def test_the_sweeper_ends_lost_turns_without_anybody_posting(database_url: str) -> None:
+    async with service(database_url, lease_s=0.1) as at:
+        session = await at.session()
+        draft = await draft_turn(at.rt, TurnRequest(content="Never answered", request_sha256="x"), None)
+        async with at.rt.database.begin() as tx:
+            await claim_turn(tx, TENANT, session.id, draft, at.rt.turn_lease_s)
+        sweeper = asyncio.create_task(sweep_forever(at.rt))
+        try:
+            async with asyncio.timeout(5):
+                while (await get_turn(at.rt, TENANT, session.id, draft.turn_id)).status is not TurnStatus.FAILED:
+                    await asyncio.sleep(0.02)
+        finally:
+            sweeper.cancel()
+
+
+async def test_a_worker_that_lost_its_lease_can_not_write(database_url: str, tmp_path: Path) -> None:
+    """The model takes longer than the lease and nobody renews it; meanwhile another post takes the session over."""
+    gate = _Gate()
+    gate.delay_s = 0.6
+    async with serving(gate) as server, service(
+        database_url, models_toml(server), folder=tmp_path, lease_s=0.2
+    ) as at:
+        session = await at.session()
+        zombie = asyncio.create_task(at.turn(session.id, "Slow"))
+        await server.arrived.wait()
+        await asyncio.sleep(0.3)
+        gate.delay_s = 0.0
+        outcome = await at.turn(session.id, "Quick")
+        with pytest.raises(TurnLost):
+            await zombie
+        rows = await at.rows("SELECT seq, status, assistant_output FROM turns ORDER BY seq")
+        assert [(row["status"], row["assistant_output"]) for row in rows] == [("failed", None), ("completed", "Late.")]
+        assert len(await at.rows("SELECT 1 FROM messages WHERE role = 'assistant'")) == 1
+        assert outcome.turn.seq == 2
+
+
+async def test_a_renewed_lease_outlives_a_slow_model(database_url: str, tmp_path: Path) -> None:
+    gate = _Gate()
+    gate.delay_s = 0.8
+    async with serving(gate) as server, service(
+        database_url, models_toml(server), folder=tmp_path, lease_s=0.3
+    ) as at:
+        keepers = [asyncio.create_task(work(at.rt)) for work in (renew_forever, sweep_forever)]
+        try:
+            session = await at.session()
+            outcome = await at.turn(session.id, "Slow")
+            assert outcome.turn.status is TurnStatus.COMPLETED
+        finally:
+            for keeper in keepers:
+                keeper.cancel()
+
+
+async def test_no_connection_is_held_while_the_model_thinks(database_url: str, tmp_path: Path) -> None:
+    gate = _Gate()
+    gate.delay_s = 0.3
+    async with serving(gate) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        sessions = [await at.session() for _ in range(30)]
+        running = [asyncio.create_task(at.turn(session.id, "Think")) for session in sessions]
+        await asyncio.sleep(0.2)
+        busy = await at.rows(
+            "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database() "
+            "AND state LIKE 'idle in transaction%'"
+        )
+        assert busy[0]["n"] == 0
+        assert len([task for task in running if not task.done()]) == 30
+        assert all(outcome.turn.status is TurnStatus.COMPLETED for outcome in await asyncio.gather(*running))
+        assert server.hits == 30
+
+
+async def test_a_reply_with_nul_bytes_and_half_a_surrogate_is_stored_all_the_same(
+    database_url: str, tmp_path: Path
+) -> None:
+    body = (
+        b'{"choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"a\\u0000b\\ud83dc"}}]}'
+    )
+    async with serving(Answer(body)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session()
+        outcome = await at.turn(session.id, "Hi")
+        assert outcome.turn.status is TurnStatus.COMPLETED
+        assert outcome.turn.assistant_output is not None
+        assert outcome.turn.assistant_output.startswith("a")
+        assert server.hits == 1
+
+
+async def test_a_tokenizer_that_fails_is_replaced_by_the_heuristic_and_the_audit_says_so(
+    database_url: str, tmp_path: Path
+) -> None:
+    failures: list[str] = []
+
+    class Broken:
+        def count(self, text: str) -> int:
+            failures.append(text)
+            raise RuntimeError("out of order")
+
+    async with serving(chat("Fine.")) as server, service(
+        database_url, models_toml(server), folder=tmp_path, tokenizers=Tokenizers(lambda _: Broken())
+    ) as at:
+        session = await at.session()
+        outcome = await at.turn(session.id, "x" * 101)
+        assert failures, "the fault never fired"
+        assert outcome.context["regions"]["user"] == 32  # ceil(101 / 4 * 1.25)
+        rows = await at.rows("SELECT estimator FROM turn_context_audit")
+        assert rows[0]["estimator"] == "heuristic"
+        stored = await at.rows("SELECT token_encoding FROM messages ORDER BY seq")
+        assert [row["token_encoding"] for row in stored] == ["heuristic", "heuristic"]
+
+
+async def test_what_can_not_be_run_stores_nothing(database_url: str) -> None:
+    async with service(database_url) as at:
+        session = await at.session()
+        with pytest.raises(InvalidRequest):
+            await at.turn(session.id, "Hi", model_alias="nobody")
+        with pytest.raises(NotFound):
+            await at.turn(type(session.id)(at.rt.new_id()), "Hi")
+        assert await at.rows("SELECT 1 FROM turns") == []
+        row = (await at.rows("SELECT last_turn_seq FROM sessions"))[0]
+        assert row["last_turn_seq"] == 0
+
+
+async def test_a_provider_that_is_down_is_asked_three_times_at_most(database_url: str, tmp_path: Path) -> None:
+    async with serving(Answer(status=503, headers={"retry-after": "0"})) as server, service(
+        database_url, models_toml(server), folder=tmp_path
+    ) as at:
+        session = await at.session()
+        with pytest.raises(ProviderError):
+            await at.turn(session.id, "Hi")
+        assert server.hits == 3
+
+
+async def test_a_plain_turn_is_four_statements_in_two_transactions(
+    database_url: str, tmp_path: Path, service_statements: Any
+) -> None:
+    async with serving(chat("Fine.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session()
+        await at.turn(session.id, "Warm up")
+        with service_statements() as seen:
+            await at.turn(session.id, "Counted")
+        assert len(seen) == 4, seen
+
+
+@pytest.fixture
+def service_statements(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Counts what goes through `Transaction`, where every statement of ours does."""
+    from contextlib import contextmanager
+
+    from app.db.sql import Statement
+
+    @contextmanager
+    def recording() -> Any:
+        seen: list[str] = []
+        original = Statement.arguments
+
+        def arguments(self: Statement, parameters: Any) -> Any:
+            seen.append(self.text.strip().splitlines()[0])
+            return original(self, parameters)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Statement, "arguments", arguments)
+            yield seen
+
+    return recording
+
+
+def _unused(_: Service) -> None: ...
