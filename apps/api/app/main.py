@@ -65,6 +65,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # asked anew at every request otherwise
         exception_handlers={HTTPException: _refused_by_router},
     )
     app.router.routes[:0] = [route for router in _ROUTERS for route in router.routes]
