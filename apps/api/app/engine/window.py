@@ -86,13 +86,19 @@ class Window:
         )
 
     def untouchable(self) -> list[Piece]:
-        """What neither a summary nor a prune can take: users' words of protected turns, and what may never leave."""
+        """What neither a summary nor a prune can take: users' words of protected turns, and what may never leave.
+
+        What the summary of now cites is not among it, since the next one may cite something else.
+        """
         return [
             piece
             for piece in self.pieces
-            if not piece.droppable
-            and self._is_protected(piece)
-            and not (cites(piece.unit, self.anchors) and piece.unit.kind != "user")
+            if self._is_protected(piece)
+            and (
+                not self.policy.prune_protected
+                or piece.unit.kind == "user"
+                or not (piece.droppable or cites(piece.unit, self.anchors))
+            )
         ]
 
     def prune(
