@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
@@ -224,7 +225,7 @@ def test_a_tool_result_is_shortened_at_most_once_in_a_prompt(snapshot: Snapshot,
     assert all(action.tokens_removed > 0 for action in actions if action.kind == "tool_result_shortened")
 
 
-@given(snapshots(), policies())
+@given(snapshots(long=True), policies(summarizes=True))
 def test_a_fold_takes_whole_older_turns_and_never_a_protected_one(snapshot: Snapshot, policy: ContextPolicy) -> None:
     first = plan(snapshot, policy, estimate)
     assume(isinstance(first, SummaryDue))
@@ -238,7 +239,7 @@ def test_a_fold_takes_whole_older_turns_and_never_a_protected_one(snapshot: Snap
     assert 0 < fold.cap_tokens < fold.folded_tokens
 
 
-@given(snapshots(), policies())
+@given(snapshots(long=True), policies(summarizes=True))
 def test_a_summary_makes_the_prompt_smaller_and_is_within_its_cap(snapshot: Snapshot, policy: ContextPolicy) -> None:
     taken = decide(snapshot, policy)
     assume(taken.summarized)
@@ -249,7 +250,7 @@ def test_a_summary_makes_the_prompt_smaller_and_is_within_its_cap(snapshot: Snap
     assert taken.decision.accounts.tokens_after_summary < taken.decision.accounts.tokens_before
 
 
-@given(snapshots(), policies())
+@given(snapshots(long=True), policies(summarizes=True))
 def test_a_summary_is_never_due_again_in_the_same_turn(snapshot: Snapshot, policy: ContextPolicy) -> None:
     first = plan(snapshot, policy, estimate)
     assume(isinstance(first, SummaryDue))
@@ -257,6 +258,13 @@ def test_a_summary_is_never_due_again_in_the_same_turn(snapshot: Snapshot, polic
     # Not when the summary failed, and not when it was made (`decide` raises otherwise).
     assert isinstance(plan(snapshot, policy, estimate, first.earlier), Ready | Refused)
     decide(snapshot, policy)
+
+
+@given(snapshots(long=True), policies(summarizes=True))
+def test_a_turn_is_not_refused_for_the_summary_that_was_paid_for(snapshot: Snapshot, policy: ContextPolicy) -> None:
+    # A summary that keeps citing long protected messages keeps them in; without one nothing is cited.
+    taken = decide(replace(snapshot, summary=None), policy)
+    assert isinstance(taken.decision, Ready) or not taken.summarized
 
 
 @given(snapshots(), policies())

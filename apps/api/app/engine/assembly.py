@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from app.domain.types import JsonObject, PromptMessage, Summary, ToolDefinition
-from app.engine.folding import Fold, SummaryReason, wire_tokens_of
+from app.engine.folding import MIN_SUMMARY_TOKENS, Fold, SummaryReason, wire_tokens_of
 from app.engine.overflow import Overflow, overflow_of
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import Block, Prompt, prompt_sha256
@@ -89,9 +89,9 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, earlier:
     prompt = window.prompt(window.pieces)
     charged = window.charge(prompt)
     seen = earlier or Earlier(prompt.wire_tokens, charged, summary_triggered=False)
-    floor = window.charge(window.prompt(window.untouchable(), with_summary=False))
     worthless = False
-    if earlier is None and snapshot.budget.input_budget > 0 and floor <= snapshot.budget.input_budget:
+    # Refuse before paying: no summary is made that could not be sent beside what may never leave.
+    if earlier is None and window.room_for_summary() >= MIN_SUMMARY_TOKENS:
         reason = _summary_reason(snapshot, policy, charged)
         fold = window.fold(reason) if reason else None
         by_count = snapshot.completed_since_summary >= policy.mandatory_summary_turn
