@@ -1,0 +1,155 @@
+"""The command line: `plimsoll serve | migrate | keys | replay`. What goes wrong is one line and exit code 2."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+import typer
+from pydantic import ValidationError
+from uuid_utils.compat import uuid7
+
+from app.core.config import Settings
+from app.db.database import Database
+from app.db.embedded import EmbeddedPostgresError
+from app.db.migrate import MigrationFailed, SchemaState, upgrade
+from app.db.reachability import DatabaseUnreachable, reach
+from app.domain.errors import PlimsollError
+from app.domain.types import TenantId
+from app.providers.catalogue_file import CatalogueError
+from app.replay.cli import replay
+from app.services import keys as key_service
+from app.serving import CannotServe, database_url, serve
+
+EXIT_UNUSABLE = 2
+T = TypeVar("T")
+
+command_line = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Keeps LLM conversations inside the model's context window. Settings come from the environment and .env.",
+)
+keys = typer.Typer(no_args_is_help=True, help="API keys. Once one was ever made, every request needs one.")
+command_line.add_typer(keys, name="keys")
+command_line.command("replay")(replay)
+
+
+class Refused(Exception):
+    """The command can not be carried out; the sentence says what to do."""
+
+
+@command_line.command("serve")
+def serve_command(
+    host: Annotated[str | None, typer.Option(help="Address to listen on (PLIMSOLL_HOST).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port, 0 for a free one (PLIMSOLL_PORT).")] = None,
+    workers: Annotated[int | None, typer.Option(help="Worker processes (PLIMSOLL_WORKERS).")] = None,
+) -> None:
+    """Serves the API. Without DATABASE_URL it starts, or joins, the embedded Postgres and migrates it."""
+    given = {"host": host, "port": port, "workers": workers}
+    serve(read_settings({name: value for name, value in given.items() if value is not None}))
+
+
+@command_line.command("migrate")
+def migrate_command() -> None:
+    """Brings the database to this version's schema. Safe to run several times and at once."""
+    with database_url(read_settings()) as dsn:
+        before = asyncio.run(reach(dsn))
+        if before is SchemaState.AHEAD:
+            raise Refused("the database is of a later release than this one; nothing was changed")
+        asyncio.run(upgrade(dsn))
+    typer.echo("The schema is current.")
+
+
+@keys.command("create")
+def create_command(
+    tenant: Annotated[str, typer.Option(help="Whose sessions the key gives access to.")],
+    name: Annotated[str, typer.Option(help="What the key is for, in your words.")],
+    if_none: Annotated[bool, typer.Option("--if-none", help="Do nothing when a key was ever made.")] = False,
+) -> None:
+    """Makes a key and prints its secret, which is shown only this once: KEY=$(plimsoll keys create …)."""
+
+    async def work(database: Database) -> str | None:
+        if if_none and await key_service.any_key_exists(database):
+            return None
+        _, secret = await key_service.create_key(database, uuid7, TenantId(tenant), name)
+        return secret
+
+    secret = with_database(work)
+    if secret is None:
+        typer.echo("There is a key already; none was made.", err=True)
+    else:
+        typer.echo("Keep it: only its hash is stored.", err=True)
+        typer.echo(secret)
+
+
+@keys.command("list")
+def list_command() -> None:
+    """Lists the keys, without their secrets."""
+    found = with_database(key_service.list_keys)
+    typer.echo(f"{'id':36}  {'prefix':12}  {'created':16}  {'revoked':16}  tenant / name")
+    for key in found:
+        revoked = f"{key.revoked_at:%Y-%m-%d %H:%M}" if key.revoked_at else "-"
+        line = f"{key.id}  {key.prefix:12}  {key.created_at:%Y-%m-%d %H:%M}  {revoked:16}  {key.tenant_id} / {key.name}"
+        typer.echo(line)
+
+
+@keys.command("revoke")
+def revoke_command(key_id: Annotated[UUID, typer.Argument(help="The id that `keys list` shows.")]) -> None:
+    """Ends a key. Running services refuse it within seconds."""
+
+    async def work(database: Database) -> str:
+        return (await key_service.revoke_key(database, key_id)).name
+
+    typer.echo(f"Revoked: {with_database(work)}")
+
+
+def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
+    """Runs `work` on the configured database, whose schema has to be current."""
+
+    async def run(dsn: str) -> T:
+        if (state := await reach(dsn)) is not SchemaState.CURRENT:
+            raise Refused(f"the database's schema is {state}: run `plimsoll migrate` first")
+        database = Database(dsn, pool_size=1)
+        try:
+            return await work(database)
+        finally:
+            await database.aclose()
+
+    with database_url(read_settings()) as dsn:
+        return asyncio.run(run(dsn))
+
+
+def read_settings(given: dict[str, Any] | None = None) -> Settings:
+    """The settings, with what the command line gave in front. Raises `Refused`, which never quotes a value."""
+    try:
+        return Settings(**(given or {}))
+    except ValidationError as error:
+        problems = error.errors(include_input=False, include_url=False)
+        raise Refused("; ".join(f"{_variable(problem['loc'])}: {problem['msg']}" for problem in problems)) from error
+
+
+def _variable(location: tuple[int | str, ...]) -> str:
+    name = str(location[0]).upper() if location else "settings"
+    own = name.lower() in Settings.model_fields and Settings.model_fields[name.lower()].validation_alias is None
+    return f"PLIMSOLL_{name}" if own else name
+
+
+def main() -> None:
+    """The console script `plimsoll`."""
+    try:
+        command_line()
+    except CatalogueError as error:
+        _fail("MODELS_FILE can not be used: " + "; ".join(error.problems))
+    except PlimsollError as error:
+        _fail(error.detail)
+    except (Refused, CannotServe, EmbeddedPostgresError, MigrationFailed, DatabaseUnreachable) as error:
+        _fail(str(error))
+
+
+def _fail(sentence: str) -> None:
+    sys.stderr.write(f"plimsoll: {' '.join(sentence.split())}\n")
+    sys.exit(EXIT_UNUSABLE)

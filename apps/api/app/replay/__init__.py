@@ -1,0 +1,1 @@
+"""Drives recorded conversations through the running HTTP service and shows what the window did."""

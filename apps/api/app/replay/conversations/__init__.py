@@ -1,0 +1,1 @@
+"""Conversations that ship with Plimsoll, as JSON lines of OpenAI-style messages."""

@@ -1,0 +1,176 @@
+"""Draws a replay in a terminal: one bar of the window per turn, and the table at the end. Legible without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from app.replay.figures import REGIONS, SessionFigures, Totals, TurnFigures, Window, totals
+
+BAR_CELLS = 52
+RESERVE_CELLS = 4
+SUMMARY_RATIO = 0.70
+PRUNE_RATIO = 0.90
+
+REGION_LETTERS = {
+    "system": "s", "goal": "g", "pins": "p", "summary": "m", "history": "h",
+    "recall": "r", "user": "u", "tools": "t", "framing": "f",
+}  # fmt: skip
+REGION_STYLES = {
+    "system": "white on #475569",
+    "goal": "black on #2dd4bf",
+    "pins": "black on #fbbf24",
+    "summary": "white on #7c3aed",
+    "history": "white on #2563eb",
+    "recall": "black on #67e8f9",
+    "user": "black on #4ade80",
+    "tools": "white on #b45309",
+    "framing": "white on #6b7280",
+}
+MARK_STYLES = {"S": "bold #a78bfa", "P": "bold #f59e0b", "X": "bold #ef4444", "!": "bold white on #b91c1c"}
+
+
+def legend() -> Text:
+    """What the letters, ticks and marks mean."""
+    text = Text("  regions  ")
+    for name in REGIONS:
+        text.append(REGION_LETTERS[name], REGION_STYLES[name]).append(f" {name} ")
+    text.append("\n  marks    ")
+    for mark, meaning in (("S", "summarized"), ("P", "pruned"), ("X", "refused, 422"), ("!", "error")):
+        text.append(mark, MARK_STYLES[mark]).append(f" {meaning}   ")
+    text.append("┊ 70 % and 90 % of the input budget", "dim")
+    text.append("\n  turn   charged to the input budget", "dim")
+    return text.append("overhead  tokens / budget  fill".rjust(BAR_CELLS + 8), "dim")
+
+
+def turn_line(turn: TurnFigures) -> Text:
+    """One turn on one line of at most 100 columns."""
+    line = Text(f"{turn.number:>6}  ", "dim", end="")
+    marks = _marks(turn)
+    if turn.window is None:
+        line.append(f"{turn.status_code} {turn.code or 'no window in the answer'}", "bold red")
+    else:
+        line.append_text(_bar(turn.window))
+        line.append_text(_reserve(turn.window))
+        line.append(f" {turn.window.charged_tokens:>7,} / {turn.window.input_budget_tokens:<7,}")
+        line.append(f"{_percent(turn.window):>4} %", "bold red" if turn.over_budget else "dim")
+    for mark in marks:
+        line.append(f" {mark}", MARK_STYLES[mark])
+    return line
+
+
+def totals_table(sessions: Sequence[SessionFigures]) -> Table:
+    """A row a session, and one for all when there are several."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    table.add_column("session", overflow="ellipsis", no_wrap=True, max_width=14)
+    headings = ("turns", "summ.", "prunes", "422", "4xx", "5xx", "sent", "full history", "saved")
+    for heading in (*headings, "largest / budget", "over"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for session in sessions:
+        table.add_row(*_row(totals(session.name, [session])))
+    if len(sessions) > 1:
+        table.add_section()
+        table.add_row(*_row(totals("total", sessions)), style="bold")
+    return table
+
+
+def notes(sessions: Sequence[SessionFigures]) -> list[str]:
+    """What the table's figures stand for, what was left out, and where the full history would have ended."""
+    found = [
+        (
+            "sent: prompt tokens that went to the model. full history: the same turns with everything so far resent "
+            "(standing regions + every earlier message + framing, by the service's own counts)."
+        )
+    ]
+    if summarizer_tokens := sum(session.summarizer_tokens or 0 for session in sessions):
+        found.append(
+            f"the summarizer took and gave {summarizer_tokens:,} tokens beside that; saved counts them as sent."
+        )
+    if any(session.summarizer_tokens is None for session in sessions):
+        found.append("the service does not tell what the summarizer took and gave; saved leaves it out.")
+    skipped: dict[str, int] = {}
+    for session in sessions:
+        for kind, count in session.skipped.items():
+            skipped[kind] = skipped.get(kind, 0) + count
+    if skipped:
+        found.append(
+            "left out of the replay: "
+            + ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in skipped.items())
+        )
+    for session in sessions:
+        overflow = next(
+            (turn.number for turn, window in session.sent if turn.full_history_tokens > window.limit_tokens), None
+        )
+        if overflow is not None and len(sessions) == 1:
+            found.append(
+                f"the full history alone would have outgrown the window at turn {overflow} of {len(session.turns)}."
+            )
+    return found
+
+
+def _row(row: Totals) -> tuple[str | Text, ...]:
+    def alarm(count: int) -> Text:
+        return Text(f"{count:,}", "bold red" if count else "green")
+
+    return (
+        row.name,
+        f"{row.turns:,}",
+        f"{row.summaries:,}",
+        f"{row.prunes:,}",
+        f"{row.refusals:,}",
+        f"{row.rejected_requests:,}",
+        alarm(row.server_errors),
+        f"{row.sent_tokens:,}",
+        f"{row.full_history_tokens:,}",
+        f"{row.saved_ratio:.1%}",
+        f"{row.largest_prompt_tokens:,} / {row.largest_prompt_budget_tokens:,}",
+        alarm(row.over_budget),
+    )
+
+
+def _marks(turn: TurnFigures) -> str:
+    marks = ("S" if turn.summary else "") + ("P" if turn.prune else "") + ("X" if turn.outcome == "refused" else "")
+    return marks + ("!" if turn.over_budget or turn.outcome in {"rejected_request", "server_error"} else "")
+
+
+def _bar(window: Window) -> Text:
+    budget_tokens = max(1, window.input_budget_tokens)
+    ends = _cell_ends(list(window.charged_regions().values()), budget_tokens)
+    bar = Text("│", "dim")
+    filled = 0
+    for name, end in zip(REGIONS, ends, strict=True):
+        if end > filled:
+            bar.append(REGION_LETTERS[name] * (end - filled), REGION_STYLES[name])
+            filled = end
+    ticks = {int(BAR_CELLS * SUMMARY_RATIO), int(BAR_CELLS * PRUNE_RATIO)}
+    bar.append("".join("┊" if cell in ticks else " " for cell in range(filled, BAR_CELLS)), "dim")
+    return bar.append("│" if window.charged_tokens <= window.input_budget_tokens else "»", "dim")
+
+
+def _cell_ends(tokens: list[int], budget_tokens: int) -> list[int]:
+    """Where each region's cells end. A region that holds anything shows at least one cell while there is room."""
+    ends: list[int] = []
+    sum_tokens = 0
+    previous = 0
+    for region_tokens in tokens:
+        sum_tokens += region_tokens
+        end = round(sum_tokens / budget_tokens * BAR_CELLS)
+        previous = min(BAR_CELLS, max(end, previous + 1 if region_tokens else previous))
+        ends.append(previous)
+    return ends
+
+
+def _reserve(window: Window) -> Text:
+    reserve = Text()
+    share = window.reserve_used_tokens / window.overhead_reserve_tokens if window.overhead_reserve_tokens else 0
+    cells = round(share * RESERVE_CELLS) or (1 if window.reserve_used_tokens else 0)
+    letter = "t" if window.regions.get("tools", 0) > window.regions.get("framing", 0) else "f"
+    reserve.append(letter * cells, REGION_STYLES["tools" if letter == "t" else "framing"])
+    return reserve.append(" " * (RESERVE_CELLS - cells)).append("│", "dim")
+
+
+def _percent(window: Window) -> int:
+    return round(100 * window.charged_tokens / max(1, window.input_budget_tokens))

@@ -1,0 +1,182 @@
+"""`plimsoll serve`: the port, the database, then uvicorn; and everything let go of in the opposite order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Generator
+from types import FrameType
+
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from app.core.config import Settings
+from app.db import embedded, migrate
+from app.db.database import Database
+from app.db.migrate import SchemaState
+from app.db.reachability import reach
+from app.main import guarded_policy
+from app.providers.catalogue_file import read_catalogue
+from app.services.keys import any_key_exists
+
+DRAIN_S = 30
+"""How long running requests may take to end after a signal, before they are cancelled."""
+_WORKER_SILENCE_S = 30
+_BACKLOG = 2048
+
+
+class CannotServe(Exception):
+    """The service can not start as it is configured; the sentence says what to do."""
+
+
+def serve(settings: Settings) -> None:
+    """Serves until a signal ends it; running requests get `DRAIN_S`.
+
+    Raises `CannotServe`, `EmbeddedPostgresError`, `MigrationFailed`, `DatabaseUnreachable`, `CatalogueError` or
+    `InvalidRequest` (of the policy settings) before it listens.
+    """
+    read_catalogue(settings.models_file)
+    guarded_policy(settings)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    with _listening(settings.host, settings.port) as listener, database_url(settings) as dsn:
+        keys_exist = _check_database(dsn, settings)
+        # The workers, and the application in this process, take the database from the environment.
+        os.environ["DATABASE_URL"] = dsn
+        with _metrics_folder(settings, listener):
+            sys.stdout.write(_welcome(listener, keys_exist=keys_exist))
+            sys.stdout.flush()
+            _run(settings, listener)
+
+
+@contextlib.contextmanager
+def database_url(settings: Settings) -> Generator[str]:
+    """The connection string of the configured database, or of the embedded one, started and migrated for the block."""
+    if settings.database_url is not None:
+        yield settings.database_url.get_secret_value()
+        return
+    server = embedded.start(settings.data_dir)
+    try:
+        asyncio.run(migrate.upgrade(server.dsn))  # it is private to this installation, so nobody else decides when
+        yield server.dsn
+    finally:
+        server.stop()
+
+
+def _run(settings: Settings, listener: socket.socket) -> None:
+    config = uvicorn.Config(
+        "app.main:create_app",
+        factory=True,
+        workers=settings.workers,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=DRAIN_S,
+        timeout_worker_healthcheck=_WORKER_SILENCE_S,
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        if settings.workers > 1:
+            Multiprocess(config, sockets=[listener]).run()
+        else:
+            server = uvicorn.Server(config)
+            server.run(sockets=[listener])
+            if not server.started:
+                raise CannotServe("the application did not start; its log above says why")
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    # uvicorn hands the signal that ended it on to whoever handled it before: so to us, after it has drained.
+    sys.exit(0)
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Generator[socket.socket]:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise CannotServe(f"can not listen on {host}: {error.strerror}") from error
+    with listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+            listener.listen(_BACKLOG)  # so that a first request waits instead of being refused
+        except OSError as error:
+            hint = ""
+            if port:
+                hint = f"; is another one running? PLIMSOLL_PORT={port + 1} (or --port {port + 1}) takes the next"
+            raise CannotServe(f"can not listen on {host}:{port}: {error.strerror}{hint}") from error
+        yield listener
+
+
+def _check_database(dsn: str, settings: Settings) -> bool:
+    """Whether an API key exists; says what to do where the database is not ready to be served."""
+    state = asyncio.run(reach(dsn))
+    keys_exist = state in {SchemaState.CURRENT, SchemaState.AHEAD} and asyncio.run(_any_key(dsn))
+    if not keys_exist and not _is_loopback(settings.host):
+        first = "" if state is SchemaState.CURRENT else "plimsoll migrate && "
+        raise CannotServe(
+            f"{settings.host} can be reached from other machines and there is no API key yet: make one with "
+            f"`{first}plimsoll keys create --tenant default --name first`, or use PLIMSOLL_HOST=127.0.0.1"
+        )
+    if state is not SchemaState.CURRENT:
+        sys.stderr.write(f"plimsoll: the database's schema is {state}; /readyz stays 503 until `plimsoll migrate`\n")
+    return keys_exist
+
+
+async def _any_key(dsn: str) -> bool:
+    database = Database(dsn, pool_size=1)
+    try:
+        return await any_key_exists(database)
+    finally:
+        await database.aclose()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        found = socket.getaddrinfo(host, None)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
+
+
+@contextlib.contextmanager
+def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[None]:
+    """With several workers, a new folder in which they add up their metrics; the port makes it ours alone."""
+    if settings.workers == 1:
+        yield
+        return
+    folder = settings.data_dir.resolve() / "metrics" / str(listener.getsockname()[1])
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _welcome(listener: socket.socket, *, keys_exist: bool) -> str:
+    host, port = listener.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:
+        host = "127.0.0.1"
+    base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    key = ' -H "Authorization: Bearer $PLIMSOLL_API_KEY"' if keys_exist else ""
+    curl = f"curl -s{key} -H 'Content-Type: application/json'"
+    session = rf"""$({curl} {base}/v1/sessions -d '{{}}' | sed 's/.*"id":"\([^"]*\)".*/\1/')"""
+    turn = f"""{curl} {base}/v1/sessions/{session}/turns -d '{{"content":"Hello, what do you keep?"}}'"""
+    return f"Plimsoll listens on {base} (API page: {base}/docs). A session and its first turn:\n\n{turn}\n\n"
