@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 import typer
@@ -19,10 +20,10 @@ from app.db.migrate import MigrationFailed, SchemaState, upgrade
 from app.db.reachability import DatabaseUnreachable, reach
 from app.domain.errors import PlimsollError
 from app.domain.types import TenantId
+from app.own_database import Refused, database_url
 from app.providers.catalogue_file import CatalogueError
 from app.replay.cli import replay
 from app.services import keys as key_service
-from app.serving import CannotServe, database_url, serve
 
 EXIT_UNUSABLE = 2
 T = TypeVar("T")
@@ -38,10 +39,6 @@ command_line.add_typer(keys, name="keys")
 command_line.command("replay")(replay)
 
 
-class Refused(Exception):
-    """The command can not be carried out; the sentence says what to do."""
-
-
 @command_line.command("serve")
 def serve_command(
     host: Annotated[str | None, typer.Option(help="Address to listen on (PLIMSOLL_HOST).")] = None,
@@ -49,8 +46,13 @@ def serve_command(
     workers: Annotated[int | None, typer.Option(help="Worker processes (PLIMSOLL_WORKERS).")] = None,
 ) -> None:
     """Serves the API. Without DATABASE_URL it starts, or joins, the embedded Postgres and migrates it."""
-    given = {"host": host, "port": port, "workers": workers}
-    serve(read_settings({name: value for name, value in given.items() if value is not None}))
+    from app.serving import serve  # noqa: PLC0415 - the whole application: half a second that other commands need not wait
+
+    # The application, in this process or in workers, reads its settings itself, so it has to find these there too.
+    for name, value in {"HOST": host, "PORT": port, "WORKERS": workers}.items():
+        if value is not None:
+            os.environ[f"PLIMSOLL_{name}"] = str(value)
+    serve(read_settings())
 
 
 @command_line.command("migrate")
@@ -123,10 +125,10 @@ def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
         return asyncio.run(run(dsn))
 
 
-def read_settings(given: dict[str, Any] | None = None) -> Settings:
-    """The settings, with what the command line gave in front. Raises `Refused`, which never quotes a value."""
+def read_settings() -> Settings:
+    """The settings. Raises `Refused`, which never quotes a value."""
     try:
-        return Settings(**(given or {}))
+        return Settings()
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False)
         raise Refused("; ".join(f"{_variable(problem['loc'])}: {problem['msg']}" for problem in problems)) from error
@@ -146,7 +148,7 @@ def main() -> None:
         _fail("MODELS_FILE can not be used: " + "; ".join(error.problems))
     except PlimsollError as error:
         _fail(error.detail)
-    except (Refused, CannotServe, EmbeddedPostgresError, MigrationFailed, DatabaseUnreachable) as error:
+    except (Refused, EmbeddedPostgresError, MigrationFailed, DatabaseUnreachable) as error:
         _fail(str(error))
 
 

@@ -17,11 +17,11 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from app.core.config import Settings
-from app.db import embedded, migrate
 from app.db.database import Database
 from app.db.migrate import SchemaState
 from app.db.reachability import reach
 from app.main import guarded_policy
+from app.own_database import Refused, database_url
 from app.providers.catalogue_file import read_catalogue
 from app.services.keys import any_key_exists
 
@@ -31,14 +31,10 @@ _WORKER_SILENCE_S = 30
 _BACKLOG = 2048
 
 
-class CannotServe(Exception):
-    """The service can not start as it is configured; the sentence says what to do."""
-
-
 def serve(settings: Settings) -> None:
     """Serves until a signal ends it; running requests get `DRAIN_S`.
 
-    Raises `CannotServe`, `EmbeddedPostgresError`, `MigrationFailed`, `DatabaseUnreachable`, `CatalogueError` or
+    Raises `Refused`, `EmbeddedPostgresError`, `MigrationFailed`, `DatabaseUnreachable`, `CatalogueError` or
     `InvalidRequest` (of the policy settings) before it listens.
     """
     read_catalogue(settings.models_file)
@@ -53,20 +49,6 @@ def serve(settings: Settings) -> None:
             sys.stdout.write(_welcome(listener, keys_exist=keys_exist))
             sys.stdout.flush()
             _run(settings, listener)
-
-
-@contextlib.contextmanager
-def database_url(settings: Settings) -> Generator[str]:
-    """The connection string of the configured database, or of the embedded one, started and migrated for the block."""
-    if settings.database_url is not None:
-        yield settings.database_url.get_secret_value()
-        return
-    server = embedded.start(settings.data_dir)
-    try:
-        asyncio.run(migrate.upgrade(server.dsn))  # it is private to this installation, so nobody else decides when
-        yield server.dsn
-    finally:
-        server.stop()
 
 
 def _run(settings: Settings, listener: socket.socket) -> None:
@@ -93,7 +75,7 @@ def _run(settings: Settings, listener: socket.socket) -> None:
             server = uvicorn.Server(config)
             server.run(sockets=[listener])
             if not server.started:
-                raise CannotServe("the application did not start; its log above says why")
+                raise Refused("the application did not start; its log above says why")
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
@@ -109,7 +91,7 @@ def _listening(host: str, port: int) -> Generator[socket.socket]:
         )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise CannotServe(f"can not listen on {host}: {error.strerror}") from error
+        raise Refused(f"can not listen on {host}: {error.strerror}") from error
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -119,7 +101,7 @@ def _listening(host: str, port: int) -> Generator[socket.socket]:
             hint = ""
             if port:
                 hint = f"; is another one running? PLIMSOLL_PORT={port + 1} (or --port {port + 1}) takes the next"
-            raise CannotServe(f"can not listen on {host}:{port}: {error.strerror}{hint}") from error
+            raise Refused(f"can not listen on {host}:{port}: {error.strerror}{hint}") from error
         yield listener
 
 
@@ -129,7 +111,7 @@ def _check_database(dsn: str, settings: Settings) -> bool:
     keys_exist = state in {SchemaState.CURRENT, SchemaState.AHEAD} and asyncio.run(_any_key(dsn))
     if not keys_exist and not _is_loopback(settings.host):
         first = "" if state is SchemaState.CURRENT else "plimsoll migrate && "
-        raise CannotServe(
+        raise Refused(
             f"{settings.host} can be reached from other machines and there is no API key yet: make one with "
             f"`{first}plimsoll keys create --tenant default --name first`, or use PLIMSOLL_HOST=127.0.0.1"
         )

@@ -95,17 +95,12 @@ class Window:
     def untouchable(self) -> list[Piece]:
         """What neither a summary nor a prune can take: users' words of protected turns, and what may never leave.
 
-        What the summary of now cites is not among it, since the next one may cite something else.
+        What the summary of now cites is among it: the next one takes over what it can.
         """
         return [
             piece
             for piece in self.pieces
-            if self._is_protected(piece)
-            and (
-                not self.policy.prune_protected
-                or piece.unit.kind == "user"
-                or not (piece.droppable or cites(piece.unit, self.anchors))
-            )
+            if self._is_protected(piece) and not (piece.droppable and self.policy.prune_protected)
         ]
 
     def prune(

@@ -1,0 +1,61 @@
+# Everything a developer runs. `make` lists it. Needs Python 3.11 or later, and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# pytest-xdist workers; the suite waits for processes and fsync more than it computes.
+TEST_WORKERS ?= 2
+# pyright's wrapper asks the package index for newer versions of itself otherwise.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check drift demo bench lock clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## make .venv with everything the lock names (nothing to do when it is up to date)
+
+$(INSTALLED): requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Plimsoll needs Python 3.11 or later, and $(PYTHON) is %d.%d: make setup PYTHON=python3.12" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+run: setup ## serve with the embedded Postgres: prints the address and a curl line
+	@$(BIN)/plimsoll serve
+
+test: setup ## run the whole test suite
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
+
+check: setup ## formatting, lint, types, who imports whom, and migrations against the tables
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m migrations.drift
+
+drift: setup ## show where migrations and apps/api/app/db/tables.py differ
+	$(BIN)/python -m migrations.drift
+
+demo: setup ## a long conversation through a 16,384-token window, with summaries and a refusal
+	@$(BIN)/python -m app.replay.demo
+
+bench: setup ## CPU per turn against a bare handler doing the same reads and writes
+	@$(BIN)/python -m bench
+
+lock: ## write both locks anew from pyproject.toml (newest versions that fit, with hashes)
+	$(PYTHON) -m venv var/lock-tools
+	var/lock-tools/bin/python -m pip install --quiet uv
+	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml -o requirements.lock
+	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --group dev -o requirements-dev.lock
+
+LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-emit-find-links --no-annotate --no-header --upgrade
+
+clean: ## remove .venv, caches and build results; the data under var/ stay
+	rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis .schemathesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,228 @@
+"""The command line as people meet it: real processes, a real port, a real database."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+import app
+
+PLIMSOLL = [sys.executable, "-c", "from app.cli import main; main()"]
+UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
+OURS = ("PLIMSOLL_", "CONTEXT_", "DATABASE_URL", "MODELS_FILE", "PROMETHEUS_")
+
+
+def environment(**settings: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    return kept | {"PYTHONPATH": str(Path(app.__file__).parents[1]), "COLUMNS": "200"} | settings
+
+
+def plimsoll(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end, in an empty folder, with these settings and no others."""
+    return subprocess.run(
+        [*PLIMSOLL, *arguments],
+        cwd=folder,
+        env=environment(**settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str, **settings: str) -> Generator[tuple[subprocess.Popen[str], str]]:
+    """A running `plimsoll serve --port 0`, and what it printed up to its curl line; ended by SIGTERM."""
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*PLIMSOLL, "serve", "--port", "0", *arguments],
+            cwd=folder,
+            env=environment(**settings),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    assert process.stdout is not None
+    try:
+        printed = "".join(process.stdout.readline() for _ in range(3))
+        assert "curl" in printed, (printed, (folder / "log").read_text())
+        yield process, printed
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=45)
+
+
+def address(printed: str) -> str:
+    found = re.search(r"listens on (http://\S+)", printed)
+    assert found is not None
+    return found[1]
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of a command that could not be carried out."""
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("plimsoll: ")
+    return lines[0]
+
+
+def test_serve_from_nothing_prints_a_curl_line_that_answers_a_turn(tmp_path: Path) -> None:
+    """Embedded Postgres, its migration, the address, the line, and an end that leaves nothing running."""
+    with serving(tmp_path) as (process, printed):
+        assert httpx.get(address(printed) + "/readyz").status_code == 200
+        curl = next(line for line in printed.splitlines() if line.startswith("curl"))
+        answer = subprocess.check_output(["sh", "-c", curl], text=True, timeout=30)
+        assert '"status":"completed"' in answer
+        assert '"input_budget":13312' in answer
+    assert process.returncode == 0
+    assert not (tmp_path / "var" / "postgres" / "data" / "postmaster.pid").exists()
+
+
+def test_ctrl_c_in_the_terminal_drains_and_then_stops_the_database(tmp_path: Path, database_url: str) -> None:
+    with serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
+        assert httpx.get(address(printed) + "/healthz").status_code == 200
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+        assert process.returncode == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_several_workers_share_one_address_one_database_and_their_metrics(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2") as (process, printed):
+        with httpx.Client(base_url=address(printed), timeout=30) as client:
+            for _ in range(4):
+                session = client.post("/v1/sessions", json={}).json()["id"]
+                made = client.post(f"/v1/sessions/{session}/turns", json={"content": "hello"})
+                assert made.status_code == 201
+        metrics = [httpx.get(address(printed) + "/metrics").text for _ in range(4)]
+        folders = list((tmp_path / "var" / "metrics").iterdir())
+        assert [len(list(folder.glob("*.db"))) > 0 for folder in folders] == [True]
+    assert [re.findall(r"^prompt_tokens_per_turn_count (\S+)", text, re.MULTILINE) for text in metrics] == [["4.0"]] * 4
+    assert process.returncode == 0
+    assert list((tmp_path / "var" / "metrics").iterdir()) == []
+
+
+def test_a_given_database_is_not_migrated_by_serve_and_readyz_says_so(tmp_path: Path, empty_database_url: str) -> None:
+    with serving(tmp_path, DATABASE_URL=empty_database_url) as (_, printed):
+        answer = httpx.get(address(printed) + "/readyz")
+        assert (answer.status_code, answer.json()["migrations"]) == (503, "empty")
+        assert plimsoll(tmp_path, "migrate", DATABASE_URL=empty_database_url).returncode == 0
+        assert httpx.get(address(printed) + "/readyz").status_code == 200
+    assert "/readyz stays 503 until `plimsoll migrate`" in (tmp_path / "log").read_text()
+    assert not (tmp_path / "var").exists()
+
+
+def test_keys_are_made_listed_and_revoked_and_the_secret_is_shown_once(tmp_path: Path, database_url: str) -> None:
+    made = plimsoll(tmp_path, "keys", "create", "--tenant", "acme", "--name", "laptop", DATABASE_URL=database_url)
+    secret = made.stdout.strip()
+    assert secret.startswith("plk_")
+    again = plimsoll(
+        tmp_path, "keys", "create", "--tenant", "acme", "--name", "b", "--if-none", DATABASE_URL=database_url
+    )
+    assert (again.returncode, again.stdout) == (0, "")
+    listed = plimsoll(tmp_path, "keys", "list", DATABASE_URL=database_url).stdout
+    assert "acme / laptop" in listed
+    assert secret not in listed
+    with serving(tmp_path, DATABASE_URL=database_url, PLIMSOLL_API_KEY=secret) as (_, printed):
+        curl = next(line for line in printed.splitlines() if line.startswith("curl"))
+        answer = subprocess.check_output(["sh", "-c", curl], text=True, env=environment(PLIMSOLL_API_KEY=secret))
+        assert '"status":"completed"' in answer
+    key_id = listed.splitlines()[1].split()[0]
+    assert plimsoll(tmp_path, "keys", "revoke", key_id, DATABASE_URL=database_url).stdout == "Revoked: laptop\n"
+    assert "no such key" in refusal(plimsoll(tmp_path, "keys", "revoke", UNKNOWN_ID, DATABASE_URL=database_url))
+
+
+def test_an_address_others_reach_wants_a_key_first(tmp_path: Path, database_url: str) -> None:
+    said = refusal(plimsoll(tmp_path, "serve", "--port", "0", DATABASE_URL=database_url, PLIMSOLL_HOST="0.0.0.0"))
+    assert "plimsoll keys create" in said
+    plimsoll(tmp_path, "keys", "create", "--tenant", "t", "--name", "n", DATABASE_URL=database_url)
+    with serving(tmp_path, DATABASE_URL=database_url, PLIMSOLL_HOST="0.0.0.0") as (_, printed):
+        assert httpx.get(address(printed) + "/v1/sessions").status_code == 401
+
+
+def test_a_busy_port_is_one_line_and_says_which_to_take(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        said = refusal(plimsoll(tmp_path, "serve", "--port", str(port)))
+    assert f"PLIMSOLL_PORT={port + 1}" in said
+    assert not (tmp_path / "var").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "url", "says"),
+    [
+        (("serve", "--port", "0"), "postgresql://someone:hunter2@127.0.0.1:1/db", "can not be reached"),
+        (("keys", "list"), "postgresql://someone:hunter2@nowhere.invalid/db", "can not be reached"),
+        (("migrate",), "postgresql://someone:hun/ter2@127.0.0.1/db", "percent-encoded"),
+        (("migrate",), "mysql://someone:hunter2@127.0.0.1/db", "percent-encoded"),
+        (("migrate",), "hunter2", "percent-encoded"),
+    ],
+)
+def test_a_database_that_can_not_be_had_is_one_line_without_the_password(
+    tmp_path: Path, command: tuple[str, ...], url: str, says: str
+) -> None:
+    said = refusal(plimsoll(tmp_path, *command, DATABASE_URL=url))
+    assert says in said
+    assert "hun" not in said
+    assert "ter2" not in said
+
+
+def test_a_database_that_is_not_there_is_named(tmp_path: Path, postgres_server: str) -> None:
+    missing = postgres_server.replace("/plimsoll?", "/not_there?")
+    said = refusal(plimsoll(tmp_path, "serve", "--port", "0", DATABASE_URL=missing))
+    assert 'database "not_there" does not exist' in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"PLIMSOLL_PORT": "many"}, "PLIMSOLL_PORT: "),
+        ({"PLIMSOLL_WORKERS": "0"}, "PLIMSOLL_WORKERS: "),
+        ({"CONTEXT_SUMMARY_TRIGGER_RATIO": "7"}, "CONTEXT_SUMMARY_TRIGGER_RATIO: "),
+        ({"CONTEXT_SUMMARY_TRIGGER_RATIO": "0.9", "CONTEXT_PRUNE_TRIGGER_RATIO": "0.8"}, "trigger"),
+        ({"MODELS_FILE": "not-there.toml"}, "MODELS_FILE can not be used: it cannot be read"),
+        ({"MODELS_FILE": "broken.toml"}, "MODELS_FILE can not be used: default: is missing; "),
+    ],
+)
+def test_a_bad_setting_is_one_line_that_names_it(tmp_path: Path, settings: dict[str, str], says: str) -> None:
+    (tmp_path / "broken.toml").write_text("[models.main]\nprovider = 'somebody'\n")
+    assert says in refusal(plimsoll(tmp_path, "serve", **{"PLIMSOLL_PORT": "0"} | settings))
+    assert not (tmp_path / "var").exists()
+
+
+def test_a_schema_of_a_later_release_is_left_alone(tmp_path: Path, database_url: str) -> None:
+    change = "UPDATE alembic_version SET version_num = 'later'"
+    subprocess.run([sys.executable, "-c", _EXECUTE, database_url, change], env=environment(), check=True, timeout=30)
+    assert "later release" in refusal(plimsoll(tmp_path, "migrate", DATABASE_URL=database_url))
+
+
+_EXECUTE = """
+import asyncio, asyncpg, sys
+async def main():
+    connection = await asyncpg.connect(sys.argv[1])
+    await connection.execute(sys.argv[2])
+    await connection.close()
+asyncio.run(main())
+"""
+
+
+def test_two_serves_on_one_data_folder_share_the_database_until_the_last_ends(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    data = {"PLIMSOLL_DATA_DIR": str(tmp_path / "var")}
+    with serving(other, **data) as (_, second):
+        with serving(tmp_path, **data) as (_, first):
+            session = httpx.post(address(first) + "/v1/sessions", json={}).json()["id"]
+        assert httpx.get(f"{address(second)}/v1/sessions/{session}").status_code == 200
