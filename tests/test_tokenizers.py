@@ -140,7 +140,7 @@ def test_both_vocabularies_load_with_no_network_no_cache_and_without_the_native_
         "HTTPS_PROXY": nowhere,
         "TIKTOKEN_CACHE_DIR": "",
     }
-    done = subprocess.run(  # noqa: S603 - our own interpreter and text
+    done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.strip() == "[4, 4] [False, False] False", done.stderr

@@ -24,8 +24,8 @@ any_text = st.text(st.characters(exclude_categories=("Cs",)), max_size=200)
 
 
 @st.composite
-def policies(draw: st.DrawFn) -> ContextPolicy:
-    """Any policy that `resolve_policy` would let pass."""
+def policies(draw: st.DrawFn, *, summarizes: bool = False) -> ContextPolicy:
+    """Any policy that `resolve_policy` would let pass; with `summarizes` one that makes summaries."""
     trigger = draw(st.sampled_from((0.7, 0.1, 0.4, 0.9, 1.0)))
     return ContextPolicy(
         summary_trigger_ratio=trigger,
@@ -33,7 +33,7 @@ def policies(draw: st.DrawFn) -> ContextPolicy:
         mandatory_summary_turn=draw(st.sampled_from((8, 1, 3))),
         protected_turns=draw(st.sampled_from((4, 0, 1, 2, 6))),
         prune_protected=draw(st.sampled_from((True, True, False))),
-        auto_summarize=draw(st.sampled_from((True, True, False))),
+        auto_summarize=summarizes or draw(st.sampled_from((True, True, False))),
         summary_max_ratio=draw(st.sampled_from((0.15, 0.05, 0.4))),
         summary_role=draw(st.sampled_from(("system", "user"))),
     )
@@ -109,10 +109,15 @@ _tools: tuple[ToolDefinition, ...] = tuple(
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> Snapshot:
-    """A legal snapshot; its budget is any window's, or one that the history just fits or just exceeds."""
+def snapshots(draw: st.DrawFn, *, long: bool = False) -> Snapshot:
+    """A legal snapshot; its budget is any window's, or one that the history just fits or just exceeds.
+
+    With `long` it has turns enough, in a window tight enough, that a summary is mostly due.
+    """
     history = History()
-    turns = tuple(_past_turn(history, shape) for shape in draw(st.lists(_turn_shapes, max_size=12)))
+    turns = tuple(
+        _past_turn(history, shape) for shape in draw(st.lists(_turn_shapes, min_size=7 if long else 0, max_size=12))
+    )
     current = draw(running_turns(history))
     summary = draw(st.one_of(st.none(), summaries(history, turns)))
     layers = tuple(
@@ -135,7 +140,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         calibration_ratio=draw(st.one_of(st.just(1.0), st.floats(0.5, 3.0))),
     )
     charged = charged_before(snapshot)
-    share = draw(st.one_of(st.none(), st.floats(0.05, 1.6)))
+    share = draw(st.floats(0.7, 1.2) if long else st.one_of(st.none(), st.floats(0.05, 1.6)))
     if share is None:
         limit = draw(st.one_of(st.integers(1, 1400), st.integers(1281, 8192), st.integers(4096, 200_000)))
         budget = budget_for(limit, "test", draw(st.sampled_from((2048, 256))))

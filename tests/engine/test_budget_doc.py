@@ -10,7 +10,16 @@ from pathlib import Path
 import orjson
 
 from app.domain.types import Pin, SummaryBody, ToolDefinition, Turn
-from app.engine.assembly import Earlier, Ready, Refused, SummaryDue, plan, summary_actions, summary_wire_tokens
+from app.engine.assembly import (
+    Earlier,
+    Ready,
+    Refused,
+    SummaryDue,
+    plan,
+    plan_after_summary,
+    summary_actions,
+    summary_wire_tokens,
+)
 from app.engine.budget import budget_for
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import pin_text
@@ -76,7 +85,7 @@ def test_the_fold_costs_what_the_document_says_and_the_turn_is_sent() -> None:
         summary_triggered=True,
         actions=summary_actions(due.fold, after.summary, new_tokens),
     )
-    ready = plan(after, _POLICY, estimate, earlier)
+    ready = plan_after_summary(after, _POLICY, estimate, earlier)
     assert isinstance(ready, Ready)
     assert not ready.accounts.prune_triggered
     assert _table("the fold") == {

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
 
 from app.domain.types import JsonObject, Message, MessageId, Turn, TurnStatus
-from app.engine.assembly import Ready, Refused, SummaryDue, SummaryWorthless, assemble, assert_tool_pairing, plan
+from app.engine.assembly import (
+    Ready,
+    Refused,
+    SummaryDue,
+    SummaryWorthless,
+    assemble,
+    assert_tool_pairing,
+    plan,
+    plan_after_summary,
+)
 from app.engine.folding import wire_tokens_of
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import Prompt, pin_text, prompt_sha256
@@ -224,7 +234,7 @@ def test_a_tool_result_is_shortened_at_most_once_in_a_prompt(snapshot: Snapshot,
     assert all(action.tokens_removed > 0 for action in actions if action.kind == "tool_result_shortened")
 
 
-@given(snapshots(), policies())
+@given(snapshots(long=True), policies(summarizes=True))
 def test_a_fold_takes_whole_older_turns_and_never_a_protected_one(snapshot: Snapshot, policy: ContextPolicy) -> None:
     first = plan(snapshot, policy, estimate)
     assume(isinstance(first, SummaryDue))
@@ -238,7 +248,7 @@ def test_a_fold_takes_whole_older_turns_and_never_a_protected_one(snapshot: Snap
     assert 0 < fold.cap_tokens < fold.folded_tokens
 
 
-@given(snapshots(), policies())
+@given(snapshots(long=True), policies(summarizes=True))
 def test_a_summary_makes_the_prompt_smaller_and_is_within_its_cap(snapshot: Snapshot, policy: ContextPolicy) -> None:
     taken = decide(snapshot, policy)
     assume(taken.summarized)
@@ -249,14 +259,21 @@ def test_a_summary_makes_the_prompt_smaller_and_is_within_its_cap(snapshot: Snap
     assert taken.decision.accounts.tokens_after_summary < taken.decision.accounts.tokens_before
 
 
-@given(snapshots(), policies())
+@given(snapshots(long=True), policies(summarizes=True))
 def test_a_summary_is_never_due_again_in_the_same_turn(snapshot: Snapshot, policy: ContextPolicy) -> None:
     first = plan(snapshot, policy, estimate)
     assume(isinstance(first, SummaryDue))
     assert isinstance(first, SummaryDue)
     # Not when the summary failed, and not when it was made (`decide` raises otherwise).
-    assert isinstance(plan(snapshot, policy, estimate, first.earlier), Ready | Refused)
+    assert isinstance(plan_after_summary(snapshot, policy, estimate, first.earlier), Ready | Refused)
     decide(snapshot, policy)
+
+
+@given(snapshots(long=True), policies(summarizes=True))
+def test_a_turn_is_not_refused_for_the_summary_that_was_paid_for(snapshot: Snapshot, policy: ContextPolicy) -> None:
+    # A summary that keeps citing long protected messages keeps them in; without one nothing is cited.
+    taken = decide(replace(snapshot, summary=None), policy)
+    assert isinstance(taken.decision, Ready) or not taken.summarized
 
 
 @given(snapshots(), policies())

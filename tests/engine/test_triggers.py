@@ -13,13 +13,13 @@ from app.engine.window import Snapshot
 from tests.engine.histories import (
     GUARDED,
     History,
-    budget_of,
     charged_before,
     chat,
     estimate,
     snapshot_of,
     text_of,
 )
+from tests.engine.turn_stand_in import decide
 
 _COUNT_OFF = replace(GUARDED, mandatory_summary_turn=1000)
 
@@ -94,16 +94,32 @@ def test_a_policy_that_makes_no_summaries_gets_none(policy: ContextPolicy) -> No
     assert decision.accounts.prune_triggered
 
 
-@pytest.mark.parametrize(("off_by", "refused"), [(0, False), (1, True)])
-def test_what_may_never_leave_is_refused_before_a_summary_is_paid_for(off_by: int, refused: bool) -> None:
+_SMALLEST_SUMMARY_TOKENS = 96
+
+
+@pytest.mark.parametrize(
+    ("room_tokens", "due"),
+    [(-2000, False), (-5, False), (0, False), (95, False), (96, True), (200, True), (2000, True)],
+)
+def test_no_summary_is_paid_for_that_finds_no_room_beside_what_may_never_leave(room_tokens: int, due: bool) -> None:
     history = History()
-    turns = chat(history, 10, assistant_tokens=300)
-    current = history.turn(user_tokens=3000)
-    protected_words = 4 * 10
-    budget = 3000 + protected_words + estimate("Be brief.") + 3 + 6 * 4 - (3 + 6 * 4)
-    snapshot = replace(snapshot_of(turns, current, input_budget=1), budget=budget_of(budget - off_by))
+    turns = chat(history, 10, user_tokens=50, assistant_tokens=300)
+    current = history.turn(user_tokens=6000)
+    layer, words, block_framing = 3, 4 * 50, 4
+    snapshot = snapshot_of(turns, current, input_budget=6000 + layer + words + block_framing + room_tokens)
     decision = plan(snapshot, GUARDED, estimate)
-    assert isinstance(decision, Refused if refused else SummaryDue)
+    assert isinstance(decision, SummaryDue if due else Refused)
+    if isinstance(decision, SummaryDue):
+        assert decision.fold.cap_tokens == min(room_tokens, int(0.15 * snapshot.budget.input_budget))
+        assert isinstance(decide(snapshot, GUARDED).decision, Ready)
+
+
+def test_protected_turns_that_a_policy_shields_are_weighed_before_a_summary_is_paid_for() -> None:
+    history = History()
+    turns = (*chat(history, 6, assistant_tokens=300), *chat(history, 4, assistant_tokens=600))
+    snapshot = snapshot_of(turns, history.turn(), input_budget=2000)
+    assert isinstance(plan(snapshot, GUARDED, estimate), SummaryDue)
+    assert isinstance(plan(snapshot, replace(GUARDED, prune_protected=False), estimate), Refused)
 
 
 @pytest.mark.parametrize("limit_is", ["nought", "below"])

@@ -13,6 +13,7 @@ from app.engine.assembly import (
     SummaryDue,
     SummaryWorthless,
     plan,
+    plan_after_summary,
     summary_actions,
     summary_wire_tokens,
 )
@@ -57,14 +58,14 @@ def decide(snapshot: Snapshot, policy: ContextPolicy) -> Taken:
     fold = first.fold
     body = fallback_summary(fold, estimate)
     if body is None:
-        second = plan(snapshot, policy, estimate, first.earlier)
+        second = plan_after_summary(snapshot, policy, estimate, first.earlier)
         return Taken(settled(second), snapshot, fold, summarized=False)
     after = new_snapshot(snapshot, fold, body)
     if after.summary is None:
         raise AssertionError("the new snapshot has the new summary")
     actions = summary_actions(fold, after.summary, summary_wire_tokens(after.summary, policy, estimate))
     earlier = replace(first.earlier, summary_triggered=True, actions=(*first.earlier.actions, *actions))
-    return Taken(settled(plan(after, policy, estimate, earlier)), after, fold, summarized=True)
+    return Taken(settled(plan_after_summary(after, policy, estimate, earlier)), after, fold, summarized=True)
 
 
 def settled(decision: Decision) -> Ready | Refused:

@@ -160,11 +160,11 @@ def test_every_line_fits_100_columns_and_reads_without_colour(tmp_path: Path) ->
 def test_the_picture_is_well_formed_and_marks_what_happened(tmp_path: Path) -> None:
     path = recording(tmp_path / "talk.jsonl", prompts={3: "word " * 500})
     with contract_server() as held:
-        code, _ = run(held, path, "--window", "400", "--picture", str(tmp_path / "window.svg"))
+        code, _ = run(held, path, "--window", "300", "--picture", str(tmp_path / "window.svg"))
     assert code == 0
     picture = ET.fromstring((tmp_path / "window.svg").read_text(encoding="utf-8"))  # noqa: S314 - written by ourselves
     texts = ["".join(element.itertext()) for element in picture.iter("{http://www.w3.org/2000/svg}text")]
-    assert "input budget 280" in texts
+    assert "input budget 210" in texts
     assert {"S", "X"} <= set(texts)
     assert not any(element.get("href") for element in picture.iter())
 

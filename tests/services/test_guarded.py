@@ -192,7 +192,7 @@ async def test_a_useless_summary_is_refused_and_the_fallback_stands_in_with_a_wa
         service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
     ):
         session = await at.session()
-        with caplog.at_level(logging.WARNING):
+        with caplog.at_level(logging.WARNING, logger="app"):
             outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 10)]
         assert outcomes[-1].context["summary_triggered"]
         assert any(is_summary(seen) for seen in server.seen)

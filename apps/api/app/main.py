@@ -65,10 +65,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         redoc_url=None,
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # asked anew at every request otherwise
         exception_handlers={HTTPException: _refused_by_router},
     )
-    for router in _ROUTERS:
-        app.router.routes.extend(router.routes)
+    app.router.routes[:0] = [route for router in _ROUTERS for route in router.routes]
     app.add_middleware(Edge, new_id=uuid7, max_body_bytes=settings.max_body_bytes)
     describe(app)
     return app

@@ -24,7 +24,8 @@ EventDict = MutableMapping[str, Any]
 request_fields: ContextVar[dict[str, Any] | None] = ContextVar("request_fields", default=None)
 """What every line written during a request carries: its id, and the session, turn and tenant once they are known."""
 
-_SECRETS = re.compile(r"(?i)(postgres(?:ql)?(?:\+\w+)?://)\S+|\b(plk_|sk-|bearer\s+)[\w\-.~+/=]+")
+_SECRETS = re.compile(r"""(?i)(postgres(?:ql)?(?:\+\w+)?://)[^\s"'\\]+|\b(plk_|sk-|bearer\s+)[\w\-.~+/=]+""")
+_SECRET_MARKS = ("://", "plk_", "sk-", "bearer")
 _UNSAFE = re.compile(r"[^\x20-\x7e]")
 _MOST_FRAMES = 30
 
@@ -44,7 +45,6 @@ def configure_logging(
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _errors_by_place,
-        _hide_secrets,
     ]
     render = _render_json if form == "json" else _render_console
     structlog.configure(
@@ -104,11 +104,11 @@ def _places(trace: TracebackType | None) -> list[str]:
     return [f"{frame.filename.rsplit('/site-packages/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames]
 
 
-def _hide_secrets(_logger: object, _method: str, event: EventDict) -> EventDict:
-    for name, value in event.items():
-        if isinstance(value, str) and _SECRETS.search(value):
-            event[name] = _SECRETS.sub(lambda found: (found[1] or found[2]) + "***", value)
-    return event
+def _without_secrets(line: str) -> str:
+    lowered = line.lower()
+    if not any(mark in lowered for mark in _SECRET_MARKS):
+        return line
+    return _SECRETS.sub(lambda found: (found[1] or found[2]) + "***", line)
 
 
 def _render_json(_logger: object, _method: str, event: EventDict) -> str:
@@ -117,8 +117,9 @@ def _render_json(_logger: object, _method: str, event: EventDict) -> str:
     except (TypeError, ValueError):  # half a surrogate pair, an integer beyond 64 bits
         line = "\x7f"
     if line.isascii() and "\x7f" not in line:
-        return line
-    return json.dumps(event, default=repr, ensure_ascii=True, separators=(",", ":")).replace("\x7f", "\\u007f")
+        return _without_secrets(line)
+    line = json.dumps(event, default=repr, ensure_ascii=True, separators=(",", ":")).replace("\x7f", "\\u007f")
+    return _without_secrets(line)
 
 
 def _render_console(_logger: object, _method: str, event: EventDict) -> str:
@@ -126,7 +127,7 @@ def _render_console(_logger: object, _method: str, event: EventDict) -> str:
     level = str(event.pop("level", "info")).upper()
     name = _plain(event.pop("event", ""))
     details = " ".join(f"{_plain(key)}={_plain(value)}" for key, value in event.items())
-    return f"{moment} {level:<7} {name} {details}".rstrip()
+    return _without_secrets(f"{moment} {level:<7} {name} {details}".rstrip())
 
 
 def _plain(value: object) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from app.domain.types import JsonObject, PromptMessage, Summary, ToolDefinition
-from app.engine.folding import Fold, SummaryReason, wire_tokens_of
+from app.engine.folding import MIN_SUMMARY_TOKENS, Fold, SummaryReason, wire_tokens_of
 from app.engine.overflow import Overflow, overflow_of
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import Block, Prompt, prompt_sha256
@@ -86,8 +86,8 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Decis
     prompt = window.prompt(window.pieces)
     charged = window.charge(prompt)
     seen = Earlier(prompt.wire_tokens, charged, summary_triggered=False)
-    floor = window.charge(window.prompt(window.untouchable(), with_summary=False))
-    if floor > snapshot.budget.input_budget or snapshot.budget.input_budget <= 0:
+    # Refuse before paying: no summary is made that could not be sent beside what may never leave.
+    if window.room_for_summary() < MIN_SUMMARY_TOKENS:
         return _prune(window, prompt, charged, seen)
     by_count = policy.summarizes and snapshot.completed_since_summary >= policy.mandatory_summary_turn
     reason = _summary_reason(snapshot, policy, charged, by_count=by_count)

@@ -66,14 +66,19 @@ def choose_fold(
     reason: SummaryReason,
     previous: Summary | None,
     previous_tokens: int,
+    room_tokens: int,
 ) -> Fold | None:
-    """The turns older than the protected ones, or None when a summary of them would not shrink anything."""
+    """The turns older than the protected ones, or None when a summary of them would not shrink anything.
+
+    The cap is never over `room_tokens`, what the summary finds left beside all that may never leave: a summary that was
+    paid for must not be what a turn is refused for.
+    """
     eligible, protected = split_protected(turns, policy.protected_turns)
     newly_folded_tokens = wire_tokens_of(eligible)
     if not newly_folded_tokens:
         return None
     folded_tokens = newly_folded_tokens + previous_tokens
-    cap_tokens = min(int(input_budget * policy.summary_max_ratio), folded_tokens * 3 // 4)
+    cap_tokens = min(int(input_budget * policy.summary_max_ratio), folded_tokens * 3 // 4, room_tokens)
     if cap_tokens < MIN_SUMMARY_TOKENS:
         return None
     return Fold(reason, eligible, protected, previous, previous_tokens, folded_tokens, cap_tokens)

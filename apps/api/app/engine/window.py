@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import floor
 
 from app.domain.types import MessageId, Pin, Summary, ToolDefinition, Turn
 from app.engine.budget import Budget
@@ -83,16 +84,23 @@ class Window:
             reason=reason,
             previous=self.snapshot.summary,
             previous_tokens=self.summary_item.wire_tokens if self.summary_item else 0,
+            room_tokens=self.room_for_summary(),
         )
 
+    def room_for_summary(self) -> int:
+        """The largest summary that fits beside what may never leave; negative when that alone is over the budget."""
+        left = self.snapshot.budget.input_budget - self.charge(self.prompt(self.untouchable(), with_summary=False))
+        return floor(left / self.snapshot.calibration_ratio) - MESSAGE_FRAMING_TOKENS
+
     def untouchable(self) -> list[Piece]:
-        """What neither a summary nor a prune can take: users' words of protected turns, and what may never leave."""
+        """What neither a summary nor a prune can take: users' words of protected turns, and what may never leave.
+
+        What the summary of now cites is among it: the next one takes over what it can.
+        """
         return [
             piece
             for piece in self.pieces
-            if not piece.droppable
-            and self._is_protected(piece)
-            and not (cites(piece.unit, self.anchors) and piece.unit.kind != "user")
+            if self._is_protected(piece) and not (piece.droppable and self.policy.prune_protected)
         ]
 
     def prune(

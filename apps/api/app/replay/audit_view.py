@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -16,6 +17,8 @@ from app.replay.render import PRUNE_RATIO, SUMMARY_RATIO
 
 SHOWN_ACTIONS = 8
 PANEL_WIDTH = 100
+_UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{8}([0-9a-f]{4})")
+"""An id; its last four digits tell the ids of one session apart."""
 
 
 def audit_panel(audit: Mapping[str, Any], *, turn_number: int) -> RenderableType:
@@ -24,9 +27,9 @@ def audit_panel(audit: Mapping[str, Any], *, turn_number: int) -> RenderableType
     actions = cast("Sequence[Mapping[str, Any]]", log.get("actions") or ())
     parts: list[RenderableType] = [_arithmetic(audit)]
     if actions:
-        parts += [Text(), _actions_table(actions)]
+        parts.append(_actions_table(actions))
     if sha256 := audit.get("prompt_sha256"):
-        parts += [Text(), Text.assemble(("the prompt that was sent: sha256 ", "dim"), str(sha256))]
+        parts.append(Text.assemble(("prompt_sha256 ", "dim"), str(sha256)))
     title = f"turn {turn_number}: GET …/turns/{{id}}/audit"
     return Panel(Group(*parts), title=title, title_align="left", width=PANEL_WIDTH, border_style="#7c3aed")
 
@@ -36,11 +39,7 @@ def refusal_panel(status_code: int, problem: Mapping[str, Any]) -> RenderableTyp
     text = Text()
     text.append(f"{status_code} {problem.get('code', '')}", "bold #ef4444")
     text.append(f"\n{problem.get('detail', problem.get('title', ''))}\n")
-    parts: list[RenderableType] = [text]
-    for member in ("budget", "regions", "largest_items", "recovery"):
-        if problem.get(member):
-            parts.append(Text(member, "bold"))
-            parts.append(_indented(problem[member]))
+    parts: list[RenderableType] = [text, _members(problem)]
     return Panel(
         Group(*parts),
         title="a message that cannot fit: POST …/turns",
@@ -84,7 +83,10 @@ def _arithmetic(audit: Mapping[str, Any]) -> Table:
 
 def _actions_table(actions: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=f"context_trim_log: {len(actions)} actions", title_justify="left"
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title=f"context_trim_log: {len(actions)} actions",
+        title_justify="left",
     )
     table.add_column("kind", no_wrap=True, style="bold")
     table.add_column("target", no_wrap=True, max_width=24, overflow="ellipsis")
@@ -100,17 +102,18 @@ def _actions_table(actions: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _indented(value: object) -> Text:
-    """A member of the problem, a line an entry, figures with separators."""
-    entries: list[str]
-    if isinstance(value, Mapping):
-        members = cast("Mapping[str, object]", value)
-        entries = [f"{name}: {_one_line(member)}" for name, member in members.items() if member not in (0, None, [])]
-    elif isinstance(value, list):
-        entries = [_one_line(entry) for entry in cast("list[object]", value)]
-    else:
-        entries = [_one_line(value)]
-    return Text("\n".join(f"  {entry}" for entry in entries))
+def _members(problem: Mapping[str, Any]) -> Table:
+    """The problem's own members beside their names, zeros left out, an entry of a list on its own line."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for member in ("budget", "regions", "largest_items", "recovery"):
+        value: object = problem.get(member)
+        entries = cast("list[object]", value) if isinstance(value, list) else [value]
+        lines = [_one_line(entry) for entry in entries if entry]
+        if lines:
+            table.add_row(member, "\n".join(lines))
+    return table
 
 
 def _one_line(value: object) -> str:
@@ -119,11 +122,11 @@ def _one_line(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, Mapping):
-        members = cast("Mapping[str, object]", value)
-        return ", ".join(f"{name} {_one_line(member)}" for name, member in members.items())
+        members = cast("Mapping[str, object]", value).items()
+        return ", ".join(f"{name} {_one_line(member)}" for name, member in members if member != 0)
     if isinstance(value, list):
         return "; ".join(_one_line(entry) for entry in cast("list[object]", value))
-    return str(value)
+    return _UUID.sub(r"…\1", str(value))
 
 
 def _figure(value: object) -> str:

@@ -25,7 +25,7 @@ EXIT_BROKEN_PROMISE = 1
 EXIT_UNUSABLE = 2
 
 
-def replay(  # noqa: PLR0917 - typer calls it by name; its signature is the command line
+def replay(
     file: Annotated[Path, typer.Argument(help="JSON lines of messages or of conversations; .gz is read too.")],
     window: Annotated[int | None, typer.Option(min=1, help="Cap of the model's window, in tokens.")] = None,
     session_per_line: Annotated[bool, typer.Option(help="A session of each line instead of one for the file.")] = False,

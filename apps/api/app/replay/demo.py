@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,8 +22,8 @@ from rich.text import Text
 from app.replay.audit_view import audit_panel, refusal_panel
 from app.replay.cli import EXIT_BROKEN_PROMISE, EXIT_UNUSABLE, print_table, replay_all
 from app.replay.client import Service, ServiceUnavailableError
-from app.replay.driver import ReplayOptions
-from app.replay.figures import SessionFigures, TurnFigures, totals
+from app.replay.driver import ReplayOptions, turn_figures
+from app.replay.figures import FullHistory, SessionFigures, TurnFigures, totals
 from app.replay.own_service import ServiceDidNotStartError, own_service
 from app.replay.picture import window_svg
 from app.replay.reader import read_conversations
@@ -79,11 +80,13 @@ def demo(
             _show_audit(console, service, sessions[0])
             refused = service.post_turn(sessions[0].session_id, {"content": message_that_cannot_fit()})
             console.print(refusal_panel(refused.status_code, refused.body))
+            refusal = turn_figures(len(sessions[0].turns) + 1, refused, FullHistory())
     except (ServiceDidNotStartError, ServiceUnavailableError) as error:
         Console(stderr=True, highlight=False).print(str(error), style="red", markup=False)
         raise typer.Exit(EXIT_UNUSABLE) from error
     if picture is not None:
-        picture.write_text(window_svg(sessions[0], title=_picture_title(conversation, window)), encoding="utf-8")
+        shown = replace(sessions[0], turns=[*sessions[0].turns, refusal])
+        picture.write_text(window_svg(shown, title=_picture_title(conversation, window)), encoding="utf-8")
     console.print(f"  done in {time.monotonic() - started:.0f} s; service stopped, its data deleted", style="dim")
     if totals("demo", sessions).failed or refused.code != "context_budget_exceeded":
         raise typer.Exit(EXIT_BROKEN_PROMISE)

@@ -50,7 +50,7 @@ def replay_conversation(
                 f"{service.url} turns the replay away: {answer.status_code} {answer.code or ''}"
             )
         skipped.update(turn.flattened())
-        figures.append(_figures(number, answer, full_history))
+        figures.append(turn_figures(number, answer, full_history))
         on_turn(figures[-1])
     return SessionFigures(
         name=conversation.name,
@@ -81,7 +81,8 @@ def turn_body(turn: RecordedTurn, options: ReplayOptions) -> dict[str, Any]:
     return {"content": turn.prompt}
 
 
-def _figures(number: int, answer: Answer, full_history: FullHistory) -> TurnFigures:
+def turn_figures(number: int, answer: Answer, full_history: FullHistory) -> TurnFigures:
+    """Takes down one answer to `POST …/turns`; a completed turn enters `full_history`."""
     if answer.status_code == 201:
         return _completed(number, answer, full_history)
     outcome: Outcome = "rejected_request"

@@ -99,11 +99,15 @@ def _legend(session: SessionFigures) -> Iterator[str]:
     for name in (name for name in REGIONS if any(regions[name] for regions in windows)):
         yield f'<rect x="{x:.1f}" y="52" width="11" height="11" rx="2" fill="{COLOURS[name]}"/>'
         yield f'<text x="{x + 16:.1f}" y="62">{name}</text>'
-        x += 16 + 6.6 * len(name) + 18
-    for mark, meaning in MARK_MEANINGS.items():
+        x += 16 + 7.6 * len(name) + 12
+    yield f'<rect class="ghost" x="{x:.1f}" y="52.5" width="10" height="10"/>'
+    yield f'<text x="{x + 16:.1f}" y="62">before compression</text>'
+    x += 150
+    seen = {mark for turn in session.turns for mark in _marks_of(turn)}
+    for mark, meaning in ((mark, meaning) for mark, meaning in MARK_MEANINGS.items() if mark in seen):
         yield from _badge(x + 7, 57.5, mark)
         yield f'<text x="{x + 19:.1f}" y="62">{meaning}</text>'
-        x += 19 + 6.4 * len(meaning) + 16
+        x += 19 + 7.0 * len(meaning) + 12
 
 
 def _reserve(scale: Scale, window: Window) -> Iterator[str]:
@@ -169,10 +173,11 @@ def _full_history(scale: Scale, turns: Sequence[TurnFigures]) -> Iterator[str]:
     x, turn = left_window
     yield f'<polyline class="full" points="{line} {x:.1f},{TOP}"/>'
     last = points[-1][1]
-    says = f"full history leaves the window at turn {turn.number}"
+    says = f"the full history leaves the window at turn {turn.number}"
     says += f" and would be {last.full_history_tokens:,} tokens at turn {last.number}"
-    side = "end" if x > LEFT + PLOT_WIDTH / 2 else ""
-    yield f'<text class="small strong {side}" x="{x:.1f}" y="{TOP - 10}">{says}</text>'
+    half_width = 3.4 * len(says)
+    x = min(max(x, LEFT + 60 + half_width), LEFT + PLOT_WIDTH - half_width)
+    yield f'<text class="small strong mid" x="{x:.1f}" y="{TOP - 10}">{says}</text>'
 
 
 def _turn_axis(scale: Scale) -> Iterator[str]:
@@ -184,9 +189,12 @@ def _turn_axis(scale: Scale) -> Iterator[str]:
 
 def _marks(scale: Scale, turns: Sequence[TurnFigures]) -> Iterator[str]:
     for turn in turns:
-        marks = ("S" if turn.summary else "") + ("P" if turn.prune else "") + ("X" if turn.outcome == "refused" else "")
-        for row, mark in enumerate(marks):
+        for row, mark in enumerate(_marks_of(turn)):
             yield from _badge(scale.x(turn.number) + scale.step / 2, FLOOR + 10 + 14 * row, mark)
+
+
+def _marks_of(turn: TurnFigures) -> str:
+    return ("S" if turn.summary else "") + ("P" if turn.prune else "") + ("X" if turn.outcome == "refused" else "")
 
 
 def _badge(x: float, y: float, mark: str) -> Iterator[str]:

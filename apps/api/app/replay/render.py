@@ -89,6 +89,8 @@ def notes(sessions: Sequence[SessionFigures]) -> list[str]:
         found.append(
             f"the summarizer took and gave {summarizer_tokens:,} tokens beside that; saved counts them as sent."
         )
+    if any(session.summarizer_tokens is None for session in sessions):
+        found.append("the service does not tell what the summarizer took and gave; saved leaves it out.")
     skipped: dict[str, int] = {}
     for session in sessions:
         for kind, count in session.skipped.items():

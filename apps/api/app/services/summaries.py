@@ -6,14 +6,13 @@ from app.db.sessions import session_exists
 from app.db.summaries import page_of_summaries
 from app.domain.errors import NotFound, NothingToSummarize, TurnInProgress
 from app.domain.types import JsonObject, SessionId, TenantId, TurnStatus
-from app.engine.folding import choose_fold
-from app.engine.window import summary_item
+from app.engine.window import Window
 from app.services.claiming import RETRY_AFTER_S
-from app.services.gathering import budget_of, estimator_of
+from app.services.gathering import estimator_of, snapshot_of
 from app.services.paging import Page, after_id, page_of
 from app.services.runtime import Runtime
 from app.services.summarizing import summarize
-from app.services.window import look
+from app.services.window import look, no_turn
 
 
 async def list_summaries(
@@ -40,17 +39,9 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
     open_statuses = (TurnStatus.PENDING, TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
     if any(turn.status in open_statuses for turn in gathered.turns):
         raise TurnInProgress("The session runs a turn; summarize when it is done.", RETRY_AFTER_S)
-    policy = gathered.session.policy
     estimate = estimator_of(rt, gathered)
-    previous = gathered.context.summary
-    fold = choose_fold(
-        gathered.turns,
-        policy=policy,
-        input_budget=budget_of(gathered.model, policy).input_budget,
-        reason="requested",
-        previous=previous,
-        previous_tokens=summary_item(previous, policy, estimate).wire_tokens if previous else 0,
-    )
+    policy = gathered.session.policy
+    fold = Window(snapshot_of(rt, gathered, no_turn(seen.next_seq)), policy, estimate).fold("requested")
     if fold is None:
         raise NothingToSummarize(
             f"Beyond the newest {policy.protected_turns} turns there is nothing that a summary would make smaller."

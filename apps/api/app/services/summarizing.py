@@ -138,12 +138,11 @@ async def _ask(rt: Runtime, model: Model, session: SessionView, fold: Fold, esti
     if room <= 0:
         raise SummaryRefused("summarizer_window_too_small")
     body = fold.previous.body if fold.previous else None
-    context = [message for turn in fold.protected for message in turn.messages]
     usages: list[Usage] = []
     chunks = split_for_summarizer(fold, room, estimate)
     for chunk in chunks:
         answered, usage = await _ask_chunk(
-            rt, model, chunk, body, context, fold.cap_tokens, answer_tokens, room, estimate
+            rt, model, chunk, body, fold.context, fold.cap_tokens, answer_tokens, room, estimate
         )
         usages += [usage] if usage else []
         body = fit_summary(answered, fold.cap_tokens, estimate)

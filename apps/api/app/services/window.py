@@ -68,7 +68,7 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
     gathered = seen.gathered
     policy = gathered.session.policy
     estimate = estimator_of(rt, gathered)
-    snapshot = snapshot_of(rt, gathered, _no_turn(seen.next_seq))
+    snapshot = snapshot_of(rt, gathered, no_turn(seen.next_seq))
     window = Window(snapshot, policy, estimate)
     prompt = window.prompt(window.pieces)
     budget = snapshot.budget
@@ -90,6 +90,6 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
     }
 
 
-def _no_turn(seq: int) -> Turn:
+def no_turn(seq: int) -> Turn:
     """A running turn in which nobody has said anything yet."""
     return Turn(TurnId(UUID(int=0)), seq, TurnStatus.RUNNING, unresolved=True, messages=())

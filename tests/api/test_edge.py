@@ -1,0 +1,194 @@
+"""The edge around applications that misbehave, on a real socket; and what the log of a real process says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uuid_utils.compat import uuid7
+
+from app.api.edge import Edge
+from tests.api.conftest import assert_problem
+
+CANARY = "canary-0815"
+
+
+@contextmanager
+def behind_the_edge(app: ASGIApp, **options: Any) -> Generator[tuple[str, int]]:
+    """Serves an application of the test's own behind the edge."""
+    edge = Edge(app, new_id=uuid7, max_body_bytes=1000, **options)
+    server = uvicorn.Server(uvicorn.Config(edge, host="127.0.0.1", port=0, log_config=None, lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield server.servers[0].sockets[0].getsockname()[:2]
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+def test_a_bug_is_a_500_that_tells_nothing_and_keeps_the_connection() -> None:
+    served = 0
+
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal served
+        served += 1
+        raise RuntimeError(CANARY)
+
+    with behind_the_edge(broken) as (host, port), socket.create_connection((host, port), timeout=10) as connection:
+        for number in (1, 2):
+            connection.sendall(f"GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: r-{number}\r\n\r\n".encode())
+            answer = _answer(connection)
+            assert b" 500 " in answer.split(b"\r\n")[0]
+            assert f"r-{number}".encode() in answer.partition(b"\r\n\r\n")[2]
+            assert CANARY.encode() not in answer
+            assert b"Traceback" not in answer
+    assert served == 2
+
+
+def test_half_an_answer_ends_with_its_connection() -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"10")]})
+        await send({"type": "http.response.body", "body": b"12345", "more_body": True})
+        raise RuntimeError(CANARY)
+
+    with behind_the_edge(broken) as (host, port), socket.create_connection((host, port), timeout=10) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+        assert received.endswith(b"12345")
+
+
+def test_a_body_that_trickles_is_a_408_when_its_time_is_up() -> None:
+    async def never(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("the application saw a request whose body never arrived")
+
+    with (
+        behind_the_edge(never, body_timeout_s=0.5) as (host, port),
+        socket.create_connection((host, port), timeout=10) as connection,
+    ):
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+        started = time.monotonic()
+        connection.setblocking(False)
+        received = b""
+        while not received and time.monotonic() - started < 5:
+            connection.send(b"x")
+            time.sleep(0.05)
+            try:
+                received = connection.recv(65536)
+            except BlockingIOError:
+                continue
+        assert received.startswith(b"HTTP/1.1 408")
+        assert b"connection: close" in received.lower()
+        assert time.monotonic() - started < 2
+
+
+def test_the_application_sees_the_body_once_and_then_the_client_leave() -> None:
+    seen: list[dict[str, Any]] = []
+    done = threading.Event()
+
+    async def listening(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(dict(await receive()))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        seen.append(dict(await asyncio.wait_for(receive(), 10)))
+        done.set()
+
+    with behind_the_edge(listening) as (host, port):
+        with socket.create_connection((host, port), timeout=10) as connection:
+            connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
+            time.sleep(0.2)
+        assert done.wait(10)
+    assert seen[0] == {"type": "http.request", "body": b"abc", "more_body": False}
+    assert seen[1]["type"] == "http.disconnect"
+
+
+def test_a_real_process_writes_one_json_line_a_request_with_ids_and_no_content(database_url: str) -> None:
+    port = _free_port()
+    environment = {
+        **os.environ,
+        "DATABASE_URL": database_url,
+        "PLIMSOLL_LOG_LEVEL": "DEBUG",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    command = [sys.executable, "-m", "uvicorn", "app.main:create_app", "--factory", "--port", str(port)]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=10) as client:
+            _wait_until_ready(client)
+            session_id, turn_id = _use(client)
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=30)
+    lines = [json.loads(line) for line in errors.splitlines() if line.startswith("{")]
+    assert CANARY not in errors
+    assert "postgresql://" not in errors
+    requests = [line for line in lines if line["event"] == "request" and line["route"].startswith("/v1")]
+    assert [(line["method"], line["status"]) for line in requests] == [
+        ("POST", 201),
+        ("POST", 201),
+        ("POST", 422),
+        ("GET", 404),
+        ("PUT", 200),
+    ]
+    assert requests[1]["route"] == "/v1/sessions/{session_id}/turns"
+    assert (requests[1]["session_id"], requests[1]["turn_id"]) == (session_id, turn_id)
+    assert requests[1]["request_id"] == "mine-1"
+    assert requests[1]["tenant"] == "default"
+    assert requests[1]["duration_ms"] > 0
+    (unknown,) = [line for line in lines if line["event"] == "request" and line["route"] == "(none)"]
+    assert unknown["status"] == 404
+
+
+def _use(client: httpx.Client) -> tuple[str, str]:
+    """Requests with a secret word in every place where a client can put one."""
+    session_id = client.post("/v1/sessions", json={"room_goal": CANARY, "metadata": {CANARY: CANARY}}).json()["id"]
+    path = f"/v1/sessions/{session_id}"
+    headers = {"x-request-id": "mine-1", "authorization": f"Bearer {CANARY}", "idempotency-key": CANARY}
+    turn = client.post(f"{path}/turns", json={"content": CANARY}, headers=headers).json()["turn"]
+    wrong = client.post(f"{path}/turns?x={CANARY}", json={CANARY: CANARY}, headers={"x-request-id": f"{CANARY} {{}}"})
+    assert_problem(wrong, 422, "invalid_request")
+    client.get(f"/v1/sessions/{CANARY}%0a%1b[2J/turns")
+    client.put(f"{path}/pins/{CANARY}", json={"content": CANARY})
+    client.get(f"/{CANARY}%0d%0a%E2%80%A8forged")
+    return session_id, turn["id"]
+
+
+def _wait_until_ready(client: httpx.Client) -> None:
+    for _ in range(300):
+        try:
+            if client.get("/readyz").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError("the service did not get ready")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answer(connection: socket.socket) -> bytes:
+    received = b""
+    while b"}" not in received:
+        chunk = connection.recv(65536)
+        assert chunk, "the connection was closed before an answer"
+        received += chunk
+    return received
