@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from app.db.settling import Settlement, settle_turn
 from app.domain.errors import ContextBudgetExceeded, PlimsollError, ProviderError, TurnLost
-from app.domain.types import Completion, CompletionRequest, JsonObject, ToolCall, Turn, TurnRecord, TurnStatus
+from app.domain.types import Completion, CompletionRequest, Delta, JsonObject, ToolCall, Turn, TurnRecord, TurnStatus
 from app.engine.assembly import (
     Assembled,
     Ready,
@@ -58,6 +58,7 @@ class TurnRun:
         self.asking = turn.asking
         self.started = started
         self.listen = listen or _to_nobody
+        self.on_delta = self._tell_delta if listen else None
         self.steps = Steps(rt, after=turn.claim.steps)
         self.steps.add("gather", turn.gathered_at, _gather_step(turn.gathered))
         self.estimate: Estimator = estimator_of(rt, turn.gathered)
@@ -155,7 +156,7 @@ class TurnRun:
                 self.steps.rows,
                 [audit],
                 blocks,
-                error=error.stored(),
+                error=error.stored() | ({"partial_output": error.partial} if error.partial else {}),
             )
             await self._settle(settlement, audit)
             raise
@@ -202,7 +203,7 @@ class TurnRun:
         started = perf_counter()
         with self.steps.step("model_call") as step:
             try:
-                completion = await self.rt.catalogue.provider(alias).complete(request)
+                completion = await self.rt.catalogue.provider(alias).complete(request, self.on_delta)
             except ProviderError as error:
                 error_kind = error.kind
                 step.detail |= {"model_alias": alias, "attempts": error.attempts, "code": error.code}
@@ -218,6 +219,12 @@ class TurnRun:
                 "provider_model": completion.provider_model,
             }
         return completion
+
+    def _tell_delta(self, delta: Delta) -> None:
+        told: JsonObject = {"text": delta.text}
+        if delta.reasoning:
+            told["reasoning"] = delta.reasoning
+        self.listen(TurnEvent("output.delta", told))
 
     def _created(self) -> JsonObject:
         """The turn as it stands when it has been claimed."""
