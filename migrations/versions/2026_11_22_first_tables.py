@@ -51,6 +51,7 @@ STATEMENTS = (
         completion_tokens bigint,
         idempotency_key text,
         request_sha256 text NOT NULL,
+        request jsonb,
         fence integer NOT NULL DEFAULT 1,
         lease_expires_at timestamptz,
         created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -109,6 +110,7 @@ STATEMENTS = (
         CONSTRAINT ck_messages_role CHECK (role IN ('user', 'assistant', 'tool'))
     )
     """,
+    "CREATE INDEX ix_messages_session_id_turn_id ON messages (session_id, turn_id)",
     """
     CREATE TABLE message_token_counts (
         session_id uuid NOT NULL,

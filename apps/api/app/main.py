@@ -104,7 +104,13 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
         task = asyncio.create_task(work(rt), name=work.__name__)
         task.add_done_callback(_tell_of_death)
         owned.push_async_callback(_cancel, task)
-    return Service(rt, Authenticator(database, monotonic))
+    owned.push_async_callback(rt.leases.drain, settings.drain_s)
+    return Service(
+        rt,
+        Authenticator(database, monotonic),
+        heartbeat_s=settings.heartbeat_s,
+        cancel_on_disconnect=settings.on_disconnect == "cancel",
+    )
 
 
 async def _dsn(settings: Settings, owned: AsyncExitStack) -> str:

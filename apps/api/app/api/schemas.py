@@ -172,7 +172,7 @@ class TurnIn(_In):
         default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve."
     )
     model_alias: Name | None = Field(default=None, description="Another alias for this turn only.")
-    stream: bool = Field(default=False, description="Streaming is not available yet: true is refused.")
+    stream: bool = Field(default=False, description="Answer as server-sent events.")
     recorded_reply: RecordedReplyIn | None = Field(
         default=None, description="Only for a model of the provider `offline`."
     )
@@ -189,12 +189,22 @@ class TurnIn(_In):
             raise ValueError("The content is empty")
         return value
 
-    @field_validator("stream")
-    @classmethod
-    def _no_stream_yet(cls, value: bool) -> bool:
-        if value:
-            raise ValueError("Streaming comes with a later version; leave it out or send false")
-        return value
+
+class ToolOutputIn(_In):
+    """What a tool answered to one call."""
+
+    tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=512)]
+    content: str | list[ContentPartIn]
+
+
+class ToolOutputsIn(_In):
+    """The answers to all open tool calls of a turn."""
+
+    outputs: list[ToolOutputIn] = Field(min_length=1, max_length=256)
+    stream: bool = Field(default=False, description="Answer as server-sent events.")
+    recorded_reply: RecordedReplyIn | None = Field(
+        default=None, description="Only for a model of the provider `offline`."
+    )
 
 
 class PinIn(_In):

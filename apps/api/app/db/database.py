@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, TypeAlias, cast
+from uuid import UUID
 
 import asyncpg
 import orjson
@@ -174,6 +175,8 @@ def _encode_json(value: object) -> str:
 
 
 def _encode_other(value: object) -> object:
+    if isinstance(value, UUID):
+        return str(value)  # the driver's are a subclass, which orjson leaves to us
     if isinstance(value, (tuple, frozenset, set)):
         return list(cast("Sequence[object]", value))
     raise TypeError(f"{type(value).__name__} is no JSON")

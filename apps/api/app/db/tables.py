@@ -89,6 +89,8 @@ turns = sa.Table(
     sa.Column("completion_tokens", sa.BigInteger),
     sa.Column("idempotency_key", sa.Text),
     sa.Column("request_sha256", sa.Text, nullable=False),
+    # What later rounds of a turn with tools need of the request; null when there were none.
+    sa.Column("request", JSONB),
     # Who may write: every claim raises the fence, and a write names the fence it was claimed under.
     sa.Column("fence", sa.Integer, nullable=False, server_default="1"),
     _instant("lease_expires_at", nullable=True),
@@ -151,6 +153,9 @@ messages = sa.Table(
     _turn_fk(),
     _one_of("role", ("user", "assistant", "tool"), "role"),
 )
+
+# Erasing a session cascades turn by turn; without this each turn would scan all the session's messages.
+sa.Index("ix_messages_session_id_turn_id", messages.c.session_id, messages.c.turn_id)
 
 message_token_counts = sa.Table(
     "message_token_counts",

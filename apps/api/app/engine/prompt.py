@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import orjson
 
-from app.domain.types import JsonObject, Message, Pin, PromptMessage, ToolDefinition
+from app.domain.types import JsonObject, Message, Pin, PromptMessage, ToolCall, ToolDefinition
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
 
 Region: TypeAlias = Literal["system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"]
@@ -132,13 +132,15 @@ def neutral_message(message: Message, *, content: str | None = None) -> PromptMe
     """A stored message in the neutral form; `content` replaces its own where it was shortened."""
     sent: PromptMessage = {"role": message.role, "content": message.content if content is None else content}
     if message.tool_calls:
-        sent["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
+        sent["tool_calls"] = [tool_call_json(call) for call in message.tool_calls]
     if message.tool_call_id is not None:
         sent["tool_call_id"] = message.tool_call_id
     return sent
+
+
+def tool_call_json(call: ToolCall) -> JsonObject:
+    """A tool call in the OpenAI form, in which it is sent, stored and answered."""
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def canonical_json(value: object) -> str:

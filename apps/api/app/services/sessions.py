@@ -86,18 +86,6 @@ async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
         raise NotFound("session")
 
 
-async def check_replay_alias(rt: Runtime, tenant_id: TenantId, session_id: SessionId, alias: str | None) -> None:
-    """A recorded reply can only stand in for the built-in offline model, never for one that would have answered itself.
-
-    Raises `InvalidRequest`, and `NotFound` for the session.
-    """
-    alias = alias or (await get_session(rt, tenant_id, session_id)).model_alias
-    if alias in rt.catalogue.aliases and rt.catalogue.model(alias).provider != "offline":
-        raise InvalidRequest(
-            "A recorded_reply is only taken for a model of the provider 'offline'.", ("body", "recorded_reply")
-        )
-
-
 def check_alias(rt: Runtime, alias: str | None) -> None:
     """Raises `InvalidRequest` for an alias that the catalogue does not have."""
     if alias is not None and alias not in rt.catalogue.aliases:
