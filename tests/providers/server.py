@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -34,7 +34,18 @@ class Raw:
     data: bytes
 
 
-Step: TypeAlias = Answer | Reset | Raw
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A chunked answer, each of `pieces` a packet of its own. It ends as `ending` says: properly, by hanging up in the
+    middle, or not at all until the client hangs up. `pause_s` passes before each piece but the first."""
+
+    pieces: Sequence[bytes]
+    ending: Literal["closed", "cut", "open"] = "closed"
+    pause_s: float = 0.0
+    content_type: str | None = "text/event-stream"
+
+
+Step: TypeAlias = Answer | Reset | Raw | Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,7 @@ class ScriptedServer:
     seen: list[Seen] = field(default_factory=list[Seen])
     connections: int = 0
     open_connections: int = 0
+    pieces_sent: int = 0
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -82,13 +94,36 @@ class ScriptedServer:
                 self.seen.append(request)
                 self.arrived.set()
                 step = play(request) if callable(play) else play
-                if await _play(step, reader, writer) == "close":
+                if isinstance(step, Stream):
+                    if await self._stream(step, reader, writer) == "close":
+                        break
+                elif await _play(step, reader, writer) == "close":
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
             self.open_connections -= 1
             writer.transport.abort()
+
+    async def _stream(
+        self, step: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Literal["keep", "close"]:
+        kind = f"content-type: {step.content_type}\r\n" if step.content_type else ""
+        writer.write(f"HTTP/1.1 200 X\r\n{kind}transfer-encoding: chunked\r\n\r\n".encode())
+        for number, piece in enumerate(step.pieces):
+            if number and await _hangs_up_within(step.pause_s, reader):
+                return "close"
+            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            await writer.drain()
+            self.pieces_sent += 1
+        if step.ending == "cut":
+            return "close"
+        if step.ending == "open":
+            await _hangs_up_within(30, reader)
+            return "close"
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return "keep"
 
 
 async def _read_request(reader: asyncio.StreamReader) -> Seen | None:
@@ -102,7 +137,9 @@ async def _read_request(reader: asyncio.StreamReader) -> Seen | None:
     return Seen(first.split(" ")[1], headers, body)
 
 
-async def _play(step: Step, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Literal["keep", "close"]:
+async def _play(
+    step: Answer | Reset | Raw, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> Literal["keep", "close"]:
     if isinstance(step, Reset):
         return "close"
     if isinstance(step, Raw):

@@ -5,87 +5,24 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from app.domain.errors import (
     ProviderDown,
-    ProviderError,
-    ProviderOverflow,
     ProviderRateLimited,
     ProviderRefused,
     ProviderTimeout,
 )
 from app.domain.types import Completion, CompletionRequest, ToolCall, Usage
-from app.providers import openai
-from app.providers.openai import Endpoint, OpenAIProvider
-from app.providers.retry import RetryPolicy
+from app.providers import transport
+from app.providers.openai import Endpoint
 
-from .server import Answer, Raw, Reset, ScriptedServer, Step, serving
+from .asking import OK, PROMPT, REQUEST, SECRET, Waits, answer_to, chat, failure_of, provider_at, settled
+from .server import Answer, Raw, Reset, Step, serving
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-SECRET = "sk-very-secret"
-PROMPT = "the private prompt"
-REQUEST = CompletionRequest(messages=[{"role": "user", "content": PROMPT}], max_output_tokens=77)
 SCHEMA = {"type": "object", "properties": {"summary_text": {"type": "string"}}}
-
-
-def chat(message: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
-    choice = {"index": 0, "message": message or {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}
-    usage = {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14}
-    return {"id": "c1", "model": "served-model", "choices": [choice], "usage": usage, **fields}
-
-
-OK = Answer(chat())
-
-
-class Waits:
-    """Stands in for sleeping: notes how long, and returns at once."""
-
-    def __init__(self) -> None:
-        self.asked: list[float] = []
-
-    async def __call__(self, seconds: float) -> None:
-        self.asked.append(seconds)
-
-
-@asynccontextmanager
-async def provider_at(
-    base_url: str, sleep: Callable[[float], Awaitable[None]] | None = None, **endpoint: Any
-) -> AsyncGenerator[OpenAIProvider]:
-    settings: dict[str, Any] = {"api_key": SECRET, "timeout_s": 5.0, **endpoint}
-    adapter = OpenAIProvider(
-        Endpoint(label="main", model="served-model", base_url=base_url, **settings),
-        now=lambda: NOW,
-        retry=RetryPolicy(jitter=lambda ceiling_s: ceiling_s, sleep=sleep or Waits()),
-    )
-    try:
-        yield adapter
-    finally:
-        await adapter.aclose()
-
-
-async def answer_to(
-    *script: Step, request: CompletionRequest = REQUEST, **endpoint: Any
-) -> tuple[Completion, ScriptedServer]:
-    async with serving(*script) as server, provider_at(server.base_url, **endpoint) as adapter:
-        return await adapter.complete(request), server
-
-
-async def failure_of(*script: Step, hits: int, **endpoint: Any) -> ProviderError:
-    """The error of a call, after `hits` requests were really made; its sentence gives nothing away."""
-    async with serving(*script) as server, provider_at(server.base_url, **endpoint) as adapter:
-        with pytest.raises(ProviderError) as raised:
-            await adapter.complete(REQUEST)
-    assert server.hits == hits
-    assert raised.value.attempts == hits
-    assert SECRET not in raised.value.detail
-    assert PROMPT not in raised.value.detail
-    return raised.value
 
 
 async def test_the_request_is_the_neutral_form_with_key_model_and_output_limit() -> None:
@@ -329,7 +266,7 @@ async def test_an_answer_without_a_content_type_is_read() -> None:
 
 
 async def test_an_answer_of_any_length_does_not_fill_the_memory() -> None:
-    bomb = gzip.compress(b" " * (openai.MOST_ANSWER_BYTES + 1))
+    bomb = gzip.compress(b" " * (transport.MOST_ANSWER_BYTES + 1))
     error = await failure_of(Answer(bomb, headers={"content-encoding": "gzip"}), hits=1)
     assert isinstance(error, ProviderDown)
 
@@ -340,88 +277,6 @@ async def test_a_redirect_is_not_followed() -> None:
         error = await failure_of(Answer(b"", 307, headers={"location": there}), hits=1)
         assert elsewhere.hits == 0
     assert isinstance(error, ProviderRefused)
-
-
-OVERFLOWS: list[tuple[int, Any, int | None, int | None]] = [
-    (
-        400,
-        {
-            "error": {
-                "code": "context_length_exceeded",
-                "message": "This model's maximum context length is 8192 tokens. However, "
-                "your messages resulted in 9000 tokens.",
-            }
-        },
-        8192,
-        9000,
-    ),
-    (
-        400,
-        {
-            "object": "error",
-            "type": "BadRequestError",
-            "code": 400,
-            "message": "This model's maximum context length is 4096 "
-            "tokens. However, you requested 5000 tokens (4000 in the messages, 1000 in the completion).",
-        },
-        4096,
-        5000,
-    ),
-    (
-        400,
-        [
-            {
-                "error": {
-                    "code": 400,
-                    "status": "INVALID_ARGUMENT",
-                    "message": "The input token count (1200000) exceeds the maximum "
-                    "number of tokens allowed (1048576).",
-                }
-            }
-        ],
-        1_048_576,
-        1_200_000,
-    ),
-    (
-        400,
-        {"error": "This model's maximum prompt length is 131072 but the request contains 200000 tokens."},
-        131_072,
-        200_000,
-    ),
-    (
-        400,
-        {
-            "message": "Please reduce the length of the messages. Current length is 9000 while limit is 8192",
-            "type": "invalid_request_error",
-            "code": "context_length_exceeded",
-        },
-        8192,
-        9000,
-    ),
-    (
-        400,
-        {
-            "error": {
-                "code": 400,
-                "type": "exceed_context_size_error",
-                "message": "the request exceeds the available context size.",
-            }
-        },
-        None,
-        None,
-    ),
-    (413, {"error": {"message": "prompt is too long: 210,000 tokens > 200,000 maximum"}}, 200_000, 210_000),
-    (200, {"error": {"message": "context_length_exceeded", "code": "context_length_exceeded"}}, None, None),
-]
-
-
-@pytest.mark.parametrize(("status", "body", "limit", "requested"), OVERFLOWS)
-async def test_an_overflow_is_recognized_with_the_figures_that_the_provider_states(
-    status: int, body: Any, limit: int | None, requested: int | None
-) -> None:
-    error = await failure_of(Answer(body, status), OK, hits=1)
-    assert isinstance(error, ProviderOverflow)
-    assert (error.limit_tokens, error.requested_tokens) == (limit, requested)
 
 
 async def test_retry_after_is_waited_for_in_seconds_and_as_a_date() -> None:
@@ -467,14 +322,6 @@ async def test_a_cancelled_call_leaves_no_connection_behind() -> None:
         with pytest.raises(asyncio.CancelledError):
             await call
         await settled(server)
-
-
-async def settled(server: ScriptedServer) -> None:
-    for _ in range(200):
-        if server.open_connections == 0:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("a connection is still open")
 
 
 async def test_calls_one_after_the_other_share_a_connection() -> None:

@@ -32,6 +32,7 @@ from app.db.database import Database
 from app.engine.policy import ContextPolicy, resolve_policy
 from app.providers.registry import load_catalogue
 from app.services.keys import Authenticator
+from app.services.learned_windows import refresh_forever
 from app.services.leases import Leases, renew_forever, sweep_forever
 from app.services.runtime import Runtime
 from app.telemetry import Telemetry
@@ -100,7 +101,7 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
         now=_now,
         new_id=uuid7,
     )
-    for work in (renew_forever, sweep_forever):
+    for work in (renew_forever, sweep_forever, refresh_forever):
         task = asyncio.create_task(work(rt), name=work.__name__)
         task.add_done_callback(_tell_of_death)
         owned.push_async_callback(_cancel, task)

@@ -138,6 +138,8 @@ class Database:
                 await greenlet_spawn(fairy.close)
         except asyncpg.UniqueViolationError as error:
             raise UniqueViolated(str(cast(Any, error).constraint_name or "")) from error
+        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
+            raise DatabaseUnavailable("The database's schema is behind this version; run the migrations.") from error
         except _GONE as error:
             raise DatabaseUnavailable("The database can not be reached.") from error
 

@@ -171,7 +171,11 @@ class DatabaseUnavailable(PlimsollError):
 
 
 class ProviderError(PlimsollError):
-    """`kind` labels metrics, `status` is the provider's HTTP status if it gave one, `attempts` counts the calls."""
+    """`kind` labels metrics, `status` is the provider's HTTP status if it gave one, `attempts` counts the calls.
+
+    `partial` is the text that had been streamed when the answer broke, "" when only reasoning had, None when nothing
+    had. It is for the record of the turn and no member of the problem.
+    """
 
     code = "provider_error"
     kind: ClassVar[str] = "error"
@@ -180,6 +184,7 @@ class ProviderError(PlimsollError):
         super().__init__(detail)
         self.status = status
         self.attempts = attempts
+        self.partial: str | None = None
 
     def members(self) -> dict[str, Any]:
         return {"kind": self.kind, "provider_status": self.status, "attempts": self.attempts}
@@ -190,7 +195,11 @@ class ProviderRefused(ProviderError):
 
 
 class ProviderOverflow(ProviderError):
-    """`limit_tokens` and `requested_tokens` are what the provider stated, where it did."""
+    """What the provider stated, where it did: its limit, all that was asked for, and the prompt's share of that.
+
+    `requested_tokens` is prompt and completion together where the provider adds them up, else the prompt alone, and
+    `prompt_tokens` is known only where the provider names the prompt's tokens as such.
+    """
 
     code = "provider_context_overflow"
     kind = "overflow"
@@ -203,13 +212,19 @@ class ProviderOverflow(ProviderError):
         attempts: int = 1,
         limit_tokens: int | None = None,
         requested_tokens: int | None = None,
+        prompt_tokens: int | None = None,
     ) -> None:
         super().__init__(detail, status=status, attempts=attempts)
         self.limit_tokens = limit_tokens
         self.requested_tokens = requested_tokens
+        self.prompt_tokens = prompt_tokens
 
     def members(self) -> dict[str, Any]:
-        return super().members() | {"limit_tokens": self.limit_tokens, "requested_tokens": self.requested_tokens}
+        return super().members() | {
+            "limit_tokens": self.limit_tokens,
+            "requested_tokens": self.requested_tokens,
+            "prompt_tokens": self.prompt_tokens,
+        }
 
 
 class ProviderRateLimited(ProviderError):

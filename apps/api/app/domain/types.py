@@ -131,11 +131,16 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the provider reported them. `prompt_tokens` includes the cached ones."""
+    """Tokens as the provider reported them.
+
+    `prompt_tokens` is the whole prompt: it includes those read from the provider's cache (`cached_prompt_tokens`) and
+    those written to it (`cache_write_prompt_tokens`), which providers sell at prices of their own.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_prompt_tokens: int = 0
+    cache_write_prompt_tokens: int = 0
 
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "other"]
@@ -169,7 +174,11 @@ class CompletionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A model's answer. `text` is None when it only called tools. `usage` is None when the provider reported none."""
+    """A model's answer. `text` is None when it only called tools. `usage` is None when the provider reported none.
+
+    `reasoning_blocks` are the provider's own form of its reasoning, signatures included, opaque to everyone else: an
+    assistant message that carries them under this name sends them back where its provider wants them (tool loops).
+    """
 
     text: str | None
     finish_reason: FinishReason
@@ -178,6 +187,15 @@ class Completion:
     reasoning: str | None = None
     provider_model: str | None = None
     attempts: int = 1
+    reasoning_blocks: tuple[JsonObject, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What a streamed answer grew by. The texts of all deltas, joined, are the answer's text, and so its reasoning."""
+
+    text: str = ""
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
-from app.domain.types import Completion, CompletionRequest
+from app.domain.types import Completion, CompletionRequest, Delta
+
+DeltaSink: TypeAlias = Callable[[Delta], None]
+"""Gets what a streamed answer grows by: called synchronously, in order, never with an empty delta."""
 
 
 class Provider(Protocol):
@@ -13,10 +17,19 @@ class Provider(Protocol):
     is_language_model: bool
     """False for the built-in offline responder, which says so wherever it shows."""
 
-    async def complete(self, request: CompletionRequest) -> Completion:
-        """Asks once, with the alias's retries and whole-call deadline.
+    async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
+        """Asks once, with the alias's retries and whole-call deadline, and gives the whole answer.
 
-        Raises a `ProviderError`. A cancelled call leaves no connection behind.
+        With `on_delta` the answer is streamed into it on the way; nothing is asked again after the first delta. Raises
+        a `ProviderError`, whose `partial` is the text that had been streamed. A cancelled call leaves no connection
+        behind.
+        """
+        ...
+
+    async def count_tokens(self, request: CompletionRequest) -> int | None:
+        """The prompt's exact tokens by the provider's own count, or None where it offers none.
+
+        It is asked once, with a deadline of its own. Raises a `ProviderError` when the count cannot be had now.
         """
         ...
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from app.domain.errors import ProviderDown, ProviderError, ProviderOverflow, ProviderRateLimited, ProviderRefused
+from app.providers.overflow import stated_overflow
+from app.providers.wire import fields_of, json_text, token_count
 
 _MESSAGE_CHARS: Final = 4_000
 _SAFE_CODE: Final = re.compile(r"[a-z][a-z_]{0,47}")
@@ -24,41 +26,36 @@ _QUOTA_CODES: Final = frozenset(
         "quota_exhausted",
     }
 )
-_OVERFLOW_CODES: Final = frozenset(
-    {"context_length_exceeded", "context_window_exceeded", "exceed_context_size_error", "contextwindowexceedederror"}
-)
-_NUMBER: Final = r"(\d[\d,]{0,11})"
-# Each names `limit` and, where the sentence has it, `asked`. The comments say whose sentence it is.
-_OVERFLOW_SENTENCES: Final = tuple(
-    re.compile(
-        pattern.replace("LIMIT", f"(?P<limit>{_NUMBER})").replace("ASKED", f"(?P<asked>{_NUMBER})"), re.IGNORECASE
-    )
-    for pattern in (
-        r"maximum context length is LIMIT tokens.{0,80}?(?:requested(?: about)?|resulted in|request has|contains(?: at least)?) ASKED",  # OpenAI, vLLM, OpenRouter, DeepSeek  # noqa: E501
-        r"maximum prompt length is LIMIT but the request contains ASKED",  # xAI
-        r"input token count \(?ASKED\)? exceeds the maximum number of tokens allowed \(?LIMIT",  # Gemini
-        r"current length is ASKED while limit is LIMIT",  # Cerebras
-        r"prompt is too long:? ASKED tokens > LIMIT maximum",  # Anthropic, through gateways
-        r"contains ASKED tokens.{0,60}?too large for model with LIMIT maximum context length",  # Mistral
-        r"request \(ASKED tokens\) exceeds the available context size \(LIMIT tokens\)",  # llama.cpp
-        r"must be <= LIMIT\. Given: ASKED",  # TGI
-        r"maximum context length (?:is|of) LIMIT",
-        r"(?P<limit>)context[ _](?:length|window|size)[^.]{0,40}exceed",
-        r"(?P<limit>)exceed\w*[^.]{0,40}context[ _](?:length|window|size)",
-        r"(?P<limit>)(?:prompt|input|request) is too long",
-        r"(?P<limit>)reduce the length of the (?:messages|prompt|input)",
-    )
-)
+_STATUS_OF_CODE: Final[Mapping[str, int]] = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "api_error": 500,
+    "server_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorObject:
-    """The error part of an answer, as far as it can be read. `codes` are its code and type, in lower case."""
+    """The error part of an answer, as far as it can be read. `codes` are its code and type, in lower case.
+
+    `prompt_tokens` and `limit_tokens` are for servers that state them as members (llama.cpp).
+    """
 
     message: str = ""
     codes: tuple[str, ...] = ()
     status: int | None = None
     param: str = ""
+    prompt_tokens: int | None = None
+    limit_tokens: int | None = None
 
     @property
     def safe_code(self) -> str | None:
@@ -68,7 +65,8 @@ class ErrorObject:
 def error_object(body: Any) -> ErrorObject | None:
     """Finds the error in the shapes servers use; None when the body carries none.
 
-    They are `{"error": {…}}`, `{"error": "…"}`, a list of one of these, `{"detail": …}`, `{"message": …, "code": …}`.
+    They are `{"error": {…}}`, `{"error": "…"}`, a list of one of these, `{"detail": …}` (a list of FastAPI's complaints
+    too), `{"message": …, "code": …}`.
     """
     if isinstance(body, list) and body:
         return error_object(cast("list[Any]", body)[0])
@@ -82,35 +80,45 @@ def error_object(body: Any) -> ErrorObject | None:
         return ErrorObject(message=inner[:_MESSAGE_CHARS])
     if isinstance(inner, Mapping):
         return _from_fields(cast("Mapping[str, Any]", inner))
-    return ErrorObject() if inner else None
+    return ErrorObject(message=json_text(inner)[:_MESSAGE_CHARS]) if inner else None
+
+
+def status_of(error: ErrorObject) -> int:
+    """The HTTP status that an error inside a successful answer stands for: its own, its code's, or else 502."""
+    if error.status is not None:
+        return error.status
+    return next((_STATUS_OF_CODE[code] for code in error.codes if code in _STATUS_OF_CODE), 502)
 
 
 def _from_fields(fields: Mapping[str, Any]) -> ErrorObject:
     message, param, status = fields.get("message"), fields.get("param"), fields.get("code")
+    texts = (message, fields_of(fields.get("metadata")).get("raw"))  # OpenRouter puts its upstream's own words there
     codes = tuple(
         value.lower()
         for value in (fields.get("code"), fields.get("type"), fields.get("status"))
         if isinstance(value, str)
     )
     return ErrorObject(
-        message=message[:_MESSAGE_CHARS] if isinstance(message, str) else "",
+        message="\n".join(text[:_MESSAGE_CHARS] for text in texts if isinstance(text, str)),
         codes=codes,
         status=status if isinstance(status, int) and 400 <= status <= 599 else None,
         param=param if isinstance(param, str) else "",
+        prompt_tokens=token_count(fields.get("n_prompt_tokens")),
+        limit_tokens=token_count(fields.get("n_ctx")),
     )
 
 
 def provider_error(status: int, error: ErrorObject | None, label: str) -> ProviderError:
     """The error for an HTTP status that is no success; `label` is the alias, for the sentence."""
     error = error or ErrorObject()
-    overflow = _overflow(error)
-    if overflow is not None and status not in {401, 403}:
-        limit, asked = overflow
+    stated = stated_overflow(status, error.codes, error.message)
+    if stated is not None:
         return ProviderOverflow(
             f"The provider of {label!r} says that the prompt is too long for its context window.",
             status=status,
-            limit_tokens=limit,
-            requested_tokens=asked,
+            limit_tokens=stated.limit_tokens or error.limit_tokens,
+            requested_tokens=stated.requested_tokens or error.prompt_tokens,
+            prompt_tokens=stated.prompt_tokens or error.prompt_tokens,
         )
     said = f"HTTP {status}, {error.safe_code}" if error.safe_code else f"HTTP {status}"
     if status == 429 and not _QUOTA_CODES.intersection(error.codes):
@@ -132,17 +140,3 @@ def _advice(status: int) -> str:
     if status in {402, 429}:
         return " Its quota is used up."
     return ""
-
-
-def _overflow(error: ErrorObject) -> tuple[int | None, int | None] | None:
-    """Limit and requested tokens where stated, when the error says that the context is too long; else None."""
-    for sentence in _OVERFLOW_SENTENCES:
-        found = sentence.search(error.message)
-        if found:
-            groups = found.groupdict()
-            return _tokens(groups.get("limit")), _tokens(groups.get("asked"))
-    return (None, None) if _OVERFLOW_CODES.intersection(error.codes) else None
-
-
-def _tokens(digits: str | None) -> int | None:
-    return int(digits.replace(",", "")) if digits else None

@@ -17,7 +17,8 @@ import orjson
 
 from app.domain.errors import ProviderRefused
 from app.domain.extractive import Extract, ExtractItem, SourceText, condense, extract
-from app.domain.types import Completion, CompletionRequest, RecordedReply, Usage
+from app.domain.types import Completion, CompletionRequest, Delta, RecordedReply, Usage
+from app.providers.base import DeltaSink
 from app.providers.openai_wire import texts_of
 
 LABEL: Final = "[offline responder, not a language model]"
@@ -28,6 +29,7 @@ _CHARS_PER_TOKEN: Final = 3.0
 _CARRIED_SHARE: Final = 0.5
 _KINDS: Final = ("key_facts", "open_questions", "decisions", "action_items")
 _DROPPED_FIRST: Final = ("action_items", "open_questions", "key_facts", "decisions")
+_A_FEW_WORDS: Final = re.compile(r"(?:\s*\S+){1,4}\s*|\s+")
 _WORD: Final = re.compile(r"\w{3,}")
 
 
@@ -39,14 +41,25 @@ class OfflineProvider:
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
 
-    async def complete(self, request: CompletionRequest) -> Completion:
+    async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Never waits for anything but its own work, which leaves the event loop when the prompt is large.
 
-        Raises `ProviderRefused` when a summary is asked for and the last message is not the summarizer's document.
+        Streams a few words at a time. Raises `ProviderRefused` when a summary is asked for and the last message is not
+        the summarizer's document.
         """
         if sum(map(len, texts_of(request.messages))) <= _INLINE_CHARS:
-            return self._answer(request)
-        return await asyncio.to_thread(self._answer, request)
+            answer = self._answer(request)
+        else:
+            answer = await asyncio.to_thread(self._answer, request)
+        if on_delta is not None and answer.text:
+            for words in _A_FEW_WORDS.findall(answer.text):
+                on_delta(Delta(words))
+                await asyncio.sleep(0)  # what listens gets its turn between two deltas
+        return answer
+
+    async def count_tokens(self, request: CompletionRequest) -> int | None:  # noqa: ARG002 - the protocol's
+        """None: the estimate is made by the very same counter."""
+        return None
 
     async def aclose(self) -> None:
         """Holds nothing."""

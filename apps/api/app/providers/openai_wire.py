@@ -5,17 +5,22 @@ The neutral form is OpenAI's own, so messages and tools go through as they are.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, cast
 
-import orjson
-
-from app.domain.types import Completion, CompletionRequest, FinishReason, ToolCall, Usage
+from app.domain.types import Completion, CompletionRequest, FinishReason, PromptMessage, ToolCall, Usage
+from app.providers.wire import (
+    MalformedAnswerError,
+    fields_of,
+    json_bytes,
+    json_text,
+    made_up_call_id,
+    storable,
+    token_count,
+)
 
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
-_MOST_TOKENS: Final = 2**53
+_NOT_OF_THIS_WIRE: Final = frozenset({"reasoning", "reasoning_blocks"})
 _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "stop": "stop",
     "eos": "stop",
@@ -30,10 +35,6 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 }
 
 
-class MalformedAnswerError(Exception):
-    """The answer is no chat completion. The sentence says what is wrong with its form and quotes nothing."""
-
-
 def request_body(
     request: CompletionRequest,
     *,
@@ -41,9 +42,11 @@ def request_body(
     parameters: Mapping[str, Any],
     max_tokens_field: MaxTokensField,
     with_schema: bool,
+    stream: bool = False,
+    with_usage: bool = True,
 ) -> bytes:
     """The JSON body of one call. `parameters` are the catalogue's own additions for this alias."""
-    body: dict[str, Any] = {"model": model, "messages": list(request.messages), **parameters}
+    body: dict[str, Any] = {"model": model, "messages": list(map(_sent, request.messages)), **parameters}
     body[max_tokens_field] = request.max_output_tokens
     if request.tools:
         body["tools"] = list(request.tools)
@@ -54,24 +57,14 @@ def request_body(
             "type": "json_schema",
             "json_schema": {"name": request.purpose, "schema": request.response_schema},
         }
-    try:
-        return orjson.dumps(body)
-    except TypeError:  # a lone surrogate or an integer beyond 64 bits, which orjson refuses
-        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+    if stream:
+        body["stream"] = True
+        if with_usage:
+            body["stream_options"] = {"include_usage": True}
+    return json_bytes(body)
 
 
-def parse_json(raw: bytes) -> Any:
-    """Reads JSON, also with lone surrogates or broken UTF-8, which orjson refuses. Raises `MalformedAnswerError`."""
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        try:
-            return json.loads(raw.decode("utf-8", "replace"))
-        except (ValueError, RecursionError) as error:
-            raise MalformedAnswerError("the answer is not valid JSON") from error
-
-
-def completion(body: Any, *, attempts: int) -> Completion:
+def read_completion(body: Any, *, attempts: int) -> Completion:
     """Reads a chat completion's first choice. Raises `MalformedAnswerError`."""
     if not isinstance(body, dict):
         raise MalformedAnswerError("the answer is not a JSON object")
@@ -82,31 +75,19 @@ def completion(body: Any, *, attempts: int) -> Completion:
         raise MalformedAnswerError("the first choice carries no message")
     fields = cast("dict[str, Any]", message)
     tool_calls = _tool_calls(fields.get("tool_calls"))
-    text, thought = _content(fields.get("content"))
+    text, thought = map(storable, content_of(fields.get("content")))
     if not text and isinstance(fields.get("refusal"), str):
         text = storable(fields["refusal"])
     model = answer.get("model")
     return Completion(
         text=text or (None if tool_calls else ""),
-        finish_reason=_finish_reason(choice.get("finish_reason"), called_tools=bool(tool_calls)),
-        usage=_usage(answer.get("usage")),
+        finish_reason=finish_reason(choice.get("finish_reason"), called_tools=bool(tool_calls)),
+        usage=read_usage(answer.get("usage")),
         tool_calls=tool_calls,
         reasoning=_text_of(fields, "reasoning_content") or _text_of(fields, "reasoning") or thought or None,
         provider_model=storable(model) if isinstance(model, str) else None,
         attempts=attempts,
     )
-
-
-def storable(text: str) -> str:
-    """`text` with NUL and lone surrogates replaced by U+FFFD: Postgres stores neither, and the reply is kept."""
-    if "\x00" in text:
-        text = text.replace("\x00", "\ufffd")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # Pairs that arrived as two escapes become the one character they mean, what stays alone is replaced.
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
 
 
 def _first_choice(answer: dict[str, Any]) -> dict[str, Any]:
@@ -124,12 +105,12 @@ def _text_of(fields: Mapping[str, Any], name: str) -> str:
     return storable(value) if isinstance(value, str) else ""
 
 
-def _content(content: Any) -> tuple[str, str]:
-    """Text and reasoning of a content: a string, null, or a list of parts."""
+def content_of(content: Any) -> tuple[str, str]:
+    """Text and reasoning of a content, not yet storable: it is a string, null, or a list of parts."""
     if content is None:
         return "", ""
     if isinstance(content, str):
-        return storable(content), ""
+        return content, ""
     if not isinstance(content, list):
         raise MalformedAnswerError("the message's content is neither text nor a list of parts")
     texts: list[str] = []
@@ -137,16 +118,15 @@ def _content(content: Any) -> tuple[str, str]:
     for part in cast("list[Any]", content):
         if isinstance(part, str):
             texts.append(part)
-        elif isinstance(part, dict):
-            fields = cast("dict[str, Any]", part)
-            text, thought = fields.get("text"), fields.get("thinking")
-            if isinstance(text, str):
-                texts.append(text)
-            elif isinstance(thought, str):
-                thoughts.append(thought)
-            elif isinstance(thought, list):
-                thoughts.append(_content(thought)[0])
-    return storable("".join(texts)), storable("".join(thoughts))
+            continue
+        text, thought = (fields_of(part).get(name) for name in ("text", "thinking"))
+        if isinstance(text, str):
+            texts.append(text)
+        elif isinstance(thought, str):
+            thoughts.append(thought)
+        elif isinstance(thought, list):
+            thoughts.append(content_of(thought)[0])
+    return "".join(texts), "".join(thoughts)
 
 
 def _tool_calls(value: Any) -> tuple[ToolCall, ...]:
@@ -154,28 +134,26 @@ def _tool_calls(value: Any) -> tuple[ToolCall, ...]:
         return ()
     if not isinstance(value, list):
         raise MalformedAnswerError("the message's tool_calls are not a list")
-    return tuple(_tool_call(call, position) for position, call in enumerate(cast("list[Any]", value)))
+    return tuple(tool_call(call, position) for position, call in enumerate(cast("list[Any]", value)))
 
 
-def _tool_call(value: Any, position: int) -> ToolCall:
-    call = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    function = call.get("function")
-    fields = cast("dict[str, Any]", function) if isinstance(function, dict) else {}
+def tool_call(value: Any, position: int) -> ToolCall:
+    """Reads a tool call, the `position`th of its answer; raises `MalformedAnswerError` when it names no function."""
+    call = fields_of(value)
+    fields = fields_of(call.get("function"))
     name, arguments, identity = fields.get("name"), fields.get("arguments"), call.get("id")
     if not isinstance(name, str) or not name:
         raise MalformedAnswerError("a tool call names no function")
-    if arguments is None:
+    if not arguments:  # nothing, or the empty text that some servers send for no arguments
         arguments = "{}"
     elif not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)  # some servers send the object itself
+        arguments = json_text(arguments)  # some servers send the object itself
     if not isinstance(identity, str) or not identity:
-        # Some servers leave the id out; tool outputs need one to answer to.
-        digest = hashlib.sha256(f"{position}\n{name}\n{arguments}".encode("utf-8", "replace")).hexdigest()
-        identity = f"call_{position}_{digest[:16]}"
+        identity = made_up_call_id(position, name, arguments)
     return ToolCall(id=storable(identity), name=storable(name), arguments=storable(arguments))
 
 
-def _finish_reason(value: Any, *, called_tools: bool) -> FinishReason:
+def finish_reason(value: Any, *, called_tools: bool) -> FinishReason:
     reason: FinishReason = _FINISH_REASONS.get(value.lower(), "other") if isinstance(value, str) else "other"
     # Some servers say "stop", or nothing, when the model called tools.
     if called_tools and reason in {"stop", "other"}:
@@ -183,13 +161,13 @@ def _finish_reason(value: Any, *, called_tools: bool) -> FinishReason:
     return reason
 
 
-def _usage(value: Any) -> Usage | None:
+def read_usage(value: Any) -> Usage | None:
     """None unless the prompt's tokens can be read: half a figure would falsify what is compared with the estimate."""
     if not isinstance(value, dict):
         return None
     fields = cast("dict[str, Any]", value)
     prompt, answer, total = (
-        _count(fields.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+        token_count(fields.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
     )
     if prompt is None and total is not None and answer is not None and total >= answer:
         prompt = total - answer
@@ -197,18 +175,26 @@ def _usage(value: Any) -> Usage | None:
         return None
     if answer is None:
         answer = total - prompt if total is not None and total >= prompt else 0
-    details = fields.get("prompt_tokens_details")
-    nested = cast("dict[str, Any]", details).get("cached_tokens") if isinstance(details, dict) else None
-    cached = next(
-        (found for found in map(_count, (nested, fields.get("prompt_cache_hit_tokens"))) if found is not None), 0
+    details = fields_of(fields.get("prompt_tokens_details"))
+    cached = _first_count(details.get("cached_tokens"), fields.get("prompt_cache_hit_tokens"))
+    written = _first_count(details.get("cache_write_tokens"), fields.get("cache_creation_input_tokens"))
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=answer,
+        cached_prompt_tokens=min(cached, prompt),
+        cache_write_prompt_tokens=min(written, prompt - min(cached, prompt)),
     )
-    return Usage(prompt_tokens=prompt, completion_tokens=answer, cached_prompt_tokens=min(cached, prompt))
 
 
-def _count(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return int(value) if 0 <= value <= _MOST_TOKENS and value == int(value) else None
+def _first_count(*values: Any) -> int:
+    return next((found for found in map(token_count, values) if found is not None), 0)
+
+
+def _sent(message: PromptMessage) -> PromptMessage:
+    """The neutral form is this wire's own, but for what only other wires want back."""
+    if _NOT_OF_THIS_WIRE.isdisjoint(message):
+        return message
+    return {name: value for name, value in message.items() if name not in _NOT_OF_THIS_WIRE}
 
 
 def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -216,5 +202,5 @@ def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     found: list[str] = []
     for message in messages:
         content: Any = message.get("content")
-        found.append(_content(content)[0] if isinstance(content, str | list) else "")
+        found.append(storable(content_of(content)[0]) if isinstance(content, str | list) else "")
     return found

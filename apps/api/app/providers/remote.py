@@ -1,0 +1,145 @@
+"""One question to a model over HTTP, whatever wire it speaks: attempts, deadline, whole or streamed, every fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+import httpx
+
+from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
+from app.domain.types import Completion, Delta
+from app.providers.base import DeltaSink
+from app.providers.failures import ErrorObject, error_object, provider_error, status_of
+from app.providers.retry import AttemptError, RetryPolicy, call_with_retries, retry_after_s
+from app.providers.streaming import Assembly, BrokenStreamError, DeltaTap, StreamedError, read_stream
+from app.providers.transport import HttpTransport, Reply
+from app.providers.wire import MalformedAnswerError, parse_json
+
+_RETRIED_STATUSES: Final = frozenset({408, 409, 429})
+
+
+class Call(Protocol):
+    """One request in the words of a wire protocol."""
+
+    def body(self, *, stream: bool) -> bytes:
+        """What is sent."""
+        ...
+
+    def completion(self, answer: Any, *, attempts: int) -> Completion:
+        """Reads a whole answer; raises `MalformedAnswerError`."""
+        ...
+
+    def assembly(self) -> Assembly:
+        """A new one for each streamed answer."""
+        ...
+
+    def concede(self, error: ErrorObject, *, stream: bool) -> bool:
+        """Gives up one thing that the server refused; true when the next body is another one."""
+        ...
+
+
+class RemoteModel:
+    """A model behind an address. `label` is its alias, `timeout_s` the deadline of a whole question."""
+
+    def __init__(
+        self,
+        *,
+        label: str,
+        url: httpx.URL,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        now: Callable[[], datetime],
+        retry: RetryPolicy | None,
+    ) -> None:
+        self._label = label
+        self._url = url
+        self._headers = headers
+        self._timeout_s = timeout_s
+        self._now = now
+        self._retry = retry or RetryPolicy()
+        self._transport = HttpTransport(label, encrypted=url.scheme == "https")
+
+    async def ask(self, call: Call, on_delta: DeltaSink | None) -> Completion:
+        """Asks, with retries, under the deadline. Raises a `ProviderError`."""
+        tap = DeltaTap(on_delta) if on_delta is not None else None
+
+        async def attempt(number: int) -> Completion:
+            try:
+                return await self._ask_once(call, tap, number)
+            except AttemptError as failure:
+                if tap is not None and tap.has_begun:
+                    raise failure.error from failure  # what was told cannot be taken back
+                raise
+
+        try:
+            return await call_with_retries(attempt, timeout_s=self._timeout_s, policy=self._retry, label=self._label)
+        except ProviderError as error:
+            error.partial = tap.partial if tap is not None else None
+            raise
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    async def _ask_once(self, call: Call, tap: DeltaTap | None, number: int) -> Completion:
+        reply = await self._transport.post(self._url, self._headers, call.body(stream=tap is not None))
+        try:
+            if tap is None or not reply.is_success or not _is_stream(reply):
+                return await self._read_whole(reply, call, tap, number)
+            assembly = call.assembly()
+            await read_stream(reply.chunks(), assembly, tap)
+            return assembly.completion(attempts=number)
+        except StreamedError as streamed:
+            raise self._failure(
+                status_of(streamed.error), streamed.error, reply, call, stream=tap is not None
+            ) from streamed
+        except BrokenStreamError as broken:
+            raise AttemptError(
+                ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
+            ) from broken
+        except MalformedAnswerError as malformed:
+            raise ProviderDown(
+                f"The answer of the provider of {self._label!r} cannot be used: {malformed}.", status=reply.status
+            ) from malformed
+        finally:
+            await reply.aclose()
+
+    async def _read_whole(self, reply: Reply, call: Call, tap: DeltaTap | None, number: int) -> Completion:
+        """An answer that is no stream; a server that was asked for one and does not stream tells it all at once."""
+        raw = await reply.read()
+        answer: Any = None
+        if reply.is_success and "json" not in (reply.content_type or "json"):
+            raise MalformedAnswerError("it is not JSON by its content type")
+        try:
+            answer = parse_json(raw)
+        except MalformedAnswerError:
+            if reply.is_success:
+                raise
+        error = error_object(answer)
+        stream = tap is not None
+        if not reply.is_success:
+            raise self._failure(reply.status, error, reply, call, stream=stream)
+        if error is not None:  # a success by its status alone
+            raise self._failure(status_of(error), error, reply, call, stream=stream)
+        completion = call.completion(answer, attempts=number)
+        if tap is not None:
+            tap(Delta(completion.text or "", completion.reasoning or ""))
+        return completion
+
+    def _failure(self, status: int, error: ErrorObject | None, reply: Reply, call: Call, *, stream: bool) -> Exception:
+        """What to raise: an error that ends the question, or an `AttemptError`. The call may concede something."""
+        mapped = provider_error(status, error, self._label)
+        if isinstance(mapped, ProviderRefused) and status in {400, 422}:
+            if call.concede(error or ErrorObject(), stream=stream):
+                return AttemptError(mapped, at_once=True)
+            return mapped
+        retried = status in _RETRIED_STATUSES or status >= 500
+        if not retried or not isinstance(mapped, ProviderDown | ProviderRateLimited):
+            return mapped
+        return AttemptError(mapped, retry_after_s=retry_after_s(reply.retry_after, self._now()))
+
+
+def _is_stream(reply: Reply) -> bool:
+    """True unless it says that it is something else: not every server names its event streams rightly."""
+    return not any(kind in reply.content_type for kind in ("json", "html", "xml"))

@@ -1,0 +1,153 @@
+"""A streamed answer as it grows: what has been told, what has to wait, and when it is whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final, Protocol
+
+from app.domain.types import Completion, Delta
+from app.providers.base import DeltaSink
+from app.providers.failures import ErrorObject
+from app.providers.retry import AttemptError
+from app.providers.sse import Event, EventReader
+from app.providers.wire import MalformedAnswerError, storable
+
+MOST_EVENT_BYTES: Final = 16 * 1024 * 1024
+MOST_STREAM_BYTES: Final = 64 * 1024 * 1024
+"""Of a whole stream with all its wrapping; more is refused while it is read."""
+_TRAILER_WAIT_S: Final = 5.0
+_CLOSING_WAIT_S: Final = 0.1
+
+
+class StreamedError(Exception):
+    """The stream, whatever its HTTP status said, carries an error."""
+
+    def __init__(self, error: ErrorObject) -> None:
+        super().__init__(error.safe_code)
+        self.error = error
+
+
+class BrokenStreamError(Exception):
+    """The stream stopped before the model had said why it stopped."""
+
+
+class Assembly(Protocol):
+    """Puts the events of one answer together.
+
+    `has_finish` once the model has said why it stopped, `is_over` once the end mark has come.
+    """
+
+    has_finish: bool
+    is_over: bool
+
+    def read(self, event: Event) -> Delta:
+        """Takes the next event; raises `StreamedError` or `MalformedAnswerError`."""
+        ...
+
+    def rest(self) -> Delta:
+        """What was held back, when nothing more comes."""
+        ...
+
+    def completion(self, *, attempts: int) -> Completion:
+        """The whole answer; raises `MalformedAnswerError`."""
+        ...
+
+
+class DeltaTap:
+    """Passes deltas on, and remembers their text for the case that the stream breaks."""
+
+    def __init__(self, sink: DeltaSink) -> None:
+        self._sink = sink
+        self._texts: list[str] = []
+        self.has_begun = False
+
+    def __call__(self, delta: Delta) -> None:
+        if delta.text or delta.reasoning:
+            self.has_begun = True
+            self._texts.append(delta.text)
+            self._sink(delta)
+
+    @property
+    def partial(self) -> str | None:
+        """The text so far, or None before the first delta."""
+        return "".join(self._texts) if self.has_begun else None
+
+
+class TextFlow:
+    """Text that arrives in pieces and leaves storable. Half of a surrogate pair waits for its other half."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._held = ""
+
+    def add(self, piece: str) -> str:
+        """What can be told now."""
+        piece = self._held + piece
+        self._held = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
+        return self._told(piece[: len(piece) - len(self._held)])
+
+    def rest(self) -> str:
+        """What was held back."""
+        held, self._held = self._held, ""
+        return self._told(held)
+
+    @property
+    def text(self) -> str:
+        """All that has been told."""
+        return "".join(self._pieces)
+
+    def _told(self, piece: str) -> str:
+        piece = storable(piece)
+        if piece:
+            self._pieces.append(piece)
+        return piece
+
+
+async def read_stream(chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap) -> None:
+    """Reads to the end mark, or to the end of a stream whose model has said why it stopped.
+
+    Once that is said, a server that neither goes on nor closes is waited for only briefly. Raises what the assembly
+    raises, `AttemptError` when the connection breaks, `BrokenStreamError` when the stream just ends.
+    """
+    patience = asyncio.timeout(None)
+    try:
+        async with aclosing(chunks), patience:
+            await _read_events(chunks, assembly, tap, patience)
+    except TimeoutError:
+        if not patience.expired():
+            raise
+    except AttemptError:
+        if not (assembly.has_finish or assembly.is_over):
+            raise
+    tap(assembly.rest())
+    if not (assembly.has_finish or assembly.is_over):
+        raise BrokenStreamError
+
+
+async def _read_events(
+    chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap, patience: asyncio.Timeout
+) -> None:
+    events = EventReader(MOST_EVENT_BYTES)
+    now = asyncio.get_running_loop().time
+    size = 0
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > MOST_STREAM_BYTES:
+            raise MalformedAnswerError(f"it is longer than {MOST_STREAM_BYTES} bytes")
+        for event in events.feed(chunk):
+            if assembly.is_over:
+                break
+            tap(assembly.read(event))
+            if assembly.is_over:  # only the closing bytes are left, and with them the connection can be used again
+                patience.reschedule(now() + _CLOSING_WAIT_S)
+            elif assembly.has_finish and patience.when() is None:
+                patience.reschedule(now() + _TRAILER_WAIT_S)
+    last = events.end()
+    if last is not None and not assembly.is_over:
+        try:
+            tap(assembly.read(last))
+        except MalformedAnswerError as cut:
+            if not assembly.has_finish:
+                raise BrokenStreamError from cut
