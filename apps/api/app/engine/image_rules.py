@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
-from types import MappingProxyType
 from typing import Protocol
 
 from app.domain.types import ContentPart
@@ -67,7 +66,7 @@ class Patches:
     patch: int
     multiplier: float
     auto: Bound
-    by_detail: Mapping[str, Bound] = MappingProxyType({})
+    by_detail: Mapping[str, Bound] = field(default_factory=dict[str, Bound])
 
     def tokens(self, size: Size, detail: str) -> int:
         bound = self.by_detail.get(detail, self.auto)

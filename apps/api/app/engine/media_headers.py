@@ -38,7 +38,7 @@ def seconds_of_wav(encoded: str) -> float | None:
     if bytes_per_s < _SLOWEST_WAV_BYTES_PER_S:
         return None
     # The length field of a streamed file is a placeholder, so the file's own length is what counts.
-    return max(0, len(encoded) * 3 // 4 - 44) / bytes_per_s
+    return max(0, len(encoded) * 3 // 4 - encoded[-2:].count("=") - 44) / bytes_per_s
 
 
 def image_size(head: bytes) -> Size | None:

@@ -134,9 +134,10 @@ class Window:
         excess = prompt.wire_tokens - self.snapshot.budget.wire_room(
             overhead_tokens=prompt.overhead_tokens, calibration_ratio=self.snapshot.calibration_ratio
         )
+        there = {id(item) for item in prompt.items}
         done: list[Shortening] = []
         for piece in self.pieces:
-            if piece.newest_results and excess > 0:
+            if piece.newest_results and excess > 0 and id(piece.items[0]) in there:
                 shortened = fit_results(piece.items, excess, self.estimate)
                 excess -= sum(each.tokens_removed for each in shortened)
                 done += shortened
