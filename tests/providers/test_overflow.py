@@ -568,7 +568,7 @@ OTHERS: list[tuple[str, int, Any, type[Exception]]] = [
     (
         "anthropic, too many bytes",
         413,
-        said("Request exceeds the maximum size", type="request_too_large"),
+        said("Request exceeds the maximum allowed number of bytes.", type="request_too_large"),
         ProviderRefused,
     ),
     ("a key", 401, said("Your context window exceeded.", code="context_length_exceeded"), ProviderRefused),
