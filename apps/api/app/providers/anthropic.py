@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httpx
 
-from app.domain.errors import ProviderRefused
+from app.domain.errors import ProviderError
 from app.domain.types import Completion, CompletionRequest, JsonObject
 from app.providers.anthropic_answer import MessageAssembly, read_message
 from app.providers.anthropic_request import Form, request_body
@@ -74,8 +74,8 @@ class AnthropicProvider:
         timeout_s = min(_COUNTING_TIMEOUT_S, self._endpoint.timeout_s)
         try:
             answer = await self._remote.look_up(url, counted, timeout_s=timeout_s)
-        except ProviderRefused as refused:
-            if refused.status not in _NO_SUCH_ENDPOINT:
+        except ProviderError as error:
+            if error.status not in _NO_SUCH_ENDPOINT:
                 raise
             self._has_counting = False
             return None
