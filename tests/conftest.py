@@ -7,6 +7,7 @@ The server is an embedded one in pytest's temporary folder, shared by all xdist 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
@@ -20,6 +21,19 @@ import pytest_asyncio
 from app.db import embedded
 from app.db.migrate import upgrade
 from migrations.drift import with_database
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Generator[None]:  # pyright: ignore[reportUnusedFunction] - pytest runs it for every test
+    """Whoever configures logging as the service does changes it for this test only."""
+    loggers = [logging.getLogger(name) for name in (None, "app", "uvicorn.error")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    root = loggers[0]
+    for handler in [handler for handler in root.handlers if type(handler).__name__ == "StreamHandler"]:
+        root.removeHandler(handler)  # pytest's own are of other types
 
 
 @pytest.fixture(scope="session")

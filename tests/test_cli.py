@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,6 +113,23 @@ def test_several_workers_share_one_address_one_database_and_their_metrics(tmp_pa
     assert [re.findall(r"^prompt_tokens_per_turn_count (\S+)", text, re.MULTILINE) for text in metrics] == [["4.0"]] * 4
     assert process.returncode == 0
     assert list((tmp_path / "var" / "metrics").iterdir()) == []
+
+
+def test_workers_end_when_the_process_that_started_them_was_killed(tmp_path: Path, database_url: str) -> None:
+    with serving(tmp_path, "--workers", "2", DATABASE_URL=database_url) as (process, printed):
+        port = httpx.URL(address(printed)).port
+        assert port is not None
+        assert httpx.get(address(printed) + "/healthz").status_code == 200
+        process.kill()
+        deadline = time.monotonic() + 30
+        while _answers(port):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_given_database_is_not_migrated_by_serve_and_readyz_says_so(tmp_path: Path, empty_database_url: str) -> None:

@@ -28,11 +28,13 @@ CHECKS: list[Any] = [
     cast(Any, openapi_checks).content_type_conformance,
     cast(Any, openapi_checks).response_schema_conformance,
 ]
-STEP_ONE = {
+ROUTES = {
     "/v1/sessions": {"get", "post"},
     "/v1/sessions/{session_id}": {"get", "patch", "delete"},
     "/v1/sessions/{session_id}/turns": {"get", "post"},
     "/v1/sessions/{session_id}/turns/{turn_id}": {"get"},
+    "/v1/sessions/{session_id}/turns/{turn_id}/tool-outputs": {"post"},
+    "/v1/sessions/{session_id}/turns/{turn_id}/cancel": {"post"},
     "/v1/sessions/{session_id}/turns/{turn_id}/audit": {"get"},
     "/v1/sessions/{session_id}/turns/{turn_id}/prompt": {"get"},
     "/v1/sessions/{session_id}/context": {"get"},
@@ -48,7 +50,7 @@ STEP_ONE = {
 
 def test_the_document_has_the_routes_of_this_version_and_their_problems(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
-    assert {path: set(operations) for path, operations in document["paths"].items()} == STEP_ONE
+    assert {path: set(operations) for path, operations in document["paths"].items()} == ROUTES
     for path, operations in document["paths"].items():
         for operation in operations.values():
             if path.startswith("/v1/"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from sqlalchemy import text
@@ -16,13 +17,17 @@ from uuid_utils.compat import uuid7
 
 from app.db.database import Database
 from app.db.sql import compile_sql
-from app.domain.types import JsonObject, Session, SessionId, TenantId
+from app.domain.types import JsonObject, RecordedReply, Session, SessionId, TenantId, TurnId
 from app.engine.policy import ContextPolicy
 from app.providers.registry import load_catalogue
+from app.services.claiming import Asking, OutputsRequest, TurnOutcome, TurnRequest
+from app.services.calibrating import Calibrations
+from app.services.cooldowns import Cooldowns
 from app.services.leases import Leases
+from app.services.running import Listener
 from app.services.runtime import Runtime
 from app.services.sessions import create_session
-from app.services.take_turn import TurnOutcome, TurnRequest, take_turn
+from app.services.take_turn import continue_turn, take_turn
 from app.telemetry import Telemetry
 from app.tokenizers import Tokenizers, encoding_for_model
 from tests.providers.server import Answer, ScriptedServer, Seen
@@ -40,11 +45,27 @@ class Service:
         """A new session."""
         return await create_session(self.rt, TENANT, fields)
 
-    async def turn(self, session_id: SessionId, content: Any, key: str | None = None, **fields: Any) -> TurnOutcome:
+    async def turn(
+        self,
+        session_id: SessionId,
+        content: Any,
+        key: str | None = None,
+        *,
+        model_alias: str | None = None,
+        listen: Listener | None = None,
+        **asking: Any,
+    ) -> TurnOutcome:
         """Posts a turn."""
-        digest = sha256(json.dumps([content, sorted(fields)]).encode()).hexdigest()
-        request = TurnRequest(content=content, request_sha256=digest, **fields)
-        return await take_turn(self.rt, TENANT, session_id, request, key)
+        digest = sha256(json.dumps([content, model_alias, sorted(asking)]).encode()).hexdigest()
+        request = TurnRequest(content, digest, Asking(**asking), model_alias)
+        return await take_turn(self.rt, TENANT, session_id, request, key, listen)
+
+    async def outputs(
+        self, session_id: SessionId, turn_id: TurnId, outputs: dict[str, str], reply: RecordedReply | None = None
+    ) -> TurnOutcome:
+        """Answers a turn's open calls."""
+        request = OutputsRequest(tuple(outputs.items()), reply)
+        return await continue_turn(self.rt, TENANT, session_id, turn_id, request)
 
     async def rows(self, sql: str, **parameters: Any) -> list[JsonObject]:
         """Rows of the database, for what no route shows."""
@@ -84,6 +105,8 @@ async def service(
         tokenizers=tokenizers,
         telemetry=Telemetry(catalogue.aliases),
         leases=Leases(),
+        calibrations=Calibrations(),
+        cooldowns=Cooldowns(monotonic),
         guarded=policy or ContextPolicy(),
         turn_lease_s=lease_s,
         now=_now,

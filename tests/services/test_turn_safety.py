@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.db.turns import claim_turn
+from app.db.claims import claim_turn
 from app.domain.errors import (
     IdempotencyInFlight,
     IdempotencyKeyReused,

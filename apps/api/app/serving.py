@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import multiprocessing
 import os
 import shutil
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Generator
+from multiprocessing.connection import wait
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
 from app.core.config import Settings
 from app.db.database import Database
 from app.db.migrate import SchemaState
 from app.db.reachability import reach
-from app.main import guarded_policy
+from app.main import create_app, guarded_policy
 from app.own_database import Refused, database_url
 from app.providers.catalogue_file import read_catalogue
 from app.services.keys import any_key_exists
@@ -51,9 +55,23 @@ def serve(settings: Settings) -> None:
             _run(settings, listener)
 
 
+def create_worker() -> FastAPI:
+    """The application in a worker process, which ends in order when the process that started it was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+    return create_app()
+
+
+def _end_after(sentinel: int) -> None:
+    # Else orphans would go on holding the port, and lose the embedded database once nobody else holds it.
+    wait([sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _run(settings: Settings, listener: socket.socket) -> None:
     config = uvicorn.Config(
-        "app.main:create_app",
+        "app.serving:create_worker",
         factory=True,
         workers=settings.workers,
         loop="uvloop",

@@ -7,9 +7,11 @@ request: who asks, path, query, headers, and a strictly parsed body. It answers 
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any, cast
 from urllib.parse import parse_qsl
 from uuid import UUID
@@ -41,6 +43,15 @@ class Service:
 
     rt: Runtime
     authenticator: Authenticator
+    heartbeat_s: float = 15.0
+    cancel_on_disconnect: bool = False
+    aside: set[asyncio.Task[None]] = dataclass_field(default_factory=set[asyncio.Task[None]])
+
+    def run_aside(self, work: Coroutine[None, None, None]) -> None:
+        """Runs what nobody waits for any more, and keeps it from being collected."""
+        task = asyncio.create_task(work)
+        self.aside.add(task)
+        task.add_done_callback(self.aside.discard)
 
 
 class Call(Request):
@@ -140,10 +151,10 @@ class OpenRoute(DirectRoute):
 
 def json_response(value: object, status: int = 200) -> Response:
     """An answer in JSON. Dataclasses, UUIDs, instants (as `…Z`) and enums are fine."""
-    return Response(orjson.dumps(value, default=_plain, option=_OPTIONS), status, media_type="application/json")
+    return Response(orjson.dumps(value, default=plain_json, option=_OPTIONS), status, media_type="application/json")
 
 
-def _plain(value: object) -> object:
+def plain_json(value: object) -> object:
     """The driver's UUIDs are a subclass, which orjson leaves to us."""
     if isinstance(value, UUID):
         return str(value)

@@ -33,6 +33,8 @@ KINDS: Mapping[str, Kind] = {
     "invalid_request": Kind(422, "The request is not valid"),
     "idempotency_key_reused": Kind(422, "The idempotency key was used for another request"),
     "idempotency_in_flight": Kind(409, "A request with this idempotency key is still running"),
+    "turn_cancelled": Kind(409, "The turn was cancelled"),
+    "turn_not_open": Kind(409, "The turn has ended"),
     "turn_in_progress": Kind(409, "The session already runs a turn"),
     "nothing_to_summarize": Kind(409, "There is nothing to summarize now"),
     "worker_lost": Kind(503, "The turn was ended by another process"),
@@ -82,11 +84,17 @@ def response(
 
 def of_error(error: PlimsollError) -> Response:
     """The answer to an error that the service raised on purpose."""
+    body = document_of(error)
+    return Response(orjson.dumps(body), body["status"], _headers(error), PROBLEM_JSON)
+
+
+def document_of(error: PlimsollError) -> JsonObject:
+    """The problem that tells of an error."""
     code = f"{error.noun}_not_found" if isinstance(error, NotFound) else error.code
     members = error.members()
     if isinstance(error, InvalidRequest):
-        members = {"errors": [{"where": where(*error.where) or "request", "message": error.detail}]}
-    return response(code if code in KINDS else error.code, error.detail, members, _headers(error))
+        members = {"errors": [{"where": where(*error.where) or "request", "message": error.detail}], **members}
+    return document(code if code in KINDS else error.code, error.detail, members)
 
 
 def of_validation(errors: Iterable[ErrorDetails], *within: str) -> Response:

@@ -172,7 +172,7 @@ class TurnIn(_In):
         default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve."
     )
     model_alias: Name | None = Field(default=None, description="Another alias for this turn only.")
-    stream: bool = Field(default=False, description="Streaming is not available yet: true is refused.")
+    stream: bool = Field(default=False, description="Answer as server-sent events.")
     recorded_reply: RecordedReplyIn | None = Field(
         default=None, description="Only for a model of the provider `offline`."
     )
@@ -189,12 +189,22 @@ class TurnIn(_In):
             raise ValueError("The content is empty")
         return value
 
-    @field_validator("stream")
-    @classmethod
-    def _no_stream_yet(cls, value: bool) -> bool:
-        if value:
-            raise ValueError("Streaming comes with a later version; leave it out or send false")
-        return value
+
+class ToolOutputIn(_In):
+    """What a tool answered to one call."""
+
+    tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=512)]
+    content: str | list[ContentPartIn]
+
+
+class ToolOutputsIn(_In):
+    """The answers to all open tool calls of a turn."""
+
+    outputs: list[ToolOutputIn] = Field(min_length=1, max_length=256)
+    stream: bool = Field(default=False, description="Answer as server-sent events.")
+    recorded_reply: RecordedReplyIn | None = Field(
+        default=None, description="Only for a model of the provider `offline`."
+    )
 
 
 class PinIn(_In):
@@ -229,6 +239,24 @@ class SessionOut(BaseModel):
     updated_at: datetime
 
 
+class UsageOut(BaseModel):
+    """What a session used of one alias for one purpose."""
+
+    model_alias: str
+    purpose: Literal["turn", "summary"]
+    calls: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None = Field(description="Null where no price is known.")
+
+
+class SessionDetail(SessionOut):
+    """A session with what it used so far."""
+
+    usage: list[UsageOut]
+
+
 class TurnOut(BaseModel):
     """A turn. `error` is the problem it ended with; token figures are the provider's."""
 
@@ -244,6 +272,7 @@ class TurnOut(BaseModel):
     model_alias: str
     prompt_tokens: int | None
     completion_tokens: int | None
+    cost_usd: float | None = Field(description="Of all its calls, summaries included; null where no price is known.")
     idempotency_key: str | None
     created_at: datetime
     completed_at: datetime | None

@@ -47,6 +47,9 @@ class Settings(BaseSettings):
 
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     turn_lease_s: float = Field(default=30.0, gt=0)
+    heartbeat_s: float = Field(default=15.0, gt=0)
+    on_disconnect: Literal["finish", "cancel"] = "finish"
+    drain_s: float = Field(default=20.0, ge=0)
     db_pool_size: int = Field(default=10, ge=1)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = "json"

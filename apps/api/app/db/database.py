@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, TypeAlias, cast
+from uuid import UUID
 
 import asyncpg
 import orjson
@@ -137,6 +138,8 @@ class Database:
                 await greenlet_spawn(fairy.close)
         except asyncpg.UniqueViolationError as error:
             raise UniqueViolated(str(cast(Any, error).constraint_name or "")) from error
+        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
+            raise DatabaseUnavailable("The database's schema is behind this version; run the migrations.") from error
         except _GONE as error:
             raise DatabaseUnavailable("The database can not be reached.") from error
 
@@ -174,6 +177,8 @@ def _encode_json(value: object) -> str:
 
 
 def _encode_other(value: object) -> object:
+    if isinstance(value, UUID):
+        return str(value)  # the driver's are a subclass, which orjson leaves to us
     if isinstance(value, (tuple, frozenset, set)):
         return list(cast("Sequence[object]", value))
     raise TypeError(f"{type(value).__name__} is no JSON")

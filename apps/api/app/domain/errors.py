@@ -2,6 +2,7 @@
 
 PlimsollError
 ├── InvalidRequest                 the request can never work as it is
+│   └── ToolOutputsMismatch        the outputs do not answer exactly the open calls
 ├── NotFound                       session, turn, summary, pin … (also for another tenant's)
 ├── Conflict
 │   ├── TurnInProgress             the session already runs a turn
@@ -10,6 +11,8 @@ PlimsollError
 ├── ContextBudgetExceeded          does not fit after summarize and prune
 ├── NothingToSummarize             no turn is old enough, or a summary would not be smaller
 ├── TurnLost                       another process ended the turn while this one ran it
+├── TurnCancelled                  somebody cancelled the turn while it ran
+├── TurnNotOpen                    the turn neither runs nor waits for tools, so nothing can be added or cancelled
 ├── StoredFailure                  how a stored turn ended, told again to a retry with its idempotency key
 ├── Unauthenticated
 ├── DatabaseUnavailable
@@ -52,6 +55,20 @@ class InvalidRequest(PlimsollError):
     def __init__(self, detail: str, where: tuple[str, ...] = ()) -> None:
         super().__init__(detail)
         self.where = where
+
+
+class ToolOutputsMismatch(InvalidRequest):
+    """`missing` are open calls without an output, `unknown` outputs for no open call, or a second one for the same."""
+
+    def __init__(self, missing: list[str], unknown: list[str]) -> None:
+        told = [f"{len(missing)} of the open calls have no output"] if missing else []
+        told += [f"{len(unknown)} of the outputs answer no open call"] if unknown else []
+        super().__init__(f"The outputs must answer exactly the open calls: {'; '.join(told)}.", ("body", "outputs"))
+        self.missing = missing
+        self.unknown = unknown
+
+    def members(self) -> dict[str, Any]:
+        return {"missing": self.missing, "unknown": self.unknown}
 
 
 class NotFound(PlimsollError):
@@ -119,6 +136,14 @@ class NothingToSummarize(PlimsollError):
 
 class TurnLost(PlimsollError):
     code = "worker_lost"
+
+
+class TurnCancelled(PlimsollError):
+    code = "turn_cancelled"
+
+
+class TurnNotOpen(PlimsollError):
+    code = "turn_not_open"
 
 
 class StoredFailure(PlimsollError):

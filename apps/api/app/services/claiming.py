@@ -9,15 +9,27 @@ from typing import Any
 
 from app.db import turns as store
 from app.db.audits import get_audit
+from app.db.claims import (
+    Claim,
+    NewTurn,
+    ToolOutput,
+    WaitingTurn,
+    claim_turn,
+    fail_lost_turns,
+    reclaim_turn,
+    waiting_turn,
+)
 from app.db.database import Transaction
-from app.db.turns import Claim, NewTurn, claim_turn
+from app.db.sessions import session_exists
 from app.domain.errors import (
     IdempotencyInFlight,
     IdempotencyKeyReused,
     InvalidRequest,
     NotFound,
     StoredFailure,
+    ToolOutputsMismatch,
     TurnInProgress,
+    TurnNotOpen,
 )
 from app.domain.types import (
     Content,
@@ -31,6 +43,7 @@ from app.domain.types import (
     TurnStatus,
 )
 from app.engine.tokens import content_text
+from app.providers.registry import Model
 from app.services.gathering import Gathered, SessionView, count_message, read_window, session_policy
 from app.services.recording import context_of
 from app.services.runtime import Runtime
@@ -39,21 +52,46 @@ RETRY_AFTER_S = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Asking:
+    """How the model is to be asked, in every round of a turn. `recorded_reply` is of one round alone."""
+
+    tools: tuple[ToolDefinition, ...] = ()
+    tool_choice: str | Mapping[str, Any] | None = None
+    max_output_tokens: int | None = None
+    recorded_reply: RecordedReply | None = None
+
+    def stored(self) -> JsonObject | None:
+        """What later rounds need; None when there can be no later round."""
+        if not self.tools:
+            return None
+        return {
+            "tools": list(self.tools),
+            "tool_choice": self.tool_choice,
+            "max_output_tokens": self.max_output_tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class TurnRequest:
     """What a client posts. `request_sha256` is the hash of the body without `stream` (contract, decision 14)."""
 
     content: Content
     request_sha256: str
-    tools: tuple[ToolDefinition, ...] = ()
-    tool_choice: str | Mapping[str, Any] | None = None
-    max_output_tokens: int | None = None
+    asking: Asking = Asking()
     model_alias: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsRequest:
+    """What a client posts when tools have run: (tool call id, content) for each open call."""
+
+    outputs: tuple[tuple[str, Content], ...]
     recorded_reply: RecordedReply | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnOutcome:
-    """A completed turn and its `context`, in the contract's shape."""
+    """A turn that has ended or waits for tools, and its `context`, in the contract's shape."""
 
     turn: TurnRecord
     context: JsonObject
@@ -61,8 +99,6 @@ class TurnOutcome:
 
 def check(rt: Runtime, request: TurnRequest) -> None:
     """Raises `InvalidRequest` for what can be told before anything is stored."""
-    if request.tools:
-        raise InvalidRequest("Tools are not available in this version.", ("tools",))
     if request.model_alias is not None:
         rt.catalogue.model(request.model_alias)
 
@@ -84,46 +120,109 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
         model_alias=request.model_alias,
         idempotency_key=idempotency_key,
         request_sha256=request.request_sha256,
+        request=request.asking.stored(),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A turn this process may run, with the rows it decides on."""
+    """A turn this process may run, with the rows it decides on and how its model is to be asked."""
 
     claim: Claim
     gathered: Gathered
     gathered_at: datetime
+    asking: Asking
 
 
-async def claim_and_gather(rt: Runtime, tenant_id: TenantId, session_id: SessionId, draft: NewTurn) -> Claimed:
+async def claim_and_gather(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, draft: NewTurn, asking: Asking
+) -> Claimed:
     """Transaction one: the turn is claimed and stored with its message, and all a decision needs is read."""
     started_at = rt.now()
     async with rt.database.begin() as tx:
         claim = await claim_turn(tx, tenant_id, session_id, draft, rt.turn_lease_s)
         if claim is None:
             raise NotFound("session")
-        session = SessionView(
-            id=session_id,
-            model_alias=claim.session_alias,
-            mode=claim.mode,
-            agent_role=claim.agent_role,
-            room_goal=claim.room_goal,
-            instructions=claim.instructions,
-            policy=session_policy(rt, claim.policy),
-            summary_count_after_seq=claim.summary_count_after_seq,
-            summary_failures=claim.summary_failures,
-            summary_failed_at=claim.summary_failed_at,
+        gathered = await _gather(tx, rt, claim, draft.model_alias or claim.session_alias)
+        _check_recorded(gathered.model, asking.recorded_reply)
+    return Claimed(claim, gathered, started_at, asking)
+
+
+async def claim_outputs(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, request: OutputsRequest
+) -> Claimed:
+    """Transaction one of a later round: the outputs are stored if they answer exactly the open calls.
+
+    Raises `NotFound`, `TurnNotOpen`, `TurnInProgress`, `ToolOutputsMismatch`.
+    """
+    outputs = [await _draft_output(rt, call_id, content) for call_id, content in request.outputs]
+    started_at = rt.now()
+    async with rt.database.begin() as tx:
+        waiting = await waiting_turn(tx, tenant_id, session_id, turn_id)
+        if waiting is None:
+            raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
+        _check_outputs(waiting, request)
+        claim = await reclaim_turn(tx, tenant_id, session_id, turn_id, waiting, outputs, rt.turn_lease_s)
+        if claim is None:
+            raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
+        gathered = await _gather(tx, rt, claim, waiting.model_alias)
+        _check_recorded(gathered.model, request.recorded_reply)
+    stored = claim.request or {}
+    asking = Asking(
+        tools=tuple(stored.get("tools", ())),
+        tool_choice=_later_choice(stored.get("tool_choice")),
+        max_output_tokens=stored.get("max_output_tokens"),
+        recorded_reply=request.recorded_reply,
+    )
+    return Claimed(claim, gathered, started_at, asking)
+
+
+async def _gather(tx: Transaction, rt: Runtime, claim: Claim, model_alias: str) -> Gathered:
+    session = SessionView(
+        id=claim.session_id,
+        model_alias=claim.session_alias,
+        mode=claim.mode,
+        agent_role=claim.agent_role,
+        room_goal=claim.room_goal,
+        instructions=claim.instructions,
+        policy=session_policy(rt, claim.policy),
+        summary_count_after_seq=claim.summary_count_after_seq,
+        summary_failures=claim.summary_failures,
+        summary_failed_at=claim.summary_failed_at,
+    )
+    return await read_window(tx, rt, session, model_alias, before_seq=claim.seq, last_message_seq=claim.assistant_seq)
+
+
+def _check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
+    """A recorded reply stands in for the built-in offline model, never for one that would have answered itself."""
+    if recorded_reply is not None and model.provider != "offline":
+        raise InvalidRequest(
+            "A recorded_reply is only taken for a model of the provider 'offline'.", ("body", "recorded_reply")
         )
-        gathered = await read_window(
-            tx,
-            rt,
-            session,
-            draft.model_alias or claim.session_alias,
-            before_seq=claim.seq,
-            last_message_seq=claim.assistant_seq,
-        )
-    return Claimed(claim, gathered, started_at)
+
+
+def _check_outputs(waiting: WaitingTurn, request: OutputsRequest) -> None:
+    if waiting.status in (TurnStatus.RUNNING, TurnStatus.PENDING):
+        raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
+    if waiting.status is not TurnStatus.AWAITING_TOOLS:
+        raise TurnNotOpen(f"The turn is {waiting.status.value} and waits for no tools.")
+    open_ids = [call.id for call in waiting.open_calls]
+    answered = [call_id for call_id, _ in request.outputs]
+    missing = [call_id for call_id in open_ids if call_id not in answered]
+    unknown = [call_id for at, call_id in enumerate(answered) if call_id not in open_ids or call_id in answered[:at]]
+    if missing or unknown:
+        raise ToolOutputsMismatch(missing, unknown)
+
+
+def _later_choice(tool_choice: Any) -> Any:
+    """A choice that forces a call holds for the first round alone: forced again, the turn would never end."""
+    return tool_choice if tool_choice in (None, "none", "auto") else "auto"
+
+
+async def _draft_output(rt: Runtime, call_id: str, content: Content) -> ToolOutput:
+    encoding = rt.catalogue.model(rt.catalogue.default).encoding
+    tokens, used = await count_message(rt, encoding, content, tool_call_id=call_id)
+    return ToolOutput(rt.new_id(), call_id, content, tokens, used)
 
 
 async def resolve_conflict(
@@ -134,7 +233,7 @@ async def resolve_conflict(
     None when a dead worker's turn was in the way and has been ended, so that claiming again makes sense.
     """
     async with rt.database.begin() as tx:
-        lost = await store.fail_lost_turns(tx, session_id)
+        lost = await fail_lost_turns(tx, session_id)
         if draft.idempotency_key is not None:
             found = await store.turn_by_key(tx, tenant_id, session_id, draft.idempotency_key)
             if found is not None:
@@ -151,7 +250,7 @@ async def _replay(
         raise IdempotencyKeyReused("This idempotency key was used with another body.")
     if turn.error is not None:
         raise StoredFailure(turn.error)
-    if turn.status is not TurnStatus.COMPLETED:
+    if turn.status not in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
         raise IdempotencyInFlight("The turn of this idempotency key is still running.", RETRY_AFTER_S)
     audit = await get_audit(tx, tenant_id, turn.session_id, turn.id, None)
     if audit is None:

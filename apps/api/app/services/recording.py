@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from app.domain.types import Completion, JsonObject, TurnId, Usage
+from app.db.claims import Claim
+from app.domain.types import Completion, JsonObject, ToolCall
 from app.engine.assembly import Accounts, Assembled
 from app.engine.budget import Budget
-from app.engine.prompt import Block, Prompt
+from app.engine.prompt import Block, Prompt, tool_call_json
 from app.services.runtime import Runtime
 
 CONTEXT_FIELDS = (
@@ -42,10 +43,11 @@ class Step:
 
 
 class Steps:
-    """The steps of a turn, in order, with their instants."""
+    """The steps of a turn's round, in order, with their instants; `after` steps of earlier rounds are stored."""
 
-    def __init__(self, rt: Runtime) -> None:
+    def __init__(self, rt: Runtime, after: int = 0) -> None:
         self._rt = rt
+        self._after = after
         self.rows: list[JsonObject] = []
 
     @contextmanager
@@ -67,7 +69,7 @@ class Steps:
         self.rows.append(
             {
                 "id": self._rt.new_id(),
-                "seq": len(self.rows) + 1,
+                "seq": self._after + len(self.rows) + 1,
                 "kind": kind,
                 "status": step.status,
                 "detail": step.detail,
@@ -79,7 +81,7 @@ class Steps:
 
 def audit_row(
     rt: Runtime,
-    turn_id: TurnId,
+    claim: Claim,
     model_alias: str,
     budget: Budget,
     prompt: Prompt,
@@ -88,13 +90,15 @@ def audit_row(
     estimator: str,
     calibration_ratio: float,
     assembled: Assembled | None,
-    usage: Usage | None,
 ) -> JsonObject:
-    """The audit of one model call, by column; without `assembled` the turn was refused and nothing was sent."""
+    """The audit of one model call, by column; without `assembled` the turn was refused and nothing was sent.
+
+    `actual_prompt_tokens` is filled in when the provider has told.
+    """
     return {
         "id": rt.new_id(),
-        "turn_id": turn_id,
-        "round": 1,
+        "turn_id": claim.turn_id,
+        "round": claim.round,
         "attempt": 1,
         "model_alias": model_alias,
         "model_context_limit": budget.limit,
@@ -108,7 +112,7 @@ def audit_row(
         "estimated_input_tokens_after_summary": accounts.tokens_after_summary,
         "estimated_input_tokens_after_prune": accounts.tokens_after_prune,
         "estimated_wire_tokens": prompt.wire_tokens,
-        "actual_prompt_tokens": usage.prompt_tokens if usage else None,
+        "actual_prompt_tokens": None,
         "summary_triggered": accounts.summary_triggered,
         "prune_triggered": accounts.prune_triggered,
         "overflow_rejected": assembled is None,
@@ -134,13 +138,15 @@ def block_rows(blocks: tuple[Block, ...]) -> list[JsonObject]:
     return [{"sha256": sha256, "content": text} for sha256, text in {b.sha256: b.text for b in blocks}.items()]
 
 
-def reply_row(rt: Runtime, completion: Completion, seq: int, tokens: int, encoding: str) -> JsonObject:
+def reply_row(
+    rt: Runtime, completion: Completion, calls: Sequence[ToolCall], seq: int, tokens: int, encoding: str
+) -> JsonObject:
     """The assistant's message by column."""
     return {
         "id": rt.new_id(),
         "seq": seq,
         "content": completion.text,
-        "tool_calls": None,
+        "tool_calls": [tool_call_json(call) for call in calls] or None,
         "reasoning": completion.reasoning,
         "token_estimate": tokens,
         "token_encoding": encoding,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.db import sessions as store
+from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId
 from app.engine.policy import resolve_policy
@@ -48,6 +49,12 @@ async def get_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
     return session
 
 
+async def session_usage(rt: Runtime, session_id: SessionId) -> list[JsonObject]:
+    """Tokens and cost of the session's calls so far, by alias and purpose."""
+    async with rt.database.autocommit() as tx:
+        return await usage_totals(tx, session_id)
+
+
 async def list_sessions(rt: Runtime, tenant_id: TenantId, limit: int, cursor: str | None) -> Page[Session]:
     """The tenant's sessions, newest first."""
     scope = f"sessions:{tenant_id}"
@@ -84,18 +91,6 @@ async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
         found = await store.delete_session(tx, tenant_id, session_id)
     if not found:
         raise NotFound("session")
-
-
-async def check_replay_alias(rt: Runtime, tenant_id: TenantId, session_id: SessionId, alias: str | None) -> None:
-    """A recorded reply can only stand in for the built-in offline model, never for one that would have answered itself.
-
-    Raises `InvalidRequest`, and `NotFound` for the session.
-    """
-    alias = alias or (await get_session(rt, tenant_id, session_id)).model_alias
-    if alias in rt.catalogue.aliases and rt.catalogue.model(alias).provider != "offline":
-        raise InvalidRequest(
-            "A recorded_reply is only taken for a model of the provider 'offline'.", ("body", "recorded_reply")
-        )
 
 
 def check_alias(rt: Runtime, alias: str | None) -> None:

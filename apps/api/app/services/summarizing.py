@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from time import perf_counter
 
+from app.db.claims import Claim
 from app.db.summaries import NewSummary, note_attempt, store_summary
-from app.db.turns import Claim
 from app.domain.errors import ProviderError
 from app.domain.types import (
     CompletionRequest,

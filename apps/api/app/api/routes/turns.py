@@ -7,42 +7,77 @@ from uuid import UUID
 
 import orjson
 from fastapi import APIRouter
+from starlette.responses import Response
 
-from app.api import problems
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, WRITE, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, IdempotencyKey, Limit, Round
-from app.api.schemas import Document, PromptOut, RecordedReplyIn, TurnAnswer, TurnIn, TurnOut, TurnPage
+from app.api.schemas import (
+    Document,
+    PromptOut,
+    RecordedReplyIn,
+    ToolOutputsIn,
+    TurnAnswer,
+    TurnIn,
+    TurnOut,
+    TurnPage,
+)
+from app.api.streaming import Work, stream_turn
+from app.api.turn_json import turn_json
 from app.domain.errors import InvalidRequest
-from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId, TurnRecord
+from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
 from app.services import turns
-from app.services.sessions import check_alias, check_replay_alias
-from app.services.take_turn import TurnRequest, take_turn
+from app.services.claiming import Asking, OutputsRequest, TurnRequest
+from app.services.sessions import check_alias
+from app.services.take_turn import cancel_turn, continue_turn, take_turn
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/turns", tags=["turns"], route_class=DirectRoute)
 
 
 @router.post("", status_code=201, response_model=TurnAnswer, responses=answers(*WRITE, 409, 502, 504))
-async def create_turn(call: Call, session_id: UUID, body: TurnIn, idempotency_key: IdempotencyKey = None) -> JsonObject:
+async def create_turn(
+    call: Call, session_id: UUID, body: TurnIn, idempotency_key: IdempotencyKey = None
+) -> JsonObject | Response:
     """Sends a message within the budget and answers with the turn and how its context came about."""
     rt, tenant_id, session = call.rt, call.tenant_id, SessionId(session_id)
     check_alias(rt, body.model_alias)
     _check_tool_choice(body)
-    if body.recorded_reply is not None:
-        await check_replay_alias(rt, tenant_id, session, body.model_alias)
     raw: JsonObject = call.raw_body
     request = TurnRequest(
         content=raw["content"],
-        tools=tuple(raw.get("tools") or ()),
-        tool_choice=raw.get("tool_choice"),
-        max_output_tokens=body.max_output_tokens,
-        model_alias=body.model_alias,
-        recorded_reply=None if body.recorded_reply is None else _recorded(body.recorded_reply),
         request_sha256=request_sha256(raw),
+        asking=Asking(
+            tools=tuple(raw.get("tools") or ()),
+            tool_choice=raw.get("tool_choice"),
+            max_output_tokens=body.max_output_tokens,
+            recorded_reply=_recorded(body.recorded_reply),
+        ),
+        model_alias=body.model_alias,
     )
-    outcome = await take_turn(rt, tenant_id, session, request, idempotency_key)
-    call.note(turn_id=str(outcome.turn.id))
-    return {"turn": turn_json(outcome.turn), "context": outcome.context}
+    return await _answer(
+        call, session, body.stream, lambda listen: take_turn(rt, tenant_id, session, request, idempotency_key, listen)
+    )
+
+
+@router.post(
+    "/{turn_id}/tool-outputs", status_code=201, response_model=TurnAnswer, responses=answers(*WRITE, 409, 502, 504)
+)
+async def post_tool_outputs(call: Call, session_id: UUID, turn_id: UUID, body: ToolOutputsIn) -> JsonObject | Response:
+    """Answers a turn's open tool calls, all of them, and runs its next round."""
+    rt, tenant_id, session, turn = call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id)
+    request = OutputsRequest(
+        outputs=tuple((output["tool_call_id"], output["content"]) for output in call.raw_body["outputs"]),
+        recorded_reply=_recorded(body.recorded_reply),
+    )
+    return await _answer(
+        call, session, body.stream, lambda listen: continue_turn(rt, tenant_id, session, turn, request, listen)
+    )
+
+
+@router.post("/{turn_id}/cancel", response_model=TurnOut, responses=answers(*WRITE, 409))
+async def post_cancel(call: Call, session_id: UUID, turn_id: UUID) -> JsonObject:
+    """Ends a turn that runs or waits for tools. Its message is kept; later prompts hold no half of a tool call."""
+    return turn_json(await cancel_turn(call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id)))
 
 
 @router.get("", response_model=TurnPage, responses=answers(*READ))
@@ -76,37 +111,17 @@ def request_sha256(body: JsonObject) -> str:
     return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def turn_json(turn: TurnRecord) -> JsonObject:
-    """A turn as clients read it."""
-    return {
-        "id": turn.id,
-        "session_id": turn.session_id,
-        "seq": turn.seq,
-        "status": turn.status,
-        "user_input": turn.user_input,
-        "assistant_output": turn.assistant_output,
-        "tool_calls": [tool_call_json(tool_call) for tool_call in turn.tool_calls],
-        "finish_reason": turn.finish_reason,
-        "error": problems.complete(turn.error),
-        "model_alias": turn.model_alias,
-        "prompt_tokens": turn.prompt_tokens,
-        "completion_tokens": turn.completion_tokens,
-        "idempotency_key": turn.idempotency_key,
-        "created_at": turn.created_at,
-        "completed_at": turn.completed_at,
-    }
+async def _answer(call: Call, session_id: SessionId, stream: bool, work: Work) -> JsonObject | Response:
+    if stream:
+        return await stream_turn(call, session_id, work)
+    outcome = await work(None)
+    call.note(turn_id=str(outcome.turn.id))
+    return {"turn": turn_json(outcome.turn), "context": outcome.context}
 
 
-def tool_call_json(tool_call: ToolCall) -> JsonObject:
-    """A tool call in the OpenAI form."""
-    return {
-        "id": tool_call.id,
-        "type": "function",
-        "function": {"name": tool_call.name, "arguments": tool_call.arguments},
-    }
-
-
-def _recorded(reply: RecordedReplyIn) -> RecordedReply:
+def _recorded(reply: RecordedReplyIn | None) -> RecordedReply | None:
+    if reply is None:
+        return None
     calls = (ToolCall(call.id, call.function.name, call.function.arguments) for call in reply.tool_calls)
     return RecordedReply(content=reply.content, tool_calls=tuple(calls))
 

@@ -1,0 +1,355 @@
+"""Who may run a turn: claims under the session's lock, leases on the database's clock, fences against the dead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from app.db.database import Record, Transaction
+from app.db.sql import compile_sql
+from app.db.turns import tool_calls_from_json
+from app.domain.types import JsonObject, SessionId, TenantId, ToolCall, TurnId, TurnStatus
+
+# The session row's lock orders everything that happens to a session: turn numbers are given out under it, and it is
+# taken before the turn's own row by every statement that takes both.
+_CLAIM = compile_sql(
+    sa.text(
+        """
+        WITH s AS (
+            UPDATE sessions
+            SET last_turn_seq = last_turn_seq + 1, last_message_seq = last_message_seq + 2,
+                updated_at = clock_timestamp()
+            WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
+            RETURNING id, model_alias, mode, agent_role, room_goal, instructions, policy, last_turn_seq,
+                last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at
+        ), t AS (
+            INSERT INTO turns (id, session_id, seq, status, user_input, model_alias, idempotency_key, request_sha256,
+                request, lease_expires_at)
+            SELECT CAST(:turn_id AS uuid), s.id, s.last_turn_seq, 'running', :user_input,
+                coalesce(CAST(:model_alias AS text), s.model_alias), CAST(:idempotency_key AS text), :request_sha256,
+                CAST(:request AS jsonb),
+                clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
+            FROM s
+            RETURNING id, session_id, created_at
+        ), m AS (
+            INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding)
+            SELECT CAST(:message_id AS uuid), t.session_id, t.id, s.last_message_seq - 1, 'user',
+                CAST(:content AS jsonb), CAST(:token_estimate AS bigint), :token_encoding
+            FROM s, t
+        )
+        SELECT s.*, t.created_at AS turn_created_at FROM s, t
+        """
+    )
+)
+
+_LOCK_SESSION = compile_sql(
+    sa.text(
+        """
+        UPDATE sessions
+        SET last_message_seq = last_message_seq + CAST(:messages AS integer), updated_at = clock_timestamp()
+        WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
+        RETURNING id, model_alias, mode, agent_role, room_goal, instructions, policy, last_turn_seq,
+            last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at
+        """
+    )
+)
+
+_WAITING = compile_sql(
+    sa.text(
+        """
+        SELECT t.status, t.seq, t.fence, t.model_alias, t.request,
+            (SELECT m.tool_calls FROM messages m
+             WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'assistant'
+             ORDER BY m.seq DESC LIMIT 1) AS tool_calls,
+            (SELECT max(a.round) FROM turn_context_audit a
+             WHERE a.session_id = t.session_id AND a.turn_id = t.id) AS rounds,
+            (SELECT max(st.seq) FROM turn_steps st
+             WHERE st.session_id = t.session_id AND st.turn_id = t.id) AS steps
+        FROM turns t JOIN sessions s ON s.id = t.session_id
+        WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.id = CAST(:turn_id AS uuid)
+        """
+    )
+)
+
+_RECLAIM = compile_sql(
+    sa.text(
+        """
+        WITH t AS (
+            UPDATE turns
+            SET status = 'running', fence = fence + 1,
+                lease_expires_at = clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
+            WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
+                AND status = 'awaiting_tools'
+            RETURNING session_id, id, fence
+        ), m AS (
+            INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_call_id, token_estimate,
+                token_encoding)
+            SELECT x.id, t.session_id, t.id, x.seq, 'tool', x.content, x.tool_call_id, x.token_estimate,
+                x.token_encoding
+            FROM t, jsonb_to_recordset(CAST(:outputs AS jsonb)) AS x(id uuid, seq bigint, content jsonb,
+                tool_call_id text, token_estimate bigint, token_encoding text)
+        )
+        SELECT fence FROM t
+        """
+    )
+)
+
+_CANCEL = compile_sql(
+    sa.text(
+        """
+        UPDATE turns SET status = 'cancelled', fence = fence + 1, lease_expires_at = NULL,
+            completed_at = clock_timestamp(), error = CAST(:error AS jsonb)
+        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
+            AND status IN ('pending', 'running', 'awaiting_tools')
+        """
+    )
+)
+
+_LOSE = """
+    UPDATE turns SET status = 'failed', fence = fence + 1, lease_expires_at = NULL, completed_at = clock_timestamp(),
+        error = CAST(:error AS jsonb)
+    WHERE status = 'running' AND lease_expires_at < clock_timestamp()
+"""
+_LOSE_IN_SESSION = compile_sql(sa.text(f"{_LOSE} AND session_id = CAST(:session_id AS uuid)"))
+_LOSE_ANYWHERE = compile_sql(sa.text(_LOSE))
+
+_RENEW = compile_sql(
+    sa.text(
+        """
+        UPDATE turns SET lease_expires_at = clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
+        FROM unnest(CAST(:session_ids AS uuid[]), CAST(:turn_ids AS uuid[]), CAST(:fences AS integer[]))
+            AS x(session_id, turn_id, fence)
+        WHERE turns.session_id = x.session_id AND turns.id = x.turn_id AND turns.fence = x.fence
+            AND turns.status = 'running'
+        """
+    )
+)
+
+_CANCELLED: JsonObject = {"code": "turn_cancelled", "detail": "The turn was cancelled; the message is kept."}
+_WORKER_LOST: JsonObject = {
+    "code": "worker_lost",
+    "detail": "The process that ran this turn stopped before it was done. The message is kept; the model is not asked "
+    "again by itself.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A turn that this process may run: what was claimed, and the session row as it was under the lock.
+
+    `assistant_seq` is the message number set aside for the reply. `round` counts the model calls of the turn from 1,
+    `steps` the steps that are stored already, and `request` is what later rounds need of what was posted.
+    """
+
+    session_id: SessionId
+    turn_id: TurnId
+    fence: int
+    seq: int
+    assistant_seq: int
+    round: int
+    steps: int
+    request: JsonObject | None
+    session_alias: str
+    mode: str | None
+    agent_role: str | None
+    room_goal: str | None
+    instructions: str | None
+    policy: JsonObject
+    summary_count_after_seq: int
+    summary_failures: int
+    summary_failed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """What a claim stores. `content` is the message's JSON content, `user_input` its text."""
+
+    turn_id: TurnId
+    message_id: UUID
+    user_input: str
+    content: Any
+    token_estimate: int
+    token_encoding: str
+    model_alias: str | None
+    idempotency_key: str | None
+    request_sha256: str
+    request: JsonObject | None
+
+
+async def claim_turn(
+    tx: Transaction, tenant_id: TenantId, session_id: SessionId, new: NewTurn, lease_s: float
+) -> Claim | None:
+    """Stores a running turn with its user message under the session's lock; None when there is no such session.
+
+    Raises `UniqueViolated` when the session already has an open turn or the idempotency key was used.
+    """
+    row = await tx.fetchrow(
+        _CLAIM,
+        session_id=session_id,
+        tenant_id=tenant_id,
+        turn_id=new.turn_id,
+        user_input=new.user_input,
+        model_alias=new.model_alias,
+        idempotency_key=new.idempotency_key,
+        request_sha256=new.request_sha256,
+        request=new.request,
+        lease_s=lease_s,
+        message_id=new.message_id,
+        content=new.content,
+        token_estimate=new.token_estimate,
+        token_encoding=new.token_encoding,
+    )
+    if row is None:
+        return None
+    return _claim(
+        row,
+        session_id,
+        new.turn_id,
+        fence=1,
+        seq=row["last_turn_seq"],
+        round_number=1,
+        steps=0,
+        request=new.request,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTurn:
+    """A turn as somebody who wants to continue it finds it. `open_calls` are those of its newest assistant message."""
+
+    status: TurnStatus
+    seq: int
+    model_alias: str
+    request: JsonObject | None
+    open_calls: tuple[ToolCall, ...]
+    rounds: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """A tool's answer, counted; `content` is JSON."""
+
+    message_id: UUID
+    tool_call_id: str
+    content: Any
+    token_estimate: int
+    token_encoding: str
+
+
+async def waiting_turn(
+    tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId
+) -> WaitingTurn | None:
+    """The turn, whatever its status; None when the tenant has no such one."""
+    row = await tx.fetchrow(_WAITING, session_id=session_id, tenant_id=tenant_id, turn_id=turn_id)
+    if row is None:
+        return None
+    return WaitingTurn(
+        status=TurnStatus(row["status"]),
+        seq=row["seq"],
+        model_alias=row["model_alias"],
+        request=row["request"],
+        open_calls=tool_calls_from_json(row["tool_calls"]),
+        rounds=row["rounds"] or 0,
+        steps=row["steps"] or 0,
+    )
+
+
+async def reclaim_turn(
+    tx: Transaction,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    turn_id: TurnId,
+    waiting: WaitingTurn,
+    outputs: Sequence[ToolOutput],
+    lease_s: float,
+) -> Claim | None:
+    """Stores the outputs and runs the turn again, under the session's lock; None when it no longer waits."""
+    session = await tx.fetchrow(_LOCK_SESSION, session_id=session_id, tenant_id=tenant_id, messages=len(outputs) + 1)
+    if session is None:
+        return None
+    first_seq = session["last_message_seq"] - len(outputs)
+    rows = [
+        {
+            "id": output.message_id,
+            "seq": first_seq + at,
+            "content": output.content,
+            "tool_call_id": output.tool_call_id,
+            "token_estimate": output.token_estimate,
+            "token_encoding": output.token_encoding,
+        }
+        for at, output in enumerate(outputs)
+    ]
+    fence = await tx.fetchval(_RECLAIM, session_id=session_id, turn_id=turn_id, outputs=rows, lease_s=lease_s)
+    if fence is None:
+        return None
+    return _claim(
+        session,
+        session_id,
+        turn_id,
+        fence=fence,
+        seq=waiting.seq,
+        round_number=waiting.rounds + 1,
+        steps=waiting.steps,
+        request=waiting.request,
+    )
+
+
+def _claim(
+    row: Record,
+    session_id: SessionId,
+    turn_id: TurnId,
+    *,
+    fence: int,
+    seq: int,
+    round_number: int,
+    steps: int,
+    request: JsonObject | None,
+) -> Claim:
+    return Claim(
+        session_id=session_id,
+        turn_id=turn_id,
+        fence=fence,
+        seq=seq,
+        assistant_seq=row["last_message_seq"],
+        round=round_number,
+        steps=steps,
+        request=request,
+        session_alias=row["model_alias"],
+        mode=row["mode"],
+        agent_role=row["agent_role"],
+        room_goal=row["room_goal"],
+        instructions=row["instructions"],
+        policy=row["policy"],
+        summary_count_after_seq=row["summary_count_after_seq"],
+        summary_failures=row["summary_failures"],
+        summary_failed_at=row["summary_failed_at"],
+    )
+
+
+async def cancel_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> bool:
+    """Ends a turn that waits or runs; false when it had ended before. Whoever runs it can no longer write."""
+    return await tx.execute(_CANCEL, session_id=session_id, turn_id=turn_id, error=_CANCELLED) > 0
+
+
+async def fail_lost_turns(tx: Transaction, session_id: SessionId | None = None) -> int:
+    """Ends running turns whose lease is over, of one session or of all; how many there were."""
+    if session_id is None:
+        return await tx.execute(_LOSE_ANYWHERE, error=_WORKER_LOST)
+    return await tx.execute(_LOSE_IN_SESSION, error=_WORKER_LOST, session_id=session_id)
+
+
+async def renew_leases(tx: Transaction, claims: Sequence[Claim], lease_s: float) -> None:
+    """Pushes the leases of running turns out; a claim that is no longer ours is left alone."""
+    await tx.execute(
+        _RENEW,
+        lease_s=lease_s,
+        session_ids=[claim.session_id for claim in claims],
+        turn_ids=[claim.turn_id for claim in claims],
+        fences=[claim.fence for claim in claims],
+    )

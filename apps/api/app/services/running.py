@@ -1,0 +1,293 @@
+"""A claimed turn on its way to its record: decide, act, record. The second transaction edge stands here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Literal, TypeAlias
+
+from app.db.settling import Settlement, settle_turn
+from app.domain.errors import ContextBudgetExceeded, PlimsollError, ProviderError, TurnLost
+from app.domain.types import Completion, CompletionRequest, Delta, JsonObject, ToolCall, Turn, TurnRecord, TurnStatus
+from app.engine.assembly import (
+    Assembled,
+    Ready,
+    Refused,
+    SummaryDue,
+    SummaryWorthless,
+    assemble,
+    plan,
+    plan_after_summary,
+    summary_actions,
+    summary_wire_tokens,
+)
+from app.engine.window import Snapshot
+from app.services.claiming import Claimed, TurnOutcome
+from app.services.gathering import Gathered, count_message, estimator_of, snapshot_of, with_all_counts
+from app.services.recording import Step, Steps, audit_row, block_rows, context_of, reply_row
+from app.services.runtime import Runtime
+from app.services.summarizing import restart_count, summarize
+from app.tokenizers import Estimator
+
+EventName: TypeAlias = Literal["turn.created", "context.assembled", "output.delta"]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEvent:
+    """Something that happened while a turn ran, for whoever streams it. The end is the outcome, and no event."""
+
+    name: EventName
+    data: JsonObject
+
+
+Listener: TypeAlias = Callable[[TurnEvent], None]
+
+
+def _to_nobody(_: TurnEvent) -> None:
+    """For a turn that is not streamed."""
+
+
+class TurnRun:
+    """A claimed turn on its way to its record."""
+
+    def __init__(self, rt: Runtime, turn: Claimed, started: float, listen: Listener | None = None) -> None:
+        self.rt = rt
+        self.claim = turn.claim
+        self.gathered = turn.gathered
+        self.asking = turn.asking
+        self.started = started
+        self.listen = listen or _to_nobody
+        self.on_delta = self._tell_delta if listen else None
+        self.steps = Steps(rt, after=turn.claim.steps)
+        self.steps.add("gather", turn.gathered_at, _gather_step(turn.gathered))
+        self.estimate: Estimator = estimator_of(rt, turn.gathered)
+
+    async def run(self) -> TurnOutcome:
+        """One model call of the turn. Whatever goes wrong in between, the turn gets an end."""
+        self.listen(TurnEvent("turn.created", {"turn": self._created()}))
+        try:
+            self.gathered = await with_all_counts(self.rt, self.gathered)
+            snapshot, decision = await self._decide()
+            if isinstance(decision, Refused):
+                return await self._reject(snapshot, decision)
+            return await self._act(snapshot, decision)
+        except (ContextBudgetExceeded, ProviderError, TurnLost):
+            raise
+        except Exception as error:
+            await self._end_after_fault(error)
+            raise
+
+    async def _decide(self) -> tuple[Snapshot, Ready | Refused]:
+        snapshot = snapshot_of(self.rt, self.gathered, self._current(), tools=self.asking.tools)
+        policy = self.gathered.session.policy
+        match plan(snapshot, policy, self.estimate):
+            case SummaryDue() as due:
+                return await self._summarize(snapshot, due)
+            case SummaryWorthless(then):
+                await restart_count(self.rt, self.gathered.session.id, self.claim.seq)
+                return snapshot, then
+            case Ready() | Refused() as decided:
+                return snapshot, decided
+
+    async def _summarize(self, snapshot: Snapshot, due: SummaryDue) -> tuple[Snapshot, Ready | Refused]:
+        """Tries the summary that is due and decides again, with it or without."""
+        policy = self.gathered.session.policy
+        with self.steps.step("summarize") as step:
+            attempt = await summarize(self.rt, self.gathered, due.fold, self.estimate, self.claim, self.claim.seq)
+            step.detail |= {
+                "reason": due.fold.reason,
+                "turns": len(due.fold.turns),
+                "origin": attempt.origin,
+                "model_alias": attempt.model_alias,
+                "chunks": attempt.chunks,
+                "failure": attempt.failure,
+                "stored": attempt.summary is not None,
+                "prompt_tokens": attempt.usage.prompt_tokens if attempt.usage else None,
+                "completion_tokens": attempt.usage.completion_tokens if attempt.usage else None,
+            }
+        earlier = due.earlier
+        if attempt.summary is not None:
+            new_tokens = summary_wire_tokens(attempt.summary, policy, self.estimate)
+            actions = summary_actions(due.fold, attempt.summary, new_tokens)
+            earlier = replace(earlier, summary_triggered=True, actions=actions)
+            folded = {turn.id for turn in due.fold.turns}
+            turns = tuple(turn for turn in snapshot.turns if turn.id not in folded)
+            snapshot = replace(snapshot, summary=attempt.summary, turns=turns)
+        return snapshot, plan_after_summary(snapshot, policy, self.estimate, earlier)
+
+    def _current(self) -> Turn:
+        """The running turn as it was just stored."""
+        for turn in self.gathered.turns:
+            if turn.id == self.claim.turn_id:
+                return turn
+        raise RuntimeError("the claimed turn is not in its own window")
+
+    async def _reject(self, snapshot: Snapshot, refused: Refused) -> TurnOutcome:
+        overflow = refused.overflow
+        error = ContextBudgetExceeded(
+            overflow.detail,
+            budget=overflow.budget,
+            regions=overflow.regions,
+            largest_items=overflow.largest_items,
+            recovery=overflow.recovery,
+        )
+        audit = self._audit(snapshot, refused, None)
+        await self._settle(
+            Settlement(TurnStatus.REJECTED, self.gathered.model.alias, self.steps.rows, [audit], error=error.stored()),
+            audit,
+        )
+        raise error
+
+    async def _act(self, snapshot: Snapshot, ready: Ready) -> TurnOutcome:
+        """Calls the model with no connection held, then transaction two."""
+        with self.steps.step("assemble") as step:
+            assembled = assemble(ready)
+            step.detail |= {"messages": len(assembled.messages), "wire_tokens": ready.prompt.wire_tokens}
+        audit = self._audit(snapshot, ready, assembled)
+        self.listen(TurnEvent("context.assembled", {"context": context_of(audit)}))
+        blocks = block_rows(assembled.blocks)
+        try:
+            completion = await self._call(snapshot, assembled)
+        except ProviderError as error:
+            settlement = Settlement(
+                TurnStatus.FAILED,
+                self.gathered.model.alias,
+                self.steps.rows,
+                [audit],
+                blocks,
+                error=error.stored() | ({"partial_output": error.partial} if error.partial else {}),
+            )
+            await self._settle(settlement, audit)
+            raise
+        return await self._complete(completion, audit, blocks)
+
+    async def _complete(self, completion: Completion, audit: JsonObject, blocks: list[JsonObject]) -> TurnOutcome:
+        """Stores the reply; a turn whose reply calls tools waits for them."""
+        calls = with_own_ids(completion.tool_calls, self.claim.turn_id.hex[-8:], self.claim.round)
+        tokens, encoding = await count_message(
+            self.rt,
+            self.gathered.encoding,
+            completion.text,
+            tool_calls=calls,
+            reasoning=completion.reasoning,
+        )
+        usage = completion.usage
+        audit["actual_prompt_tokens"] = usage.prompt_tokens if usage else None
+        settlement = Settlement(
+            TurnStatus.AWAITING_TOOLS if calls else TurnStatus.COMPLETED,
+            self.gathered.model.alias,
+            self.steps.rows,
+            [audit],
+            blocks,
+            messages=[reply_row(self.rt, completion, calls, self.claim.assistant_seq, tokens, encoding)],
+            assistant_output=None if calls else completion.text or "",
+            finish_reason=completion.finish_reason,
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            completion_tokens=usage.completion_tokens if usage else None,
+        )
+        turn = await self._settle(settlement, audit)
+        return TurnOutcome(replace(turn, tool_calls=calls), context_of(audit))
+
+    async def _call(self, snapshot: Snapshot, assembled: Assembled) -> Completion:
+        reserve = snapshot.budget.output_reserve
+        request = CompletionRequest(
+            messages=assembled.messages,
+            max_output_tokens=min(self.asking.max_output_tokens or reserve, reserve),
+            tools=assembled.tools,
+            tool_choice=self.asking.tool_choice,
+            recorded_reply=self.asking.recorded_reply,
+        )
+        alias = self.gathered.model.alias
+        error_kind: str | None = None
+        started = perf_counter()
+        with self.steps.step("model_call") as step:
+            try:
+                completion = await self.rt.catalogue.provider(alias).complete(request, self.on_delta)
+            except ProviderError as error:
+                error_kind = error.kind
+                step.detail |= {"model_alias": alias, "attempts": error.attempts, "code": error.code}
+                raise
+            finally:
+                self.rt.telemetry.provider_call(
+                    alias=alias, purpose="turn", seconds=perf_counter() - started, error_kind=error_kind
+                )
+            step.detail |= {
+                "model_alias": alias,
+                "attempts": completion.attempts,
+                "finish_reason": completion.finish_reason,
+                "provider_model": completion.provider_model,
+            }
+        return completion
+
+    def _tell_delta(self, delta: Delta) -> None:
+        told: JsonObject = {"text": delta.text}
+        if delta.reasoning:
+            told["reasoning"] = delta.reasoning
+        self.listen(TurnEvent("output.delta", told))
+
+    def _created(self) -> JsonObject:
+        """The turn as it stands when it has been claimed."""
+        return {
+            "id": self.claim.turn_id,
+            "session_id": self.claim.session_id,
+            "seq": self.claim.seq,
+            "status": TurnStatus.RUNNING,
+        }
+
+    def _audit(self, snapshot: Snapshot, decided: Ready | Refused, assembled: Assembled | None) -> JsonObject:
+        return audit_row(
+            self.rt,
+            self.claim,
+            self.gathered.model.alias,
+            snapshot.budget,
+            decided.prompt,
+            decided.accounts,
+            estimator="heuristic" if self.gathered.fell_back else self.estimate.encoding,
+            calibration_ratio=snapshot.calibration_ratio,
+            assembled=assembled,
+        )
+
+    async def _settle(self, settlement: Settlement, audit: JsonObject | None) -> TurnRecord:
+        """Transaction two, one statement. Raises `TurnLost` when the claim is no longer ours: nothing was written."""
+        async with self.rt.database.autocommit() as tx:
+            turn = await settle_turn(tx, self.claim, settlement)
+        if turn is None:
+            raise TurnLost("Another process ended this turn while it ran here; nothing of this answer was stored.")
+        self.rt.telemetry.turn_finished(
+            status=turn.status.value,
+            seconds=perf_counter() - self.started,
+            summary=bool(audit and audit["summary_triggered"]),
+            prune=bool(audit and audit["prune_triggered"]),
+            overflow=turn.status is TurnStatus.REJECTED,
+            prompt_tokens=turn.prompt_tokens,
+            alias=turn.model_alias,
+            estimated_wire_tokens=audit["estimated_wire_tokens"] if audit else None,
+        )
+        return turn
+
+    async def _end_after_fault(self, error: Exception) -> None:
+        """A fault of our own: the turn ends as failed, so that the session can go on."""
+        stored = (
+            error.stored()
+            if isinstance(error, PlimsollError)
+            else {"code": "internal_error", "detail": "Something broke on our side; the message is kept."}
+        )
+        settlement = Settlement(TurnStatus.FAILED, self.gathered.model.alias, self.steps.rows, [], error=stored)
+        await self._settle(settlement, None)
+
+
+def with_own_ids(calls: tuple[ToolCall, ...], mark: str, round_number: int) -> tuple[ToolCall, ...]:
+    """The calls with an id each of their own: some servers give none, or the same twice, and outputs go by it."""
+    seen: set[str] = set()
+    own: list[ToolCall] = []
+    for at, call in enumerate(calls):
+        call_id = call.id if call.id and call.id not in seen else f"call_{mark}_{round_number}_{at}"
+        seen.add(call_id)
+        own.append(replace(call, id=call_id))
+    return tuple(own)
+
+
+def _gather_step(gathered: Gathered) -> Step:
+    summary = gathered.context.summary
+    return Step({"turns": len(gathered.turns), "summary_id": str(summary.id) if summary else None})
