@@ -18,9 +18,11 @@ from app.telemetry import Telemetry
 telemetry = Telemetry(["main"], Path(sys.argv[1]))
 tokens = int(sys.argv[2])
 telemetry.turn_finished(status="completed", seconds=0.1, summary=True, prune=True, overflow=False,
-                        prompt_tokens=tokens, alias="main", estimated_wire_tokens=tokens)
+                        prompt_tokens=tokens, alias="main", estimated_wire_tokens=tokens,
+                        actual_prompt_tokens=tokens, calibration_ratio=1.0)
 telemetry.turn_finished(status="rejected", seconds=0.1, summary=False, prune=False, overflow=True,
-                        prompt_tokens=None, alias="main", estimated_wire_tokens=None)
+                        prompt_tokens=None, alias="main", estimated_wire_tokens=None,
+                        actual_prompt_tokens=None, calibration_ratio=None)
 telemetry.provider_call(alias="main", purpose="turn", seconds=0.2, error_kind=None)
 telemetry.provider_call(alias="main", purpose="summary", seconds=0.2, error_kind="timeout")
 print(telemetry.render()[0].decode())

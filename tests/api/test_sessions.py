@@ -82,12 +82,13 @@ WRONG_FIELDS: list[tuple[dict[str, object], str]] = [
 
 def test_a_field_that_cannot_work_is_named_and_nothing_is_stored(client: httpx.Client) -> None:
     kept = new_session(client)
-    before = client.get(f"/v1/sessions/{kept}").json()
+    before = client.get("/v1/sessions").json()["items"]
     for body, where in WRONG_FIELDS:
         for answer in (client.post("/v1/sessions", json=body), client.patch(f"/v1/sessions/{kept}", json=body)):
             problem = assert_problem(answer, 422, "invalid_request")
             assert where in [error["where"] for error in problem["errors"]]
-    assert client.get("/v1/sessions").json()["items"] == [before]
+    assert client.get("/v1/sessions").json()["items"] == before
+    assert [session["id"] for session in before] == [kept]
 
 
 def test_a_cursor_that_this_list_never_gave_is_a_422(client: httpx.Client) -> None:

@@ -198,11 +198,15 @@ async def test_a_renewed_lease_outlives_a_slow_model(database_url: str, tmp_path
 
 async def test_no_connection_is_held_while_the_model_thinks(database_url: str, tmp_path: Path) -> None:
     gate = _Gate()
-    gate.delay_s = 0.3
+    gate.delay_s = 1.5
     async with serving(gate) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         sessions = [await at.session() for _ in range(30)]
         running = [asyncio.create_task(at.turn(session.id, "Think")) for session in sessions]
-        await asyncio.sleep(0.2)
+        for _ in range(200):
+            await asyncio.sleep(0.01)
+            if server.hits == 30:
+                break
+        assert server.hits == 30, "not all of them reached the model"
         busy = await at.rows(
             "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database() "
             "AND state LIKE 'idle in transaction%'"

@@ -44,7 +44,7 @@ from app.domain.types import (
 )
 from app.engine.tokens import content_text
 from app.providers.registry import Model
-from app.services.gathering import Gathered, SessionView, count_message, read_window, session_policy
+from app.services.gathering import Gathered, SessionView, budget_of, count_message, read_window, session_policy
 from app.services.recording import context_of
 from app.services.runtime import Runtime
 
@@ -178,8 +178,10 @@ async def claim_outputs(
 
 
 def _awake(rt: Runtime, model_alias: str) -> str:
-    """The alias, or a fallback of it while it is known to be down."""
-    return rt.cooldowns.first_awake(model_alias, rt.catalogue.model(model_alias).fallbacks)
+    """The alias, or while it is known to be down a fallback of it that has room for input."""
+    fallbacks = rt.catalogue.model(model_alias).fallbacks
+    with_room = tuple(alias for alias in fallbacks if budget_of(rt.catalogue.model(alias), rt.guarded).input_budget > 0)
+    return rt.cooldowns.first_awake(model_alias, with_room)
 
 
 async def _gather(tx: Transaction, rt: Runtime, claim: Claim, model_alias: str) -> Gathered:

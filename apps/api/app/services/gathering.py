@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -11,9 +11,10 @@ from app.db.messages import UNCOUNTED, save_token_counts, window_turns
 from app.db.summaries import PromptContext, prompt_context
 from app.domain.types import Content, Message, SessionId, ToolCall, ToolDefinition, Turn
 from app.engine.budget import Budget, budget_for
+from app.engine.image_rules import image_rule_for
 from app.engine.policy import ContextPolicy, resolve_policy
 from app.engine.prompt import goal_text
-from app.engine.tokens import message_tokens
+from app.engine.tokens import message_tokens, with_images_by_rule
 from app.engine.turns import completed_after
 from app.engine.window import Snapshot
 from app.providers.registry import Model
@@ -87,10 +88,20 @@ async def read_window(
 
 
 async def with_all_counts(rt: Runtime, gathered: Gathered) -> Gathered:
-    """The same with every message counted in the model's encoding; new counts are stored, once a message."""
+    """The same with every message counted for the model; new counts are stored, once a message and encoding.
+
+    A stored count holds the flat figure for images; what the model's rule makes of them is put right here.
+    """
     missing = [message for turn in gathered.turns for message in turn.messages if message.tokens == UNCOUNTED]
-    if not missing:
+    if missing:
+        gathered = await _count_missing(rt, gathered, missing)
+    if not any(isinstance(message.content, list) for turn in gathered.turns for message in turn.messages):
         return gathered
+    rule = image_rule_for(gathered.model.model)
+    return _with_messages(gathered, lambda message: with_images_by_rule(message, rule))
+
+
+async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Message]) -> Gathered:
     counted: dict[int, int] = {}
     fell_back = False
     for message in missing:
@@ -107,15 +118,16 @@ async def with_all_counts(rt: Runtime, gathered: Gathered) -> Gathered:
         async with rt.database.autocommit() as tx:
             pairs = [(message.id, counted[message.seq]) for message in missing]
             await save_token_counts(tx, gathered.session.id, gathered.encoding, pairs)
-    turns = tuple(
-        replace(turn, messages=tuple(_counted(message, counted) for message in turn.messages))
-        for turn in gathered.turns
+    recounted = _with_messages(
+        gathered,
+        lambda message: replace(message, tokens=counted[message.seq]) if message.seq in counted else message,
     )
-    return replace(gathered, turns=turns, fell_back=fell_back)
+    return replace(recounted, fell_back=fell_back)
 
 
-def _counted(message: Message, counted: dict[int, int]) -> Message:
-    return replace(message, tokens=counted[message.seq]) if message.seq in counted else message
+def _with_messages(gathered: Gathered, change: Callable[[Message], Message]) -> Gathered:
+    turns = tuple(replace(turn, messages=tuple(map(change, turn.messages))) for turn in gathered.turns)
+    return replace(gathered, turns=turns)
 
 
 async def count_message(

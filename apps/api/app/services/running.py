@@ -30,7 +30,6 @@ from app.domain.types import (
     Turn,
     TurnRecord,
     TurnStatus,
-    Usage,
 )
 from app.engine.assembly import (
     Assembled,
@@ -258,7 +257,10 @@ class TurnRun:
         """The same turn within what the provider turned out to take; what it stated is learned."""
         stated = Stated(error.limit_tokens, error.requested_tokens, error.prompt_tokens)
         budget, sent = call.snapshot.budget, call.ready
-        limit = learned_limit(stated, configured=budget.limit, sent_wire_tokens=sent.prompt.wire_tokens)
+        limit = learned_limit(stated, configured=call.model.context_window, sent_wire_tokens=sent.prompt.wire_tokens)
+        if error.prompt_tokens is not None:
+            # A refused call reports no usage, but its refusal may count the prompt.
+            self._observe(call, error.prompt_tokens)
         if limit is not None:
             with suppress(DatabaseUnavailable):
                 await learn(self.rt, call.model.alias, limit)
@@ -335,7 +337,7 @@ class TurnRun:
         used = used_row(self.rt, call.model, "turn", usage) if usage else None
         if usage:
             call.audit["actual_prompt_tokens"] = usage.prompt_tokens
-            self._observe(call, usage)
+            self._observe(call, usage.prompt_tokens)
         settlement = Settlement(
             TurnStatus.AWAITING_TOOLS if calls else TurnStatus.COMPLETED,
             call.model.alias,
@@ -353,14 +355,14 @@ class TurnRun:
         turn = await self._settle(settlement, call.audit)
         return TurnOutcome(replace(turn, tool_calls=calls), context_of(call.audit))
 
-    def _observe(self, call: ModelCall, usage: Usage) -> None:
+    def _observe(self, call: ModelCall, prompt_tokens: int) -> None:
         """What the provider counted, beside our raw estimate of the same prompt."""
         if call.model.is_language_model:
             self.rt.calibrations.observe(
                 call.model.alias,
                 self.gathered.encoding,
                 estimated=call.ready.prompt.wire_tokens,
-                actual=usage.prompt_tokens,
+                actual=prompt_tokens,
             )
 
     def _tell_delta(self, delta: Delta) -> None:

@@ -211,6 +211,7 @@ def _sum(usages: Sequence[Usage]) -> Usage | None:
         sum(usage.prompt_tokens for usage in usages),
         sum(usage.completion_tokens for usage in usages),
         sum(usage.cached_prompt_tokens for usage in usages),
+        sum(usage.cache_write_prompt_tokens for usage in usages),
     )
 
 

@@ -1,0 +1,198 @@
+"""What the provider says and does: too long, down, another tokenizer; what it costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.domain.errors import ContextBudgetExceeded, ProviderDown, ProviderOverflow
+from app.domain.types import Pin, TurnStatus
+from app.engine.assembly import assert_tool_pairing
+from app.services.pins import put_pin
+from app.services.sessions import session_usage
+from app.services.turns import get_audit, get_prompt
+from app.tokenizers import Tokenizers
+from tests.providers.server import Answer, ScriptedServer, Seen, serving
+from tests.services.service import TENANT, chat, model, models_toml, service
+
+LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
+
+
+def too_long(limit: int, prompt: int, output: int) -> Answer:
+    """The refusal of an OpenAI-compatible server, in its words."""
+    message = (
+        f"This model's maximum context length is {limit} tokens. However, you requested {prompt + output} tokens "
+        f"({prompt} in the messages, {output} in the completion). Please reduce the length of the messages."
+    )
+    return Answer(
+        {"error": {"message": message, "type": "invalid_request_error", "code": "context_length_exceeded"}}, 400
+    )
+
+
+def strict_window(limit: int, factor: float = 1.0) -> Any:
+    """A model that counts by itself, `factor` times our words, and refuses what is over its window."""
+    tokenizers = Tokenizers()
+
+    def play(request: Seen) -> Answer:
+        estimate = tokenizers.estimator("o200k_base")
+        body = request.json
+        prompt = int(factor * sum(estimate(str(message["content"])) + 4 for message in body["messages"]))
+        output = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+        return too_long(limit, prompt, output) if prompt + output > limit else chat("Fine.", prompt_tokens=prompt)
+
+    return play
+
+
+def unknown_window(server: ScriptedServer) -> str:
+    """A catalogue whose only model nobody knows, believed to have a window of 8,192."""
+    return (
+        'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "nobody-knows"\n'
+        f'base_url = "{server.base_url}"\ntimeout_s = 10\n'
+    )
+
+
+async def test_a_prompt_the_provider_calls_too_long_is_made_smaller_and_the_window_is_learned(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(strict_window(4096)) as server,
+        service(database_url, unknown_window(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"summarize_when": "never"})
+        await put_pin(at.rt, TENANT, session.id, Pin("rule", "Never touch account 4711."))
+        changed = await at.turn(session.id, f"Point 1. {LONG}")
+        assert changed.context["context_limit_source"] == "fallback"
+        for number in range(2, 20):
+            changed = await at.turn(session.id, f"Point {number}. {LONG}")
+            if changed.context["context_limit_source"] == "learned":
+                break
+        assert changed.context["model_context_limit"] == 4096
+        assert server.hits > changed.turn.seq, "the provider never refused anything"
+        rows = await at.rows(
+            "SELECT attempt, prompt_sha256 FROM turn_context_audit WHERE turn_id = CAST(:turn_id AS uuid) "
+            "ORDER BY attempt",
+            turn_id=changed.turn.id,
+        )
+        assert len(rows) >= 2, "the audit does not say that the prompt was made again"
+        assert rows[0]["prompt_sha256"] != rows[-1]["prompt_sha256"]
+        prompt = await get_prompt(at.rt, TENANT, session.id, changed.turn.id, None)
+        assert "Never touch account 4711." in prompt["messages"][0]["content"]
+        assert prompt["messages"][-1]["content"].startswith(f"Point {changed.turn.seq}.")
+        assert_tool_pairing(prompt["messages"])
+        stored = await at.rows("SELECT model_alias, context_window FROM learned_windows")
+        assert stored == [{"model_alias": "main", "context_window": 4096}]
+
+
+async def test_after_two_smaller_tries_the_turn_fails_with_the_providers_word(
+    database_url: str, tmp_path: Path
+) -> None:
+    stubborn = Answer({"error": {"message": "prompt is too long", "code": "context_length_exceeded"}}, 400)
+    async with (
+        serving(chat("Fine."), chat("Fine."), stubborn) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        for number in (1, 2):
+            await at.turn(session.id, f"Point {number}. {LONG}")
+        with pytest.raises(ProviderOverflow):
+            await at.turn(session.id, "And now?")
+        assert server.hits == 5, "one try and two smaller ones"
+        sizes = [len(json.dumps(seen.json["messages"])) for seen in server.seen[2:]]
+        assert sizes == sorted(sizes, reverse=True)
+        turn = (await at.rows("SELECT id, status, error FROM turns ORDER BY seq DESC LIMIT 1"))[0]
+        assert (turn["status"], turn["error"]["code"]) == ("failed", "provider_context_overflow")
+
+
+async def test_an_encoding_that_is_wrong_by_thirty_percent_stops_overflowing_after_a_few_turns(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The model counts 1.3 tokens for each of ours and refuses over 4,096; the catalogue's window is right."""
+    async with (
+        serving(strict_window(4096, factor=1.3)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"summary_trigger_ratio": 0.99, "prune_trigger_ratio": 0.99})
+        refusals: list[int] = []
+        outcome = await at.turn(session.id, "Begin")
+        for number in range(1, 31):
+            before = server.hits
+            try:
+                outcome = await at.turn(session.id, f"Point {number}. {LONG}")
+            except ContextBudgetExceeded:
+                break
+            summaries = 1 if outcome.context["summary_triggered"] else 0
+            if server.hits - before > 1 + summaries:
+                refusals.append(number)
+        assert all(number <= 12 for number in refusals), refusals
+        ratio = at.rt.calibrations.ratio("main", "o200k_base")
+        assert 1.2 <= ratio <= 1.45
+        audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
+        assert audit["calibration_ratio"] == pytest.approx(ratio, abs=0.1)
+        await at.rt.calibrations.flush(at.rt)
+        async with service(database_url, models_toml(server), folder=tmp_path) as restarted:
+            await restarted.rt.calibrations.load(restarted.rt)
+            assert restarted.rt.calibrations.ratio("main", "o200k_base") == ratio
+
+
+async def test_an_alias_that_is_down_gives_way_to_its_fallback_with_a_budget_of_its_own(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(Answer(status=503, headers={"retry-after": "0"})) as down,
+        serving(model("From the backup.")) as backup,
+    ):
+        models = models_toml(down, window=65_536, extra='fallbacks = ["tiny", "backup"]\n') + (
+            f'[models.tiny]\nprovider = "openai"\nmodel = "t"\nbase_url = "{backup.base_url}"\n'
+            "context_window = 1280\n"
+            f'[models.backup]\nprovider = "openai"\nmodel = "b"\nbase_url = "{backup.base_url}"\n'
+            "context_window = 4096\n"
+        )
+        async with service(database_url, models, folder=tmp_path) as at:
+            session = await at.session()
+            first = await at.turn(session.id, "Hi")
+            assert first.turn.status is TurnStatus.COMPLETED
+            assert first.turn.assistant_output == "From the backup."
+            assert first.turn.model_alias == "backup"
+            assert (first.context["model_alias"], first.context["model_context_limit"]) == ("backup", 4096)
+            assert down.hits == 3
+            second = await at.turn(session.id, "Hi again")
+            assert second.turn.model_alias == "backup"
+            assert down.hits == 3, "an alias that is known to be down was asked again"
+            steps = await at.rows("SELECT detail FROM turn_steps WHERE kind = 'model_call' ORDER BY started_at")
+            assert steps[0]["detail"]["before"][0]["model_alias"] == "main"
+
+
+async def test_with_no_fallback_left_the_turn_fails_and_nothing_is_asked_twice_as_often(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(Answer(status=503, headers={"retry-after": "0"})) as down:
+        models = models_toml(down, extra='fallbacks = ["other"]\n') + (
+            f'[models.other]\nprovider = "openai"\nmodel = "o"\nbase_url = "{down.base_url}"\ncontext_window = 4096\n'
+        )
+        async with service(database_url, models, folder=tmp_path) as at:
+            session = await at.session()
+            with pytest.raises(ProviderDown):
+                await at.turn(session.id, "Hi")
+            assert down.hits == 6
+            audits = await at.rows("SELECT model_alias, attempt FROM turn_context_audit ORDER BY attempt")
+            assert [row["model_alias"] for row in audits] == ["main", "other"]
+
+
+async def test_a_turn_costs_what_its_calls_cost_summaries_included(database_url: str, tmp_path: Path) -> None:
+    """gpt-4o-mini at its own host has published prices; the transport goes to the scripted server all the same."""
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 10)]
+        assert outcomes[-1].turn.cost_usd is None, "a price was made up for a host nobody knows"
+        totals = {(row["model_alias"], row["purpose"]): row for row in await session_usage(at.rt, session.id)}
+        assert totals["main", "turn"]["calls"] == 9
+        assert totals["main", "summary"]["calls"] == 1
+        assert totals["main", "summary"]["prompt_tokens"] == 100
+        metrics = at.rt.telemetry.render()[0].decode()
+        assert 'model_tokens_total{kind="prompt",model_alias="main",purpose="summary"} 100.0' in metrics
