@@ -49,6 +49,7 @@ STATEMENTS = (
         finish_reason text,
         prompt_tokens bigint,
         completion_tokens bigint,
+        cost_usd numeric(20, 10),
         idempotency_key text,
         request_sha256 text NOT NULL,
         request jsonb,
@@ -202,6 +203,32 @@ STATEMENTS = (
     )
     """,
     """
+    CREATE TABLE usage_records (
+        id uuid NOT NULL,
+        session_id uuid NOT NULL,
+        turn_id uuid,
+        purpose text NOT NULL,
+        model_alias text NOT NULL,
+        prompt_tokens bigint NOT NULL,
+        cached_prompt_tokens bigint NOT NULL,
+        completion_tokens bigint NOT NULL,
+        cost_usd numeric(20, 10),
+        created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+        CONSTRAINT pk_usage_records PRIMARY KEY (session_id, id),
+        CONSTRAINT fk_usage_records_sessions FOREIGN KEY (session_id) REFERENCES sessions (id) ON DELETE CASCADE,
+        CONSTRAINT ck_usage_records_purpose CHECK (purpose IN ('turn', 'summary'))
+    )
+    """,
+    """
+    CREATE TABLE calibrations (
+        model_alias text NOT NULL,
+        token_encoding text NOT NULL,
+        ratios jsonb NOT NULL,
+        updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+        CONSTRAINT pk_calibrations PRIMARY KEY (model_alias, token_encoding)
+    )
+    """,
+    """
     CREATE TABLE pins (
         session_id uuid NOT NULL,
         name text NOT NULL,
@@ -242,6 +269,8 @@ STATEMENTS = (
 TABLES = (
     "api_keys",
     "learned_windows",
+    "calibrations",
+    "usage_records",
     "pins",
     "turn_context_audit",
     "prompt_blocks",

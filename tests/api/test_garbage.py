@@ -87,7 +87,6 @@ WRONG_TURNS: dict[str, object] = {
     "a half token": {"content": "a", "max_output_tokens": 1.5},
     "truth for a number": {"content": "a", "max_output_tokens": True},
     "unknown alias": {"content": "a", "model_alias": "nobody"},
-    "streaming": {"content": "a", "stream": True},
     "text for a truth": {"content": "a", "stream": "false"},
     "tools of text": {"content": "a", "tools": "all"},
     "tool without function": {"content": "a", "tools": [{"type": "function"}]},

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from app.domain.types import (
     Content,
+    ContentPart,
     Message,
     MessageId,
     Pin,
@@ -71,15 +72,20 @@ class History:
         status: TurnStatus = TurnStatus.COMPLETED,
         unresolved: bool | None = None,
         parts: bool = False,
+        media: tuple[ContentPart, ...] = (),
+        result_media: tuple[ContentPart, ...] = (),
     ) -> Turn:
-        """A turn of the user's words and `units`: (shape, tokens of its text or of each result, calls of a group)."""
+        """A turn of the user's words and `units`: (shape, tokens of its text or of each result, calls of a group).
+
+        `media` stand beside the user's words, `result_media` beside the text of every tool result.
+        """
         turn_id = TurnId(self.new_id())
-        messages = [self._message(turn_id, "user", user_tokens, parts=parts)]
+        messages = [self._message(turn_id, "user", user_tokens, parts=parts, media=media)]
         for shape, tokens, calls in units:
             if shape == "assistant":
                 messages.append(self._message(turn_id, "assistant", tokens))
             else:
-                messages += self._group(turn_id, tokens, calls, complete=shape == "tool_group")
+                messages += self._group(turn_id, tokens, calls, result_media, complete=shape == "tool_group")
         unsettled = status is not TurnStatus.COMPLETED if unresolved is None else unresolved
         return Turn(turn_id, next(self._turn_seqs), status, unsettled, tuple(messages))
 
@@ -88,11 +94,14 @@ class History:
         first, last = MessageId(self.new_id()), MessageId(self.new_id())
         return Summary(SummaryId(self.new_id()), body, first, last, 0, "model")
 
-    def _group(self, turn_id: TurnId, tokens: int, calls: int, *, complete: bool) -> list[Message]:
+    def _group(
+        self, turn_id: TurnId, tokens: int, calls: int, media: tuple[ContentPart, ...], *, complete: bool
+    ) -> list[Message]:
         made = tuple(ToolCall(f"call_{self.new_id().int}", "look_up", '{"id": 7}') for _ in range(calls))
         caller = self._message(turn_id, "assistant", 0, tool_calls=made)
         answered = made if complete else made[:-1]
-        return [caller, *(self._message(turn_id, "tool", tokens, tool_call_id=call.id) for call in answered)]
+        results = [self._message(turn_id, "tool", tokens, tool_call_id=call.id, media=media) for call in answered]
+        return [caller, *results]
 
     def _message(
         self,
@@ -103,12 +112,13 @@ class History:
         tool_calls: tuple[ToolCall, ...] = (),
         tool_call_id: str | None = None,
         parts: bool = False,
+        media: tuple[ContentPart, ...] = (),
     ) -> Message:
         seq = next(self._message_seqs)
         text = text_of(tokens, seq)
         content: Content = None if tool_calls and not text else text
-        if parts:
-            content = [{"type": "text", "text": text}]
+        if parts or media:
+            content = [{"type": "text", "text": text}, *media]
         counted = message_tokens(content, estimate, tool_calls=tool_calls, tool_call_id=tool_call_id)
         return Message(MessageId(self.new_id()), turn_id, seq, role, content, counted, tool_calls, tool_call_id)
 

@@ -7,13 +7,24 @@ from typing import TypeAlias, cast
 
 from hypothesis import strategies as st
 
-from app.domain.types import MessageId, Pin, Summary, SummaryBody, SummaryItem, ToolDefinition, Turn, TurnStatus
+from app.domain.types import (
+    ContentPart,
+    MessageId,
+    Pin,
+    Summary,
+    SummaryBody,
+    SummaryItem,
+    ToolDefinition,
+    Turn,
+    TurnStatus,
+)
 from app.engine.budget import budget_for
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import goal_text
 from app.engine.turns import sendable_units
 from app.engine.window import Snapshot
 from tests.engine.histories import History, UnitShape, budget_of, charged_before, text_of
+from tests.engine.pictures import audio, file, image, image_at, png, wav
 
 Unit: TypeAlias = tuple[UnitShape, int, int]
 
@@ -57,22 +68,36 @@ _endings: tuple[_Ending, ...] = (
     ),
     *((status, units, True) for status, endings in _broken_off.items() for units in endings),
 )
-_TurnShape: TypeAlias = tuple[_Ending, list[Unit], int]
-_turn_shapes: st.SearchStrategy[_TurnShape] = st.tuples(st.sampled_from(_endings), _groups, sizes)
+# Mostly none; a picture whose size is known, one that is not, and a message with all there is.
+_media: st.SearchStrategy[tuple[ContentPart, ...]] = st.sampled_from(
+    ((), (), (), (), (image(png(1024, 768)),), (image_at("https://example.org/a.png"),), (audio(wav(1)), file("a.pdf")))
+)
+_TurnShape: TypeAlias = tuple[_Ending, list[Unit], int, tuple[ContentPart, ...], tuple[ContentPart, ...]]
+_turn_shapes: st.SearchStrategy[_TurnShape] = st.tuples(st.sampled_from(_endings), _groups, sizes, _media, _media)
 
 
 def _past_turn(history: History, shape: _TurnShape) -> Turn:
     """A settled turn: completed with an answer, or broken off anywhere."""
-    (status, ending, unresolved), groups, user_tokens = shape
+    (status, ending, unresolved), groups, user_tokens, media, result_media = shape
     return history.turn(
-        *groups, *ending, user_tokens=user_tokens, status=status, unresolved=unresolved, parts=user_tokens == 1
+        *groups,
+        *ending,
+        user_tokens=user_tokens,
+        status=status,
+        unresolved=unresolved,
+        parts=user_tokens == 1,
+        media=media,
+        result_media=result_media,
     )
 
 
 @st.composite
 def running_turns(draw: st.DrawFn, history: History) -> Turn:
     """The running turn: the user's words and the tool rounds so far."""
-    return history.turn(*draw(_groups), user_tokens=draw(sizes), status=TurnStatus.RUNNING)
+    groups, user_tokens, media, result_media = draw(st.tuples(_groups, sizes, _media, _media))
+    return history.turn(
+        *groups, user_tokens=user_tokens, status=TurnStatus.RUNNING, media=media, result_media=result_media
+    )
 
 
 @st.composite

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from sqlalchemy import text
@@ -20,6 +21,8 @@ from app.domain.types import JsonObject, RecordedReply, Session, SessionId, Tena
 from app.engine.policy import ContextPolicy
 from app.providers.registry import load_catalogue
 from app.services.claiming import Asking, OutputsRequest, TurnOutcome, TurnRequest
+from app.services.calibrating import Calibrations
+from app.services.cooldowns import Cooldowns
 from app.services.leases import Leases
 from app.services.running import Listener
 from app.services.runtime import Runtime
@@ -102,6 +105,8 @@ async def service(
         tokenizers=tokenizers,
         telemetry=Telemetry(catalogue.aliases),
         leases=Leases(),
+        calibrations=Calibrations(),
+        cooldowns=Cooldowns(monotonic),
         guarded=policy or ContextPolicy(),
         turn_lease_s=lease_s,
         now=_now,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -29,8 +29,11 @@ from app.core.config import Settings
 from app.core.logging import configure_logging
 from app.db import embedded, migrate
 from app.db.database import Database
+from app.domain.errors import DatabaseUnavailable
 from app.engine.policy import ContextPolicy, resolve_policy
 from app.providers.registry import load_catalogue
+from app.services.calibrating import Calibrations, calibrate_forever
+from app.services.cooldowns import Cooldowns
 from app.services.keys import Authenticator
 from app.services.learned_windows import refresh_forever
 from app.services.leases import Leases, renew_forever, sweep_forever
@@ -96,15 +99,18 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
         tokenizers=tokenizers,
         telemetry=Telemetry(catalogue.aliases, multiprocess_dir(os.environ)),
         leases=Leases(),
+        calibrations=Calibrations(),
+        cooldowns=Cooldowns(monotonic),
         guarded=guarded_policy(settings),
         turn_lease_s=settings.turn_lease_s,
         now=_now,
         new_id=uuid7,
     )
-    for work in (renew_forever, sweep_forever, refresh_forever):
+    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever):
         task = asyncio.create_task(work(rt), name=work.__name__)
         task.add_done_callback(_tell_of_death)
         owned.push_async_callback(_cancel, task)
+    owned.push_async_callback(_keep_observations, rt)
     owned.push_async_callback(rt.leases.drain, settings.drain_s)
     return Service(
         rt,
@@ -152,6 +158,11 @@ def _tell_of_death(task: asyncio.Task[None]) -> None:
     """Background work never ends by itself: when it does, somebody must hear of it."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("background_work_died", work=task.get_name(), exc_info=error)
+
+
+async def _keep_observations(rt: Runtime) -> None:
+    with suppress(DatabaseUnavailable):
+        await rt.calibrations.flush(rt)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -239,6 +239,24 @@ class SessionOut(BaseModel):
     updated_at: datetime
 
 
+class UsageOut(BaseModel):
+    """What a session used of one alias for one purpose."""
+
+    model_alias: str
+    purpose: Literal["turn", "summary"]
+    calls: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None = Field(description="Null where no price is known.")
+
+
+class SessionDetail(SessionOut):
+    """A session with what it used so far."""
+
+    usage: list[UsageOut]
+
+
 class TurnOut(BaseModel):
     """A turn. `error` is the problem it ended with; token figures are the provider's."""
 
@@ -254,6 +272,7 @@ class TurnOut(BaseModel):
     model_alias: str
     prompt_tokens: int | None
     completion_tokens: int | None
+    cost_usd: float | None = Field(description="Of all its calls, summaries included; null where no price is known.")
     idempotency_key: str | None
     created_at: datetime
     completed_at: datetime | None

@@ -22,6 +22,7 @@ def turn_json(turn: TurnRecord) -> JsonObject:
         "model_alias": turn.model_alias,
         "prompt_tokens": turn.prompt_tokens,
         "completion_tokens": turn.completion_tokens,
+        "cost_usd": None if turn.cost_usd is None else float(turn.cost_usd),
         "idempotency_key": turn.idempotency_key,
         "created_at": turn.created_at,
         "completed_at": turn.completed_at,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import sqlalchemy as sa
 
@@ -25,12 +26,14 @@ _SETTLE = compile_sql(
                     ELSE coalesce(prompt_tokens, 0) + CAST(:prompt_tokens AS bigint) END,
                 completion_tokens = CASE WHEN CAST(:completion_tokens AS bigint) IS NULL THEN completion_tokens
                     ELSE coalesce(completion_tokens, 0) + CAST(:completion_tokens AS bigint) END,
+                cost_usd = CASE WHEN CAST(:cost_usd AS numeric) IS NULL THEN cost_usd
+                    ELSE coalesce(cost_usd, 0) + CAST(:cost_usd AS numeric) END,
                 completed_at = CASE WHEN CAST(:status AS text) = 'awaiting_tools' THEN NULL ELSE clock_timestamp() END,
                 lease_expires_at = NULL
             WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
                 AND fence = CAST(:fence AS integer) AND status = 'running'
             RETURNING session_id, id, seq, status, user_input, assistant_output, error, model_alias, finish_reason,
-                prompt_tokens, completion_tokens, idempotency_key, created_at, completed_at
+                prompt_tokens, completion_tokens, cost_usd, idempotency_key, created_at, completed_at
         ), m AS (
             INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_calls, reasoning, token_estimate,
                 token_encoding)
@@ -48,6 +51,12 @@ _SETTLE = compile_sql(
             SELECT t.session_id, x.sha256, x.content
             FROM t, jsonb_to_recordset(CAST(:blocks AS jsonb)) AS x(sha256 text, content text)
             ON CONFLICT DO NOTHING
+        ), u AS (
+            INSERT INTO usage_records (id, session_id, turn_id, purpose, model_alias, prompt_tokens,
+                cached_prompt_tokens, completion_tokens, cost_usd)
+            SELECT x.id, t.session_id, t.id, x.purpose, x.model_alias, x.prompt_tokens, x.cached_prompt_tokens,
+                x.completion_tokens, x.cost_usd
+            FROM t, jsonb_populate_recordset(CAST(NULL AS usage_records), CAST(:usages AS jsonb)) AS x
         ), a AS (
             INSERT INTO turn_context_audit (id, turn_id, session_id, round, attempt, model_alias, model_context_limit,
                 context_limit_source, output_reserve, overhead_reserve, input_budget, estimator, calibration_ratio,
@@ -83,6 +92,8 @@ class Settlement:
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    cost_usd: Decimal | None = None
+    usages: Sequence[JsonObject] = ()
 
 
 async def settle_turn(tx: Transaction, claim: Claim, settlement: Settlement) -> TurnRecord | None:
@@ -99,6 +110,8 @@ async def settle_turn(tx: Transaction, claim: Claim, settlement: Settlement) -> 
         finish_reason=settlement.finish_reason,
         prompt_tokens=settlement.prompt_tokens,
         completion_tokens=settlement.completion_tokens,
+        cost_usd=settlement.cost_usd,
+        usages=settlement.usages,
         messages=settlement.messages,
         steps=settlement.steps,
         blocks=settlement.blocks,

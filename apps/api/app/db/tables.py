@@ -87,6 +87,8 @@ turns = sa.Table(
     sa.Column("finish_reason", sa.Text),
     sa.Column("prompt_tokens", sa.BigInteger),
     sa.Column("completion_tokens", sa.BigInteger),
+    # Of all its calls, summaries made for it included; null where no price is known.
+    sa.Column("cost_usd", sa.Numeric(20, 10)),
     sa.Column("idempotency_key", sa.Text),
     sa.Column("request_sha256", sa.Text, nullable=False),
     # What later rounds of a turn with tools need of the request; null when there were none.
@@ -248,6 +250,34 @@ turn_context_audit = sa.Table(
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "turn_id", "round", "attempt"),
     _turn_fk(),
+)
+
+usage_records = sa.Table(
+    "usage_records",
+    metadata,
+    _id(),
+    _id("session_id"),
+    sa.Column("turn_id", UUID(as_uuid=True)),
+    sa.Column("purpose", sa.Text, nullable=False),
+    sa.Column("model_alias", sa.Text, nullable=False),
+    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cached_prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cost_usd", sa.Numeric(20, 10)),
+    _instant("created_at", default_now=True),
+    sa.PrimaryKeyConstraint("session_id", "id"),
+    _session_fk(),
+    _one_of("purpose", ("turn", "summary"), "purpose"),
+)
+
+calibrations = sa.Table(
+    "calibrations",
+    metadata,
+    sa.Column("model_alias", sa.Text, nullable=False),
+    sa.Column("token_encoding", sa.Text, nullable=False),
+    sa.Column("ratios", JSONB, nullable=False),
+    _instant("updated_at", default_now=True),
+    sa.PrimaryKeyConstraint("model_alias", "token_encoding"),
 )
 
 pins = sa.Table(

@@ -12,7 +12,7 @@ from app.domain.types import SessionId, TenantId, ToolCall, TurnId, TurnRecord, 
 
 _COLUMNS = """
     t.session_id, t.id, t.seq, t.status, t.user_input, t.assistant_output, t.error, t.model_alias, t.finish_reason,
-    t.prompt_tokens, t.completion_tokens, t.idempotency_key, t.created_at, t.completed_at,
+    t.prompt_tokens, t.completion_tokens, t.cost_usd, t.idempotency_key, t.created_at, t.completed_at,
     CASE WHEN t.status = 'awaiting_tools' THEN (
         SELECT m.tool_calls FROM messages m
         WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'assistant'
@@ -92,4 +92,5 @@ def turn_record(row: Record) -> TurnRecord:
         completed_at=row["completed_at"],
         finish_reason=row["finish_reason"],
         tool_calls=tool_calls_from_json(row["tool_calls"]),
+        cost_usd=row["cost_usd"],
     )

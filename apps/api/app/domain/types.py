@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Literal, NewType, TypeAlias
 from uuid import UUID
@@ -234,3 +235,4 @@ class TurnRecord:
     completed_at: datetime | None
     finish_reason: FinishReason | None = None
     tool_calls: tuple[ToolCall, ...] = field(default=())
+    cost_usd: Decimal | None = None

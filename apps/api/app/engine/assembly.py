@@ -7,42 +7,36 @@ caller gathers the snapshot, makes the summary, calls the model and records the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from app.domain.types import JsonObject, PromptMessage, Summary, ToolDefinition
+from app.engine.fitting import Accounts, Earlier, Ready, Refused, fit
 from app.engine.folding import MIN_SUMMARY_TOKENS, Fold, SummaryReason, wire_tokens_of
-from app.engine.overflow import Overflow, overflow_of
 from app.engine.policy import ContextPolicy
-from app.engine.prompt import Block, Prompt, prompt_sha256
+from app.engine.prompt import Block, prompt_sha256
 from app.engine.pruning import TrimAction
 from app.engine.replay import refs_of
 from app.engine.tokens import Estimate
 from app.engine.window import Snapshot, Window, summary_item
 
-
-@dataclass(frozen=True, slots=True)
-class Accounts:
-    """The figures of an audit row. `*_before`, `*_after_summary`, `*_after_prune` are charged to the input budget;
-    `wire_before` and the prompt's own `wire_tokens` are what the trim log speaks of."""
-
-    wire_before: int
-    tokens_before: int
-    tokens_after_summary: int
-    tokens_after_prune: int
-    summary_triggered: bool
-    prune_triggered: bool
-    actions: tuple[TrimAction, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Earlier:
-    """What this turn's plan saw before a summary was tried, and what the summary did."""
-
-    wire_before: int
-    tokens_before: int
-    summary_triggered: bool
-    actions: tuple[TrimAction, ...] = ()
+__all__ = [
+    "Accounts",
+    "Assembled",
+    "Decision",
+    "Earlier",
+    "Ready",
+    "Refused",
+    "SummaryDue",
+    "SummaryWorthless",
+    "assemble",
+    "assert_tool_pairing",
+    "plan",
+    "plan_after_overflow",
+    "plan_after_summary",
+    "summary_actions",
+    "summary_wire_tokens",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +54,6 @@ class SummaryWorthless:
     then: Ready | Refused
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The prompt fits."""
-
-    prompt: Prompt
-    accounts: Accounts
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The prompt does not fit and nothing more may leave."""
-
-    prompt: Prompt
-    accounts: Accounts
-    overflow: Overflow
-
-
 Decision: TypeAlias = SummaryDue | SummaryWorthless | Ready | Refused
 
 
@@ -88,13 +65,13 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Decis
     seen = Earlier(prompt.wire_tokens, charged, summary_triggered=False)
     # Refuse before paying: no summary is made that could not be sent beside what may never leave.
     if window.room_for_summary() < MIN_SUMMARY_TOKENS:
-        return _prune(window, prompt, charged, seen)
+        return fit(window, seen)
     by_count = policy.summarizes and snapshot.completed_since_summary >= policy.mandatory_summary_turn
     reason = _summary_reason(snapshot, policy, charged, by_count=by_count)
     fold = window.fold(reason) if reason else None
     if fold and (by_count or window.at_prune_threshold(charged) or window.reclaims_enough(fold)):
         return SummaryDue(fold, seen)
-    decided = _prune(window, prompt, charged, seen)
+    decided = fit(window, seen)
     return SummaryWorthless(decided) if by_count else decided
 
 
@@ -102,9 +79,20 @@ def plan_after_summary(
     snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, earlier: Earlier
 ) -> Ready | Refused:
     """Decides when the summary that was due has been tried; `snapshot` has the new one where it was made."""
-    window = Window(snapshot, policy, estimate)
-    prompt = window.prompt(window.pieces)
-    return _prune(window, prompt, window.charge(prompt), earlier)
+    return fit(Window(snapshot, policy, estimate), earlier)
+
+
+def plan_after_overflow(
+    snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, sent: Accounts
+) -> Ready | Refused:
+    """Decides anew when the provider refused a prompt as too long; `snapshot` has the smaller budget.
+
+    `sent` is the accounts of the refused prompt. No summary is asked for: whoever waits has waited for one call.
+    Protected turns are pruned whatever the policy says, and when nothing is left to prune whole turns leave, oldest
+    first; pins, goal, system layers and the running turn stay.
+    """
+    window = Window(snapshot, replace(policy, prune_protected=True), estimate)
+    return fit(window, sent.earlier(), emergency=True)
 
 
 def summary_actions(fold: Fold, new_summary: Summary, new_tokens: int) -> tuple[TrimAction, ...]:
@@ -163,38 +151,3 @@ def _summary_reason(snapshot: Snapshot, policy: ContextPolicy, charged: int, *, 
     if policy.summarizes and charged >= policy.summary_trigger_ratio * snapshot.budget.input_budget:
         return "threshold"
     return "turn_count" if by_count else None
-
-
-def _prune(window: Window, prompt: Prompt, charged: int, seen: Earlier) -> Ready | Refused:
-    """Prunes to the threshold among older turns, then to the budget among protected ones, and says whether it fits."""
-    after_summary, pieces, actions = charged, window.pieces, list(seen.actions)
-    budget = window.snapshot.budget
-    pruned: list[TrimAction] = []
-    if window.at_prune_threshold(charged):
-        threshold = window.policy.prune_trigger_ratio * budget.input_budget
-        pieces, done = window.prune(pieces, prompt, below=threshold, protected=False, reason="prune_threshold")
-        pruned += done
-        prompt = window.prompt(pieces)
-        charged = window.charge(prompt)
-    if charged > budget.input_budget and window.policy.prune_protected:
-        pieces, done = window.prune(pieces, prompt, below=budget.input_budget + 1, protected=True, reason="over_budget")
-        pruned += done
-        prompt = window.prompt(pieces)
-        charged = window.charge(prompt)
-    if charged > budget.input_budget:
-        shorter, done = window.shorten_summary(prompt)
-        pruned += done
-        prompt = shorter
-        charged = window.charge(prompt)
-    accounts = Accounts(
-        wire_before=seen.wire_before,
-        tokens_before=seen.tokens_before,
-        tokens_after_summary=after_summary,
-        tokens_after_prune=charged,
-        summary_triggered=seen.summary_triggered,
-        prune_triggered=bool(pruned),
-        actions=(*actions, *pruned),
-    )
-    if budget.input_budget <= 0 or charged > budget.input_budget:
-        return Refused(prompt, accounts, overflow_of(prompt, budget, charged, window.snapshot.calibration_ratio))
-    return Ready(prompt, accounts)

@@ -33,6 +33,14 @@ class Budget:
         """
         return ceil(wire_tokens * calibration_ratio) - min(self.overhead_reserve, overhead_tokens)
 
+    def wire_room(self, *, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
+        """The most wire tokens that are charged no more than the input budget, with so much overhead among them."""
+        chargeable = self.input_budget + min(self.overhead_reserve, overhead_tokens)
+        room = floor(chargeable / calibration_ratio)
+        while ceil(room * calibration_ratio) > chargeable:  # the division rounded up
+            room -= 1
+        return room
+
 
 def budget_for(limit: int, limit_source: str, max_output_tokens: int) -> Budget:
     """The budget of a window of `limit` tokens whose output may take `max_output_tokens`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import orjson
 
-from app.domain.types import JsonObject, Message, Pin, PromptMessage, ToolCall, ToolDefinition
+from app.domain.types import Content, JsonObject, Message, Pin, PromptMessage, ToolCall, ToolDefinition
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
 
 Region: TypeAlias = Literal["system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"]
@@ -18,14 +19,23 @@ REGIONS: tuple[Region, ...] = ("system", "goal", "pins", "summary", "history", "
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Text that is sent and is no stored message. `sha256` (hex) is its address in `prompt_blocks`."""
+    """Text that is sent and is no stored message. `sha256` (hex) is its address in `prompt_blocks`.
+
+    With `is_json` the text is the canonical JSON of a content that is a list of parts.
+    """
 
     role: str
     text: str
+    is_json: bool = False
 
     @property
     def sha256(self) -> str:
         return sha256_hex(self.text)
+
+    @property
+    def content(self) -> Content:
+        """What stands in the message that is sent."""
+        return json.loads(self.text) if self.is_json else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +43,7 @@ class PromptItem:
     """One message of a prompt.
 
     Exactly one of `block` and `message` is set, except that a shortened message has both: its own row for role and
-    pairing, and the block whose text stands in for its content. `label` names the item to people and in trim logs.
+    pairing, and the block that stands in for its content. `label` names the item to people and in trim logs.
     `tokens` is without framing.
     """
 
@@ -51,7 +61,7 @@ class PromptItem:
     def as_sent(self) -> PromptMessage:
         """The neutral form an adapter translates."""
         if self.message is not None:
-            return neutral_message(self.message, content=self.block.text if self.block else None)
+            return neutral_message(self.message, content=self.block.content if self.block else None)
         if self.block is None:
             raise ValueError(f"{self.label} has neither a message nor a block")
         return {"role": self.block.role, "content": self.block.text}
@@ -128,7 +138,7 @@ def goal_text(room_goal: str | None, mode: str | None) -> str | None:
     return "\n".join(lines) or None
 
 
-def neutral_message(message: Message, *, content: str | None = None) -> PromptMessage:
+def neutral_message(message: Message, *, content: Content = None) -> PromptMessage:
     """A stored message in the neutral form; `content` replaces its own where it was shortened."""
     sent: PromptMessage = {"role": message.role, "content": message.content if content is None else content}
     if message.tool_calls:

@@ -1,7 +1,7 @@
 """What leaves the window when a summary was not enough, in which order, and why: trim actions.
 
-Only assistant and tool messages leave. What the newest summary cites stays, and so do users' words (contract, decisions
-5 and 8). Long answered tool results are shortened before anything is dropped.
+Long answered tool results are shortened first, then media leave older messages, then assistant and tool messages leave
+whole. What the newest summary cites stays, and so do users' words (contract, decisions 5 and 8).
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from app.domain.types import JsonObject, MessageId
-from app.engine.prompt import Block, PromptItem
-from app.engine.tokens import Estimate, content_text
+from app.engine.prompt import PromptItem
+from app.engine.shortening import Shortening, ShorteningKind, mark_media, shorten_result
+from app.engine.tokens import Estimate
 from app.engine.turns import Unit
 
-TrimKind: TypeAlias = Literal[
-    "tool_result_shortened", "tool_group_dropped", "assistant_dropped", "summary_folded", "summary_shortened"
-]
+TrimKind: TypeAlias = (
+    ShorteningKind
+    | Literal["tool_group_dropped", "assistant_dropped", "summary_folded", "summary_shortened", "emergency_drop"]
+)
 
 LONG_TOOL_RESULT_TOKENS = 300
-_KEPT_HEAD_CHARS = 480
-_KEPT_TAIL_CHARS = 160
+_KEPT_CHARS = 640
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,46 +49,57 @@ class TrimAction:
 class Piece:
     """A unit of the history with the items it became.
 
-    `droppable` is false for what may never leave; `answered` means that an assistant spoke after it in its turn.
+    `droppable` is false for what may never leave; `markable` means that its media may; `answered` that an assistant
+    spoke after it in its turn; `newest_results` that it is the tool group an open turn goes on from, whose results may
+    be shortened when nothing else is left.
     """
 
     unit: Unit
     items: tuple[PromptItem, ...]
     droppable: bool
+    markable: bool
     answered: bool
+    newest_results: bool = False
 
     @property
     def wire_tokens(self) -> int:
         return sum(item.wire_tokens for item in self.items)
+
+    def with_shortened(self, shortenings: Sequence[Shortening]) -> Piece:
+        """The piece with those of its items replaced that were shortened."""
+        now = {id(shortening.was): shortening.now for shortening in shortenings}
+        return replace(self, items=tuple(now.get(id(item), item) for item in self.items))
 
 
 def prune(
     pieces: Sequence[Piece],
     *,
     still_over: Callable[[int, int], bool],
-    may_leave: Callable[[Piece], bool],
+    in_reach: Callable[[Piece], bool],
     reason: str,
     estimate: Estimate,
 ) -> tuple[list[Piece], list[TrimAction]]:
-    """Shortens, then drops, oldest first, until the prompt is no longer over or nothing more may leave.
+    """Shortens, then marks media, then drops, oldest first, until the prompt is no longer over or nothing may leave.
 
-    `still_over(tokens, messages)` says whether it is, once so many tokens (without framing) and messages have left.
-    Returns the pieces that remain, in their order, and what was done.
+    `still_over(tokens, messages)` says whether it is, once so many tokens (without framing) and messages have left;
+    `in_reach(piece)` whether this prune may touch the piece at all. Returns the pieces that remain, in their order, and
+    what was done.
     """
     kept: list[Piece | None] = list(pieces)
     actions: list[TrimAction] = []
     tokens = messages = 0
-    for at, piece in enumerate(pieces):
-        if not still_over(tokens, messages):
-            break
-        if may_leave(piece) and piece.answered and piece.unit.kind == "tool_group":
-            kept[at], shortened = _shorten_results(piece, reason, estimate)
-            actions.extend(shortened)
-            tokens += sum(action.tokens_removed for action in shortened)
+    for shorten in (_shorten_long_results, without_media):
+        for at, piece in enumerate(kept):
+            if not still_over(tokens, messages):
+                break
+            if piece is not None and in_reach(piece):
+                kept[at], done = shorten(piece, estimate)
+                actions.extend(shortening_action(each, reason) for each in done)
+                tokens += sum(each.tokens_removed for each in done)
     for at, piece in enumerate(kept):
         if not still_over(tokens, messages):
             break
-        if piece is not None and may_leave(piece):
+        if piece is not None and piece.droppable and in_reach(piece):
             kept[at] = None
             actions.append(_drop(piece, reason))
             tokens += sum(item.tokens for item in piece.items)
@@ -95,36 +107,31 @@ def prune(
     return [piece for piece in kept if piece is not None], actions
 
 
+def without_media(piece: Piece, estimate: Estimate) -> tuple[Piece, list[Shortening]]:
+    """The piece with its media marked, where they may leave."""
+    found = [mark_media(item, estimate) for item in piece.items] if piece.markable else []
+    done = [each for each in found if each is not None]
+    return piece.with_shortened(done) if done else piece, done
+
+
+def shortening_action(shortening: Shortening, reason: str) -> TrimAction:
+    """The log's row for it."""
+    return TrimAction(shortening.kind, shortening.was.label, reason, shortening.tokens_removed)
+
+
 def cites(unit: Unit, anchors: frozenset[MessageId]) -> bool:
     """Whether the newest summary refers to a message of the unit."""
     return any(message.id in anchors for message in unit.messages)
 
 
-def _shorten_results(piece: Piece, reason: str, estimate: Estimate) -> tuple[Piece, list[TrimAction]]:
-    items: list[PromptItem] = []
-    actions: list[TrimAction] = []
-    for item in piece.items:
-        shorter = _shortened(item, estimate)
-        if shorter is None:
-            items.append(item)
-            continue
-        items.append(shorter)
-        actions.append(TrimAction("tool_result_shortened", item.label, reason, item.tokens - shorter.tokens))
-    return replace(piece, items=tuple(items)), actions
-
-
-def _shortened(item: PromptItem, estimate: Estimate) -> PromptItem | None:
-    """The item with its middle left out, or None when it is no long tool result or would not get smaller."""
-    if item.message is None or item.message.role != "tool" or item.tokens <= LONG_TOOL_RESULT_TOKENS:
-        return None
-    text = item.block.text if item.block else content_text(item.message.content)
-    left_out = len(text) - _KEPT_HEAD_CHARS - _KEPT_TAIL_CHARS
-    if left_out <= 0:
-        return None
-    mark = f"\n[… {left_out} characters of this tool result left out …]\n"
-    text = text[:_KEPT_HEAD_CHARS] + mark + text[-_KEPT_TAIL_CHARS:]
-    tokens = estimate(text) + (estimate(item.message.tool_call_id) if item.message.tool_call_id else 0)
-    return replace(item, tokens=tokens, block=Block("tool", text)) if tokens < item.tokens else None
+def _shorten_long_results(piece: Piece, estimate: Estimate) -> tuple[Piece, list[Shortening]]:
+    if not (piece.droppable and piece.answered and piece.unit.kind == "tool_group"):
+        return piece, []
+    found = [
+        shorten_result(item, _KEPT_CHARS, estimate) for item in piece.items if item.tokens > LONG_TOOL_RESULT_TOKENS
+    ]
+    done = [each for each in found if each is not None]
+    return piece.with_shortened(done) if done else piece, done
 
 
 def _drop(piece: Piece, reason: str) -> TrimAction:

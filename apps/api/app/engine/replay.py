@@ -2,8 +2,8 @@
 
 The form is `{"items": [...], "tools": sha256 | null}` where an item is `["b", sha256, role]` for a block,
 `["m", first_seq, last_seq]` for a run of stored messages with neighbouring numbers, or `["s", seq, sha256]` for a
-stored message whose content a block replaces. A run costs the same however long it is, so storage grows with the number
-of turns, not with what they send.
+stored message whose content a block's text replaces; `"j"` in the place of `"s"` when the block is the JSON of a list
+of parts. A run costs the same however long it is, so storage grows with the number of turns, not with what they send.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def refs_of(prompt: Prompt) -> JsonObject:
         if item.block is None:
             raise ValueError(f"{item.label} has neither a message nor a block")
         if item.message is not None:
-            items.append(["s", item.message.seq, item.block.sha256])
+            items.append(["j" if item.block.is_json else "s", item.message.seq, item.block.sha256])
         else:
             items.append(["b", item.block.sha256, item.block.role])
     return {"items": items, "tools": tools_block(prompt.tools).sha256 if prompt.tools else None}
@@ -68,6 +68,8 @@ def rebuild(
             sent.append({"role": second, "content": blocks[first]})
         elif kind == "s":
             sent.append(neutral_message(messages[first], content=blocks[second]))
+        elif kind == "j":
+            sent.append(neutral_message(messages[first], content=json.loads(blocks[second])))
         else:
             sent.extend(neutral_message(messages[seq]) for seq in range(first, second + 1))
     tools: list[ToolDefinition] = json.loads(blocks[refs["tools"]]) if refs["tools"] else []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import orjson
 
-from app.domain.types import Content, ContentPart, ToolCall, ToolDefinition
+from app.domain.types import Content, ContentPart, Message, ToolCall, ToolDefinition
+from app.engine.media import ImageTokens, flat_image_tokens, is_media, media_tokens
 
 Estimate: TypeAlias = Callable[[str], int]
 
@@ -18,26 +20,32 @@ PROMPT_FRAMING_TOKENS = 3
 TOOL_CALL_FRAMING_TOKENS = 3
 TOOL_DEFINITION_FRAMING_TOKENS = 8
 
-MEDIA_TOKENS = {"image_url": 1105, "input_audio": 1000, "file": 2000}
-"""Flat figures on the high side, by type and never by bytes; an image's is OpenAI's for a large one in high detail."""
-UNKNOWN_PART_TOKENS = 1000
 
-
-def part_tokens(part: ContentPart, estimate: Estimate) -> int:
+def part_tokens(part: ContentPart, estimate: Estimate, image_tokens: ImageTokens = flat_image_tokens) -> int:
     """Tokens of one content part."""
-    kind = part.get("type")
-    if kind == "text":
-        return estimate(str(part.get("text", "")))
-    return MEDIA_TOKENS.get(str(kind), UNKNOWN_PART_TOKENS)
+    return media_tokens(part, image_tokens) if is_media(part) else estimate(str(part.get("text", "")))
 
 
-def content_tokens(content: Content, estimate: Estimate) -> int:
+def content_tokens(content: Content, estimate: Estimate, image_tokens: ImageTokens = flat_image_tokens) -> int:
     """Tokens of a message's content; None costs nothing."""
     if content is None:
         return 0
     if isinstance(content, str):
         return estimate(content)
-    return sum(part_tokens(part, estimate) for part in content)
+    return sum(part_tokens(part, estimate, image_tokens) for part in content)
+
+
+def with_images_by_rule(message: Message, image_tokens: ImageTokens) -> Message:
+    """A message counted with the flat figure, its images now by a model's rule.
+
+    What is stored holds the flat figure: it depends on the encoding alone, while two models of one encoding can have
+    two rules. The difference is a few header bytes' work, so it is made when a message is read for a model.
+    """
+    content = message.content
+    if content is None or isinstance(content, str):
+        return message
+    more = sum(image_tokens(part) - flat_image_tokens(part) for part in content if part.get("type") == "image_url")
+    return replace(message, tokens=message.tokens + more) if more else message
 
 
 def tool_calls_tokens(tool_calls: Iterable[ToolCall], estimate: Estimate) -> int:
@@ -55,10 +63,11 @@ def message_tokens(
     tool_calls: Sequence[ToolCall] = (),
     tool_call_id: str | None = None,
     reasoning: str | None = None,
+    image_tokens: ImageTokens = flat_image_tokens,
 ) -> int:
     """Tokens of all a message carries over the wire, without its framing."""
     return (
-        content_tokens(content, estimate)
+        content_tokens(content, estimate, image_tokens)
         + tool_calls_tokens(tool_calls, estimate)
         + (estimate(tool_call_id) if tool_call_id else 0)
         + (estimate(reasoning) if reasoning else 0)

@@ -11,7 +11,8 @@ from app.engine.budget import Budget
 from app.engine.folding import Fold, SummaryReason, choose_fold, reclaims_enough
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import Prompt, PromptItem, block_item, build_prompt, message_item, pin_text
-from app.engine.pruning import Piece, TrimAction, cites, prune
+from app.engine.pruning import Piece, TrimAction, cites, prune, shortening_action, without_media
+from app.engine.shortening import Shortening, fit_results
 from app.engine.summaries import anchors_of
 from app.engine.summary_block import fit_summary, render_summary
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS, Estimate
@@ -89,38 +90,30 @@ class Window:
 
     def room_for_summary(self) -> int:
         """The largest summary that fits beside what may never leave; negative when that alone is over the budget."""
-        left = self.snapshot.budget.input_budget - self.charge(self.prompt(self.untouchable(), with_summary=False))
-        return floor(left / self.snapshot.calibration_ratio) - MESSAGE_FRAMING_TOKENS
+        room = self._room_beside([piece for piece in self.pieces if self._stays(piece)])
+        largest = int(self.snapshot.budget.input_budget * self.policy.summary_max_ratio)
+        return room if room >= largest else self._room_beside(self.untouchable())
 
     def untouchable(self) -> list[Piece]:
-        """What neither a summary nor a prune can take: users' words of protected turns, and what may never leave.
+        """What neither a summary nor a prune can take, as small as it can be made.
 
-        What the summary of now cites is among it: the next one takes over what it can.
+        Users' words of protected turns, what the summary of now cites of them (the next one takes over what it can),
+        and what may never leave: the newest results of an open turn at their floor, older media as their markers.
         """
-        return [
-            piece
-            for piece in self.pieces
-            if self._is_protected(piece) and not (piece.droppable and self.policy.prune_protected)
-        ]
+        return [self._at_least(piece) for piece in self.pieces if self._stays(piece)]
 
     def prune(
         self, pieces: Sequence[Piece], prompt: Prompt, *, below: float, protected: bool, reason: str
     ) -> tuple[list[Piece], list[TrimAction]]:
         """Prunes until what is charged is under `below`, entering protected turns only when told to."""
 
+        def in_reach(piece: Piece) -> bool:
+            return protected or not self._is_protected(piece)
+
         def still_over(tokens: int, messages: int) -> bool:
-            framing = MESSAGE_FRAMING_TOKENS * messages
-            left = self.snapshot.budget.charge(
-                wire_tokens=prompt.wire_tokens - tokens - framing,
-                overhead_tokens=prompt.overhead_tokens - framing,
-                calibration_ratio=self.snapshot.calibration_ratio,
-            )
-            return left >= below
+            return self._charge_without(prompt, tokens, messages) >= below
 
-        def may_leave(piece: Piece) -> bool:
-            return piece.droppable and (protected or not self._is_protected(piece))
-
-        return prune(pieces, still_over=still_over, may_leave=may_leave, reason=reason, estimate=self.estimate)
+        return prune(pieces, still_over=still_over, in_reach=in_reach, reason=reason, estimate=self.estimate)
 
     def shorten_summary(self, prompt: Prompt) -> tuple[Prompt, list[TrimAction]]:
         """A summary made for a larger window is cut to this one's cap: the last thing tried before a refusal."""
@@ -135,6 +128,60 @@ class Window:
         action = TrimAction("summary_shortened", item.label, "over_budget", item.tokens - shorter.tokens)
         items = tuple(shorter if each is item else each for each in prompt.items)
         return replace(prompt, items=items), [action]
+
+    def shorten_newest(self, prompt: Prompt) -> tuple[Prompt, list[TrimAction]]:
+        """Shortens the newest results of open turns to what fits (contract, decision 8), an older turn's first."""
+        excess = prompt.wire_tokens - self.snapshot.budget.wire_room(
+            overhead_tokens=prompt.overhead_tokens, calibration_ratio=self.snapshot.calibration_ratio
+        )
+        there = {id(item) for item in prompt.items}
+        done: list[Shortening] = []
+        for piece in self.pieces:
+            if piece.newest_results and excess > 0 and id(piece.items[0]) in there:
+                shortened = fit_results(piece.items, excess, self.estimate)
+                excess -= sum(each.tokens_removed for each in shortened)
+                done += shortened
+        now = {id(each.was): each.now for each in done}
+        items = tuple(now.get(id(item), item) for item in prompt.items)
+        return replace(prompt, items=items), [shortening_action(each, "newest_result_too_large") for each in done]
+
+    def drop_oldest_turns(self, prompt: Prompt) -> tuple[Prompt, list[TrimAction]]:
+        """Whole past turns leave, oldest first, until the prompt fits: what is left when a provider has refused it."""
+        actions: list[TrimAction] = []
+        tokens = messages = 0
+        for turn in self.snapshot.turns:
+            if self._charge_without(prompt, tokens, messages) <= self.snapshot.budget.input_budget:
+                break
+            items = [item for item in prompt.items if item.message and item.message.turn_id == turn.id]
+            if items:
+                wire_tokens = sum(item.wire_tokens for item in items)
+                actions.append(TrimAction("emergency_drop", f"turn:{turn.id}", "provider_overflow", wire_tokens))
+                tokens += sum(item.tokens for item in items)
+                messages += len(items)
+        gone = {action.target for action in actions}
+        left = tuple(item for item in prompt.items if not item.message or f"turn:{item.message.turn_id}" not in gone)
+        return replace(prompt, items=left), actions
+
+    def _charge_without(self, prompt: Prompt, tokens: int, messages: int) -> int:
+        """What the prompt costs once so many tokens (without framing) and messages have left it."""
+        framing = MESSAGE_FRAMING_TOKENS * messages
+        return self.snapshot.budget.charge(
+            wire_tokens=prompt.wire_tokens - tokens - framing,
+            overhead_tokens=prompt.overhead_tokens - framing,
+            calibration_ratio=self.snapshot.calibration_ratio,
+        )
+
+    def _room_beside(self, pieces: Sequence[Piece]) -> int:
+        left = self.snapshot.budget.input_budget - self.charge(self.prompt(pieces, with_summary=False))
+        return floor(left / self.snapshot.calibration_ratio) - MESSAGE_FRAMING_TOKENS
+
+    def _stays(self, piece: Piece) -> bool:
+        return self._is_protected(piece) and not (piece.droppable and self.policy.prune_protected)
+
+    def _at_least(self, piece: Piece) -> Piece:
+        if piece.newest_results:
+            return piece.with_shortened(fit_results(piece.items, piece.wire_tokens, self.estimate))
+        return without_media(piece, self.estimate)[0] if self.policy.prune_protected else piece
 
     def _past_pieces(self) -> list[Piece]:
         unresolved = latest_unresolved(self.snapshot.turns)
@@ -159,12 +206,15 @@ def _pieces_of(turn: Turn, anchors: frozenset[MessageId], *, latest_stays: bool,
             latest_stays and unit.kind != "user" and not any(later.kind == unit.kind for later in units[at + 1 :])
         )
         region = "user" if running and unit.kind == "user" else "history"
+        droppable = unit.kind != "user" and not is_latest and not cites(unit, anchors)
         pieces.append(
             Piece(
                 unit=unit,
                 items=tuple(message_item(region, message) for message in unit.messages),
-                droppable=unit.kind != "user" and not is_latest and not cites(unit, anchors),
+                droppable=droppable,
+                markable=droppable or (unit.kind == "user" and not running),
                 answered=any(later.kind != "user" for later in units[at + 1 :]),
+                newest_results=is_latest and unit.kind == "tool_group",
             )
         )
     return pieces

@@ -166,6 +166,7 @@ def snapshot_of(
         current=current,
         tools=tools,
         completed_since_summary=completed_after(past, session.summary_count_after_seq),
+        calibration_ratio=rt.calibrations.ratio(gathered.model.alias, gathered.encoding),
     )
 
 

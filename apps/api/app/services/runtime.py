@@ -10,6 +10,8 @@ from uuid import UUID
 from app.db.database import Database
 from app.engine.policy import ContextPolicy
 from app.providers.registry import Catalogue
+from app.services.calibrating import Calibrations
+from app.services.cooldowns import Cooldowns
 from app.services.leases import Leases
 from app.telemetry import Telemetry
 from app.tokenizers import Tokenizers
@@ -28,6 +30,8 @@ class Runtime:
     tokenizers: Tokenizers
     telemetry: Telemetry
     leases: Leases
+    calibrations: Calibrations
+    cooldowns: Cooldowns
     guarded: ContextPolicy
     turn_lease_s: float
     now: Callable[[], datetime]

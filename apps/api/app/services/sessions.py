@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.db import sessions as store
+from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId
 from app.engine.policy import resolve_policy
@@ -46,6 +47,12 @@ async def get_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
     if session is None:
         raise NotFound("session")
     return session
+
+
+async def session_usage(rt: Runtime, session_id: SessionId) -> list[JsonObject]:
+    """Tokens and cost of the session's calls so far, by alias and purpose."""
+    async with rt.database.autocommit() as tx:
+        return await usage_totals(tx, session_id)
 
 
 async def list_sessions(rt: Runtime, tenant_id: TenantId, limit: int, cursor: str | None) -> Page[Session]:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, WRITE, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
-from app.api.schemas import SessionIn, SessionOut, SessionPage, SessionPatch
+from app.api.schemas import SessionDetail, SessionIn, SessionOut, SessionPage, SessionPatch
 from app.domain.types import JsonObject, Session, SessionId
 from app.services import sessions
 
@@ -34,10 +34,11 @@ async def list_sessions(call: Call, limit: Limit = DEFAULT_LIMIT, cursor: Cursor
     return {"items": [session_json(session) for session in page.items], "next_cursor": page.next_cursor}
 
 
-@router.get("/{session_id}", response_model=SessionOut, responses=answers(*READ))
+@router.get("/{session_id}", response_model=SessionDetail, responses=answers(*READ))
 async def get_session(call: Call, session_id: UUID) -> JsonObject:
-    """One session."""
-    return session_json(await sessions.get_session(call.rt, call.tenant_id, SessionId(session_id)))
+    """One session, with the tokens and the cost it used so far, by model and purpose."""
+    session = await sessions.get_session(call.rt, call.tenant_id, SessionId(session_id))
+    return session_json(session) | {"usage": await sessions.session_usage(call.rt, session.id)}
 
 
 @router.patch("/{session_id}", response_model=SessionOut, responses=answers(*WRITE))

@@ -1,0 +1,48 @@
+"""What model calls used and cost, by session: one row a call, summaries marked as such."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from app.db.database import Transaction
+from app.db.sql import compile_sql
+from app.domain.types import JsonObject, SessionId, TurnId
+
+_INSERT = compile_sql(
+    sa.text(
+        """
+        INSERT INTO usage_records (id, session_id, turn_id, purpose, model_alias, prompt_tokens,
+            cached_prompt_tokens, completion_tokens, cost_usd)
+        SELECT x.id, CAST(:session_id AS uuid), CAST(:turn_id AS uuid), x.purpose, x.model_alias, x.prompt_tokens,
+            x.cached_prompt_tokens, x.completion_tokens, x.cost_usd
+        FROM jsonb_populate_recordset(CAST(NULL AS usage_records), CAST(:usages AS jsonb)) AS x
+        """
+    )
+)
+
+_TOTALS = compile_sql(
+    sa.text(
+        """
+        SELECT model_alias, purpose, count(*) AS calls, CAST(sum(prompt_tokens) AS bigint) AS prompt_tokens,
+            CAST(sum(cached_prompt_tokens) AS bigint) AS cached_prompt_tokens,
+            CAST(sum(completion_tokens) AS bigint) AS completion_tokens,
+            CAST(sum(cost_usd) AS float) AS cost_usd
+        FROM usage_records WHERE session_id = CAST(:session_id AS uuid)
+        GROUP BY model_alias, purpose ORDER BY model_alias, purpose
+        """
+    )
+)
+
+
+async def add_usages(
+    tx: Transaction, session_id: SessionId, turn_id: TurnId | None, usages: Sequence[JsonObject]
+) -> None:
+    """Stores calls that belong to a turn, or to nobody's; a turn's own calls are stored as it is settled."""
+    await tx.execute(_INSERT, session_id=session_id, turn_id=turn_id, usages=usages)
+
+
+async def usage_totals(tx: Transaction, session_id: SessionId) -> list[JsonObject]:
+    """Sums by alias and purpose. The caller has checked whose session it is."""
+    return [dict(row) for row in await tx.fetch(_TOTALS, session_id=session_id)]

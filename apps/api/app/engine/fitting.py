@@ -1,0 +1,103 @@
+"""Making the prompt fit: what leaves, in which order, until it is within its budget or nothing more may leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.engine.overflow import Overflow, overflow_of
+from app.engine.prompt import Prompt
+from app.engine.pruning import TrimAction
+from app.engine.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """The figures of an audit row. `*_before`, `*_after_summary`, `*_after_prune` are charged to the input budget;
+    `wire_before` and the prompt's own `wire_tokens` are what the trim log speaks of."""
+
+    wire_before: int
+    tokens_before: int
+    tokens_after_summary: int
+    tokens_after_prune: int
+    summary_triggered: bool
+    prune_triggered: bool
+    actions: tuple[TrimAction, ...]
+
+    def earlier(self) -> Earlier:
+        """Where another plan of the same turn starts from: at what it saw first, with the summary that was made."""
+        folded = tuple(action for action in self.actions if action.kind == "summary_folded")
+        return Earlier(self.wire_before, self.tokens_before, self.summary_triggered, folded)
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What this turn's plan saw before a summary was tried, and what the summary did."""
+
+    wire_before: int
+    tokens_before: int
+    summary_triggered: bool
+    actions: tuple[TrimAction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The prompt fits."""
+
+    prompt: Prompt
+    accounts: Accounts
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The prompt does not fit and nothing more may leave."""
+
+    prompt: Prompt
+    accounts: Accounts
+    overflow: Overflow
+
+
+def fit(window: Window, seen: Earlier, *, emergency: bool = False) -> Ready | Refused:
+    """Prunes to the threshold among older turns, then to the budget wherever it may, and says whether the prompt fits.
+
+    In this order, each only while the one before was not enough: older turns are pruned, protected turns are, the
+    summary is cut to its cap, whole turns leave (in an `emergency` alone), the newest tool results are shortened.
+    """
+    budget, policy = window.snapshot.budget, window.policy
+    pieces, prompt = window.pieces, window.prompt(window.pieces)
+    after_summary = window.charge(prompt)
+    actions: list[TrimAction] = []
+
+    def over() -> bool:
+        return window.charge(prompt) > budget.input_budget
+
+    if window.at_prune_threshold(after_summary):
+        threshold = policy.prune_trigger_ratio * budget.input_budget
+        pieces, done = window.prune(pieces, prompt, below=threshold, protected=False, reason="prune_threshold")
+        actions += done
+        prompt = window.prompt(pieces)
+    if over() and policy.prune_protected:
+        pieces, done = window.prune(pieces, prompt, below=budget.input_budget + 1, protected=True, reason="over_budget")
+        actions += done
+        prompt = window.prompt(pieces)
+    if over():
+        prompt, done = window.shorten_summary(prompt)
+        actions += done
+    if over() and emergency:
+        prompt, done = window.drop_oldest_turns(prompt)
+        actions += done
+    if over() and budget.input_budget > 0:
+        prompt, done = window.shorten_newest(prompt)
+        actions += done
+    charged = window.charge(prompt)
+    accounts = Accounts(
+        wire_before=seen.wire_before,
+        tokens_before=seen.tokens_before,
+        tokens_after_summary=after_summary,
+        tokens_after_prune=charged,
+        summary_triggered=seen.summary_triggered,
+        prune_triggered=bool(actions),
+        actions=(*seen.actions, *actions),
+    )
+    if budget.input_budget <= 0 or charged > budget.input_budget:
+        return Refused(prompt, accounts, overflow_of(prompt, budget, charged, window.snapshot.calibration_ratio))
+    return Ready(prompt, accounts)

@@ -1,0 +1,54 @@
+"""What the pages point at is there: other pages, files, headings, and the tests that decisions are enforced by."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT
+
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        assert linked.is_relative_to(ROOT), target
+        assert not anchor or anchor in anchors(linked), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_test_a_page_names_exists(page: Path) -> None:
+    text = page.read_text()
+    files = [ROOT / path for path in re.findall(r"tests/[\w/]+\.py", text)]
+    assert all(path.is_file() for path in files), files
+    defined = {
+        name for path in files for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    named = set(re.findall(r"\b(test_\w+)\b(?!\.py)", text))
+    assert named <= defined, named - defined
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_is_a_page_with_its_four_parts(page: Path) -> None:
+    text = page.read_text()
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Consequences", "Enforced by"]
+    assert text.startswith(f"# {page.stem[:4]}: ")
+    assert len(text.splitlines()) <= 60
+
+
+def test_decisions_are_numbered_without_a_gap() -> None:
+    assert [int(page.stem[:4]) for page in DECISIONS] == list(range(1, len(DECISIONS) + 1))

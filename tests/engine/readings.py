@@ -1,0 +1,93 @@
+"""What properties read off a decision: what was sent, what could have been, and what may never be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hypothesis import assume
+
+from app.domain.types import JsonObject, Message, MessageId, Turn, TurnStatus
+from app.engine.assembly import Ready
+from app.engine.media import media_tokens
+from app.engine.policy import ContextPolicy
+from app.engine.prompt import Prompt
+from app.engine.replay import Needed
+from app.engine.turns import Unit, sendable_units
+from app.engine.window import Snapshot
+from tests.engine.histories import estimate
+from tests.engine.turn_stand_in import Taken
+
+
+def ready_of(taken: Taken) -> Ready:
+    """The decision, of an example whose prompt fits."""
+    assume(isinstance(taken.decision, Ready))
+    assert isinstance(taken.decision, Ready)
+    return taken.decision
+
+
+def all_units(turns: Iterable[Turn]) -> list[Unit]:
+    """What of the turns may be sent, cut into units."""
+    return [unit for turn in turns for unit in sendable_units(turn)]
+
+
+def sendable(turns: Iterable[Turn]) -> list[Message]:
+    """The messages of those units."""
+    return [message for unit in all_units(turns) for message in unit.messages]
+
+
+def sent_ids(prompt: Prompt) -> set[MessageId]:
+    """The stored messages that a prompt holds."""
+    return {item.message.id for item in prompt.items if item.message}
+
+
+def labels_of(turns: Iterable[Turn]) -> set[str]:
+    """How trim logs name the messages of the turns."""
+    return {f"message:{message.id}" for turn in turns for message in turn.messages}
+
+
+def sent_turns(turns: Iterable[Turn]) -> list[Turn]:
+    """Turns of which later prompts know: a rejected one was never there (contract, decision 7)."""
+    return [turn for turn in turns if turn.status is not TurnStatus.REJECTED]
+
+
+def protected_turns(snapshot: Snapshot, policy: ContextPolicy) -> list[Turn]:
+    """The newest turns by the policy, an unresolved last one whatever the policy, and the running one."""
+    sent = sent_turns(snapshot.turns)
+    unresolved = 1 if sent and sent[-1].unresolved else 0
+    kept = max(policy.protected_turns, unresolved)
+    return [*sent[max(0, len(sent) - kept) :], snapshot.current]
+
+
+def never_dropped(snapshot: Snapshot) -> list[Message]:
+    """Users' words in the raw window, and the newest assistant and tool messages of what is unresolved."""
+    kept = [message for message in sendable((*snapshot.turns, snapshot.current)) if message.role == "user"]
+    sent = sent_turns(snapshot.turns)
+    for turn in (*(sent[-1:] if sent and sent[-1].unresolved else ()), snapshot.current):
+        for kind in ("assistant", "tool_group"):
+            newest = [unit for unit in sendable_units(turn) if unit.kind == kind][-1:]
+            kept += [message for unit in newest for message in unit.messages]
+    return kept
+
+
+def counted_tokens(messages: list[JsonObject]) -> int:
+    """Tokens of neutral messages, counted from what is sent and not from what is stored."""
+    total = 0
+    for message in messages:
+        content = message["content"] or ""
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        texts = [part["text"] for part in parts if part["type"] == "text"]
+        total += sum(media_tokens(part) for part in parts if part["type"] != "text")
+        for call in message.get("tool_calls", ()):
+            texts += [call["id"], call["function"]["name"], call["function"]["arguments"]]
+            total += 3
+        texts.append(message.get("tool_call_id", ""))
+        total += sum(estimate(text) for text in texts)
+    return total
+
+
+def read_back(
+    needed: Needed, blocks: dict[str, str], stored: dict[int, Message]
+) -> tuple[dict[str, str], dict[int, Message]]:
+    """What a store gives back for what is needed, and nothing beside it."""
+    seqs = [seq for first, last in needed.runs for seq in range(first, last + 1)]
+    return {sha256: blocks[sha256] for sha256 in needed.sha256s}, {seq: stored[seq] for seq in seqs}

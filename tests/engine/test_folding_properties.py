@@ -1,0 +1,69 @@
+"""What every fold promises: whole older turns, a smaller prompt, and no summary paid for in vain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import assume, given
+
+from app.engine.assembly import Ready, Refused, SummaryDue, SummaryWorthless, plan, plan_after_summary
+from app.engine.folding import wire_tokens_of
+from app.engine.policy import ContextPolicy
+from app.engine.window import Snapshot, Window
+from tests.engine.histories import estimate
+from tests.engine.readings import protected_turns
+from tests.engine.strategies import policies, snapshots
+from tests.engine.turn_stand_in import decide
+
+
+@given(snapshots(long=True), policies(summarizes=True))
+def test_a_fold_takes_whole_older_turns_and_never_a_protected_one(snapshot: Snapshot, policy: ContextPolicy) -> None:
+    first = plan(snapshot, policy, estimate)
+    assume(isinstance(first, SummaryDue))
+    assert isinstance(first, SummaryDue)
+    fold = first.fold
+    assert (*fold.turns, *fold.protected) == snapshot.turns
+    protected = protected_turns(snapshot, policy)
+    assert not {turn.id for turn in fold.turns} & {turn.id for turn in protected}
+    assert fold.folded_tokens == wire_tokens_of(fold.turns) + fold.previous_tokens
+    assert fold.previous is snapshot.summary
+    assert 0 < fold.cap_tokens < fold.folded_tokens
+
+
+@given(snapshots(long=True), policies(summarizes=True))
+def test_a_summary_makes_the_prompt_smaller_and_is_within_its_cap(snapshot: Snapshot, policy: ContextPolicy) -> None:
+    taken = decide(snapshot, policy)
+    assume(taken.summarized)
+    assert taken.fold is not None
+    block = Window(taken.snapshot, policy, estimate).summary_item
+    assert block is not None
+    assert block.tokens <= taken.fold.cap_tokens
+    assert taken.decision.accounts.tokens_after_summary < taken.decision.accounts.tokens_before
+
+
+@given(snapshots(long=True), policies(summarizes=True))
+def test_a_summary_is_never_due_again_in_the_same_turn(snapshot: Snapshot, policy: ContextPolicy) -> None:
+    first = plan(snapshot, policy, estimate)
+    assume(isinstance(first, SummaryDue))
+    assert isinstance(first, SummaryDue)
+    # Not when the summary failed, and not when it was made (`decide` raises otherwise).
+    assert isinstance(plan_after_summary(snapshot, policy, estimate, first.earlier), Ready | Refused)
+    decide(snapshot, policy)
+
+
+@given(snapshots(long=True), policies(summarizes=True))
+def test_a_turn_is_not_refused_for_the_summary_that_was_paid_for(snapshot: Snapshot, policy: ContextPolicy) -> None:
+    # A summary that keeps citing long protected messages keeps them in; without one nothing is cited.
+    taken = decide(replace(snapshot, summary=None), policy)
+    assert isinstance(taken.decision, Ready) or not taken.summarized
+
+
+@given(snapshots(), policies())
+def test_no_summary_is_due_where_what_may_never_leave_is_alone_over_the_budget(
+    snapshot: Snapshot, policy: ContextPolicy
+) -> None:
+    window = Window(snapshot, policy, estimate)
+    alone = window.charge(window.prompt(window.untouchable(), with_summary=False))
+    decision = plan(snapshot, policy, estimate)
+    if snapshot.budget.input_budget <= 0 or alone > snapshot.budget.input_budget:
+        assert not isinstance(decision, SummaryDue | SummaryWorthless)

@@ -1,0 +1,199 @@
+"""When a provider says that the prompt is too long: a smaller budget, at most twice, and a plan that fits it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from app.domain.types import MessageId, Turn, TurnStatus
+from app.engine.assembly import Ready, Refused, assert_tool_pairing, plan, plan_after_overflow
+from app.engine.budget import budget_for
+from app.engine.overflow_reaction import MAX_REACTIONS, Reaction, Stated, learned_limit, react
+from app.engine.policy import ContextPolicy
+from app.engine.prompt import Prompt, pin_text
+from app.engine.window import Snapshot, Window
+from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of
+from tests.engine.pictures import image, png
+from tests.engine.readings import ready_of, sent_ids
+from tests.engine.strategies import policies, snapshots
+from tests.engine.turn_stand_in import decide
+
+_tokens = st.one_of(st.none(), st.integers(-5, 300_000), st.integers(1, 3000))
+_stated = st.builds(Stated, _tokens, _tokens, _tokens)
+
+
+def _react(snapshot: Snapshot, sent: Prompt, stated: Stated, *, so_far: int = 0, output_tokens: int = 256) -> Reaction:
+    reaction = react(
+        so_far,
+        stated,
+        sent=sent,
+        output_tokens=output_tokens,
+        budget=snapshot.budget,
+        max_output_tokens=2048,
+        calibration_ratio=snapshot.calibration_ratio,
+    )
+    assert reaction is not None
+    return reaction
+
+
+def _sent(input_budget: int = 9000) -> tuple[Snapshot, Prompt]:
+    history = History()
+    snapshot = snapshot_of(chat(history, 6, assistant_tokens=1000), history.turn(), input_budget=input_budget)
+    ready = plan(snapshot, replace(GUARDED, auto_summarize=False), estimate)
+    assert isinstance(ready, Ready)
+    return snapshot, ready.prompt
+
+
+def test_a_stated_overage_shrinks_the_prompt_by_that_much_in_our_tokens_and_a_margin() -> None:
+    snapshot, sent = _sent()
+    wire = sent.wire_tokens
+    # The provider counts half as much again as we do, and is 1,500 of its tokens over: 1,000 of ours.
+    prompt_tokens = wire * 3 // 2
+    limit = prompt_tokens + 256 - 1500
+    stated = Stated(limit, prompt_tokens + 256, prompt_tokens)
+    reaction = _react(snapshot, sent, stated)
+    assert reaction.basis == "overage"
+    room = reaction.budget.wire_room(overhead_tokens=sent.overhead_tokens)
+    assert wire - 1000 - ceil(wire * 0.04) <= room <= wire - 1000 - int(wire * 0.03)
+
+
+@pytest.mark.parametrize(
+    ("stated", "basis"),
+    [
+        (Stated(4096, 6090, 6010), "overage"),
+        (Stated(4096, 6090), "overage"),
+        (Stated(4096, None, 6010), "overage"),
+        (Stated(4096, None, 4000), "overage"),
+        (Stated(4096), "limit"),
+        (Stated(), "share"),
+        (Stated(None, 6090, 6010), "share"),
+        (Stated(200_000, 100), "share"),
+        (Stated(0, 6090), "share"),
+        (Stated(-4, 6090), "share"),
+        (Stated(12), "share"),
+    ],
+)
+def test_what_the_provider_stated_decides_what_the_new_budget_is_based_on(stated: Stated, basis: str) -> None:
+    snapshot, sent = _sent()
+    reaction = _react(snapshot, sent, stated)
+    assert reaction.basis == basis
+    assert (reaction.budget.limit_source == "learned") == (stated.limit_tokens == 4096)
+    if basis == "share":
+        assert reaction.budget.wire_room(overhead_tokens=sent.overhead_tokens) == int(sent.wire_tokens * 0.7)
+
+
+def test_a_window_that_was_learned_is_kept_with_its_own_reserves() -> None:
+    snapshot, sent = _sent()
+    budget = _react(snapshot, sent, Stated(4096)).budget
+    assert budget == budget_for(4096, "learned", 2048)
+
+
+def test_the_second_reaction_is_more_careful_and_there_is_no_third() -> None:
+    snapshot, sent = _sent()
+    stated = Stated(snapshot.budget.limit, snapshot.budget.limit + 500)
+    first, second = (_react(snapshot, sent, stated, so_far=so_far).budget.input_budget for so_far in (0, 1))
+    assert second < first
+    third = react(MAX_REACTIONS, stated, sent=sent, output_tokens=9, budget=snapshot.budget, max_output_tokens=2048)
+    assert third is None
+
+
+@pytest.mark.parametrize(
+    ("stated", "configured", "sent_wire_tokens", "learned"),
+    [
+        (Stated(4096, 6090), 8192, 5000, 4096),
+        (Stated(4096), 8192, 5000, 4096),
+        (Stated(4096, None, 6010), 8192, 5000, 4096),
+        (Stated(8192, 9000), 8192, 8000, None),
+        (Stated(131_072, 140_000), 8192, 5000, None),
+        (Stated(4096, 100), 8192, 5000, None),
+        (Stated(100_000), 128_000, 900, None),
+        (Stated(512, 6090), 8192, 5000, None),
+        (Stated(-1), 8192, 5000, None),
+        (Stated(None, 6090), 8192, 5000, None),
+    ],
+)
+def test_a_window_is_learned_only_from_a_limit_that_can_be_one(
+    stated: Stated, configured: int, sent_wire_tokens: int, learned: int | None
+) -> None:
+    assert learned_limit(stated, configured=configured, sent_wire_tokens=sent_wire_tokens) == learned
+
+
+@given(snapshots(), policies(), _stated, st.integers(0, MAX_REACTIONS - 1), st.integers(1, 2048))
+def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
+    snapshot: Snapshot, policy: ContextPolicy, stated: Stated, so_far: int, output_tokens: int
+) -> None:
+    taken = decide(snapshot, policy)
+    ready = ready_of(taken)
+    reaction = _react(taken.snapshot, ready.prompt, stated, so_far=so_far, output_tokens=output_tokens)
+    again = replace(taken.snapshot, budget=reaction.budget)
+    decision = plan_after_overflow(again, policy, estimate, ready.accounts)
+    sent = decision.prompt.messages()
+    assert_tool_pairing(sent)
+    systems = [message["content"] for message in sent if message["role"] == "system"]
+    assert all(text in systems for _, text in snapshot.layers)
+    assert all(pin_text(pin) in systems for pin in snapshot.pins)
+    assert snapshot.goal is None or snapshot.goal in systems
+    user = next(item for item in decision.prompt.items if item.region == "user")
+    assert user.as_sent()["content"] == snapshot.current.messages[0].content
+    assert decision.accounts.summary_triggered == taken.summarized
+    removed = sum(action.tokens_removed for action in decision.accounts.actions)
+    assert decision.accounts.wire_before - removed == decision.prompt.wire_tokens
+    if isinstance(decision, Ready):
+        assert decision.prompt.wire_tokens < ready.prompt.wire_tokens
+        assert Window(again, policy, estimate).charge(decision.prompt) <= reaction.budget.input_budget
+    else:
+        assert _past_ids(decision, taken.snapshot.turns) == set()
+
+
+@given(snapshots(), policies())
+def test_in_an_emergency_whole_turns_leave_oldest_first_and_only_when_nothing_may_be_pruned(
+    snapshot: Snapshot, policy: ContextPolicy
+) -> None:
+    taken = decide(snapshot, policy)
+    ready = ready_of(taken)
+    reaction = _react(taken.snapshot, ready.prompt, Stated())
+    after = plan_after_overflow(replace(taken.snapshot, budget=reaction.budget), policy, estimate, ready.accounts)
+    gone = [action.target for action in after.accounts.actions if action.kind == "emergency_drop"]
+    assume(gone)
+    order = [f"turn:{turn.id}" for turn in taken.snapshot.turns]
+    assert gone == [target for target in order if target in gone]
+    left = [f"turn:{turn.id}" for turn in taken.snapshot.turns if _past_ids(after, (turn,))]
+    assert all(order.index(first) < order.index(other) for first in gone for other in left)
+    window = Window(replace(taken.snapshot, budget=reaction.budget), policy, estimate)
+    droppable = {message.id for piece in window.pieces if piece.droppable for message in piece.unit.messages}
+    assert not sent_ids(after.prompt) & droppable
+
+
+def test_media_and_tool_pairs_of_the_running_turn_survive_the_emergency() -> None:
+    history = History()
+    picture = image(png(640, 480))
+    past = tuple(history.turn(("assistant", 300, 1), user_tokens=500) for _ in range(4))
+    current = history.turn(("tool_group", 50, 2), status=TurnStatus.RUNNING, media=(picture,))
+    snapshot = snapshot_of(past, current, input_budget=6000)
+    ready = plan(snapshot, GUARDED, estimate)
+    assert isinstance(ready, Ready)
+    smaller = replace(snapshot, budget=replace(snapshot.budget, input_budget=2800))
+    again = plan_after_overflow(smaller, GUARDED, estimate, ready.accounts)
+    assert isinstance(again, Ready)
+    kinds = [action.kind for action in again.accounts.actions]
+    assert kinds == ["assistant_dropped"] * 4 + ["emergency_drop"] * 2
+    sent = again.prompt.messages()
+    assert [message["role"] for message in sent] == ["system", "user", "user", "user", "assistant", "tool", "tool"]
+    assert sent[3]["content"] == current.messages[0].content
+
+
+def test_a_running_turn_that_is_too_large_alone_is_refused_after_the_past_has_left() -> None:
+    history = History()
+    snapshot = snapshot_of(chat(history, 3), history.turn(user_tokens=3000), input_budget=4000)
+    ready = plan(snapshot, GUARDED, estimate)
+    assert isinstance(ready, Ready)
+    smaller = replace(snapshot, budget=replace(snapshot.budget, input_budget=2000))
+    assert isinstance(plan_after_overflow(smaller, GUARDED, estimate, ready.accounts), Refused)
+
+
+def _past_ids(decision: Ready | Refused, turns: tuple[Turn, ...]) -> set[MessageId]:
+    return sent_ids(decision.prompt) & {message.id for turn in turns for message in turn.messages}

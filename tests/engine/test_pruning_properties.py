@@ -1,0 +1,123 @@
+"""What every prune promises: what stays, what leaves, and in which order."""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from app.engine.policy import ContextPolicy
+from app.engine.prompt import pin_text
+from app.engine.pruning import TrimAction
+from app.engine.summaries import anchors_of
+from app.engine.window import Snapshot, Window
+from tests.engine.histories import estimate
+from tests.engine.readings import labels_of, never_dropped, protected_turns, ready_of, sendable, sent_ids
+from tests.engine.strategies import policies, snapshots
+from tests.engine.turn_stand_in import decide
+
+_STEPS = ("tool_result_shortened", "media_marked")
+"""In the order a prune takes them; dropping comes after both."""
+
+
+@given(snapshots(), policies())
+def test_nothing_that_may_never_be_dropped_is_missing(snapshot: Snapshot, policy: ContextPolicy) -> None:
+    taken = decide(snapshot, policy)
+    ready = ready_of(taken)
+    sent = ready.prompt.messages()
+    systems = [message["content"] for message in sent if message["role"] == "system"]
+    for _, text in snapshot.layers:
+        assert text in systems
+    for pin in snapshot.pins:
+        assert pin_text(pin) in systems
+    assert snapshot.goal is None or snapshot.goal in systems
+    present = sent_ids(ready.prompt)
+    for kept in never_dropped(taken.snapshot):
+        assert kept.id in present
+
+
+@given(snapshots(), policies())
+def test_what_is_cited_by_facts_decisions_and_questions_stays(snapshot: Snapshot, policy: ContextPolicy) -> None:
+    taken = decide(snapshot, policy)
+    ready = ready_of(taken)
+    anchors = anchors_of(taken.snapshot.summary)
+    present = sent_ids(ready.prompt)
+    for message in sendable(taken.snapshot.turns):
+        assert message.id not in anchors or message.id in present
+
+
+@given(snapshots(), policies())
+def test_a_prune_enters_protected_turns_only_for_a_prompt_over_its_budget(
+    snapshot: Snapshot, policy: ContextPolicy
+) -> None:
+    taken = decide(snapshot, policy)
+    accounts = taken.decision.accounts
+    protected = labels_of(protected_turns(taken.snapshot, policy))
+    # The newest results of an open turn are shortened rather than refused, whatever the policy shields (decision 8).
+    pruned = [action for action in accounts.actions if action.reason != "newest_result_too_large"]
+    touched = [action for action in pruned if action.target in protected]
+    if not policy.prune_protected or accounts.tokens_after_summary <= snapshot.budget.input_budget:
+        assert touched == []
+    older = [action.reason for action in pruned if action.kind not in {"summary_folded", "summary_shortened"}]
+    assert older == sorted(older, key=("prune_threshold", "over_budget").index)
+    assert all(action.reason == "over_budget" for action in touched)
+
+
+@given(snapshots(), policies())
+def test_a_prune_takes_the_oldest_first_and_shortens_before_it_drops(snapshot: Snapshot, policy: ContextPolicy) -> None:
+    taken = decide(snapshot, policy)
+    seqs = {
+        f"message:{message.id}": message.seq
+        for turn in (*snapshot.turns, snapshot.current)
+        for message in turn.messages
+    }
+    for reason in ("prune_threshold", "over_budget"):
+        actions = [
+            action for action in taken.decision.accounts.actions if action.reason == reason and action.target in seqs
+        ]
+        steps = [_step(action) for action in actions]
+        assert steps == sorted(steps)
+        for step in set(steps):
+            order = [seqs[action.target] for action in actions if _step(action) == step]
+            assert order == sorted(order)
+
+
+@given(snapshots(), policies())
+def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(
+    snapshot: Snapshot, policy: ContextPolicy
+) -> None:
+    taken = decide(snapshot, policy)
+    accounts = taken.decision.accounts
+    dropped = {
+        action.target for action in accounts.actions if action.kind in {"tool_group_dropped", "assistant_dropped"}
+    }
+    if not accounts.prune_triggered:
+        return
+    window = Window(taken.snapshot, policy, estimate)
+    protected = labels_of(protected_turns(taken.snapshot, policy))
+    for reason in ("prune_threshold", "over_budget"):
+        of_reason = [a.target for a in accounts.actions if a.reason == reason and a.target in dropped]
+        if not of_reason:
+            continue
+        candidates = [
+            f"message:{piece.unit.messages[0].id}"
+            for piece in window.pieces
+            if piece.droppable and (reason == "over_budget" or piece.items[0].label not in protected)
+        ]
+        # What an earlier stage dropped is gone by then; of the rest the oldest went, without a gap.
+        gone_before = dropped - set(of_reason) if reason == "over_budget" else set[str]()
+        left = [target for target in candidates if target not in gone_before]
+        assert of_reason == left[: len(of_reason)]
+
+
+@given(snapshots(), policies())
+def test_a_message_is_shortened_at_most_once_and_marked_at_most_once_in_a_prompt(
+    snapshot: Snapshot, policy: ContextPolicy
+) -> None:
+    actions = decide(snapshot, policy).decision.accounts.actions
+    for kind in ("tool_result_shortened", "media_marked"):
+        touched = [action.target for action in actions if action.kind == kind]
+        assert len(touched) == len(set(touched))
+        assert all(action.tokens_removed > 0 for action in actions if action.kind == kind)
+
+
+def _step(action: TrimAction) -> int:
+    return _STEPS.index(action.kind) if action.kind in _STEPS else len(_STEPS)
