@@ -207,7 +207,7 @@ def totals(name: str, sessions: Iterable[SessionFigures]) -> Totals:
         over_budget=sum(round_.over_budget for round_ in rounds),
         checked=len(checked),
         broken=sum(any(found.values()) for found in checked),
-        faults=faults,
+        faults=dict(faults),
     )
 
 

@@ -141,7 +141,7 @@ class TurnPlay:
             faults=self._faults(number) if self.playing.check_prompts else None,
         )
 
-    def _faults(self, number: int) -> Counter[PromptFault]:
+    def _faults(self, number: int) -> dict[PromptFault, int]:
         service, session_id, turn_id = self.playing.service, self.playing.session_id, str(self.turn_id)
         prompt = service.prompt(session_id, turn_id, number)
         audit = service.audit(session_id, turn_id, number)

@@ -13,7 +13,7 @@ from app.replay.client import Answer
 from app.replay.figures import PromptFault
 
 
-def prompt_faults(prompt: Answer, audit: Mapping[str, Any], *, said: str, round_number: int) -> Counter[PromptFault]:
+def prompt_faults(prompt: Answer, audit: Mapping[str, Any], *, said: str, round_number: int) -> dict[PromptFault, int]:
     """What one sent prompt breaks, from `GET …/prompt?round=N` and `GET …/audit?round=N`; empty when all is well.
 
     A result that answers no call right before it, a call that is not answered before the next other message, a prompt
@@ -23,7 +23,7 @@ def prompt_faults(prompt: Answer, audit: Mapping[str, Any], *, said: str, round_
     faults: Counter[PromptFault] = Counter()
     if prompt.status_code != 200 or not audit:
         faults["not_verbatim"] = 1
-        return faults
+        return dict(faults)
     messages = cast("Sequence[Mapping[str, Any]]", prompt.body["messages"])
     faults["orphaned_results"], faults["unanswered_calls"] = _unpaired(messages)
     faults["no_user_message"] = not any(
@@ -32,7 +32,7 @@ def prompt_faults(prompt: Answer, audit: Mapping[str, Any], *, said: str, round_
     faults["over_budget"] = int(audit["estimated_input_tokens_after_prune"]) > int(audit["input_budget"])
     hashes = {prompt_sha256(prompt.body), prompt.body["prompt_sha256"], audit["prompt_sha256"]}
     faults["not_verbatim"] = len(hashes) > 1 or audit["round"] != round_number
-    return +faults
+    return dict(+faults)
 
 
 def prompt_sha256(prompt: Mapping[str, Any]) -> str:
