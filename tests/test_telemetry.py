@@ -46,6 +46,8 @@ def finish(telemetry: Telemetry, *, alias: str = "main", status: str = "complete
         prompt_tokens=prompt_tokens,
         alias=alias,
         estimated_wire_tokens=110,
+        actual_prompt_tokens=prompt_tokens,
+        calibration_ratio=1.0,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import ceil
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from app.domain.types import MessageId, Turn, TurnStatus
@@ -149,21 +149,27 @@ def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
         assert _past_ids(decision, taken.snapshot.turns) == set()
 
 
-@given(snapshots(), policies())
+@given(snapshots(), policies(), st.floats(0, 1))
 def test_in_an_emergency_whole_turns_leave_oldest_first_and_only_when_nothing_may_be_pruned(
-    snapshot: Snapshot, policy: ContextPolicy
+    snapshot: Snapshot, policy: ContextPolicy, share: float
 ) -> None:
     taken = decide(snapshot, policy)
-    ready = ready_of(taken)
-    reaction = _react(taken.snapshot, ready.prompt, Stated())
-    after = plan_after_overflow(replace(taken.snapshot, budget=reaction.budget), policy, estimate, ready.accounts)
+    window = Window(taken.snapshot, replace(policy, prune_protected=True), estimate)
+    # Between what is left with no past at all, and what a prune can reach without dropping whole turns.
+    staying = [piece for piece in window.pieces if not piece.droppable]
+    running = [piece for piece in staying if piece.unit.messages[0].turn_id == snapshot.current.id]
+    least, most = (window.charge(window.prompt(pieces)) for pieces in (running, staying))
+    input_budget = max(1, int(least + share * (most - least)))
+    tight = replace(taken.snapshot, budget=replace(taken.snapshot.budget, input_budget=input_budget))
+    after = plan_after_overflow(tight, policy, estimate, taken.decision.accounts)
     gone = [action.target for action in after.accounts.actions if action.kind == "emergency_drop"]
-    assume(gone)
     order = [f"turn:{turn.id}" for turn in taken.snapshot.turns]
     assert gone == [target for target in order if target in gone]
     left = [f"turn:{turn.id}" for turn in taken.snapshot.turns if _past_ids(after, (turn,))]
     assert all(order.index(first) < order.index(other) for first in gone for other in left)
-    window = Window(replace(taken.snapshot, budget=reaction.budget), policy, estimate)
+    event(f"whole turns left: {bool(gone)}")
+    if not gone:
+        return
     droppable = {message.id for piece in window.pieces if piece.droppable for message in piece.unit.messages}
     assert not sent_ids(after.prompt) & droppable
 

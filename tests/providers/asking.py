@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,13 +12,13 @@ import pytest
 from app.domain.errors import ProviderError
 from app.domain.types import Completion, CompletionRequest, Delta
 from app.providers.base import DeltaSink
-from app.providers.openai import Endpoint, OpenAIProvider
+from app.providers.endpoint import Endpoint
+from app.providers.openai import OpenAIProvider
 from app.providers.retry import RetryPolicy
 
 from .server import Answer, ScriptedServer, Step, serving
+from .wires import NOW, SECRET, Waits
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-SECRET = "sk-very-secret"
 PROMPT = "the private prompt"
 REQUEST = CompletionRequest(messages=[{"role": "user", "content": PROMPT}], max_output_tokens=77)
 
@@ -31,16 +30,6 @@ def chat(message: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]
 
 
 OK = Answer(chat())
-
-
-class Waits:
-    """Stands in for sleeping: notes how long, and returns at once."""
-
-    def __init__(self) -> None:
-        self.asked: list[float] = []
-
-    async def __call__(self, seconds: float) -> None:
-        self.asked.append(seconds)
 
 
 @asynccontextmanager

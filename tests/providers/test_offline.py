@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -63,6 +64,40 @@ async def test_a_recorded_reply_is_given_as_it_is() -> None:
         recorded.tool_calls,
         "tool_calls",
     )
+
+
+async def test_an_answer_is_streamed_a_few_words_at_a_time_and_others_run_in_between() -> None:
+    deltas: list[str] = []
+    ticks: list[int] = []
+
+    async def tick() -> None:
+        while True:
+            ticks.append(len(deltas))
+            await asyncio.sleep(0)
+
+    said = "  One two three four five\n\n six seven eight nine. "
+    request = CompletionRequest(
+        messages=[{"role": "user", "content": "x"}], max_output_tokens=1, recorded_reply=RecordedReply(said)
+    )
+    ticking = asyncio.ensure_future(tick())
+    answer = await OfflineProvider(words).complete(request, lambda delta: deltas.append(delta.text))
+    ticking.cancel()
+    assert "".join(deltas) == answer.text == said
+    assert deltas == ["  One two three four ", "five\n\n six seven eight ", "nine. "]
+    assert {1, 2}.issubset(ticks)
+    assert await OfflineProvider(words).count_tokens(request) is None
+
+
+@given(said=st.text(max_size=200))
+async def test_whatever_is_streamed_is_the_answer(said: str) -> None:
+    deltas: list[str] = []
+    recorded = RecordedReply(said)
+    request = CompletionRequest(
+        messages=[{"role": "user", "content": "x"}], max_output_tokens=1, recorded_reply=recorded
+    )
+    await OfflineProvider(words).complete(request, lambda delta: deltas.append(delta.text))
+    assert "".join(deltas) == said
+    assert "" not in deltas
 
 
 def document(**fields: Any) -> dict[str, Any]:

@@ -17,10 +17,12 @@ from app.domain.errors import (
 )
 from app.domain.types import Completion, CompletionRequest, ToolCall, Usage
 from app.providers import transport
-from app.providers.openai import Endpoint
+from app.providers.endpoint import Endpoint
+from app.providers.openai import chat_headers, chat_url, first_max_tokens_field
 
-from .asking import OK, PROMPT, REQUEST, SECRET, Waits, answer_to, chat, failure_of, provider_at, settled
+from .asking import OK, PROMPT, REQUEST, answer_to, chat, failure_of, provider_at, settled
 from .server import Answer, Raw, Reset, Step, serving
+from .wires import SECRET, Waits
 
 SCHEMA = {"type": "object", "properties": {"summary_text": {"type": "string"}}}
 
@@ -54,15 +56,17 @@ def test_azure_keeps_its_query_and_gets_its_own_key_header() -> None:
         base_url="https://x.openai.azure.com/openai/deployments/d?api-version=2024-10-21",
         api_key="k",
     )
-    assert str(azure.url) == ("https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21")
-    assert azure.headers()["api-key"] == "k"
-    assert "authorization" not in azure.headers()
-    assert azure.first_max_tokens_field() == "max_completion_tokens"
+    assert str(chat_url(azure)) == (
+        "https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21"
+    )
+    assert chat_headers(azure)["api-key"] == "k"
+    assert "authorization" not in chat_headers(azure)
+    assert first_max_tokens_field(azure) == "max_completion_tokens"
 
 
 def test_openai_itself_is_asked_with_the_newer_name_of_the_output_limit_and_others_with_the_older() -> None:
-    assert Endpoint(label="a", model="m").first_max_tokens_field() == "max_completion_tokens"
-    assert Endpoint(label="a", model="m", base_url="http://127.0.0.1:1/v1").first_max_tokens_field() == "max_tokens"
+    assert first_max_tokens_field(Endpoint(label="a", model="m")) == "max_completion_tokens"
+    assert first_max_tokens_field(Endpoint(label="a", model="m", base_url="http://127.0.0.1:1/v1")) == "max_tokens"
     assert "k-secret" not in repr(Endpoint(label="a", model="m", api_key="k-secret"))
 
 

@@ -15,8 +15,9 @@ from app.providers.openai_stream import ChatAssembly
 from app.providers.streaming import MOST_STREAM_BYTES, DeltaTap, read_stream
 from app.providers.wire import MalformedAnswerError
 
-from .asking import OK, PROMPT, REQUEST, Waits, chat, failure_of, provider_at, settled, streamed
+from .asking import OK, PROMPT, REQUEST, chat, failure_of, provider_at, settled, streamed
 from .server import Answer, Raw, Reset, Step, Stream, serving
+from .wires import Waits
 
 DONE = b"data: [DONE]\n\n"
 USAGE = {"prompt_tokens": 11, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}

@@ -1,6 +1,6 @@
 """The provider that says too long: the errors that servers really send, and those that only look like it.
 
-The texts are what these servers answer, as their users have reported them; names of organizations are left out.
+The texts are what these servers answer, as their users have reported them, shortened.
 """
 
 from __future__ import annotations
@@ -45,18 +45,6 @@ OVERFLOWS: list[Row] = [
         4294,
     ),
     ("openai, with completion", 400, said(SPLIT, **LONG), 4096, 6090, 6010),
-    (
-        "openai, with functions",
-        400,
-        said(
-            "This model's maximum context length is 8192 tokens. However, you requested 8500 tokens (7000 in the "
-            "messages, 500 in the functions, and 1000 in the completion).",
-            **LONG,
-        ),
-        8192,
-        8500,
-        7000,
-    ),
     (
         "openai, completions",
         400,
@@ -305,9 +293,23 @@ OVERFLOWS: list[Row] = [
         400,
         {
             "object": "error",
+            "message": "Prompt 264620 > 262144 maximum context length",
+            "type": "invalid_request_prompt_too_long",
+            "param": None,
+            "code": "3059",
+            "raw_status_code": 400,
+        },
+        262144,
+        264620,
+        264620,
+    ),
+    (
+        "mistral, older",
+        400,
+        {
+            "object": "error",
             "message": "Prompt contains 300000 tokens, too large for model with 131072 maximum context length",
-            "type": "invalid_request_prompt",
-            "code": "3051",
+            "type": "invalid_request_error",
         },
         131072,
         300000,
@@ -465,12 +467,12 @@ OVERFLOWS: list[Row] = [
         "cerebras",
         400,
         {
-            "message": "Please reduce the length of the messages or completion. Current length is 9000 while limit is "
+            "message": "Please reduce the length of the messages or completion. Current length is 23592 while limit is "
             "8192",
             **LONG,
         },
         8192,
-        9000,
+        23592,
         None,
     ),
 ]
@@ -568,7 +570,7 @@ OTHERS: list[tuple[str, int, Any, type[Exception]]] = [
     (
         "anthropic, too many bytes",
         413,
-        said("Request exceeds the maximum size", type="request_too_large"),
+        said("Request exceeds the maximum allowed number of bytes.", type="request_too_large"),
         ProviderRefused,
     ),
     ("a key", 401, said("Your context window exceeded.", code="context_length_exceeded"), ProviderRefused),

@@ -114,7 +114,14 @@ REMOTE = "default = 'a'\n[models.a]\nprovider = 'openai'\nmodel = 'm'\n"
         (f"modles = 1\n{OFFLINE}", "modles", "no such key"),
         (f"{OFFLINE}context_windw = 1", "models.a.context_windw", "no such key"),
         (OFFLINE.replace("offline", "gemini"), "models.a.provider", "'openai'"),
-        (OFFLINE.replace("offline", "anthropic"), "models.a.provider", "not supported yet"),
+        (OFFLINE.replace("offline", "anthropic") + "base_url = 'http://h'", "models.a.model", "missing"),
+        (REMOTE.replace("openai", "anthropic"), "models.a.api_key_env", "Anthropic"),
+        (
+            f"{REMOTE.replace('openai', 'anthropic')}base_url = 'http://h'\nmax_tokens_field = 'max_tokens'",
+            "models.a.max_tokens_field",
+            "nothing to anthropic",
+        ),
+        (f"{REMOTE}base_url = 'http://h'\nparameters = {{system = 'x'}}", "models.a.parameters", "system"),
         (OFFLINE.replace("offline", "openai") + "base_url = 'http://h'", "models.a.model", "missing"),
         (REMOTE, "models.a.api_key_env", "missing"),
         (f"{REMOTE}api_key_env = 'UNSET_KEY'", "models.a.api_key_env", "UNSET_KEY is not set"),
@@ -230,6 +237,23 @@ async def test_the_key_that_the_file_names_reaches_the_provider(catalogue_of: Ca
     assert [seen.headers["authorization"] for seen in server.seen] == ["Bearer sk-1"]
 
 
+async def test_an_anthropic_alias_speaks_its_wire_and_has_a_published_window_and_prices(
+    catalogue_of: Callable[[str], Path],
+) -> None:
+    text = "default = 'c'\n[models.c]\nprovider = 'anthropic'\nmodel = 'claude-sonnet-4-5'\napi_key_env = 'K'\n"
+    model = load(catalogue_of(text), {"K": "sk"}).model("c")
+    assert (model.provider, model.context_limit_source) == ("anthropic", "genai_prices")
+    assert model.context_window >= 200_000
+    assert model.prices is not None
+    body = {"content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn"}
+    async with serving(Answer(body)) as server:
+        there = load(catalogue_of(f"{text}base_url = '{server.base_url}'"), {"K": "sk"})
+        request = CompletionRequest(messages=[{"role": "user", "content": "x"}], max_output_tokens=9)
+        assert (await there.provider("c").complete(request)).text == "hi"
+        await there.aclose()
+    assert [seen.headers["x-api-key"] for seen in server.seen] == ["sk"]
+
+
 def documented_catalogues() -> list[str]:
     document = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")
     return re.findall(r"```toml\n(.*?)```", document, re.DOTALL)
@@ -244,5 +268,5 @@ def test_every_catalogue_of_the_documentation_loads(catalogue_of: Callable[[str]
     assert model.context_limit_source != "fallback"
 
 
-def test_the_documentation_has_a_catalogue_for_each_of_the_nine_kinds_of_server() -> None:
-    assert len(documented_catalogues()) == 9
+def test_the_documentation_has_a_catalogue_for_each_of_the_ten_kinds_of_server() -> None:
+    assert len(documented_catalogues()) == 10

@@ -20,8 +20,8 @@ from app.db.sql import compile_sql
 from app.domain.types import JsonObject, RecordedReply, Session, SessionId, TenantId, TurnId
 from app.engine.policy import ContextPolicy
 from app.providers.registry import load_catalogue
-from app.services.claiming import Asking, OutputsRequest, TurnOutcome, TurnRequest
 from app.services.calibrating import Calibrations
+from app.services.claiming import Asking, OutputsRequest, TurnOutcome, TurnRequest
 from app.services.cooldowns import Cooldowns
 from app.services.leases import Leases
 from app.services.running import Listener

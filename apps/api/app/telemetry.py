@@ -7,14 +7,17 @@ process's values in files there, and a scrape of any worker adds them up. Labels
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from decimal import Decimal
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
+
+from app.domain.types import Purpose, Usage
 
 disable_created_metrics()
 
@@ -72,6 +75,25 @@ class Telemetry:
             buckets=_RATIOS,
             registry=own,
         )
+        self._tokens = Counter(
+            "model_tokens",
+            "Tokens as providers reported them, by alias, purpose and kind (prompt, cached_prompt, completion).",
+            ["model_alias", "purpose", "kind"],
+            registry=own,
+        )
+        self._cost = Counter(
+            "model_cost_usd",
+            "US dollars of model calls at published prices, by alias and purpose; calls without a price are not in it.",
+            ["model_alias", "purpose"],
+            registry=own,
+        )
+        self._calibration = Gauge(
+            "estimate_calibration_ratio",
+            "What the wire estimate was last multiplied with before it was charged, by alias.",
+            ["model_alias"],
+            registry=own,
+            multiprocess_mode="mostrecent",
+        )
         self._registry = own if multiprocess_dir is None else CollectorRegistry()
         if multiprocess_dir is not None:
             MultiProcessCollector(self._registry, str(multiprocess_dir))
@@ -89,8 +111,15 @@ class Telemetry:
         prompt_tokens: int | None,
         alias: str,
         estimated_wire_tokens: int | None,
+        actual_prompt_tokens: int | None,
+        calibration_ratio: float | None,
     ) -> None:
-        """Counts a turn once it is recorded. `seconds` run from the request to the record."""
+        """Counts a turn once it is recorded. `seconds` run from the request to the record.
+
+        `prompt_tokens` are the whole turn's; estimate, actual and calibration are its last model call's.
+        """
+        if calibration_ratio is not None:
+            self._calibration.labels(self._alias(alias)).set(calibration_ratio)
         self._turn_seconds.labels(status if status in _STATUSES else "other").observe(seconds)
         if summary:
             self._summaries.inc()
@@ -98,12 +127,21 @@ class Telemetry:
             self._prunes.inc()
         if overflow:
             self._rejects.inc()
-        if prompt_tokens is None:
-            return
-        if status == "completed":
+        if status == "completed" and prompt_tokens is not None:
             self._prompt_tokens.observe(prompt_tokens)
-        if estimated_wire_tokens is not None and prompt_tokens > 0:
-            self._ratio.labels(self._alias(alias)).observe(estimated_wire_tokens / prompt_tokens)
+        if estimated_wire_tokens is not None and actual_prompt_tokens:
+            self._ratio.labels(self._alias(alias)).observe(estimated_wire_tokens / actual_prompt_tokens)
+
+    def model_usage(self, *, alias: str, purpose: Purpose, usage: Usage, cost_usd: Decimal | None) -> None:
+        """Adds up one call's tokens and, where prices are known, its cost."""
+        for kind, tokens in (
+            ("prompt", usage.prompt_tokens),
+            ("cached_prompt", usage.cached_prompt_tokens),
+            ("completion", usage.completion_tokens),
+        ):
+            self._tokens.labels(self._alias(alias), purpose, kind).inc(max(0, tokens))
+        if cost_usd is not None:
+            self._cost.labels(self._alias(alias), purpose).inc(float(cost_usd))
 
     def provider_call(self, *, alias: str, purpose: str, seconds: float, error_kind: str | None) -> None:
         """Counts one call to a model, with its retries; `error_kind` is None when it answered."""

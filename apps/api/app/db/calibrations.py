@@ -40,8 +40,6 @@ async def lock_calibration(tx: Transaction, model_alias: str, token_encoding: st
     return tuple(await tx.fetchval(_LOCKED, model_alias=model_alias, token_encoding=token_encoding))
 
 
-async def store_calibration(
-    tx: Transaction, model_alias: str, token_encoding: str, ratios: tuple[float, ...]
-) -> None:
+async def store_calibration(tx: Transaction, model_alias: str, token_encoding: str, ratios: tuple[float, ...]) -> None:
     """Replaces the ratios of a locked row."""
     await tx.execute(_STORE, model_alias=model_alias, token_encoding=token_encoding, ratios=ratios)

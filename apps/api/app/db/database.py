@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from decimal import Decimal
 from typing import Any, Protocol, TypeAlias, cast
 from uuid import UUID
 
@@ -177,6 +178,8 @@ def _encode_json(value: object) -> str:
 
 
 def _encode_other(value: object) -> object:
+    if isinstance(value, Decimal):
+        return str(value)
     if isinstance(value, UUID):
         return str(value)  # the driver's are a subclass, which orjson leaves to us
     if isinstance(value, (tuple, frozenset, set)):

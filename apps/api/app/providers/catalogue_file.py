@@ -10,7 +10,7 @@ import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from app.providers.openai_wire import MaxTokensField
+from app.providers.endpoint import MaxTokensField
 
 _OWN_PARAMETERS = frozenset(
     {
@@ -19,6 +19,8 @@ _OWN_PARAMETERS = frozenset(
         "tools",
         "tool_choice",
         "stream",
+        "stream_options",
+        "system",
         "n",
         "response_format",
         "max_tokens",
@@ -144,12 +146,13 @@ def _problems_between(entry: CatalogueEntry) -> list[str]:
         problems.append(f"default: there is no model {entry.default!r}; there are {', '.join(sorted(entry.models))}")
     for alias, model in entry.models.items():
         where = f"models.{alias}"
-        if model.provider == "anthropic":
-            problems.append(f"{where}.provider: anthropic is not supported yet; use openai or offline")
-        if model.provider == "openai" and model.model is None:
+        if model.provider != "offline" and model.model is None:
             problems.append(f"{where}.model: is missing")
-        if model.provider == "openai" and model.base_url is None and model.api_key_env is None:
-            problems.append(f"{where}.api_key_env: is missing, and OpenAI itself answers nobody without a key")
+        if model.provider != "offline" and model.base_url is None and model.api_key_env is None:
+            owner = "OpenAI" if model.provider == "openai" else "Anthropic"
+            problems.append(f"{where}.api_key_env: is missing, and {owner} itself answers nobody without a key")
+        if model.provider == "anthropic" and model.max_tokens_field is not None:
+            problems.append(f"{where}.max_tokens_field: means nothing to anthropic")
         if model.provider == "offline":
             only_remote = ("base_url", "api_key_env", "api_key_header", "max_tokens_field", "parameters")
             problems.extend(f"{where}.{key}: means nothing to offline" for key in only_remote if getattr(model, key))

@@ -61,6 +61,13 @@ class ErrorObject:
     def safe_code(self) -> str | None:
         return next((code for code in self.codes if _SAFE_CODE.fullmatch(code)), None)
 
+    def names(self, *parameters: str) -> bool:
+        """Whether the error is about one of these members of the request."""
+        return any(
+            self.param == parameter or re.search(rf"\b{parameter}\b", self.message) is not None
+            for parameter in parameters
+        )
+
 
 def error_object(body: Any) -> ErrorObject | None:
     """Finds the error in the shapes servers use; None when the body carries none.

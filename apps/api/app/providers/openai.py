@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,9 +11,10 @@ import httpx
 
 from app.domain.types import Completion, CompletionRequest
 from app.providers.base import DeltaSink
+from app.providers.endpoint import Endpoint, MaxTokensField
 from app.providers.failures import ErrorObject
 from app.providers.openai_stream import ChatAssembly
-from app.providers.openai_wire import MaxTokensField, read_completion, request_body
+from app.providers.openai_wire import read_completion, request_body
 from app.providers.remote import RemoteModel
 from app.providers.retry import RetryPolicy
 
@@ -22,47 +22,27 @@ DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where and how one alias is reached. `api_key_header` None: `api-key` at Azure, else `Authorization: Bearer`."""
+def chat_url(endpoint: Endpoint) -> httpx.URL:
+    """The base URL with `/chat/completions`, its query (Azure's `api-version`) kept."""
+    base = httpx.URL(endpoint.base_url or DEFAULT_BASE_URL)
+    return base.copy_with(path=base.path.rstrip("/") + "/chat/completions")
 
-    label: str
-    model: str
-    base_url: str = DEFAULT_BASE_URL
-    api_key: str | None = field(default=None, repr=False)
-    api_key_header: str | None = None
-    timeout_s: float = 120.0
-    max_tokens_field: MaxTokensField | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    @property
-    def url(self) -> httpx.URL:
-        """`base_url` with `/chat/completions`, its query (Azure's `api-version`) kept."""
-        base = httpx.URL(self.base_url)
-        return base.copy_with(path=base.path.rstrip("/") + "/chat/completions")
+def chat_headers(endpoint: Endpoint) -> dict[str, str]:
+    """The key travels in `api-key` at Azure, else in `Authorization: Bearer`."""
+    return endpoint.headers("api-key" if _is_azure(endpoint) else "authorization")
 
-    @property
-    def is_azure(self) -> bool:
-        return httpx.URL(self.base_url).host.endswith(_AZURE_HOSTS)
 
-    def headers(self) -> dict[str, str]:
-        headers = {
-            "content-type": "application/json",
-            "accept": "application/json, text/event-stream",
-            "accept-encoding": "identity",  # answers are small; decompression would cost more than it saves
-            "user-agent": "plimsoll",
-        }
-        name = (self.api_key_header or ("api-key" if self.is_azure else "authorization")).lower()
-        if self.api_key:
-            headers[name] = f"Bearer {self.api_key}" if name == "authorization" else self.api_key
-        return headers
+def first_max_tokens_field(endpoint: Endpoint) -> MaxTokensField:
+    """OpenAI's newer models refuse `max_tokens`; most other servers know nothing else."""
+    if endpoint.max_tokens_field is not None:
+        return endpoint.max_tokens_field
+    openai = chat_url(endpoint).host == "api.openai.com" or _is_azure(endpoint)
+    return "max_completion_tokens" if openai else "max_tokens"
 
-    def first_max_tokens_field(self) -> MaxTokensField:
-        """OpenAI's newer models refuse `max_tokens`; most other servers know nothing else."""
-        if self.max_tokens_field is not None:
-            return self.max_tokens_field
-        openai = httpx.URL(self.base_url).host == "api.openai.com" or self.is_azure
-        return "max_completion_tokens" if openai else "max_tokens"
+
+def _is_azure(endpoint: Endpoint) -> bool:
+    return chat_url(endpoint).host.endswith(_AZURE_HOSTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +61,11 @@ class OpenAIProvider:
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         self._endpoint = endpoint
-        self._accepted: _Form = _Form(endpoint.first_max_tokens_field())
+        self._accepted: _Form = _Form(first_max_tokens_field(endpoint))
         self._remote = RemoteModel(
             label=endpoint.label,
-            url=endpoint.url,
-            headers=endpoint.headers(),
+            url=chat_url(endpoint),
+            headers=chat_headers(endpoint),
             timeout_s=endpoint.timeout_s,
             now=now,
             retry=retry,
@@ -147,7 +127,7 @@ class _ChatCall:
         if form.max_tokens_field == self._first_form.max_tokens_field and _names_unknown(error, form.max_tokens_field):
             newer = form.max_tokens_field == "max_tokens"
             self.form = replace(form, max_tokens_field="max_completion_tokens" if newer else "max_tokens")
-        elif stream and form.with_usage and _names(error, "stream_options", "include_usage"):
+        elif stream and form.with_usage and error.names("stream_options", "include_usage"):
             self.form = replace(form, with_usage=False)
         elif self._request.response_schema is not None and form.with_schema:
             self.form = replace(form, with_schema=False)
@@ -156,15 +136,8 @@ class _ChatCall:
         return True
 
 
-def _names(error: ErrorObject, *parameters: str) -> bool:
-    return any(
-        error.param == parameter or re.search(rf"\b{parameter}\b", error.message) is not None
-        for parameter in parameters
-    )
-
-
 def _names_unknown(error: ErrorObject, parameter: str) -> bool:
     said = " ".join((error.message.lower(), *error.codes))
-    return _names(error, parameter) and any(
+    return error.names(parameter) and any(
         word in said for word in ("unsupported", "not supported", "unrecognized", "unknown", "extra", "not permitted")
     )

@@ -6,9 +6,10 @@ The neutral form is OpenAI's own, so messages and tools go through as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, cast
 
 from app.domain.types import Completion, CompletionRequest, FinishReason, PromptMessage, ToolCall, Usage
+from app.providers.endpoint import MaxTokensField
 from app.providers.wire import (
     MalformedAnswerError,
     fields_of,
@@ -19,7 +20,6 @@ from app.providers.wire import (
     token_count,
 )
 
-MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 _NOT_OF_THIS_WIRE: Final = frozenset({"reasoning", "reasoning_blocks"})
 _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "stop": "stop",

@@ -18,6 +18,7 @@ _CODES: Final = frozenset(
         "context_window_exceeded",
         "contextwindowexceedederror",
         "exceed_context_size_error",
+        "invalid_request_prompt_too_long",
         "model_context_window_exceeded",
         "tokens_limit_reached",
     }
@@ -41,7 +42,7 @@ _SENTENCES: Final = tuple(
             r"is too large: OUTPUT\. this model's maximum context length is LIMIT tokens and your request has PROMPT",
             # OpenAI, Azure, DeepSeek, llama-cpp-python; older OpenAI: "in your prompt; … for the completion"
             _MAXIMUM + r"requested ASKED tokens \(PROMPT in (?:the messages|your prompt)"
-            r"(?:[,;] \d+ in the functions)?[,;] (?:and )?OUTPUT (?:in|for) the completion",
+            r"[^)]{0,40}?[,;] (?:and )?OUTPUT (?:in|for) the completion",
             _MAXIMUM + r"messages resulted in PROMPT",  # OpenAI, Azure
             _MAXIMUM + r"requested OUTPUT output tokens and your prompt contains at least PROMPT",  # vLLM
             _MAXIMUM + r"request has PROMPT input",  # vLLM
@@ -57,7 +58,8 @@ _SENTENCES: Final = tuple(
             r"current length is ASKED while limit is LIMIT",  # Cerebras
             r"prompt is too long:? PROMPT tokens > LIMIT",  # Anthropic
             r"exceed context limit: PROMPT \+ OUTPUT > LIMIT",  # Anthropic
-            r"contains PROMPT tokens.{0,60}?too large for model with LIMIT maximum context length",  # Mistral
+            r"prompt PROMPT > LIMIT maximum context length",  # Mistral
+            r"contains PROMPT tokens.{0,60}?too large for model with LIMIT maximum context length",  # Mistral, older
             r"request \(PROMPT tokens\) exceeds the available context size \(LIMIT tokens\)",  # llama.cpp
             r"requested tokens \(PROMPT\) exceed context window of LIMIT",  # llama-cpp-python
             r"decoder prompt.{0,20}?\(length PROMPT\) is longer than the maximum model length of LIMIT",  # vLLM

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from app.domain.errors import InvalidRequest
+from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
+from app.providers.anthropic import AnthropicProvider
 from app.providers.base import Provider
 from app.providers.catalogue_file import CatalogueEntry, CatalogueError, ModelEntry, read_catalogue
+from app.providers.endpoint import Endpoint
 from app.providers.offline import OfflineProvider
-from app.providers.openai import DEFAULT_BASE_URL, Endpoint, OpenAIProvider
+from app.providers.openai import DEFAULT_BASE_URL as OPENAI_BASE_URL
+from app.providers.openai import OpenAIProvider
 from app.providers.windows import LearnedWindow, Prices, Published, WindowSource, published
 
 __all__ = ["Catalogue", "CatalogueError", "Instructions", "LearnedWindow", "Model", "Prices", "load_catalogue"]
@@ -113,12 +117,18 @@ def load_catalogue(
     for alias, listed in entry.models.items():
         name = listed.model or listed.provider
         encoding = listed.encoding or encoding_for_model(name)
-        known = published(name, listed.base_url, now()) if listed.provider != "offline" else Published()
+        endpoint = _endpoint(alias, name, listed, keys.get(alias))
+        known = Published()
         provider: Provider
-        if listed.provider == "offline":
-            provider = OfflineProvider(estimator(encoding))
-        else:
-            provider = OpenAIProvider(_endpoint(alias, name, listed, keys.get(alias)), now=now)
+        match listed.provider:
+            case "offline":
+                provider = OfflineProvider(estimator(encoding))
+            case "openai":
+                known = published(name, listed.base_url or OPENAI_BASE_URL, now())
+                provider = OpenAIProvider(endpoint, now=now)
+            case "anthropic":
+                known = published(name, listed.base_url or ANTHROPIC_BASE_URL, now())
+                provider = AnthropicProvider(endpoint, now=now)
         window, source = _window(listed, known, fallback_window)
         providers[alias] = provider
         models[alias] = Model(
@@ -166,7 +176,7 @@ def _endpoint(alias: str, name: str, listed: ModelEntry, key: str | None) -> End
     return Endpoint(
         label=alias,
         model=name,
-        base_url=listed.base_url or DEFAULT_BASE_URL,
+        base_url=listed.base_url,
         api_key=key,
         api_key_header=listed.api_key_header,
         timeout_s=listed.timeout_s,

@@ -18,6 +18,7 @@ from app.providers.transport import HttpTransport, Reply
 from app.providers.wire import MalformedAnswerError, parse_json
 
 _RETRIED_STATUSES: Final = frozenset({408, 409, 429})
+_ONCE: Final = RetryPolicy(max_attempts=1)
 
 
 class Call(Protocol):
@@ -79,8 +80,35 @@ class RemoteModel:
             error.partial = tap.partial if tap is not None else None
             raise
 
+    async def look_up(self, url: httpx.URL, body: bytes, *, timeout_s: float) -> Any:
+        """The JSON that one further endpoint of the provider answers. Asked once. Raises a `ProviderError`."""
+
+        async def attempt(_number: int) -> Any:
+            reply = await self._transport.post(url, self._headers, body)
+            try:
+                answer = parse_json(await reply.read())
+            except MalformedAnswerError as malformed:
+                if reply.is_success:
+                    raise self._unusable(malformed, reply) from malformed
+                answer = None
+            finally:
+                await reply.aclose()
+            error = error_object(answer)
+            if not reply.is_success or error is not None:
+                raise provider_error(
+                    status_of(error or ErrorObject()) if reply.is_success else reply.status, error, self._label
+                )
+            return answer
+
+        return await call_with_retries(attempt, timeout_s=timeout_s, policy=_ONCE, label=self._label)
+
     async def aclose(self) -> None:
         await self._transport.aclose()
+
+    def _unusable(self, malformed: MalformedAnswerError, reply: Reply) -> ProviderDown:
+        return ProviderDown(
+            f"The answer of the provider of {self._label!r} cannot be used: {malformed}.", status=reply.status
+        )
 
     async def _ask_once(self, call: Call, tap: DeltaTap | None, number: int) -> Completion:
         reply = await self._transport.post(self._url, self._headers, call.body(stream=tap is not None))
@@ -99,9 +127,7 @@ class RemoteModel:
                 ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
             ) from broken
         except MalformedAnswerError as malformed:
-            raise ProviderDown(
-                f"The answer of the provider of {self._label!r} cannot be used: {malformed}.", status=reply.status
-            ) from malformed
+            raise self._unusable(malformed, reply) from malformed
         finally:
             await reply.aclose()
 

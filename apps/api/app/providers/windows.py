@@ -39,11 +39,11 @@ class Published:
     prices: Prices | None = None
 
 
-def published(model: str, base_url: str | None, at: datetime) -> Published:
+def published(model: str, base_url: str, at: datetime) -> Published:
     """Looks a model up by its host and name, and by name alone at a host nobody knows."""
     snapshot = data_snapshot.get_snapshot()
     try:
-        _, found = snapshot.find_provider_model(model, None, None, base_url or "https://api.openai.com")
+        _, found = snapshot.find_provider_model(model, None, None, base_url)
     except LookupError:
         try:
             vendor = "litellm" if "/" in model else None  # reads `vendor/model`

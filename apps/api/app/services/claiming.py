@@ -143,7 +143,7 @@ async def claim_and_gather(
         claim = await claim_turn(tx, tenant_id, session_id, draft, rt.turn_lease_s)
         if claim is None:
             raise NotFound("session")
-        gathered = await _gather(tx, rt, claim, draft.model_alias or claim.session_alias)
+        gathered = await _gather(tx, rt, claim, _awake(rt, draft.model_alias or claim.session_alias))
         _check_recorded(gathered.model, asking.recorded_reply)
     return Claimed(claim, gathered, started_at, asking)
 
@@ -175,6 +175,11 @@ async def claim_outputs(
         recorded_reply=request.recorded_reply,
     )
     return Claimed(claim, gathered, started_at, asking)
+
+
+def _awake(rt: Runtime, model_alias: str) -> str:
+    """The alias, or a fallback of it while it is known to be down."""
+    return rt.cooldowns.first_awake(model_alias, rt.catalogue.model(model_alias).fallbacks)
 
 
 async def _gather(tx: Transaction, rt: Runtime, claim: Claim, model_alias: str) -> Gathered:

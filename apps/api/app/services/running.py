@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from time import perf_counter
 from typing import Literal, TypeAlias
 
 from app.db.settling import Settlement, settle_turn
-from app.domain.errors import ContextBudgetExceeded, PlimsollError, ProviderError, TurnLost
-from app.domain.types import Completion, CompletionRequest, Delta, JsonObject, ToolCall, Turn, TurnRecord, TurnStatus
+from app.domain.errors import (
+    ContextBudgetExceeded,
+    DatabaseUnavailable,
+    PlimsollError,
+    ProviderDown,
+    ProviderError,
+    ProviderOverflow,
+    ProviderRateLimited,
+    ProviderTimeout,
+    TurnLost,
+)
+from app.domain.types import (
+    Completion,
+    CompletionRequest,
+    Delta,
+    JsonObject,
+    ToolCall,
+    Turn,
+    TurnRecord,
+    TurnStatus,
+    Usage,
+)
 from app.engine.assembly import (
     Assembled,
     Ready,
@@ -18,14 +40,26 @@ from app.engine.assembly import (
     SummaryWorthless,
     assemble,
     plan,
+    plan_after_overflow,
     plan_after_summary,
     summary_actions,
     summary_wire_tokens,
 )
+from app.engine.overflow_reaction import Stated, learned_limit, react
 from app.engine.window import Snapshot
+from app.services.attempts import Attempts, ModelCall
 from app.services.claiming import Claimed, TurnOutcome
-from app.services.gathering import Gathered, count_message, estimator_of, snapshot_of, with_all_counts
-from app.services.recording import Step, Steps, audit_row, block_rows, context_of, reply_row
+from app.services.costing import total_cost, used_row
+from app.services.gathering import (
+    Gathered,
+    count_message,
+    estimator_of,
+    read_window,
+    snapshot_of,
+    with_all_counts,
+)
+from app.services.learned_windows import learn
+from app.services.recording import Step, Steps, audit_row, context_of, reply_row
 from app.services.runtime import Runtime
 from app.services.summarizing import restart_count, summarize
 from app.tokenizers import Estimator
@@ -62,6 +96,7 @@ class TurnRun:
         self.steps = Steps(rt, after=turn.claim.steps)
         self.steps.add("gather", turn.gathered_at, _gather_step(turn.gathered))
         self.estimate: Estimator = estimator_of(rt, turn.gathered)
+        self.summary_costs: list[Decimal | None] = []
 
     async def run(self) -> TurnOutcome:
         """One model call of the turn. Whatever goes wrong in between, the turn gets an end."""
@@ -103,9 +138,12 @@ class TurnRun:
                 "chunks": attempt.chunks,
                 "failure": attempt.failure,
                 "stored": attempt.summary is not None,
+                "cost_usd": attempt.cost_usd,
                 "prompt_tokens": attempt.usage.prompt_tokens if attempt.usage else None,
                 "completion_tokens": attempt.usage.completion_tokens if attempt.usage else None,
             }
+        if attempt.usage is not None:
+            self.summary_costs.append(attempt.cost_usd)
         earlier = due.earlier
         if attempt.summary is not None:
             new_tokens = summary_wire_tokens(attempt.summary, policy, self.estimate)
@@ -140,29 +178,150 @@ class TurnRun:
         raise error
 
     async def _act(self, snapshot: Snapshot, ready: Ready) -> TurnOutcome:
-        """Calls the model with no connection held, then transaction two."""
+        """Calls the model with no connection held, and again where that can help; then transaction two.
+
+        A prompt that the provider calls too long is made smaller, twice at most. An alias that is down gives way to its
+        fallbacks, each with a prompt of its own budget. Nothing is asked again once a delta has been told.
+        """
+        attempts = Attempts(self.gathered.model)
+        started_at = self.rt.now()
+        while True:
+            call = self._prepare(snapshot, ready)
+            if not attempts.audits:
+                self.listen(TurnEvent("context.assembled", {"context": context_of(call.audit)}))
+            attempts.add(call)
+            try:
+                completion = await self._call(call, attempts)
+            except ProviderError as error:
+                again = await self._after_failure(error, call, attempts)
+                if again is not None:
+                    snapshot, ready = again
+                    continue
+                self.steps.add("model_call", started_at, Step(attempts.detail(), "failed"))
+                await self._fail(error, attempts)
+                raise
+            self.steps.add("model_call", started_at, Step(attempts.detail()))
+            return await self._complete(completion, call, attempts)
+
+    def _prepare(self, snapshot: Snapshot, ready: Ready) -> ModelCall:
         with self.steps.step("assemble") as step:
             assembled = assemble(ready)
             step.detail |= {"messages": len(assembled.messages), "wire_tokens": ready.prompt.wire_tokens}
+        reserve = snapshot.budget.output_reserve
+        request = CompletionRequest(
+            messages=assembled.messages,
+            max_output_tokens=min(self.asking.max_output_tokens or reserve, reserve),
+            tools=assembled.tools,
+            tool_choice=self.asking.tool_choice,
+            recorded_reply=self.asking.recorded_reply,
+        )
         audit = self._audit(snapshot, ready, assembled)
-        self.listen(TurnEvent("context.assembled", {"context": context_of(audit)}))
-        blocks = block_rows(assembled.blocks)
-        try:
-            completion = await self._call(snapshot, assembled)
-        except ProviderError as error:
-            settlement = Settlement(
-                TurnStatus.FAILED,
-                self.gathered.model.alias,
-                self.steps.rows,
-                [audit],
-                blocks,
-                error=error.stored() | ({"partial_output": error.partial} if error.partial else {}),
-            )
-            await self._settle(settlement, audit)
-            raise
-        return await self._complete(completion, audit, blocks)
+        return ModelCall(self.gathered.model, snapshot, ready, assembled, request, audit)
 
-    async def _complete(self, completion: Completion, audit: JsonObject, blocks: list[JsonObject]) -> TurnOutcome:
+    async def _call(self, call: ModelCall, attempts: Attempts) -> Completion:
+        alias = call.model.alias
+        error_kind: str | None = None
+        started = perf_counter()
+        try:
+            completion = await self.rt.catalogue.provider(alias).complete(call.request, self.on_delta)
+        except ProviderError as error:
+            error_kind = error.kind
+            attempts.note(alias, error.attempts, code=error.code)
+            raise
+        finally:
+            self.rt.telemetry.provider_call(
+                alias=alias, purpose="turn", seconds=perf_counter() - started, error_kind=error_kind
+            )
+        attempts.note(
+            alias,
+            completion.attempts,
+            finish_reason=completion.finish_reason,
+            provider_model=completion.provider_model,
+        )
+        return completion
+
+    async def _after_failure(
+        self, error: ProviderError, call: ModelCall, attempts: Attempts
+    ) -> tuple[Snapshot, Ready] | None:
+        """What to send next, or None when the failure stands."""
+        if error.partial is not None:
+            return None
+        if isinstance(error, ProviderOverflow):
+            return await self._shrink(error, call, attempts)
+        if isinstance(error, ProviderDown | ProviderTimeout | ProviderRateLimited):
+            return await self._fall_back(call, attempts)
+        return None
+
+    async def _shrink(
+        self, error: ProviderOverflow, call: ModelCall, attempts: Attempts
+    ) -> tuple[Snapshot, Ready] | None:
+        """The same turn within what the provider turned out to take; what it stated is learned."""
+        stated = Stated(error.limit_tokens, error.requested_tokens, error.prompt_tokens)
+        budget, sent = call.snapshot.budget, call.ready
+        limit = learned_limit(stated, configured=budget.limit, sent_wire_tokens=sent.prompt.wire_tokens)
+        if limit is not None:
+            with suppress(DatabaseUnavailable):
+                await learn(self.rt, call.model.alias, limit)
+        policy = self.gathered.session.policy
+        reaction = react(
+            attempts.reactions,
+            stated,
+            sent=sent.prompt,
+            output_tokens=call.request.max_output_tokens,
+            budget=budget,
+            max_output_tokens=policy.max_output_tokens,
+            calibration_ratio=call.snapshot.calibration_ratio,
+        )
+        if reaction is None:
+            return None
+        attempts.reactions += 1
+        snapshot = replace(call.snapshot, budget=reaction.budget)
+        decided = plan_after_overflow(snapshot, policy, self.estimate, sent.accounts)
+        return (snapshot, decided) if isinstance(decided, Ready) else None
+
+    async def _fall_back(self, call: ModelCall, attempts: Attempts) -> tuple[Snapshot, Ready] | None:
+        """The same turn for the next fallback in whose window it fits."""
+        self.rt.cooldowns.rest(call.model.alias)
+        while attempts.fallbacks:
+            alias = attempts.fallbacks.pop(0)
+            if self.rt.cooldowns.is_resting(alias):
+                continue
+            await self._switch(alias)
+            attempts.reactions = 0
+            snapshot, decided = await self._decide()
+            if isinstance(decided, Ready):
+                return snapshot, decided
+        return None
+
+    async def _switch(self, alias: str) -> None:
+        """Gathers again for another model: another window, perhaps another encoding."""
+        async with self.rt.database.autocommit() as tx:
+            gathered = await read_window(
+                tx,
+                self.rt,
+                self.gathered.session,
+                alias,
+                before_seq=self.claim.seq,
+                last_message_seq=self.claim.assistant_seq,
+            )
+        self.gathered = await with_all_counts(self.rt, gathered)
+        self.estimate = estimator_of(self.rt, self.gathered)
+
+    async def _fail(self, error: ProviderError, attempts: Attempts) -> None:
+        partial = {"partial_output": error.partial} if error.partial else {}
+        await self._settle(
+            Settlement(
+                TurnStatus.FAILED,
+                attempts.last.model.alias,
+                self.steps.rows,
+                attempts.audits,
+                attempts.blocks(),
+                error=error.stored() | partial,
+            ),
+            attempts.last.audit,
+        )
+
+    async def _complete(self, completion: Completion, call: ModelCall, attempts: Attempts) -> TurnOutcome:
         """Stores the reply; a turn whose reply calls tools waits for them."""
         calls = with_own_ids(completion.tool_calls, self.claim.turn_id.hex[-8:], self.claim.round)
         tokens, encoding = await count_message(
@@ -173,52 +332,36 @@ class TurnRun:
             reasoning=completion.reasoning,
         )
         usage = completion.usage
-        audit["actual_prompt_tokens"] = usage.prompt_tokens if usage else None
+        used = used_row(self.rt, call.model, "turn", usage) if usage else None
+        if usage:
+            call.audit["actual_prompt_tokens"] = usage.prompt_tokens
+            self._observe(call, usage)
         settlement = Settlement(
             TurnStatus.AWAITING_TOOLS if calls else TurnStatus.COMPLETED,
-            self.gathered.model.alias,
+            call.model.alias,
             self.steps.rows,
-            [audit],
-            blocks,
+            attempts.audits,
+            attempts.blocks(),
             messages=[reply_row(self.rt, completion, calls, self.claim.assistant_seq, tokens, encoding)],
             assistant_output=None if calls else completion.text or "",
             finish_reason=completion.finish_reason,
             prompt_tokens=usage.prompt_tokens if usage else None,
             completion_tokens=usage.completion_tokens if usage else None,
+            cost_usd=total_cost([*self.summary_costs, used["cost_usd"] if used else None]),
+            usages=[used] if used else [],
         )
-        turn = await self._settle(settlement, audit)
-        return TurnOutcome(replace(turn, tool_calls=calls), context_of(audit))
+        turn = await self._settle(settlement, call.audit)
+        return TurnOutcome(replace(turn, tool_calls=calls), context_of(call.audit))
 
-    async def _call(self, snapshot: Snapshot, assembled: Assembled) -> Completion:
-        reserve = snapshot.budget.output_reserve
-        request = CompletionRequest(
-            messages=assembled.messages,
-            max_output_tokens=min(self.asking.max_output_tokens or reserve, reserve),
-            tools=assembled.tools,
-            tool_choice=self.asking.tool_choice,
-            recorded_reply=self.asking.recorded_reply,
-        )
-        alias = self.gathered.model.alias
-        error_kind: str | None = None
-        started = perf_counter()
-        with self.steps.step("model_call") as step:
-            try:
-                completion = await self.rt.catalogue.provider(alias).complete(request, self.on_delta)
-            except ProviderError as error:
-                error_kind = error.kind
-                step.detail |= {"model_alias": alias, "attempts": error.attempts, "code": error.code}
-                raise
-            finally:
-                self.rt.telemetry.provider_call(
-                    alias=alias, purpose="turn", seconds=perf_counter() - started, error_kind=error_kind
-                )
-            step.detail |= {
-                "model_alias": alias,
-                "attempts": completion.attempts,
-                "finish_reason": completion.finish_reason,
-                "provider_model": completion.provider_model,
-            }
-        return completion
+    def _observe(self, call: ModelCall, usage: Usage) -> None:
+        """What the provider counted, beside our raw estimate of the same prompt."""
+        if call.model.is_language_model:
+            self.rt.calibrations.observe(
+                call.model.alias,
+                self.gathered.encoding,
+                estimated=call.ready.prompt.wire_tokens,
+                actual=usage.prompt_tokens,
+            )
 
     def _tell_delta(self, delta: Delta) -> None:
         told: JsonObject = {"text": delta.text}
@@ -263,6 +406,8 @@ class TurnRun:
             prompt_tokens=turn.prompt_tokens,
             alias=turn.model_alias,
             estimated_wire_tokens=audit["estimated_wire_tokens"] if audit else None,
+            actual_prompt_tokens=audit["actual_prompt_tokens"] if audit else None,
+            calibration_ratio=audit["calibration_ratio"] if audit else None,
         )
         return turn
 

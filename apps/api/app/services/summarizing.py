@@ -6,13 +6,16 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from time import perf_counter
 
 from app.db.claims import Claim
 from app.db.summaries import NewSummary, note_attempt, store_summary
-from app.domain.errors import ProviderError
+from app.db.usage import add_usages
+from app.domain.errors import InvalidRequest, ProviderError
 from app.domain.types import (
     CompletionRequest,
+    JsonObject,
     Message,
     SessionId,
     Summary,
@@ -35,6 +38,7 @@ from app.engine.summaries import (
 from app.engine.summary_block import fit_summary, render_summary
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS
 from app.providers.registry import Model
+from app.services.costing import total_cost, used_row
 from app.services.gathering import Gathered, SessionView, budget_of
 from app.services.runtime import Runtime
 from app.tokenizers import Estimator
@@ -51,7 +55,8 @@ _ANSWER_TOKENS_PER_CAP = 2
 class Attempt:
     """What came of trying. `summary` is None when nothing could be stored; `failure` says why no answer is used.
 
-    `usage` sums over the chunks that were asked for; None when the model was not asked or reported none.
+    `usage` and `cost_usd` sum over the calls that were made, of refused answers too; None when the model was not asked,
+    reported nothing, or has no known price.
     """
 
     summary: Summary | None
@@ -60,13 +65,16 @@ class Attempt:
     chunks: int
     failure: str | None
     usage: Usage | None
+    cost_usd: Decimal | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    body: SummaryBody
-    chunks: int
-    usage: Usage | None
+class _Asked:
+    """What asking came to. `body` is None when `failure` says why; `usages` are paid for either way."""
+
+    body: SummaryBody | None
+    failure: str | None
+    usages: tuple[Usage, ...]
 
 
 async def summarize(
@@ -80,33 +88,31 @@ async def summarize(
     the model works.
     """
     alias = gathered.session.policy.summary_model or gathered.model.alias
-    answer: _Answer | None = None
-    failure = "breaker_open" if _breaker_open(rt, gathered.session) else None
-    asked = failure is None
-    if asked:
-        try:
-            answer = await _ask(rt, rt.catalogue.model(alias), gathered.session, fold, estimate)
-        except ProviderError as error:
-            failure = error.code
-        except SummaryRefused as refusal:
-            failure = refusal.reason
-    body = answer.body if answer else fallback_summary(fold, estimate)
+    asked = None
+    if not _breaker_open(rt, gathered.session):
+        asked = await _ask(rt, alias, gathered.session, fold, estimate)
+    failure = asked.failure if asked else "breaker_open"
+    body = asked.body if asked and asked.body else fallback_summary(fold, estimate)
     if failure:
         logger.warning(
             "the summarizer %s gave no usable summary (%s); the deterministic fallback stands in, anchors kept",
             alias,
             failure,
         )
-    origin: SummaryOrigin = "model" if answer else "fallback"
+    origin: SummaryOrigin = "fallback" if failure else "model"
     summary = _summary(rt, fold, body, origin) if body and _shrinks(fold, body, estimate) else None
-    stored = await _store(rt, gathered.session, summary, fold, estimate, alias, answer, claim, turn_seq, asked=asked)
+    usages = asked.usages if asked else ()
+    used = [used_row(rt, rt.catalogue.model(alias), "summary", usage) for usage in usages]
+    new = _new_summary(summary, fold, estimate, alias, _sum(usages), claim) if summary else None
+    stored = await _store(rt, gathered.session, new, used, claim, turn_seq, asked)
     return Attempt(
         summary=summary if stored else None,
         origin=origin,
         model_alias=alias,
-        chunks=answer.chunks if answer else 0,
+        chunks=len(usages),
         failure=failure if stored or summary is None else "stale",
-        usage=answer.usage if answer else None,
+        usage=_sum(usages),
+        cost_usd=total_cost([row["cost_usd"] for row in used]),
     )
 
 
@@ -127,24 +133,34 @@ def _shrinks(fold: Fold, body: SummaryBody, estimate: Estimator) -> bool:
     return estimate(render_summary(body)) + MESSAGE_FRAMING_TOKENS < fold.folded_tokens
 
 
-async def _ask(rt: Runtime, model: Model, session: SessionView, fold: Fold, estimate: Estimator) -> _Answer:
-    """Asks chunk by chunk, each with what the one before gave as its previous summary.
+async def _ask(rt: Runtime, alias: str, session: SessionView, fold: Fold, estimate: Estimator) -> _Asked:
+    """Asks chunk by chunk, each with what the one before gave as its previous summary. Never raises for an answer."""
+    usages: list[Usage] = []
+    try:
+        body = await _ask_chunks(rt, rt.catalogue.model(alias), session, fold, estimate, usages)
+    except SummaryRefused as refusal:
+        return _Asked(None, refusal.reason, tuple(usages))
+    except ProviderError as error:
+        return _Asked(None, error.code, tuple(usages))
+    except InvalidRequest:
+        # An alias that the catalogue no longer has is a summarizer that can not be had, not a turn that can not run.
+        return _Asked(None, "unknown_summarizer", ())
+    return _Asked(body, None, tuple(usages))
 
-    Raises `ProviderError`, `SummaryRefused`.
-    """
+
+async def _ask_chunks(
+    rt: Runtime, model: Model, session: SessionView, fold: Fold, estimate: Estimator, usages: list[Usage]
+) -> SummaryBody:
     budget = budget_of(model, session.policy)
     answer_tokens = min(budget.output_reserve, fold.cap_tokens * _ANSWER_TOKENS_PER_CAP)
     room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate)
     if room <= 0:
         raise SummaryRefused("summarizer_window_too_small")
     body = fold.previous.body if fold.previous else None
-    usages: list[Usage] = []
-    chunks = split_for_summarizer(fold, room, estimate)
-    for chunk in chunks:
-        answered, usage = await _ask_chunk(
-            rt, model, chunk, body, fold.context, fold.cap_tokens, answer_tokens, room, estimate
+    for chunk in split_for_summarizer(fold, room, estimate):
+        answered = await _ask_chunk(
+            rt, model, chunk, body, fold.context, fold.cap_tokens, answer_tokens, room, estimate, usages
         )
-        usages += [usage] if usage else []
         body = fit_summary(answered, fold.cap_tokens, estimate)
         if body is None:
             raise SummaryRefused("over_cap")
@@ -152,7 +168,7 @@ async def _ask(rt: Runtime, model: Model, session: SessionView, fold: Fold, esti
         raise SummaryRefused("empty")
     if not _shrinks(fold, body, estimate):
         raise SummaryRefused("would_not_shrink")
-    return _Answer(body, len(chunks), _sum(usages))
+    return body
 
 
 async def _ask_chunk(
@@ -165,7 +181,8 @@ async def _ask_chunk(
     answer_tokens: int,
     room: int,
     estimate: Estimator,
-) -> tuple[SummaryBody, Usage | None]:
+    usages: list[Usage],
+) -> SummaryBody:
     ask = ask_for_summary(
         chunk, previous=previous, context=context, max_tokens=cap_tokens, room_tokens=room, estimate=estimate
     )
@@ -183,7 +200,8 @@ async def _ask_chunk(
         rt.telemetry.provider_call(
             alias=model.alias, purpose="summary", seconds=perf_counter() - started, error_kind=error_kind
         )
-    return accept_summary(completion.text, ask.known_ids), completion.usage
+    usages += [completion.usage] if completion.usage else []
+    return accept_summary(completion.text, ask.known_ids)
 
 
 def _sum(usages: Sequence[Usage]) -> Usage | None:
@@ -208,38 +226,39 @@ def _summary(rt: Runtime, fold: Fold, body: SummaryBody, origin: SummaryOrigin) 
     )
 
 
+def _new_summary(
+    summary: Summary, fold: Fold, estimate: Estimator, alias: str, usage: Usage | None, claim: Claim | None
+) -> NewSummary:
+    return NewSummary(
+        id=summary.id,
+        body=summary.body,
+        from_message_id=summary.from_message_id,
+        to_message_id=summary.to_message_id,
+        to_message_seq=summary.to_message_seq,
+        previous_id=fold.previous.id if fold.previous else None,
+        origin=summary.origin,
+        model_alias=alias,
+        token_estimate=estimate(render_summary(summary.body)),
+        token_encoding=estimate.encoding,
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        completion_tokens=usage.completion_tokens if usage else None,
+        created_by=(claim.turn_id, claim.fence) if claim else None,
+    )
+
+
 async def _store(
     rt: Runtime,
     session: SessionView,
-    summary: Summary | None,
-    fold: Fold,
-    estimate: Estimator,
-    alias: str,
-    answer: _Answer | None,
+    new: NewSummary | None,
+    used: Sequence[JsonObject],
     claim: Claim | None,
     turn_seq: int,
-    *,
-    asked: bool,
+    asked: _Asked | None,
 ) -> bool:
-    """One short transaction: the summary, if its ground still stands, and the attempt in any case."""
-    usage = answer.usage if answer else None
+    """One short transaction: the summary, if its ground still stands, and the attempt and its cost in any case."""
+    failed = asked is not None and asked.failure is not None
     async with rt.database.begin() as tx:
-        await note_attempt(tx, session.id, count_after_seq=turn_seq - 1, asked=asked, failed=asked and answer is None)
-        if summary is None:
-            return False
-        new = NewSummary(
-            id=summary.id,
-            body=summary.body,
-            from_message_id=summary.from_message_id,
-            to_message_id=summary.to_message_id,
-            to_message_seq=summary.to_message_seq,
-            previous_id=fold.previous.id if fold.previous else None,
-            origin=summary.origin,
-            model_alias=alias,
-            token_estimate=estimate(render_summary(summary.body)),
-            token_encoding=estimate.encoding,
-            prompt_tokens=usage.prompt_tokens if usage else None,
-            completion_tokens=usage.completion_tokens if usage else None,
-            created_by=(claim.turn_id, claim.fence) if claim else None,
-        )
-        return await store_summary(tx, session.id, new)
+        await note_attempt(tx, session.id, count_after_seq=turn_seq - 1, asked=asked is not None, failed=failed)
+        if used:
+            await add_usages(tx, session.id, claim.turn_id if claim else None, used)
+        return await store_summary(tx, session.id, new) if new else False

@@ -1,0 +1,216 @@
+"""An answer of the Messages API -> `Completion`, whole or streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
+from app.providers.failures import ErrorObject, error_object
+from app.providers.sse import Event
+from app.providers.streaming import StreamedError, TextFlow
+from app.providers.wire import (
+    MalformedAnswerError,
+    fields_of,
+    items_of,
+    json_text,
+    made_up_call_id,
+    parse_json,
+    storable,
+    token_count,
+)
+
+_FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+"""`pause_turn` and what is new are `other`: only the provider's own tools pause, and none of them is ever asked for."""
+
+
+def read_message(answer: Any, *, attempts: int) -> Completion:
+    """Reads a whole message. Raises `MalformedAnswerError`."""
+    message = fields_of(answer)
+    if not isinstance(message.get("content"), list):
+        raise MalformedAnswerError("the message carries no content")
+    blocks = [fields_of(block) for block in items_of(message["content"])]
+    text = "".join(storable(block["text"]) for block in blocks if _has_text(block, "text"))
+    reasoning = "".join(storable(block["thinking"]) for block in blocks if _has_text(block, "thinking"))
+    return _completion(
+        text, reasoning, blocks, message.get("stop_reason"), _usage(fields_of(message.get("usage"))), message, attempts
+    )
+
+
+def _completion(
+    text: str,
+    reasoning: str,
+    blocks: Sequence[JsonObject],
+    stop_reason: Any,
+    usage: Usage | None,
+    message: JsonObject,
+    attempts: int,
+) -> Completion:
+    called = [block for block in blocks if block.get("type") == "tool_use"]
+    calls = tuple(_tool_call(block, position) for position, block in enumerate(called))
+    reason: FinishReason = _FINISH_REASONS.get(stop_reason, "other") if isinstance(stop_reason, str) else "other"
+    model = message.get("model")
+    return Completion(
+        text=text or (None if calls else ""),
+        finish_reason="tool_calls" if calls and reason in {"stop", "other"} else reason,
+        usage=usage,
+        tool_calls=calls,
+        reasoning=reasoning or None,
+        provider_model=storable(model) if isinstance(model, str) and model else None,
+        attempts=attempts,
+        reasoning_blocks=_reasoning_blocks(blocks),
+    )
+
+
+def _has_text(block: JsonObject, kind: str) -> bool:
+    return block.get("type") == kind and isinstance(block.get(kind), str)
+
+
+def _tool_call(block: JsonObject, position: int) -> ToolCall:
+    name, identity, arguments = block.get("name"), block.get("id"), block.get("input")
+    if not isinstance(name, str) or not name:
+        raise MalformedAnswerError("a tool call names no tool")
+    if not isinstance(arguments, str):  # a stream's arguments are text already, as the model wrote them
+        arguments = json_text(arguments if arguments is not None else {})
+    if not isinstance(identity, str) or not identity:
+        identity = made_up_call_id(position, name, arguments)
+    return ToolCall(id=storable(identity), name=storable(name), arguments=storable(arguments) or "{}")
+
+
+def _reasoning_blocks(blocks: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
+    """The signed thoughts, to be sent back unaltered; none at all where storing would alter one."""
+    kept: list[JsonObject] = []
+    for block in blocks:
+        if _has_text(block, "thinking") and isinstance(block.get("signature"), str) and block["signature"]:
+            kept.append({name: block[name] for name in ("type", "thinking", "signature")})
+        elif block.get("type") == "redacted_thinking" and isinstance(block.get("data"), str):
+            kept.append({name: block[name] for name in ("type", "data")})
+    is_storable = all(value == storable(value) for block in kept for value in block.values())
+    return tuple(kept) if is_storable else ()
+
+
+def _usage(fields: JsonObject) -> Usage | None:
+    """`input_tokens` counts only what no cache had a part in; the prompt is that and what was written and read."""
+    fresh, answer, written, read = (
+        token_count(fields.get(name))
+        for name in ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    )
+    if fresh is None:
+        return None
+    return Usage(
+        prompt_tokens=fresh + (written or 0) + (read or 0),
+        completion_tokens=answer or 0,
+        cached_prompt_tokens=read or 0,
+        cache_write_prompt_tokens=written or 0,
+    )
+
+
+@dataclass(slots=True)
+class _BlockInParts:
+    fields: JsonObject
+    parts: list[str] = field(default_factory=list[str])
+
+    def whole(self) -> JsonObject:
+        kind = self.fields.get("type")
+        text = "".join(self.parts)
+        if kind == "tool_use":
+            return self.fields | ({"input": text} if text.strip() else {})
+        return self.fields | ({kind: text} if kind in {"text", "thinking"} else {})
+
+
+class MessageAssembly:
+    """Puts one streamed message together. See `app.providers.streaming.Assembly`."""
+
+    def __init__(self) -> None:
+        self.has_finish = False
+        self.is_over = False
+        self._text = TextFlow()
+        self._reasoning = TextFlow()
+        self._blocks: dict[Any, _BlockInParts] = {}
+        self._message: JsonObject = {}
+        self._usage: JsonObject = {}
+        self._stop_reason: Any = None
+
+    def read(self, event: Event) -> Delta:
+        """Takes the next event; raises `StreamedError` or `MalformedAnswerError`. Unknown kinds are passed over."""
+        fields = _parsed(event)
+        match fields.get("type"):
+            case "message_start":
+                self._message = fields_of(fields.get("message"))
+                self._count(self._message)
+            case "content_block_start":
+                return self._begin(fields.get("index"), fields_of(fields.get("content_block")))
+            case "content_block_delta":
+                return self._grow(fields.get("index"), fields_of(fields.get("delta")))
+            case "message_delta":
+                self._stop_reason = fields_of(fields.get("delta")).get("stop_reason") or self._stop_reason
+                self.has_finish = self._stop_reason is not None
+                self._count(fields)
+            case "message_stop":
+                self.is_over = True
+            case _:
+                pass  # pings, the ends of blocks, and what the API may add
+        return Delta()
+
+    def rest(self) -> Delta:
+        return Delta(self._text.rest(), self._reasoning.rest())
+
+    def completion(self, *, attempts: int) -> Completion:
+        """The whole answer; raises `MalformedAnswerError`."""
+        if not self._message:
+            raise MalformedAnswerError("the stream carries no message")
+        return _completion(
+            self._text.text,
+            self._reasoning.text,
+            [block.whole() for block in self._blocks.values()],
+            self._stop_reason,
+            _usage(self._usage),
+            self._message,
+            attempts,
+        )
+
+    def _count(self, fields: JsonObject) -> None:
+        """Figures rise through a stream; gateways may give some only at the end, and zeros before."""
+        for name, value in fields_of(fields.get("usage")).items():
+            tokens = token_count(value)
+            if tokens is not None:
+                self._usage[name] = max(tokens, self._usage.get(name, 0))
+
+    def _begin(self, index: Any, block: JsonObject) -> Delta:
+        self._blocks[index] = _BlockInParts(dict(block))
+        kind = block.get("type")
+        text = block.get(kind) if kind in {"text", "thinking"} else None
+        return self._told(self._blocks[index], text) if isinstance(text, str) else Delta()
+
+    def _grow(self, index: Any, delta: JsonObject) -> Delta:
+        block = self._blocks.get(index)
+        if block is None:
+            raise MalformedAnswerError("a delta belongs to no block")
+        for kind in ("text", "thinking"):
+            if isinstance(delta.get(kind), str):
+                return self._told(block, delta[kind])
+        if isinstance(delta.get("partial_json"), str):
+            block.parts.append(delta["partial_json"])
+        elif isinstance(delta.get("signature"), str):
+            block.fields["signature"] = block.fields.get("signature", "") + delta["signature"]
+        return Delta()
+
+    def _told(self, block: _BlockInParts, text: str) -> Delta:
+        block.parts.append(text)
+        is_thought = block.fields.get("type") == "thinking"
+        return Delta(reasoning=self._reasoning.add(text)) if is_thought else Delta(self._text.add(text))
+
+
+def _parsed(event: Event) -> JsonObject:
+    fields = fields_of(parse_json(event.data))
+    if fields.get("type") == "error" or event.name == "error" or fields.get("error"):
+        raise StreamedError(error_object(fields) or ErrorObject())
+    return fields

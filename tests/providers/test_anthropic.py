@@ -1,0 +1,408 @@
+"""The Messages API adapter: how a neutral prompt is translated, and what only this wire has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from app.domain.errors import ProviderDown, ProviderOverflow, ProviderRefused, ProviderTimeout
+from app.domain.types import CompletionRequest, JsonObject
+from app.providers.anthropic import messages_url
+from app.providers.endpoint import Endpoint
+
+from .server import Answer, Step, serving
+from .wires import ANTHROPIC, SECRET, Said
+
+OK = ANTHROPIC.whole(Said())
+EPHEMERAL = {"type": "ephemeral"}
+WEATHER: JsonObject = {
+    "type": "function",
+    "function": {"name": "weather", "description": "Of a city.", "parameters": {"type": "object", "properties": {}}},
+}
+CLOCK: JsonObject = {"type": "function", "function": {"name": "clock"}}
+
+
+def call(identity: str, name: str = "weather", arguments: str = '{"city": "Oslo"}') -> dict[str, Any]:
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def system(content: Any) -> dict[str, Any]:
+    return {"role": "system", "content": content}
+
+
+def assistant(content: Any, *calls: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **({"tool_calls": list(calls)} if calls else {}), **fields}
+
+
+def tool(identity: str, content: Any) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": identity, "content": content}
+
+
+async def asked(*script: Step, messages: list[Any], endpoint: dict[str, Any] | None = None, **fields: Any) -> list[Any]:
+    """The bodies that reach the server for these messages."""
+    given: dict[str, Any] = {"max_output_tokens": 4096, **fields}
+    request = CompletionRequest(messages=messages, **given)
+    async with serving(*script, OK) as server, ANTHROPIC.provider_at(server.base_url, **(endpoint or {})) as provider:
+        await provider.complete(request)
+    return [seen.json for seen in server.seen]
+
+
+async def body_of(messages: list[Any], **fields: Any) -> JsonObject:
+    (body,) = await asked(messages=messages, **fields)
+    return body
+
+
+def text(value: str, **fields: Any) -> JsonObject:
+    return {"type": "text", "text": value, **fields}
+
+
+async def test_address_headers_model_and_output_limit() -> None:
+    request = CompletionRequest(messages=[user("Hi")], max_output_tokens=77)
+    async with serving(OK) as server, ANTHROPIC.provider_at(server.base_url, parameters={"temperature": 0}) as provider:
+        await provider.complete(request)
+    (seen,) = server.seen
+    assert seen.path == "/v1/messages"
+    assert seen.headers["x-api-key"] == SECRET
+    assert seen.headers["anthropic-version"] == "2023-06-01"
+    assert "authorization" not in seen.headers
+    assert seen.json == {
+        "model": "served-model",
+        "max_tokens": 77,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": [text("Hi")]}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("base_url", "expected"),
+    [
+        (None, "https://api.anthropic.com/v1/messages"),
+        ("http://127.0.0.1:1", "http://127.0.0.1:1/v1/messages"),
+        ("http://127.0.0.1:1/v1/", "http://127.0.0.1:1/v1/messages"),
+        ("http://127.0.0.1:1/anthropic?x=1", "http://127.0.0.1:1/anthropic/v1/messages?x=1"),
+    ],
+)
+def test_the_base_url_may_end_in_v1_or_not(base_url: str | None, expected: str) -> None:
+    assert str(messages_url(Endpoint(label="a", model="m", base_url=base_url))) == expected
+
+
+async def test_a_gateway_may_want_its_key_in_another_header() -> None:
+    request = CompletionRequest(messages=[user("Hi")], max_output_tokens=77)
+    async with (
+        serving(OK) as server,
+        ANTHROPIC.provider_at(server.base_url, api_key_header="Authorization") as provider,
+    ):
+        await provider.complete(request)
+    assert server.seen[0].headers["authorization"] == f"Bearer {SECRET}"
+    assert "x-api-key" not in server.seen[0].headers
+
+
+async def test_system_messages_leave_the_conversation_in_their_order_with_breakpoints_on_the_stable_ones() -> None:
+    body = await body_of(
+        [
+            system("Be kind."),
+            system("Goal."),
+            system([text("Summary.")]),
+            user("Hi"),
+            assistant("Hello"),
+            system("Recalled."),
+            system(" "),
+            user("And?"),
+        ]
+    )
+    assert body["system"] == [
+        text("Be kind."),
+        text("Goal.", cache_control=EPHEMERAL),
+        text("Summary.", cache_control=EPHEMERAL),
+        text("Recalled."),
+    ]
+    assert body["messages"] == [
+        {"role": "user", "content": [text("Hi")]},
+        {"role": "assistant", "content": [text("Hello")]},
+        {"role": "user", "content": [text("And?")]},
+    ]
+
+
+async def test_tools_are_translated_with_a_breakpoint_on_the_last_and_at_most_four_breakpoints_in_all() -> None:
+    messages = [*(system(f"Layer {n}") for n in range(9)), user("Hi")]
+    body = await body_of(messages, tools=[WEATHER, CLOCK])
+    assert body["tools"] == [
+        {"name": "weather", "description": "Of a city.", "input_schema": {"type": "object", "properties": {}}},
+        {"name": "clock", "input_schema": {"type": "object"}, "cache_control": EPHEMERAL},
+    ]
+    assert "tool_choice" not in body
+    assert json.dumps(body).count("cache_control") <= 4
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("auto", {"type": "auto"}),
+        ("none", {"type": "none"}),
+        ("required", {"type": "any"}),
+        ({"type": "function", "function": {"name": "clock"}}, {"type": "tool", "name": "clock"}),
+    ],
+)
+async def test_tool_choices_are_translated(choice: Any, expected: Any) -> None:
+    assert (await body_of([user("Hi")], tools=[CLOCK], tool_choice=choice))["tool_choice"] == expected
+
+
+async def test_results_of_parallel_calls_are_one_user_message_and_neighbours_of_a_role_are_merged() -> None:
+    body = await body_of(
+        [
+            user("Oslo?"),
+            user("And Rome?"),
+            assistant("Let me see.", call("t1"), call("t2", arguments='{"city": "Rome"}')),
+            tool("t1", "7 C"),
+            tool("t2", [text("19 C")]),
+            user("Thanks."),
+            assistant(""),
+            assistant("Mild."),
+            user("Bye."),
+        ],
+        tools=[WEATHER],
+    )
+    assert body["messages"] == [
+        {"role": "user", "content": [text("Oslo?"), text("And Rome?")]},
+        {
+            "role": "assistant",
+            "content": [
+                text("Let me see."),
+                {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Oslo"}},
+                {"type": "tool_use", "id": "t2", "name": "weather", "input": {"city": "Rome"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "content": "7 C"},
+                {"type": "tool_result", "tool_use_id": "t2", "content": [text("19 C")]},
+                text("Thanks."),
+            ],
+        },
+        {"role": "assistant", "content": [text("Mild.")]},
+        {"role": "user", "content": [text("Bye.")]},
+    ]
+
+
+async def test_ids_that_another_provider_made_are_the_same_in_call_and_result_and_allowed() -> None:
+    body = await body_of(
+        [
+            user("?"),
+            assistant(None, call("functions.weather:0"), call("x" * 65)),
+            tool("functions.weather:0", ""),
+            tool("x" * 65, "7"),
+        ]
+    )
+    called = [block["id"] for block in body["messages"][1]["content"]]
+    answered = [block["tool_use_id"] for block in body["messages"][2]["content"]]
+    assert called == answered
+    assert len(set(called)) == 2
+    assert all(identity.replace("_", "").isalnum() and len(identity) <= 64 for identity in called)
+    assert "content" not in body["messages"][2]["content"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", {}),
+        ("{}", {}),
+        ('{"a": [1]}', {"a": [1]}),
+        ("[1]", {"malformed_arguments": "[1]"}),
+        ('{"a": ', {"malformed_arguments": '{"a": '}),
+    ],
+)
+async def test_arguments_become_an_object_whatever_the_model_wrote(arguments: str, expected: Any) -> None:
+    body = await body_of([user("?"), assistant(None, call("t1", arguments=arguments)), tool("t1", "x")])
+    assert body["messages"][1]["content"][0]["input"] == expected
+
+
+async def test_a_conversation_that_begins_with_the_assistant_or_with_nothing_gets_a_user_message_first() -> None:
+    for messages in ([assistant("Hello.")], [system("Be kind.")], [user(""), assistant("Hello.")]):
+        body = await body_of(messages)
+        assert body["messages"][0]["role"] == "user"
+        assert body["messages"][0]["content"][0]["text"].strip()
+
+
+PDF = "data:application/pdf;base64,JVBERg=="
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (
+            {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": "low"}},
+            {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+        ),
+        (
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}},
+        ),
+        (
+            {"type": "file", "file": {"filename": "a.pdf", "file_data": PDF}},
+            {
+                "type": "document",
+                "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="},
+                "title": "a.pdf",
+            },
+        ),
+        (
+            {"type": "file", "file": {"file_data": "data:text/plain;charset=utf-8;base64,bmHDr3Zl"}},
+            {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "naïve"}},
+        ),
+        (
+            {"type": "file", "file": {"file_data": "data:,na%C3%AFve"}},
+            {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "naïve"}},
+        ),
+        ({"type": "refusal", "refusal": "No."}, {"type": "text", "text": "No."}),
+    ],
+)
+async def test_parts_that_the_api_knows_become_its_blocks(part: JsonObject, expected: JsonObject) -> None:
+    body = await body_of([user([text("Look:"), part])])
+    assert body["messages"][0]["content"] == [text("Look:"), expected]
+
+
+@pytest.mark.parametrize(
+    ("part", "word"),
+    [
+        ({"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}, "audio"),
+        ({"type": "image_url", "image_url": {"url": "data:image/tiff;base64,SUkqAA=="}}, "image"),
+        ({"type": "image_url", "image_url": {"url": "ftp://x"}}, "image"),
+        ({"type": "image_url", "image_url": None}, "image"),
+        ({"type": "file", "file": {"file_id": "file-1", "filename": "a.pdf"}}, "'a.pdf'"),
+        ({"type": "file", "file": {"file_data": "data:text/plain;base64,!"}}, "file"),
+        ({"type": "video_url", "video_url": {}}, "video_url"),
+    ],
+)
+async def test_parts_that_it_does_not_know_become_a_line_that_says_so(part: JsonObject, word: str) -> None:
+    body = await body_of([user([part])])
+    (block,) = body["messages"][0]["content"]
+    assert block["type"] == "text"
+    assert word in block["text"]
+    assert "UklGRg" not in block["text"]
+
+
+THOUGHT = {"type": "thinking", "thinking": "They ask for both.", "signature": "sig"}
+HIDDEN = {"type": "redacted_thinking", "data": "abc"}
+LOOP = [
+    user("Oslo?"),
+    assistant("Old.", reasoning_blocks=[THOUGHT]),
+    user("Rome?"),
+    assistant(None, call("t1"), reasoning="They ask for both.", reasoning_blocks=[THOUGHT, HIDDEN]),
+    tool("t1", "19 C"),
+]
+THINKING: dict[str, Any] = {"parameters": {"thinking": {"type": "enabled", "budget_tokens": 2000}}}
+
+
+async def test_thoughts_go_back_in_the_running_tool_loop_alone_and_only_to_a_model_that_thinks() -> None:
+    body = await body_of(LOOP, tools=[WEATHER], endpoint=THINKING)
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": 2000}
+    assert body["messages"][1]["content"] == [text("Old.")]
+    assert body["messages"][3]["content"][:2] == [THOUGHT, HIDDEN]
+    without = await body_of(LOOP, tools=[WEATHER])
+    assert "thinking" not in json.dumps(without)
+
+
+WITHOUT_THINKING: list[dict[str, Any]] = [
+    {"tools": [WEATHER], "tool_choice": "required"},
+    {"max_output_tokens": 1500},
+    {"messages": [user("?"), assistant(None, call("t1")), tool("t1", "x")]},
+]
+
+
+@pytest.mark.parametrize("fields", WITHOUT_THINKING, ids=["forced tools", "no room", "unsigned loop"])
+async def test_where_thinking_would_be_refused_the_call_goes_without(fields: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"messages": [user("Hi")], "endpoint": THINKING, **fields}
+    body = await body_of(**given)
+    assert "thinking" not in body
+
+
+async def test_a_thinking_budget_leaves_room_in_the_output_limit() -> None:
+    endpoint = {"parameters": {"thinking": {"type": "enabled", "budget_tokens": 10_000}}}
+    body = await body_of([user("Hi")], endpoint=endpoint)
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
+
+
+async def test_what_a_server_refuses_is_left_out_and_breakpoints_stay_out() -> None:
+    refusal = Answer({"error": {"message": "system.0.cache_control: Extra inputs are not permitted"}}, 400)
+    request = CompletionRequest(messages=[system("Be kind."), user("Hi")], max_output_tokens=9)
+    async with serving(refusal, OK) as server, ANTHROPIC.provider_at(server.base_url) as provider:
+        first = await provider.complete(request)
+        await provider.complete(request)
+    assert ["cache_control" in json.dumps(seen.json) for seen in server.seen] == [True, False, False]
+    assert first.attempts == 2
+
+
+async def test_refused_thoughts_are_left_out_of_that_call_alone() -> None:
+    said = "messages.3.content.0: Invalid `signature` in `thinking` block"
+    refusal = Answer({"error": {"type": "invalid_request_error", "message": said}}, 400)
+    request = CompletionRequest(messages=LOOP, max_output_tokens=4096, tools=[WEATHER])
+    async with serving(refusal, OK) as server, ANTHROPIC.provider_at(server.base_url, **THINKING) as provider:
+        await provider.complete(request)
+        await provider.complete(request)
+    assert ["thinking" in seen.json for seen in server.seen] == [True, False, True]
+
+
+async def test_a_gateway_that_wants_the_tools_of_the_past_defined_gets_them() -> None:
+    said = "Requests which include `tool_use` or `tool_result` blocks must define tools"
+    refusal = Answer({"error": {"type": "invalid_request_error", "message": said}}, 400)
+    first, second = await asked(refusal, messages=[user("?"), assistant(None, call("t1")), tool("t1", "x")])
+    assert "tools" not in first
+    assert [made["name"] for made in second["tools"]] == ["weather"]
+    assert second["tool_choice"] == {"type": "none"}
+
+
+async def test_the_provider_counts_a_prompt_of_the_same_form_without_what_is_no_prompt() -> None:
+    request = CompletionRequest(messages=[system("Be kind."), user("Hi")], max_output_tokens=9, tools=[CLOCK])
+    counted = Answer({"input_tokens": 2095})
+    parameters = {"temperature": 0}
+    async with serving(counted) as server, ANTHROPIC.provider_at(server.base_url, parameters=parameters) as provider:
+        assert await provider.count_tokens(request) == 2095
+    (seen,) = server.seen
+    assert seen.path == "/v1/messages/count_tokens"
+    assert seen.headers["x-api-key"] == SECRET
+    assert set(seen.json) == {"model", "messages", "system", "tools"}
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_a_server_that_cannot_count_is_asked_once(status: int) -> None:
+    request = CompletionRequest(messages=[user("Hi")], max_output_tokens=9)
+    async with serving(Answer({}, status)) as server, ANTHROPIC.provider_at(server.base_url) as provider:
+        assert await provider.count_tokens(request) is None
+        assert await provider.count_tokens(request) is None
+    assert server.hits == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (Answer({"error": {"type": "overloaded_error", "message": "x"}}, 529), ProviderDown),
+        (Answer({"error": {"type": "authentication_error", "message": SECRET}}, 401), ProviderRefused),
+        (Answer({"error": {"message": "prompt is too long: 2 tokens > 1 maximum"}}, 400), ProviderOverflow),
+        (Answer(b"<html>"), ProviderDown),
+        (Answer({}, delay_s=30), ProviderTimeout),
+    ],
+)
+async def test_a_count_that_cannot_be_had_is_an_error_and_not_asked_again(
+    step: Step, expected: type[Exception]
+) -> None:
+    request = CompletionRequest(messages=[user("Hi")], max_output_tokens=9)
+    async with serving(step) as server, ANTHROPIC.provider_at(server.base_url, timeout_s=0.3) as provider:
+        with pytest.raises(expected) as raised:
+            await provider.count_tokens(request)
+    assert server.hits == 1
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize("answer", [{}, {"input_tokens": None}, {"input_tokens": -1}, [], None])
+async def test_a_count_that_is_no_number_is_none(answer: Any) -> None:
+    request = CompletionRequest(messages=[user("Hi")], max_output_tokens=9)
+    async with serving(Answer(answer)) as server, ANTHROPIC.provider_at(server.base_url) as provider:
+        assert await provider.count_tokens(request) is None
+    assert server.hits == 1

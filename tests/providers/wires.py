@@ -1,0 +1,223 @@
+"""The remote wire protocols as a test scripts them: the same answer, whole or streamed, in each one's words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from app.domain.types import ToolCall
+from app.providers.anthropic import AnthropicProvider
+from app.providers.base import Provider
+from app.providers.endpoint import Endpoint
+from app.providers.openai import OpenAIProvider
+from app.providers.retry import RetryPolicy
+
+from .server import Answer, Stream
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+SECRET = "sk-very-secret"
+
+
+class Waits:
+    """Stands in for sleeping: notes how long, and returns at once."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.asked.append(seconds)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the model says: 11 prompt tokens, 4 of them cached, and 3 of completion."""
+
+    text: str = "Hello."
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    stop: str = ""
+    """Why it stopped, in the wire's own word; by itself the end, or the calls."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A protocol. `events` are a stream's, in order: `begin`, one for each fragment of text, and `end`."""
+
+    name: str
+    adapter: type[OpenAIProvider] | type[AnthropicProvider]
+    length: str
+    answer: Callable[[Said], dict[str, Any]]
+    begin: Callable[[], Sequence[bytes]]
+    fragments: Callable[[Said], Sequence[bytes]]
+    end: Callable[[Said], Sequence[bytes]]
+
+    def whole(self, said: Said) -> Answer:
+        return Answer(self.answer(said))
+
+    def stream(self, said: Said, **fields: Any) -> Stream:
+        return Stream((*self.begin(), *self.fragments(said), *self.end(said)), **fields)
+
+    @asynccontextmanager
+    async def provider_at(
+        self, base_url: str, sleep: Callable[[float], Awaitable[None]] | None = None, **endpoint: Any
+    ) -> AsyncGenerator[Provider]:
+        settings: dict[str, Any] = {"api_key": SECRET, "timeout_s": 5.0, **endpoint}
+        adapter = self.adapter(
+            Endpoint(label="main", model="served-model", base_url=base_url, **settings),
+            now=lambda: NOW,
+            retry=RetryPolicy(jitter=lambda ceiling_s: ceiling_s, sleep=sleep or Waits()),
+        )
+        try:
+            yield adapter
+        finally:
+            await adapter.aclose()
+
+
+def event(body: Any, name: str | None = None) -> bytes:
+    named = f"event: {name}\n" if name else ""
+    return f"{named}data: {json.dumps(body)}\n\n".encode()
+
+
+def halves(text: str) -> tuple[str, ...]:
+    """Text in two fragments, or none."""
+    middle = max(1, len(text) // 2)
+    return tuple(filter(None, (text[:middle], text[middle:])))
+
+
+def _chat_calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    return [
+        {"index": n, "id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for n, call in enumerate(calls)
+    ]
+
+
+CHAT_USAGE = {"prompt_tokens": 11, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
+
+
+def _chat_answer(said: Said) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": said.text or None}
+    message |= {"reasoning_content": said.reasoning} if said.reasoning else {}
+    message |= {"tool_calls": _chat_calls(said.calls)} if said.calls else {}
+    stop = said.stop or ("tool_calls" if said.calls else "stop")
+    return {
+        "model": "served-model",
+        "choices": [{"index": 0, "message": message, "finish_reason": stop}],
+        "usage": CHAT_USAGE,
+    }
+
+
+def _chat_chunk(delta: dict[str, Any], stop: str | None = None) -> bytes:
+    return event({"model": "served-model", "choices": [{"index": 0, "delta": delta, "finish_reason": stop}]})
+
+
+def _chat_fragments(said: Said) -> Sequence[bytes]:
+    thoughts = [_chat_chunk({"reasoning_content": piece}) for piece in halves(said.reasoning)]
+    texts = [_chat_chunk({"content": piece}) for piece in halves(said.text)]
+    calls = [_chat_chunk({"tool_calls": [call]}) for call in _chat_calls(said.calls)]
+    return [*thoughts, *texts, *calls]
+
+
+def _chat_end(said: Said) -> Sequence[bytes]:
+    stop = said.stop or ("tool_calls" if said.calls else "stop")
+    return [_chat_chunk({}, stop), event({"choices": [], "usage": CHAT_USAGE}), b"data: [DONE]\n\n"]
+
+
+OPENAI = Wire(
+    name="openai",
+    adapter=OpenAIProvider,
+    length="length",
+    answer=_chat_answer,
+    begin=lambda: [_chat_chunk({"role": "assistant", "content": ""})],
+    fragments=_chat_fragments,
+    end=_chat_end,
+)
+
+MESSAGE_USAGE = {"input_tokens": 5, "cache_creation_input_tokens": 2, "cache_read_input_tokens": 4}
+
+
+def _message_answer(said: Said) -> dict[str, Any]:
+    blocks: list[dict[str, Any]] = []
+    blocks += [{"type": "thinking", "thinking": said.reasoning, "signature": "sig"}] if said.reasoning else []
+    blocks += [{"type": "text", "text": said.text}] if said.text else []
+    blocks += [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
+        for call in said.calls
+    ]
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "served-model",
+        "content": blocks,
+        "stop_reason": said.stop or ("tool_use" if said.calls else "end_turn"),
+        "stop_sequence": None,
+        "usage": {**MESSAGE_USAGE, "output_tokens": 3},
+    }
+
+
+def message_event(kind: str, **fields: Any) -> bytes:
+    return event({"type": kind, **fields}, kind)
+
+
+def block_events(index: int, block: dict[str, Any], deltas: Sequence[dict[str, Any]]) -> list[bytes]:
+    """A block's beginning, its deltas and its end."""
+    return [
+        message_event("content_block_start", index=index, content_block=block),
+        *(message_event("content_block_delta", index=index, delta=delta) for delta in deltas),
+        message_event("content_block_stop", index=index),
+    ]
+
+
+def _message_fragments(said: Said) -> Sequence[bytes]:
+    events: list[bytes] = []
+    index = 0
+    if said.reasoning:
+        thoughts: list[dict[str, Any]] = [
+            {"type": "thinking_delta", "thinking": piece} for piece in halves(said.reasoning)
+        ]
+        signed = [*thoughts, {"type": "signature_delta", "signature": "sig"}]
+        events += block_events(index, {"type": "thinking", "thinking": "", "signature": ""}, signed)
+        index += 1
+    if said.text:
+        texts = [{"type": "text_delta", "text": piece} for piece in halves(said.text)]
+        events += block_events(index, {"type": "text", "text": ""}, texts)
+        index += 1
+    for call in said.calls:
+        block: dict[str, Any] = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+        pieces = ["", *halves(call.arguments)]
+        events += block_events(index, block, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces])
+        index += 1
+    return events
+
+
+def _message_end(said: Said) -> Sequence[bytes]:
+    delta = {"stop_reason": said.stop or ("tool_use" if said.calls else "end_turn"), "stop_sequence": None}
+    return [message_event("message_delta", delta=delta, usage={"output_tokens": 3}), message_event("message_stop")]
+
+
+def _message_begin() -> Sequence[bytes]:
+    message: dict[str, Any] = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "served-model",
+        "content": [],
+        "stop_reason": None,
+        "usage": {**MESSAGE_USAGE, "output_tokens": 1},
+    }
+    return [message_event("message_start", message=message), message_event("ping")]
+
+
+ANTHROPIC = Wire(
+    name="anthropic",
+    adapter=AnthropicProvider,
+    length="max_tokens",
+    answer=_message_answer,
+    begin=_message_begin,
+    fragments=_message_fragments,
+    end=_message_end,
+)
