@@ -153,13 +153,14 @@ def test_a_refused_round_rejects_its_turn_and_the_replay_goes_on_with_the_next(d
         assistant("done"),
         user("next"),
         assistant("2"),
+        user("word " * 3_000),
     ]
     session, prompts = replayed(database_url, talk, window_tokens=4096)
-    assert [turn.outcome for turn in session.turns] == ["completed", "refused", "completed"]
+    assert [turn.outcome for turn in session.turns] == ["completed", "refused", "completed", "refused"]
     assert [call.outcome for call in session.turns[1].rounds] == ["answered", "refused"]
-    assert session.left_out == {"rounds_not_reached": 2}
+    assert (session.left_out, session.mended) == ({"rounds_not_reached": 2}, {})
     assert [message["content"] for message in prompts[-1]] == ["first", "1", "next"]
-    assert session.rounds[-1].full_history_tokens == session.sent[-1][1].wire_tokens
+    assert session.turns[2].full_history_tokens == session.sent[-1][1].wire_tokens
 
 
 def test_a_long_tool_loop_in_a_small_window_sends_no_broken_prompt(database_url: str) -> None:

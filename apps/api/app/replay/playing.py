@@ -49,6 +49,7 @@ class TurnPlay:
         self.turn_id: str | None = None
         self.figures: list[RoundFigures] = []
         self._reported_tokens = (0, 0)
+        self._model_replies = False
 
     def play(self) -> TurnFigures:
         """Plays the turn to its end. Raises `ServiceUnavailableError` when the service turns the replay away."""
@@ -88,7 +89,7 @@ class TurnPlay:
     def _reply(self, round_: Round | None) -> dict[str, Any]:
         """The recorded reply of the next model call; without one the model answers."""
         if round_ is None:
-            self.playing.mended["replies_by_the_model"] += self.playing.recorded
+            self._model_replies = self.playing.recorded
             return {}
         reply: dict[str, Any] = {"content": round_.text}
         if round_.calls:
@@ -104,6 +105,7 @@ class TurnPlay:
         number = len(self.figures) + 1
         if answer.status_code == 201:
             self.turn_id = str(answer.body["turn"]["id"])
+            self.playing.mended["replies_by_the_model"] += self._model_replies
             self.figures.append(self._answered_figures(number, answer))
         else:
             told_id = answer.body.get("turn_id")

@@ -76,7 +76,8 @@ class Conversation:
     """A recorded conversation.
 
     `instructions` come from its leading system message. `tools` are its definitions in the OpenAI form, the same for
-    every turn; empty where nothing was called. `left_out` and `mended` say what was done to it before it is driven.
+    every turn; empty where nothing was called. `left_out` and `mended` say what was done to the whole of it before
+    it is driven.
     """
 
     name: str

@@ -19,6 +19,7 @@ from app.replay.figures import (
     Window,
     totals,
 )
+from app.replay.full_history import TOOL_MESSAGES_ENCODING
 
 BAR_CELLS = 52
 RESERVE_CELLS = 4
@@ -133,6 +134,8 @@ def notes(sessions: Sequence[SessionFigures]) -> list[str]:
             "(standing regions + every earlier message + framing, by the service's own counts)."
         )
     ]
+    if any(len(turn.rounds) > 1 for session in sessions for turn in session.turns):
+        found.append(f"calls and tool results of the full history are counted here, in {TOOL_MESSAGES_ENCODING}.")
     if summarizer_tokens := sum(session.summarizer_tokens or 0 for session in sessions):
         found.append(
             f"the summarizer took and gave {summarizer_tokens:,} tokens beside that; saved counts them as sent."
