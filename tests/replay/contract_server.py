@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -28,6 +29,8 @@ class Held:
     faults: dict[int, int] = field(default_factory=dict[int, int])
     fired: list[int] = field(default_factory=list[int])
     overshoot_tokens: int = 0
+    break_prompts: Callable[[dict[str, Any]], None] | None = None
+    sent: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     url: str = ""
 
     def create(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -80,7 +83,17 @@ class Held:
             "overflow_rejected": False, "estimated_wire_tokens": sum(regions.values()), "regions": regions,
             "context_trim_log": {"actions": []}, "prompt_sha256": "0" * 64,
         }  # fmt: skip
+        prompt: dict[str, Any] = {"messages": [{"role": "user", "content": body["content"]}], "tools": []}
+        prompt["prompt_sha256"] = sha256(json.dumps(prompt, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        audit = context | {"prompt_sha256": prompt["prompt_sha256"], "round": 1}
+        self.sent[f"turn-{number}"] = {"prompt": prompt, "audit": audit}
         return 201, {"turn": turn, "context": context}
+
+    def read_back(self, turn_id: str, what: str) -> tuple[int, dict[str, Any]]:
+        """A prompt or its audit, with the fault that the test asked for."""
+        if what == "prompt" and self.break_prompts is not None:
+            self.break_prompts(self.sent[turn_id]["prompt"])
+        return 200, self.sent[turn_id][what]
 
 
 def _charged(regions: dict[str, int], overhead: int) -> int:
@@ -102,6 +115,10 @@ def contract_server() -> Generator[Held]:
             self._answer(*(held.turn(parts[2], body) if len(parts) == 4 else held.create(body)))
 
         def do_GET(self) -> None:
+            parts = self.path.partition("?")[0].strip("/").split("/")
+            if parts[-1] in {"prompt", "audit"}:
+                self._answer(*held.read_back(parts[4], parts[5]))
+                return
             summaries = [{"prompt_tokens": 7, "completion_tokens": SUMMARY_TOKENS}]
             self._answer(200, {"items": summaries, "next_cursor": None})
 

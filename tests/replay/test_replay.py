@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,13 @@ def test_the_totals_are_the_sums_of_the_services_figures(tmp_path: Path) -> None
     turns = found["sessions"][0]["turns"]
     assert code == 0
     assert (total["turns"], total["refusals"], total["server_errors"], total["over_budget"]) == (TURNS, 0, 0, 0)
-    assert total["summaries"] == sum(turn["summary"] for turn in turns) >= 1
-    assert total["sent_tokens"] == sum(turn["window"]["wire_tokens"] for turn in turns)
+    calls = [call for turn in turns for call in turn["rounds"]]
+    assert total["prompts"] == len(calls) == TURNS
+    assert total["summaries"] == sum(call["summary"] for call in calls) >= 1
+    assert total["sent_tokens"] == sum(call["window"]["wire_tokens"] for call in calls)
     assert total["summarizer_tokens"] == 12
     # By hand: 5 system + 20 for each earlier turn + 10 for the user + 3 for each of the 2k + 1 messages.
-    assert [turn["full_history_tokens"] for turn in turns] == [5 + 20 * k + 10 + 3 * (2 * k + 1) for k in range(TURNS)]
+    assert [call["full_history_tokens"] for call in calls] == [5 + 20 * k + 10 + 3 * (2 * k + 1) for k in range(TURNS)]
     sent = total["sent_tokens"] + total["summarizer_tokens"]
     assert total["saved_ratio"] == pytest.approx(1 - sent / total["full_history_tokens"])
 
@@ -87,7 +90,7 @@ def test_a_refusal_is_counted_and_the_replay_goes_on(tmp_path: Path) -> None:
     assert code == 0
     assert found["total"]["refusals"] == 1
     assert [turn["outcome"] for turn in found["sessions"][0]["turns"]].count("completed") == TURNS - 1
-    refused = found["sessions"][0]["turns"][2]
+    (refused,) = found["sessions"][0]["turns"][2]["rounds"]
     assert refused["window"]["charged_tokens"] > refused["window"]["input_budget_tokens"]
     assert not refused["over_budget"]
 
@@ -107,6 +110,55 @@ def test_a_prompt_over_its_budget_fails_the_command(tmp_path: Path) -> None:
         code, found = reported(held, recording(tmp_path / "talk.jsonl"), "--window", "400")
     assert code == EXIT_BROKEN_PROMISE
     assert found["total"]["over_budget"] == TURNS
+
+
+def orphan_a_result(prompt: dict[str, Any]) -> None:
+    prompt["messages"].insert(0, {"role": "tool", "tool_call_id": "gone", "content": "seen"})
+
+
+def leave_a_call_open(prompt: dict[str, Any]) -> None:
+    prompt["messages"].insert(0, {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}, {"id": "b"}]})
+
+
+def lose_the_users_words(prompt: dict[str, Any]) -> None:
+    prompt["messages"] = [{"role": "user", "content": "something older"}]
+
+
+def change_a_tool(prompt: dict[str, Any]) -> None:
+    prompt["tools"] = [{"type": "function", "function": {"name": "other"}}]
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "count"),
+    [
+        (orphan_a_result, "orphaned_results", 1),
+        (leave_a_call_open, "unanswered_calls", 2),
+        (lose_the_users_words, "no_user_message", 1),
+        (change_a_tool, "not_verbatim", 1),
+    ],
+)
+def test_a_broken_prompt_is_counted_and_fails_the_command(
+    tmp_path: Path, fault: Callable[[dict[str, Any]], None], kind: str, count: int
+) -> None:
+    fired: list[str] = []
+
+    def break_one(prompt: dict[str, Any]) -> None:
+        if prompt["messages"][0]["content"] == "break this one":
+            fired.append(kind)
+            fault(prompt)
+
+    path = recording(tmp_path / "talk.jsonl", prompts={3: "break this one"})
+    with contract_server() as held:
+        held.break_prompts = break_one
+        code, found = reported(held, path)
+        unread_code, unread = reported(held, path, "--no-check-prompts")
+        table_code, table = run(held, path, "--quiet")
+    assert fired == [kind, kind]
+    assert (code, table_code, unread_code) == (EXIT_BROKEN_PROMISE, EXIT_BROKEN_PROMISE, 0)
+    assert (found["total"]["checked"], found["total"]["broken"], found["total"]["faults"][kind]) == (TURNS, 1, count)
+    assert (unread["total"]["checked"], unread["total"]["faults"]) == (0, {})
+    assert "orphan results" in table
+    assert max(map(len, table.splitlines())) <= 100
 
 
 def test_a_busy_session_is_asked_again(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from app.replay.figures import SessionFigures, TurnFigures, totals
 from app.replay.picture import window_svg
 from app.replay.reader import UnreadableRecordingError, read_conversations
 from app.replay.recording import Conversation
-from app.replay.render import legend, notes, totals_table, turn_line
+from app.replay.render import legend, notes, prompts_table, totals_table, turn_lines
 
 EXIT_BROKEN_PROMISE = 1
 EXIT_UNUSABLE = 2
@@ -39,14 +39,25 @@ def replay(
     turns: Annotated[int | None, typer.Option(min=1, help="At most so many turns of a session.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the table.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Everything as one JSON object instead.")] = False,
+    check_prompts: Annotated[
+        bool, typer.Option(help="Read every sent prompt back and look for what a provider would refuse.")
+    ] = True,
     picture: Annotated[Path | None, typer.Option(help="Write the window over the turns as SVG.")] = None,
 ) -> None:
     """Drives recorded conversations through the running service and shows what the window did.
 
-    Exits with 1 when a prompt was over its budget or the service answered 5xx, with 2 when it could not be run.
+    Exits with 1 when a prompt was over its budget or broken, or the service answered 5xx, with 2 when it could not be
+    run.
     """
     console = Console(stderr=as_json, highlight=False)
-    options = ReplayOptions(window_tokens=window, recorded=recorded, model_alias=model, room_goal=goal, max_turns=turns)
+    options = ReplayOptions(
+        window_tokens=window,
+        recorded=recorded,
+        model_alias=model,
+        room_goal=goal,
+        max_turns=turns,
+        check_prompts=check_prompts,
+    )
     try:
         conversations = read_conversations(file, session_per_line=session_per_line)
         with Service(url, key=key) as service:
@@ -73,7 +84,7 @@ def replay_all(
     *,
     bars: bool,
 ) -> list[SessionFigures]:
-    """Replays one conversation after the other under a progress bar; with `bars` a line for every turn."""
+    """Replays one conversation after the other under a progress bar; with `bars` a line for every model call."""
     planned = sum(len(conversation.turns[: options.max_turns]) for conversation in conversations)
     columns = (
         TextColumn("  {task.description}"),
@@ -90,7 +101,8 @@ def replay_all(
 
         def on_turn(turn: TurnFigures) -> None:
             if bars:
-                progress.console.print(turn_line(turn), overflow="crop", no_wrap=True)
+                for line in turn_lines(turn):
+                    progress.console.print(line, overflow="crop", no_wrap=True)
             progress.advance(task)
 
         for conversation in conversations:
@@ -102,8 +114,9 @@ def replay_all(
 
 
 def print_table(console: Console, sessions: list[SessionFigures]) -> None:
-    """The table and what its figures stand for."""
+    """The tables and what their figures stand for."""
     console.print(totals_table(sessions))
+    console.print(prompts_table(sessions))
     for note in notes(sessions):
         console.print(Padding(Text(note, "dim"), (0, 0, 0, 2)))
 
@@ -115,14 +128,20 @@ def report(sessions: list[SessionFigures]) -> dict[str, Any]:
             {
                 "name": session.name,
                 "session_id": session.session_id,
-                "skipped": dict(session.skipped),
+                "left_out": dict(session.left_out),
+                "mended": dict(session.mended),
                 "totals": _totals(session.name, [session]),
-                "turns": [asdict(turn) | {"over_budget": turn.over_budget} for turn in session.turns],
+                "turns": [_turn(turn) for turn in session.turns],
             }
             for session in sessions
         ],
         "total": _totals("total", sessions),
     }
+
+
+def _turn(turn: TurnFigures) -> dict[str, Any]:
+    rounds = [asdict(round_) | {"over_budget": round_.over_budget} for round_ in turn.rounds]
+    return {"number": turn.number, "outcome": turn.outcome, "turn_id": turn.turn_id, "rounds": rounds}
 
 
 def _totals(name: str, sessions: list[SessionFigures]) -> dict[str, Any]:

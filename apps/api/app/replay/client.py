@@ -62,19 +62,24 @@ class Service:
 
     def post_turn(self, session_id: str, body: Mapping[str, Any]) -> Answer:
         """Posts a turn; waits and asks again while the session runs another one (409)."""
-        path = f"/v1/sessions/{session_id}/turns"
-        answer = self.request("POST", path, body)
-        for _ in range(CONFLICT_TRIES):
-            if answer.code != "turn_in_progress":
-                break
-            time.sleep(min(MAX_CONFLICT_WAIT_S, float(answer.body.get("retry_after_s", 1))))
-            answer = self.request("POST", path, body)
-        return answer
+        return self._post_patiently(f"/v1/sessions/{session_id}/turns", body)
 
-    def audit(self, session_id: str, turn_id: str) -> Mapping[str, Any]:
-        """The audit row of a turn; empty if the service has none."""
-        answer = self.request("GET", f"/v1/sessions/{session_id}/turns/{turn_id}/audit")
+    def post_tool_outputs(self, session_id: str, turn_id: str, body: Mapping[str, Any]) -> Answer:
+        """Answers the open tool calls of a turn, which runs its next round."""
+        return self._post_patiently(f"/v1/sessions/{session_id}/turns/{turn_id}/tool-outputs", body)
+
+    def cancel_turn(self, session_id: str, turn_id: str) -> Answer:
+        """Ends a turn that runs or waits for tools."""
+        return self.request("POST", f"/v1/sessions/{session_id}/turns/{turn_id}/cancel")
+
+    def audit(self, session_id: str, turn_id: str, round_number: int | None = None) -> Mapping[str, Any]:
+        """The audit row of a turn's last model call, or of a round's; empty if the service has none."""
+        answer = self.request("GET", f"/v1/sessions/{session_id}/turns/{turn_id}/audit{_of_round(round_number)}")
         return answer.body if answer.status_code == 200 else {}
+
+    def prompt(self, session_id: str, turn_id: str, round_number: int | None = None) -> Answer:
+        """The messages and tools that were sent in a turn's last round, or in the given one."""
+        return self.request("GET", f"/v1/sessions/{session_id}/turns/{turn_id}/prompt{_of_round(round_number)}")
 
     def summarizer_tokens(self, session_id: str) -> int | None:
         """Prompt and completion tokens of the session's summaries as reported; None where the service tells none."""
@@ -90,6 +95,15 @@ class Service:
             cursor = answer.body.get("next_cursor")
             if not cursor:
                 return total
+
+    def _post_patiently(self, path: str, body: Mapping[str, Any]) -> Answer:
+        answer = self.request("POST", path, body)
+        for _ in range(CONFLICT_TRIES):
+            if answer.code != "turn_in_progress":
+                break
+            time.sleep(min(MAX_CONFLICT_WAIT_S, float(answer.body.get("retry_after_s", 1))))
+            answer = self.request("POST", path, body)
+        return answer
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         """One request; raises `ServiceUnavailableError` when nothing answers."""
@@ -107,3 +121,7 @@ class Service:
         if retry_after := response.headers.get("Retry-After"):
             found.setdefault("retry_after_s", float(retry_after) if retry_after.isdigit() else 1.0)
         return Answer(response.status_code, found, elapsed_s)
+
+
+def _of_round(number: int | None) -> str:
+    return "" if number is None else f"?round={number}"

@@ -22,10 +22,11 @@ from rich.text import Text
 from app.replay.audit_view import audit_panel, refusal_panel
 from app.replay.cli import EXIT_BROKEN_PROMISE, EXIT_UNUSABLE, print_table, replay_all
 from app.replay.client import Service, ServiceUnavailableError
-from app.replay.driver import ReplayOptions, turn_figures
-from app.replay.figures import FullHistory, SessionFigures, TurnFigures, totals
+from app.replay.driver import ReplayOptions
+from app.replay.figures import SessionFigures, TurnFigures, totals
 from app.replay.own_service import ServiceDidNotStartError, own_service
 from app.replay.picture import window_svg
+from app.replay.playing import unanswered_figures
 from app.replay.reader import read_conversations
 from app.replay.recording import Conversation
 
@@ -59,7 +60,7 @@ def turn_of_interest(session: SessionFigures) -> TurnFigures | None:
         removed_tokens = window.charged_before_tokens - window.charged_tokens if window else 0
         return turn.prune, turn.summary, removed_tokens
 
-    return max((turn for turn, _ in session.sent), key=relief, default=None)
+    return max((turn for turn in session.turns if turn.outcome == "completed"), key=relief, default=None)
 
 
 def demo(
@@ -80,7 +81,7 @@ def demo(
             _show_audit(console, service, sessions[0])
             refused = service.post_turn(sessions[0].session_id, {"content": message_that_cannot_fit()})
             console.print(refusal_panel(refused.status_code, refused.body))
-            refusal = turn_figures(len(sessions[0].turns) + 1, refused, FullHistory())
+            refusal = TurnFigures(len(sessions[0].turns) + 1, "refused", (unanswered_figures(1, refused),))
     except (ServiceDidNotStartError, ServiceUnavailableError) as error:
         Console(stderr=True, highlight=False).print(str(error), style="red", markup=False)
         raise typer.Exit(EXIT_UNUSABLE) from error

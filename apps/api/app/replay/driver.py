@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from app.replay.client import Answer, Service, ServiceUnavailableError
-from app.replay.figures import FullHistory, Outcome, SessionFigures, TurnFigures, window_of_context, window_of_refusal
-from app.replay.recording import Conversation, RecordedTurn
+from app.replay.client import Service
+from app.replay.figures import SessionFigures, TurnFigures
+from app.replay.full_history import FullHistory
+from app.replay.playing import Playing, TurnPlay
+from app.replay.recording import Conversation, LeftOut, RecordedTurn
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
     """How a conversation is driven.
 
-    `window_tokens` caps the model's window (None: the model's own). With `recorded` the recording's replies stand in
-    for the model; without it, and where the recording has no reply, the model answers.
+    `window_tokens` caps the model's window (None: the model's own). With `recorded` the recording's replies and tool
+    results stand in for model and tools. Without it only the users' words are sent, and no tools: the recorded results
+    answer the recorded calls, not those another model would make. Where the recording has no reply the model answers.
+    `check_prompts` reads every sent prompt back.
     """
 
     window_tokens: int | None = None
@@ -26,6 +29,7 @@ class ReplayOptions:
     model_alias: str | None = None
     room_goal: str | None = None
     max_turns: int | None = None
+    check_prompts: bool = True
 
 
 def replay_conversation(
@@ -34,30 +38,33 @@ def replay_conversation(
     options: ReplayOptions,
     on_turn: Callable[[TurnFigures], None],
 ) -> SessionFigures:
-    """Makes a session, posts every turn of the conversation, and calls `on_turn` after each.
+    """Makes a session, plays every turn of the conversation, and calls `on_turn` after each.
 
-    A refusal, a rejected request and a server error are figures, and the replay goes on. Raises
-    `ServiceUnavailableError` when no session can be had or nothing answers any more.
+    A refusal, a rejected request and a server error are figures, and the replay goes on with the next user message.
+    Raises `ServiceUnavailableError` when no session can be had or nothing answers any more.
     """
-    session_id = service.create_session(session_body(conversation, options))
-    full_history = FullHistory()
-    figures: list[TurnFigures] = []
-    skipped = Counter(conversation.skipped or {})
+    playing = Playing(
+        service=service,
+        session_id=service.create_session(session_body(conversation, options)),
+        tools=conversation.tools if options.recorded else (),
+        recorded=options.recorded,
+        check_prompts=options.check_prompts,
+        full_history=FullHistory(),
+        left_out=Counter(conversation.left_out or {}),
+        mended=Counter(conversation.mended or {}),
+    )
+    turns: list[TurnFigures] = []
     for number, turn in enumerate(conversation.turns[: options.max_turns], start=1):
-        answer = service.post_turn(session_id, turn_body(turn, options))
-        if answer.status_code in {401, 403, 404}:
-            raise ServiceUnavailableError(
-                f"{service.url} turns the replay away: {answer.status_code} {answer.code or ''}"
-            )
-        skipped.update(turn.flattened())
-        figures.append(turn_figures(number, answer, full_history))
-        on_turn(figures[-1])
+        played = turn if options.recorded else users_words(turn, playing.left_out)
+        turns.append(TurnPlay(playing, number, played).play())
+        on_turn(turns[-1])
     return SessionFigures(
         name=conversation.name,
-        session_id=session_id,
-        turns=figures,
-        skipped={str(kind): count for kind, count in skipped.items()},
-        summarizer_tokens=service.summarizer_tokens(session_id) if any(turn.summary for turn in figures) else 0,
+        session_id=playing.session_id,
+        turns=turns,
+        left_out={str(kind): count for kind, count in (+playing.left_out).items()},
+        mended={str(kind): count for kind, count in (+playing.mended).items()},
+        summarizer_tokens=service.summarizer_tokens(playing.session_id) if any(turn.summary for turn in turns) else 0,
     )
 
 
@@ -74,63 +81,9 @@ def session_body(conversation: Conversation, options: ReplayOptions) -> dict[str
     return body | {name: value for name, value in optional.items() if value}
 
 
-def turn_body(turn: RecordedTurn, options: ReplayOptions) -> dict[str, Any]:
-    """The body of `POST …/turns` for a recorded turn, its tool rounds flattened into the last text."""
-    if options.recorded and turn.reply is not None:
-        return {"content": turn.prompt, "recorded_reply": {"content": turn.reply}}
-    return {"content": turn.prompt}
-
-
-def turn_figures(number: int, answer: Answer, full_history: FullHistory) -> TurnFigures:
-    """Takes down one answer to `POST …/turns`; a completed turn enters `full_history`."""
-    if answer.status_code == 201:
-        return _completed(number, answer, full_history)
-    outcome: Outcome = "rejected_request"
-    if answer.status_code >= 500:
-        outcome = "server_error"
-    elif answer.status_code == 422 and answer.code == "context_budget_exceeded":
-        outcome = "refused"
-    return TurnFigures(
-        number=number,
-        outcome=outcome,
-        status_code=answer.status_code,
-        code=answer.code,
-        turn_id=_optional_text(answer.body.get("turn_id")),
-        window=window_of_refusal(answer.body) if outcome == "refused" else None,
-        elapsed_s=answer.elapsed_s,
-    )
-
-
-def _completed(number: int, answer: Answer, full_history: FullHistory) -> TurnFigures:
-    turn = cast("Mapping[str, Any]", answer.body["turn"])
-    context = cast("Mapping[str, Any]", answer.body["context"])
-    window = window_of_context(context)
-    summary, prune = bool(context["summary_triggered"]), bool(context["prune_triggered"])
-    full_history_tokens = full_history.prompt_tokens(window.regions, compressed=summary or prune)
-    full_history.answered(window.regions.get("user", 0), _reply_tokens(turn))
-    return TurnFigures(
-        number=number,
-        outcome="completed",
-        status_code=answer.status_code,
-        turn_id=str(turn["id"]),
-        window=window,
-        summary=summary,
-        prune=prune,
-        reported_prompt_tokens=_optional_tokens(turn.get("prompt_tokens")),
-        full_history_tokens=full_history_tokens,
-        elapsed_s=answer.elapsed_s,
-    )
-
-
-def _reply_tokens(turn: Mapping[str, Any]) -> int:
-    """What the provider reported for the reply; a provider that reports none is put at four characters a token."""
-    reported = _optional_tokens(turn.get("completion_tokens"))
-    return math.ceil(len(str(turn.get("assistant_output") or "")) / 4) if reported is None else reported
-
-
-def _optional_tokens(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
-def _optional_text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+def users_words(turn: RecordedTurn, left_out: Counter[LeftOut]) -> RecordedTurn:
+    """The turn as a live model gets it."""
+    calls = [call for round_ in turn.rounds for call in round_.calls]
+    left_out["tool_calls"] += len(calls)
+    left_out["tool_results"] += sum(call.result is not None for call in calls)
+    return RecordedTurn(turn.prompt)

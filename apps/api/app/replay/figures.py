@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
@@ -10,9 +11,12 @@ REGIONS = ("system", "goal", "pins", "summary", "history", "recall", "user", "to
 """The regions of a prompt in the order of the contract's section 5."""
 RESERVED_REGIONS = ("framing", "tools")
 """What the overhead reserve pays for before anything of it is charged to the input, in this order."""
-STANDING_REGIONS = ("system", "goal", "pins", "tools")
 
-Outcome: TypeAlias = Literal["completed", "refused", "rejected_request", "server_error"]
+PromptFault: TypeAlias = Literal[
+    "orphaned_results", "unanswered_calls", "no_user_message", "over_budget", "not_verbatim"
+]
+RoundOutcome: TypeAlias = Literal["answered", "refused", "rejected_request", "server_error"]
+Outcome: TypeAlias = Literal["completed", "cancelled", "refused", "rejected_request", "server_error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +50,17 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnFigures:
-    """One turn of a replay. `window` is None when the answer carried none (a 5xx, a request that did not validate).
+class RoundFigures:
+    """One model call of a turn, or the attempt at one. `window` is None when the answer carried none (a 5xx, a request
+    that did not validate).
 
-    `full_history_tokens` is the prompt a client that resends everything would have sent for this turn.
+    `full_history_tokens` is the prompt a client that resends everything would have sent for it. `faults` is what the
+    sent prompt breaks, by kind; None where nothing was sent or the prompt was not looked at.
     """
 
     number: int
-    outcome: Outcome
+    outcome: RoundOutcome
     status_code: int
-    turn_id: str | None = None
     code: str | None = None
     window: Window | None = None
     summary: bool = False
@@ -63,51 +68,53 @@ class TurnFigures:
     reported_prompt_tokens: int | None = None
     full_history_tokens: int = 0
     elapsed_s: float = 0.0
+    faults: Mapping[PromptFault, int] | None = None
 
     @property
     def over_budget(self) -> bool:
-        """Whether a prompt was sent that its budget does not cover, by the estimate or by the provider's own count."""
-        if self.outcome != "completed" or self.window is None:
+        """Whether a prompt was sent that its budget does not cover: by the answer's figures, by the audit's, or by the
+        provider's own count."""
+        if self.outcome != "answered" or self.window is None:
             return False
         room_tokens = self.window.limit_tokens - self.window.output_reserve_tokens
         return (
             self.window.charged_tokens > self.window.input_budget_tokens
             or (self.reported_prompt_tokens or 0) > room_tokens
+            or bool((self.faults or {}).get("over_budget"))
         )
 
 
-class FullHistory:
-    """What a client that resends the whole conversation with every turn would send, from the service's own figures.
+@dataclass(frozen=True, slots=True)
+class TurnFigures:
+    """One turn of a replay, with a round for each model call; at least one."""
 
-    One prompt is the turn's standing regions (system, goal, pins, tools) + every earlier user message and reply + the
-    user's message + framing. A user message is the turn's `user` region, a reply the `completion_tokens` of its turn,
-    and a message's framing what the second prompt's `framing` has over the first's, halved (two messages came between).
-    Turns that were not answered are left out, as the service leaves a rejected one out of later prompts.
-    """
+    number: int
+    outcome: Outcome
+    rounds: tuple[RoundFigures, ...]
+    turn_id: str | None = None
 
-    DEFAULT_FRAMING_TOKENS = 4
+    @property
+    def window(self) -> Window | None:
+        """The fullest of the turn's windows; of a refused turn, the one that did not fit."""
+        windows = [round_.window for round_ in self.rounds if round_.window is not None]
+        return max(windows, key=_fill_ratio, default=None)
 
-    def __init__(self) -> None:
-        self._past_tokens = 0
-        self._past_messages = 0
-        self._first_framing_tokens: int | None = None
-        self._message_framing_tokens: float = self.DEFAULT_FRAMING_TOKENS
+    @property
+    def summary(self) -> bool:
+        return any(round_.summary for round_ in self.rounds)
 
-    def prompt_tokens(self, regions: Mapping[str, int], *, compressed: bool) -> int:
-        """The full-history prompt of a turn whose own prompt had these regions."""
-        framing_tokens = regions.get("framing", 0)
-        if self._first_framing_tokens is None:
-            self._first_framing_tokens = framing_tokens
-        elif self._past_messages == 2 and not compressed:
-            self._message_framing_tokens = (framing_tokens - self._first_framing_tokens) / 2
-        standing_tokens = sum(regions.get(name, 0) for name in STANDING_REGIONS)
-        framing_tokens = self._first_framing_tokens + round(self._past_messages * self._message_framing_tokens)
-        return standing_tokens + self._past_tokens + regions.get("user", 0) + framing_tokens
+    @property
+    def prune(self) -> bool:
+        return any(round_.prune for round_ in self.rounds)
 
-    def answered(self, user_tokens: int, reply_tokens: int) -> None:
-        """Takes a turn's two messages into the history of the turns after it."""
-        self._past_tokens += user_tokens + reply_tokens
-        self._past_messages += 2
+    @property
+    def over_budget(self) -> bool:
+        return any(round_.over_budget for round_ in self.rounds)
+
+    @property
+    def full_history_tokens(self) -> int:
+        """What the turn's last prompt would have been with everything resent."""
+        return max(round_.full_history_tokens for round_ in self.rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,27 +124,35 @@ class SessionFigures:
     name: str
     session_id: str
     turns: Sequence[TurnFigures]
-    skipped: Mapping[str, int]
+    left_out: Mapping[str, int]
+    mended: Mapping[str, int]
     summarizer_tokens: int | None = None
 
     def count(self, outcome: Outcome) -> int:
         return sum(1 for turn in self.turns if turn.outcome == outcome)
 
     @property
-    def sent(self) -> list[tuple[TurnFigures, Window]]:
-        """The turns whose prompt reached the model, with their windows."""
-        return [(turn, turn.window) for turn in self.turns if turn.outcome == "completed" and turn.window is not None]
+    def rounds(self) -> list[RoundFigures]:
+        return [round_ for turn in self.turns for round_ in turn.rounds]
+
+    @property
+    def sent(self) -> list[tuple[RoundFigures, Window]]:
+        """The rounds whose prompt reached the model, with their windows."""
+        return [(round_, round_.window) for round_ in self.rounds if round_.outcome == "answered" and round_.window]
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The row of a table: of one session, or of all."""
+    """The row of a table: of one session, or of all. `prompts` reached the model, `checked` of them were looked at;
+    of these `broken` break something, `faults` says how often what."""
 
     name: str
     sessions: int
     turns: int
+    prompts: int
     summaries: int
     prunes: int
+    cancelled: int
     refusals: int
     rejected_requests: int
     server_errors: int
@@ -147,6 +162,9 @@ class Totals:
     largest_prompt_tokens: int
     largest_prompt_budget_tokens: int
     over_budget: int
+    checked: int
+    broken: int
+    faults: Mapping[PromptFault, int]
 
     @property
     def saved_ratio(self) -> float:
@@ -157,30 +175,39 @@ class Totals:
 
     @property
     def failed(self) -> bool:
-        return bool(self.over_budget or self.server_errors)
+        return bool(self.over_budget or self.server_errors or self.broken)
 
 
 def totals(name: str, sessions: Iterable[SessionFigures]) -> Totals:
     """Sums sessions; the largest prompt is the one that fills most of its budget."""
     sessions = list(sessions)
-    turns = [turn for session in sessions for turn in session.turns]
+    rounds = [round_ for session in sessions for round_ in session.rounds]
     sent = [pair for session in sessions for pair in session.sent]
     largest = max((window for _, window in sent), key=_fill_ratio, default=None)
+    checked = [round_.faults for round_ in rounds if round_.faults is not None]
+    faults: Counter[PromptFault] = Counter()
+    for found in checked:
+        faults.update(found)
     return Totals(
         name=name,
         sessions=len(sessions),
-        turns=len(turns),
-        summaries=sum(turn.summary for turn in turns),
-        prunes=sum(turn.prune for turn in turns),
+        turns=sum(len(session.turns) for session in sessions),
+        prompts=len(sent),
+        summaries=sum(round_.summary for round_ in rounds),
+        prunes=sum(round_.prune for round_ in rounds),
+        cancelled=sum(session.count("cancelled") for session in sessions),
         refusals=sum(session.count("refused") for session in sessions),
         rejected_requests=sum(session.count("rejected_request") for session in sessions),
         server_errors=sum(session.count("server_error") for session in sessions),
         sent_tokens=sum(window.wire_tokens for _, window in sent),
         summarizer_tokens=sum(session.summarizer_tokens or 0 for session in sessions),
-        full_history_tokens=sum(turn.full_history_tokens for turn, _ in sent),
+        full_history_tokens=sum(round_.full_history_tokens for round_, _ in sent),
         largest_prompt_tokens=largest.charged_tokens if largest else 0,
         largest_prompt_budget_tokens=largest.input_budget_tokens if largest else 0,
-        over_budget=sum(turn.over_budget for turn in turns),
+        over_budget=sum(round_.over_budget for round_ in rounds),
+        checked=len(checked),
+        broken=sum(any(found.values()) for found in checked),
+        faults=dict(faults),
     )
 
 

@@ -1,7 +1,7 @@
 """Reads recorded conversations from JSON lines, plain or gzipped.
 
 A line is either one OpenAI-style message (all such lines of a file are one conversation) or an object with `messages`
-(one conversation a line). Other members of a line are ignored.
+(one conversation a line), and `tools` where it has definitions. Other members of a line are ignored.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
-from app.replay.recording import OPENING_PROMPT, Conversation, RecordedTurn, Round, Skipped, ToolOutput
+from app.replay.definitions import united
+from app.replay.recording import Conversation, LeftOut, Mended
+from app.replay.sorting import conversation
 
 GZIP_MAGIC = b"\x1f\x8b"
 KNOWN_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
@@ -38,7 +40,7 @@ def read_conversations(path: Path, *, session_per_line: bool) -> list[Conversati
     for number, line in _objects(path):
         if isinstance(line.get("messages"), list):
             name = str(line.get("id", f"line {number}"))
-            conversations.append(conversation(name, _messages(path, number, line["messages"])))
+            conversations.append(conversation(name, _messages(path, number, line["messages"]), line.get("tools")))
         else:
             spoken.extend(_messages(path, number, [line]))
     if spoken:
@@ -49,89 +51,29 @@ def read_conversations(path: Path, *, session_per_line: bool) -> list[Conversati
     return conversations if session_per_line else [_in_one_session(_name(path), conversations)]
 
 
-def conversation(name: str, messages: Iterable[Mapping[str, Any]]) -> Conversation:
-    """Sorts OpenAI-style messages into turns.
-
-    Every user message begins a turn, also directly after another one. An assistant message before the first of them
-    answers `OPENING_PROMPT`. Assistant messages in a row without tool calls between them are one reply.
-    """
-    instructions: list[str] = []
-    turns: list[RecordedTurn] = []
-    skipped: Counter[Skipped] = Counter()
-    for message in messages:
-        text, media_parts = _text(message.get("content"))
-        skipped["media_parts"] += media_parts
-        calls = tuple(cast("Sequence[Mapping[str, Any]]", message.get("tool_calls") or ()))
-        match message["role"]:
-            case "system" | "developer" if not turns:
-                instructions.append(text)
-            case "system" | "developer":
-                skipped["system_messages"] += 1
-            case "tool":
-                _attach_output(turns, ToolOutput(str(message.get("tool_call_id", "")), text), skipped)
-            case _ if not text.strip() and not calls:
-                skipped["empty_messages"] += 1
-            case "user":
-                turns.append(RecordedTurn(prompt=text))
-            case _:
-                _attach_reply(turns, Round(text=text or None, tool_calls=calls))
-    return Conversation(name, tuple(turns), "\n\n".join(filter(None, instructions)) or None, +skipped)
-
-
-def _attach_reply(turns: list[RecordedTurn], reply: Round) -> None:
-    if not turns:
-        turns.append(RecordedTurn(prompt=OPENING_PROMPT))
-    turn = turns[-1]
-    previous = turn.rounds[-1] if turn.rounds else None
-    if previous is not None and not previous.tool_calls and not reply.tool_calls:
-        joined = Round(text="\n\n".join(filter(None, (previous.text, reply.text))))
-        turns[-1] = RecordedTurn(turn.prompt, (*turn.rounds[:-1], joined))
-    else:
-        turns[-1] = RecordedTurn(turn.prompt, (*turn.rounds, reply))
-
-
-def _attach_output(turns: list[RecordedTurn], output: ToolOutput, skipped: Counter[Skipped]) -> None:
-    if not turns or not turns[-1].rounds:
-        skipped["tool_results"] += 1
-        return
-    *earlier, last = turns[-1].rounds
-    answered = Round(last.text, last.tool_calls, (*last.outputs, output))
-    turns[-1] = RecordedTurn(turns[-1].prompt, (*earlier, answered))
-
-
 def _in_one_session(name: str, conversations: Sequence[Conversation]) -> Conversation:
     """One after the other; a session has one set of instructions, so the first conversation's stand for all."""
-    skipped: Counter[Skipped] = Counter()
+    left_out: Counter[LeftOut] = Counter()
+    mended: Counter[Mended] = Counter()
     for found in conversations:
-        skipped.update(found.skipped or {})
+        left_out.update(found.left_out or {})
+        mended.update(found.mended or {})
     instructions = conversations[0].instructions
-    skipped["system_messages"] += sum(
+    left_out["system_messages"] += sum(
         1 for found in conversations[1:] if found.instructions not in {None, instructions}
     )
-    return Conversation(name, tuple(turn for found in conversations for turn in found.turns), instructions, +skipped)
+    return Conversation(
+        name=name,
+        turns=tuple(turn for found in conversations for turn in found.turns),
+        instructions=instructions,
+        tools=united(found.tools for found in conversations),
+        left_out=+left_out,
+        mended=+mended,
+    )
 
 
 def _name(path: Path) -> str:
     return path.name.split(".", maxsplit=1)[0] or path.name
-
-
-def _text(content: object) -> tuple[str, int]:
-    """The text of a content and how many of its parts are no text; such a part leaves its type in brackets."""
-    if content is None or isinstance(content, str):
-        return content or "", 0
-    if not isinstance(content, list):
-        return json.dumps(content, ensure_ascii=False), 0
-    texts: list[str] = []
-    media_parts = 0
-    for part in cast("list[Any]", content):
-        if isinstance(part, str):
-            texts.append(part)
-        elif _is_object(part) and isinstance(part.get("text"), str):
-            texts.append(part["text"])
-        else:
-            media_parts += 1
-            texts.append(f"[{part.get('type', 'media') if _is_object(part) else 'media'}]")
-    return "\n".join(texts), media_parts
 
 
 def _messages(path: Path, number: int, values: Iterable[object]) -> list[Mapping[str, Any]]:
