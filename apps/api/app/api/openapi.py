@@ -27,6 +27,31 @@ def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+EVENTS = (
+    "turn.created",
+    "context.assembled",
+    "output.delta",
+    "turn.completed",
+    "turn.awaiting_tools",
+    "turn.failed",
+)
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "With `stream: true`: server-sent events `turn.created`, `context.assembled`, `output.delta` …, "
+        "then one of `turn.completed`, `turn.awaiting_tools`, `turn.failed`.",
+        "content": {
+            "text/event-stream": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"event": {"type": "string", "enum": list(EVENTS)}, "data": {"type": "string"}},
+                    "required": ["event", "data"],
+                }
+            }
+        },
+    }
+}
+
+
 def describe(app: FastAPI) -> None:
     """Replaces the application's OpenAPI document by a complete one, made at the first request for it and then kept."""
 

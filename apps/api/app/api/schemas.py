@@ -395,6 +395,7 @@ class ModelOut(BaseModel):
     encoding: str
     fallbacks: list[str]
     prices: PricesOut | None
+    calibration_ratio: float = Field(description="What estimates for it are multiplied with; 1 until enough is known.")
 
 
 class ModelList(BaseModel):

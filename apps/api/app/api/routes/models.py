@@ -15,9 +15,12 @@ router = APIRouter(prefix="/v1/models", tags=["models"], route_class=DirectRoute
 
 @router.get("", response_model=ModelList, responses=answers(401, 503))
 async def get_models(call: Call) -> JsonObject:
-    """The aliases of the catalogue, with their windows, where those come from, and prices where known."""
-    catalogue = call.rt.catalogue
-    items = [_model_json(catalogue.model(alias)) for alias in catalogue.aliases]
+    """The aliases: window and its source, prices where known, and the correction of estimates."""
+    catalogue, calibrations = call.rt.catalogue, call.rt.calibrations
+    models = [catalogue.model(alias) for alias in catalogue.aliases]
+    items = [
+        _model_json(model) | {"calibration_ratio": calibrations.ratio(model.alias, model.encoding)} for model in models
+    ]
     return {"default": catalogue.default, "items": items, "next_cursor": None}
 
 

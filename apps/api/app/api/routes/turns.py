@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import READ, WRITE, answers
+from app.api.openapi import READ, STREAMED, WRITE, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, IdempotencyKey, Limit, Round
 from app.api.schemas import (
     Document,
@@ -34,7 +34,7 @@ from app.services.take_turn import cancel_turn, continue_turn, take_turn
 router = APIRouter(prefix="/v1/sessions/{session_id}/turns", tags=["turns"], route_class=DirectRoute)
 
 
-@router.post("", status_code=201, response_model=TurnAnswer, responses=answers(*WRITE, 409, 502, 504))
+@router.post("", status_code=201, response_model=TurnAnswer, responses=STREAMED | answers(*WRITE, 409, 502, 504))
 async def create_turn(
     call: Call, session_id: UUID, body: TurnIn, idempotency_key: IdempotencyKey = None
 ) -> JsonObject | Response:
@@ -60,7 +60,10 @@ async def create_turn(
 
 
 @router.post(
-    "/{turn_id}/tool-outputs", status_code=201, response_model=TurnAnswer, responses=answers(*WRITE, 409, 502, 504)
+    "/{turn_id}/tool-outputs",
+    status_code=201,
+    response_model=TurnAnswer,
+    responses=STREAMED | answers(*WRITE, 409, 502, 504),
 )
 async def post_tool_outputs(call: Call, session_id: UUID, turn_id: UUID, body: ToolOutputsIn) -> JsonObject | Response:
     """Answers a turn's open tool calls, all of them, and runs its next round."""
