@@ -244,6 +244,21 @@ def test_a_folder_deeper_than_a_socket_address_works_and_leaves_no_link_behind(
     assert list(temporary.iterdir()) == []
 
 
+def test_a_temporary_folder_that_is_as_deep_is_no_obstacle(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, deep = tmp_path / ("t" * 100), tmp_path / ("deep" * 30)
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    data_dir.rename(deep)
+    server = embedded.start(deep)
+    try:
+        assert query(server.dsn, "SELECT 1") == 1
+    finally:
+        server.stop()
+    assert list(temporary.iterdir()) == []
+
+
 def test_what_stands_in_the_way_is_said_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(embedded.EmbeddedPostgresError, match="can not use"):

@@ -89,8 +89,17 @@ def _let_go(server: Server, holders: int) -> None:
 
 def _short_enough(run: Path) -> Path:
     """The socket's folder by a path that a socket address can hold: itself, or a link in a new folder that is ours."""
-    if len(os.fsencode(run / f".s.PGSQL.{PORT}")) <= _LONGEST_SOCKET_PATH_BYTES:
+    if _fits(run):
         return run
-    alias = Path(tempfile.mkdtemp(prefix="plimsoll-")) / "run"
-    alias.symlink_to(run)
-    return alias
+    # The temporary folder of this user may be as deep as the data folder; the system's is not.
+    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp")):  # noqa: S108 - what is made there is new and ours alone
+        alias = Path(tempfile.mkdtemp(prefix="plimsoll-", dir=parent)) / "run"
+        if _fits(alias):
+            alias.symlink_to(run)
+            return alias
+        alias.parent.rmdir()
+    raise EmbeddedPostgresError(f"{run} is too long for a socket's address: use a shorter PLIMSOLL_DATA_DIR.")
+
+
+def _fits(folder: Path) -> bool:
+    return len(os.fsencode(folder / f".s.PGSQL.{PORT}")) <= _LONGEST_SOCKET_PATH_BYTES
