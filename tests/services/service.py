@@ -23,8 +23,8 @@ from app.providers.registry import load_catalogue
 from app.services.calibrating import Calibrations
 from app.services.claiming import Asking, OutputsRequest, TurnOutcome, TurnRequest
 from app.services.cooldowns import Cooldowns
+from app.services.events import Listener
 from app.services.leases import Leases
-from app.services.running import Listener
 from app.services.runtime import Runtime
 from app.services.sessions import create_session
 from app.services.take_turn import continue_turn, take_turn

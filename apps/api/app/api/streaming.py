@@ -19,7 +19,7 @@ from app.api.turn_json import turn_json
 from app.domain.errors import NotFound, PlimsollError
 from app.domain.types import JsonObject, SessionId, TurnId, TurnStatus
 from app.services.claiming import TurnOutcome
-from app.services.running import Listener, TurnEvent
+from app.services.events import Listener, TurnEvent
 from app.services.take_turn import cancel_turn
 from app.services.turns import get_turn
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from app.db.claims import Claim
@@ -151,3 +151,14 @@ def reply_row(
         "token_estimate": tokens,
         "token_encoding": encoding,
     }
+
+
+def with_own_ids(calls: tuple[ToolCall, ...], mark: str, round_number: int) -> tuple[ToolCall, ...]:
+    """The calls with an id each of their own: some servers give none, or the same twice, and outputs go by it."""
+    seen: set[str] = set()
+    own: list[ToolCall] = []
+    for at, call in enumerate(calls):
+        call_id = call.id if call.id and call.id not in seen else f"call_{mark}_{round_number}_{at}"
+        seen.add(call_id)
+        own.append(replace(call, id=call_id))
+    return tuple(own)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from decimal import Decimal
+from dataclasses import replace
 from time import perf_counter
-from typing import Literal, TypeAlias
 
 from app.db.settling import Settlement, settle_turn
 from app.domain.errors import (
@@ -21,64 +18,19 @@ from app.domain.errors import (
     ProviderTimeout,
     TurnLost,
 )
-from app.domain.types import (
-    Completion,
-    CompletionRequest,
-    Delta,
-    JsonObject,
-    ToolCall,
-    Turn,
-    TurnRecord,
-    TurnStatus,
-)
-from app.engine.assembly import (
-    Assembled,
-    Ready,
-    Refused,
-    SummaryDue,
-    SummaryWorthless,
-    assemble,
-    plan,
-    plan_after_overflow,
-    plan_after_summary,
-    summary_actions,
-    summary_wire_tokens,
-)
+from app.domain.types import Completion, CompletionRequest, Delta, JsonObject, TurnRecord, TurnStatus
+from app.engine.assembly import Ready, Refused, assemble, plan_after_overflow
 from app.engine.overflow_reaction import Stated, learned_limit, react
 from app.engine.window import Snapshot
 from app.services.attempts import Attempts, ModelCall
 from app.services.claiming import Claimed, TurnOutcome
 from app.services.costing import total_cost, used_row
-from app.services.gathering import (
-    Gathered,
-    count_message,
-    estimator_of,
-    read_window,
-    snapshot_of,
-    with_all_counts,
-)
+from app.services.deciding import Deciding
+from app.services.events import Listener, TurnEvent, to_nobody
+from app.services.gathering import Gathered, count_message
 from app.services.learned_windows import learn
-from app.services.recording import Step, Steps, audit_row, context_of, reply_row
+from app.services.recording import Step, Steps, context_of, reply_row, with_own_ids
 from app.services.runtime import Runtime
-from app.services.summarizing import restart_count, summarize
-from app.tokenizers import Estimator
-
-EventName: TypeAlias = Literal["turn.created", "context.assembled", "output.delta"]
-
-
-@dataclass(frozen=True, slots=True)
-class TurnEvent:
-    """Something that happened while a turn ran, for whoever streams it. The end is the outcome, and no event."""
-
-    name: EventName
-    data: JsonObject
-
-
-Listener: TypeAlias = Callable[[TurnEvent], None]
-
-
-def _to_nobody(_: TurnEvent) -> None:
-    """For a turn that is not streamed."""
 
 
 class TurnRun:
@@ -87,22 +39,19 @@ class TurnRun:
     def __init__(self, rt: Runtime, turn: Claimed, started: float, listen: Listener | None = None) -> None:
         self.rt = rt
         self.claim = turn.claim
-        self.gathered = turn.gathered
         self.asking = turn.asking
         self.started = started
-        self.listen = listen or _to_nobody
+        self.listen = listen or to_nobody
         self.on_delta = self._tell_delta if listen else None
         self.steps = Steps(rt, after=turn.claim.steps)
         self.steps.add("gather", turn.gathered_at, _gather_step(turn.gathered))
-        self.estimate: Estimator = estimator_of(rt, turn.gathered)
-        self.summary_costs: list[Decimal | None] = []
+        self.deciding = Deciding(rt, turn.claim, turn.gathered, turn.asking.tools, self.steps)
 
     async def run(self) -> TurnOutcome:
         """One model call of the turn. Whatever goes wrong in between, the turn gets an end."""
         self.listen(TurnEvent("turn.created", {"turn": self._created()}))
         try:
-            self.gathered = await with_all_counts(self.rt, self.gathered)
-            snapshot, decision = await self._decide()
+            snapshot, decision = await self.deciding.decide()
             if isinstance(decision, Refused):
                 return await self._reject(snapshot, decision)
             return await self._act(snapshot, decision)
@@ -111,54 +60,6 @@ class TurnRun:
         except Exception as error:
             await self._end_after_fault(error)
             raise
-
-    async def _decide(self) -> tuple[Snapshot, Ready | Refused]:
-        snapshot = snapshot_of(self.rt, self.gathered, self._current(), tools=self.asking.tools)
-        policy = self.gathered.session.policy
-        match plan(snapshot, policy, self.estimate):
-            case SummaryDue() as due:
-                return await self._summarize(snapshot, due)
-            case SummaryWorthless(then):
-                await restart_count(self.rt, self.gathered.session.id, self.claim.seq)
-                return snapshot, then
-            case Ready() | Refused() as decided:
-                return snapshot, decided
-
-    async def _summarize(self, snapshot: Snapshot, due: SummaryDue) -> tuple[Snapshot, Ready | Refused]:
-        """Tries the summary that is due and decides again, with it or without."""
-        policy = self.gathered.session.policy
-        with self.steps.step("summarize") as step:
-            attempt = await summarize(self.rt, self.gathered, due.fold, self.estimate, self.claim, self.claim.seq)
-            step.detail |= {
-                "reason": due.fold.reason,
-                "turns": len(due.fold.turns),
-                "origin": attempt.origin,
-                "model_alias": attempt.model_alias,
-                "chunks": attempt.chunks,
-                "failure": attempt.failure,
-                "stored": attempt.summary is not None,
-                "cost_usd": attempt.cost_usd,
-                "prompt_tokens": attempt.usage.prompt_tokens if attempt.usage else None,
-                "completion_tokens": attempt.usage.completion_tokens if attempt.usage else None,
-            }
-        if attempt.usage is not None:
-            self.summary_costs.append(attempt.cost_usd)
-        earlier = due.earlier
-        if attempt.summary is not None:
-            new_tokens = summary_wire_tokens(attempt.summary, policy, self.estimate)
-            actions = summary_actions(due.fold, attempt.summary, new_tokens)
-            earlier = replace(earlier, summary_triggered=True, actions=actions)
-            folded = {turn.id for turn in due.fold.turns}
-            turns = tuple(turn for turn in snapshot.turns if turn.id not in folded)
-            snapshot = replace(snapshot, summary=attempt.summary, turns=turns)
-        return snapshot, plan_after_summary(snapshot, policy, self.estimate, earlier)
-
-    def _current(self) -> Turn:
-        """The running turn as it was just stored."""
-        for turn in self.gathered.turns:
-            if turn.id == self.claim.turn_id:
-                return turn
-        raise RuntimeError("the claimed turn is not in its own window")
 
     async def _reject(self, snapshot: Snapshot, refused: Refused) -> TurnOutcome:
         overflow = refused.overflow
@@ -169,9 +70,16 @@ class TurnRun:
             largest_items=overflow.largest_items,
             recovery=overflow.recovery,
         )
-        audit = self._audit(snapshot, refused, None)
+        audit = self.deciding.audit(snapshot, refused, None)
         await self._settle(
-            Settlement(TurnStatus.REJECTED, self.gathered.model.alias, self.steps.rows, [audit], error=error.stored()),
+            Settlement(
+                TurnStatus.REJECTED,
+                self.deciding.model.alias,
+                self.steps.rows,
+                [audit],
+                error=error.stored(),
+                cost_usd=total_cost(self.deciding.summary_costs),
+            ),
             audit,
         )
         raise error
@@ -182,7 +90,7 @@ class TurnRun:
         A prompt that the provider calls too long is made smaller, twice at most. An alias that is down gives way to its
         fallbacks, each with a prompt of its own budget. Nothing is asked again once a delta has been told.
         """
-        attempts = Attempts(self.gathered.model)
+        attempts = Attempts(self.deciding.model)
         started_at = self.rt.now()
         while True:
             call = self._prepare(snapshot, ready)
@@ -214,8 +122,8 @@ class TurnRun:
             tool_choice=self.asking.tool_choice,
             recorded_reply=self.asking.recorded_reply,
         )
-        audit = self._audit(snapshot, ready, assembled)
-        return ModelCall(self.gathered.model, snapshot, ready, assembled, request, audit)
+        audit = self.deciding.audit(snapshot, ready, assembled)
+        return ModelCall(self.deciding.model, snapshot, ready, assembled, request, audit)
 
     async def _call(self, call: ModelCall, attempts: Attempts) -> Completion:
         alias = call.model.alias
@@ -264,7 +172,7 @@ class TurnRun:
         if limit is not None:
             with suppress(DatabaseUnavailable):
                 await learn(self.rt, call.model.alias, limit)
-        policy = self.gathered.session.policy
+        policy = self.deciding.gathered.session.policy
         reaction = react(
             attempts.reactions,
             stated,
@@ -278,7 +186,7 @@ class TurnRun:
             return None
         attempts.reactions += 1
         snapshot = replace(call.snapshot, budget=reaction.budget)
-        decided = plan_after_overflow(snapshot, policy, self.estimate, sent.accounts)
+        decided = plan_after_overflow(snapshot, policy, self.deciding.estimate, sent.accounts)
         return (snapshot, decided) if isinstance(decided, Ready) else None
 
     async def _fall_back(self, call: ModelCall, attempts: Attempts) -> tuple[Snapshot, Ready] | None:
@@ -288,26 +196,12 @@ class TurnRun:
             alias = attempts.fallbacks.pop(0)
             if self.rt.cooldowns.is_resting(alias):
                 continue
-            await self._switch(alias)
+            await self.deciding.switch(alias)
             attempts.reactions = 0
-            snapshot, decided = await self._decide()
+            snapshot, decided = await self.deciding.decide()
             if isinstance(decided, Ready):
                 return snapshot, decided
         return None
-
-    async def _switch(self, alias: str) -> None:
-        """Gathers again for another model: another window, perhaps another encoding."""
-        async with self.rt.database.autocommit() as tx:
-            gathered = await read_window(
-                tx,
-                self.rt,
-                self.gathered.session,
-                alias,
-                before_seq=self.claim.seq,
-                last_message_seq=self.claim.assistant_seq,
-            )
-        self.gathered = await with_all_counts(self.rt, gathered)
-        self.estimate = estimator_of(self.rt, self.gathered)
 
     async def _fail(self, error: ProviderError, attempts: Attempts) -> None:
         partial = {"partial_output": error.partial} if error.partial else {}
@@ -319,6 +213,7 @@ class TurnRun:
                 attempts.audits,
                 attempts.blocks(),
                 error=error.stored() | partial,
+                cost_usd=total_cost(self.deciding.summary_costs),
             ),
             attempts.last.audit,
         )
@@ -328,7 +223,7 @@ class TurnRun:
         calls = with_own_ids(completion.tool_calls, self.claim.turn_id.hex[-8:], self.claim.round)
         tokens, encoding = await count_message(
             self.rt,
-            self.gathered.encoding,
+            self.deciding.gathered.encoding,
             completion.text,
             tool_calls=calls,
             reasoning=completion.reasoning,
@@ -349,7 +244,7 @@ class TurnRun:
             finish_reason=completion.finish_reason,
             prompt_tokens=usage.prompt_tokens if usage else None,
             completion_tokens=usage.completion_tokens if usage else None,
-            cost_usd=total_cost([*self.summary_costs, used["cost_usd"] if used else None]),
+            cost_usd=total_cost([*self.deciding.summary_costs, used["cost_usd"] if used else None]),
             usages=[used] if used else [],
         )
         turn = await self._settle(settlement, call.audit)
@@ -360,7 +255,7 @@ class TurnRun:
         if call.model.is_language_model:
             self.rt.calibrations.observe(
                 call.model.alias,
-                self.gathered.encoding,
+                self.deciding.gathered.encoding,
                 estimated=call.ready.prompt.wire_tokens,
                 actual=prompt_tokens,
             )
@@ -379,19 +274,6 @@ class TurnRun:
             "seq": self.claim.seq,
             "status": TurnStatus.RUNNING,
         }
-
-    def _audit(self, snapshot: Snapshot, decided: Ready | Refused, assembled: Assembled | None) -> JsonObject:
-        return audit_row(
-            self.rt,
-            self.claim,
-            self.gathered.model.alias,
-            snapshot.budget,
-            decided.prompt,
-            decided.accounts,
-            estimator="heuristic" if self.gathered.fell_back else self.estimate.encoding,
-            calibration_ratio=snapshot.calibration_ratio,
-            assembled=assembled,
-        )
 
     async def _settle(self, settlement: Settlement, audit: JsonObject | None) -> TurnRecord:
         """Transaction two, one statement. Raises `TurnLost` when the claim is no longer ours: nothing was written."""
@@ -420,19 +302,8 @@ class TurnRun:
             if isinstance(error, PlimsollError)
             else {"code": "internal_error", "detail": "Something broke on our side; the message is kept."}
         )
-        settlement = Settlement(TurnStatus.FAILED, self.gathered.model.alias, self.steps.rows, [], error=stored)
+        settlement = Settlement(TurnStatus.FAILED, self.deciding.model.alias, self.steps.rows, [], error=stored)
         await self._settle(settlement, None)
-
-
-def with_own_ids(calls: tuple[ToolCall, ...], mark: str, round_number: int) -> tuple[ToolCall, ...]:
-    """The calls with an id each of their own: some servers give none, or the same twice, and outputs go by it."""
-    seen: set[str] = set()
-    own: list[ToolCall] = []
-    for at, call in enumerate(calls):
-        call_id = call.id if call.id and call.id not in seen else f"call_{mark}_{round_number}_{at}"
-        seen.add(call_id)
-        own.append(replace(call, id=call_id))
-    return tuple(own)
 
 
 def _gather_step(gathered: Gathered) -> Step:

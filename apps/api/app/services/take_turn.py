@@ -24,7 +24,8 @@ from app.services.claiming import (
     draft_turn,
     resolve_conflict,
 )
-from app.services.running import Listener, TurnRun
+from app.services.events import Listener
+from app.services.running import TurnRun
 from app.services.runtime import Runtime
 
 

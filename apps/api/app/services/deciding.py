@@ -1,0 +1,124 @@
+"""What one round of a turn sends: the window gathered for a model, the summary that may be due, and the decision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+from app.db.claims import Claim
+from app.domain.types import JsonObject, ToolDefinition, Turn
+from app.engine.assembly import (
+    Assembled,
+    Ready,
+    Refused,
+    SummaryDue,
+    SummaryWorthless,
+    plan,
+    plan_after_summary,
+    summary_actions,
+    summary_wire_tokens,
+)
+from app.engine.window import Snapshot
+from app.providers.registry import Model
+from app.services.gathering import Gathered, estimator_of, read_window, snapshot_of, with_all_counts
+from app.services.recording import Steps, audit_row
+from app.services.runtime import Runtime
+from app.services.summarizing import restart_count, summarize
+from app.tokenizers import Estimator
+
+
+class Deciding:
+    """The decision of a claimed turn. `gathered` and `estimate` are of the model that is to be asked now."""
+
+    def __init__(
+        self, rt: Runtime, claim: Claim, gathered: Gathered, tools: tuple[ToolDefinition, ...], steps: Steps
+    ) -> None:
+        self.rt = rt
+        self.claim = claim
+        self.gathered = gathered
+        self.tools = tools
+        self.steps = steps
+        self.estimate: Estimator = estimator_of(rt, gathered)
+        self.summary_costs: list[Decimal | None] = []
+
+    @property
+    def model(self) -> Model:
+        """The model that is to be asked as things stand."""
+        return self.gathered.model
+
+    async def decide(self) -> tuple[Snapshot, Ready | Refused]:
+        """Counts what has no count yet, tries a summary where one is due, and says what is sent or why not."""
+        self.gathered = await with_all_counts(self.rt, self.gathered)
+        snapshot = snapshot_of(self.rt, self.gathered, self._current(), tools=self.tools)
+        policy = self.gathered.session.policy
+        match plan(snapshot, policy, self.estimate):
+            case SummaryDue() as due:
+                return await self._summarize(snapshot, due)
+            case SummaryWorthless(then):
+                await restart_count(self.rt, self.gathered.session.id, self.claim.seq)
+                return snapshot, then
+            case Ready() | Refused() as decided:
+                return snapshot, decided
+
+    async def _summarize(self, snapshot: Snapshot, due: SummaryDue) -> tuple[Snapshot, Ready | Refused]:
+        """Tries the summary that is due and decides again, with it or without."""
+        policy = self.gathered.session.policy
+        with self.steps.step("summarize") as step:
+            attempt = await summarize(self.rt, self.gathered, due.fold, self.estimate, self.claim, self.claim.seq)
+            step.detail |= {
+                "reason": due.fold.reason,
+                "turns": len(due.fold.turns),
+                "origin": attempt.origin,
+                "model_alias": attempt.model_alias,
+                "chunks": attempt.chunks,
+                "failure": attempt.failure,
+                "stored": attempt.summary is not None,
+                "cost_usd": attempt.cost_usd,
+                "prompt_tokens": attempt.usage.prompt_tokens if attempt.usage else None,
+                "completion_tokens": attempt.usage.completion_tokens if attempt.usage else None,
+            }
+        if attempt.usage is not None:
+            self.summary_costs.append(attempt.cost_usd)
+        earlier = due.earlier
+        if attempt.summary is not None:
+            new_tokens = summary_wire_tokens(attempt.summary, policy, self.estimate)
+            actions = summary_actions(due.fold, attempt.summary, new_tokens)
+            earlier = replace(earlier, summary_triggered=True, actions=actions)
+            folded = {turn.id for turn in due.fold.turns}
+            turns = tuple(turn for turn in snapshot.turns if turn.id not in folded)
+            snapshot = replace(snapshot, summary=attempt.summary, turns=turns)
+        return snapshot, plan_after_summary(snapshot, policy, self.estimate, earlier)
+
+    def _current(self) -> Turn:
+        """The running turn as it was just stored."""
+        for turn in self.gathered.turns:
+            if turn.id == self.claim.turn_id:
+                return turn
+        raise RuntimeError("the claimed turn is not in its own window")
+
+    async def switch(self, alias: str) -> None:
+        """Gathers again for another model: another window, perhaps another encoding."""
+        async with self.rt.database.autocommit() as tx:
+            self.gathered = await read_window(
+                tx,
+                self.rt,
+                self.gathered.session,
+                alias,
+                before_seq=self.claim.seq,
+                last_message_seq=self.claim.assistant_seq,
+            )
+        self.estimate = estimator_of(self.rt, self.gathered)
+
+    def audit(self, snapshot: Snapshot, decided: Ready | Refused, assembled: Assembled | None) -> JsonObject:
+        """The audit row of what was decided; without `assembled` nothing is sent."""
+        return audit_row(
+            self.rt,
+            self.claim,
+            self.gathered.model.alias,
+            snapshot.budget,
+            decided.prompt,
+            decided.accounts,
+            estimator="heuristic" if self.gathered.fell_back else self.estimate.encoding,
+            calibration_ratio=snapshot.calibration_ratio,
+            assembled=assembled,
+        )
