@@ -131,9 +131,9 @@ async def test_an_encoding_that_is_wrong_by_thirty_percent_stops_overflowing_aft
         assert 1.2 <= ratio <= 1.45
         audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
         assert audit["calibration_ratio"] == pytest.approx(ratio, abs=0.1)
-        await at.rt.calibrations.flush(at.rt)
+        await at.rt.calibrations.flush(at.rt.database)
         async with service(database_url, models_toml(server), folder=tmp_path) as restarted:
-            await restarted.rt.calibrations.load(restarted.rt)
+            await restarted.rt.calibrations.load(restarted.rt.database)
             assert restarted.rt.calibrations.ratio("main", "o200k_base") == ratio
 
 

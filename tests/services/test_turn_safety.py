@@ -22,8 +22,8 @@ from app.domain.errors import (
     TurnLost,
 )
 from app.domain.types import SessionId, TurnStatus
+from app.services.background import renew_forever, sweep_forever
 from app.services.claiming import TurnRequest, draft_turn
-from app.services.leases import renew_forever, sweep_forever
 from app.services.turns import get_prompt, get_turn
 from app.tokenizers import Tokenizers
 from bench.wire import Tally, counting_proxy

@@ -33,11 +33,12 @@ from app.db.database import Database
 from app.domain.errors import DatabaseUnavailable
 from app.engine.policy import ContextPolicy, resolve_policy
 from app.providers.registry import load_catalogue
-from app.services.calibrating import Calibrations, calibrate_forever
+from app.services.background import calibrate_forever, renew_forever, sweep_forever
+from app.services.calibrating import Calibrations
 from app.services.cooldowns import Cooldowns
 from app.services.keys import Authenticator
 from app.services.learned_windows import refresh_forever
-from app.services.leases import Leases, renew_forever, sweep_forever
+from app.services.leases import Leases
 from app.services.runtime import Runtime
 from app.telemetry import Telemetry
 from app.tokenizers import Tokenizers, encoding_for_model
@@ -166,7 +167,7 @@ def _tell_of_death(task: asyncio.Task[None]) -> None:
 
 async def _keep_observations(rt: Runtime) -> None:
     with suppress(DatabaseUnavailable):
-        await rt.calibrations.flush(rt)
+        await rt.calibrations.flush(rt.database)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from app.db.calibrations import all_calibrations, lock_calibration, store_calibration
+from app.db.database import Database
 from app.domain.errors import DatabaseUnavailable
 from app.engine.calibration import Calibration, guard_ratio, observe
 
-if TYPE_CHECKING:
-    from app.services.runtime import Runtime
-
-_FLUSH_S = 2.0
-_FLUSHES_PER_LOAD = 15
 _Key: TypeAlias = tuple[str, str]
 
 
@@ -39,13 +33,13 @@ class Calibrations:
             self._known[key] = after
             self._pending.setdefault(key, []).append((estimated, actual))
 
-    async def flush(self, rt: Runtime) -> None:
+    async def flush(self, database: Database) -> None:
         """Merges what was observed here into what everybody observed; a short transaction for each key."""
         pending, self._pending = self._pending, {}
         while pending:
             key, seen = pending.popitem()
             try:
-                async with rt.database.begin() as tx:
+                async with database.begin() as tx:
                     merged = Calibration(await lock_calibration(tx, *key))
                     for estimated, actual in seen:
                         merged = observe(merged, estimated=estimated, actual=actual)
@@ -56,20 +50,8 @@ class Calibrations:
                 raise
             self._known[key] = merged
 
-    async def load(self, rt: Runtime) -> None:
+    async def load(self, database: Database) -> None:
         """Reads what every process has observed."""
-        async with rt.database.autocommit() as tx:
+        async with database.autocommit() as tx:
             stored = await all_calibrations(tx)
         self._known |= {key: Calibration(ratios) for key, ratios in stored.items() if key not in self._pending}
-
-
-async def calibrate_forever(rt: Runtime) -> None:
-    """Loads, then merges every two seconds what was observed, and loads again every half minute."""
-    flushes = 0
-    while True:
-        with suppress(DatabaseUnavailable):
-            if flushes % _FLUSHES_PER_LOAD == 0:
-                await rt.calibrations.load(rt)
-            await rt.calibrations.flush(rt)
-        flushes += 1
-        await asyncio.sleep(_FLUSH_S)

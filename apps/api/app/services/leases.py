@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from app.db.claims import Claim, fail_lost_turns, renew_leases
-from app.domain.errors import DatabaseUnavailable
+from app.db.claims import Claim
 from app.domain.types import TurnId
-
-if TYPE_CHECKING:
-    from app.services.runtime import Runtime
-
-logger = logging.getLogger(__name__)
-
-_RENEWALS_PER_LEASE = 3
 
 
 class Leases:
@@ -51,30 +42,3 @@ class Leases:
         tasks = [task for _, task in self._held.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
-
-
-async def renew_forever(rt: Runtime) -> None:
-    """Renews what this process runs, three times a lease, in one statement."""
-    while True:
-        await asyncio.sleep(rt.turn_lease_s / _RENEWALS_PER_LEASE)
-        claims = rt.leases.claims()
-        if not claims:
-            continue
-        try:
-            async with rt.database.autocommit() as tx:
-                await renew_leases(tx, claims, rt.turn_lease_s)
-        except DatabaseUnavailable:
-            logger.warning("%d leases could not be renewed: the database can not be reached", len(claims))
-
-
-async def sweep_forever(rt: Runtime) -> None:
-    """Ends the turns of dead workers, once a lease, so that nobody has to post to a session to see it."""
-    while True:
-        await asyncio.sleep(rt.turn_lease_s)
-        try:
-            async with rt.database.autocommit() as tx:
-                lost = await fail_lost_turns(tx)
-        except DatabaseUnavailable:
-            continue
-        if lost:
-            logger.warning("%d turns of lost workers were ended", lost)

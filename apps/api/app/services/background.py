@@ -1,0 +1,56 @@
+"""What a process does beside its requests, for as long as it lives. A database that is away is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from app.db.claims import fail_lost_turns, renew_leases
+from app.domain.errors import DatabaseUnavailable
+from app.services.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+_RENEWALS_PER_LEASE = 3
+_FLUSH_S = 2.0
+_FLUSHES_PER_LOAD = 15
+
+
+async def renew_forever(rt: Runtime) -> None:
+    """Renews what this process runs, three times a lease, in one statement."""
+    while True:
+        await asyncio.sleep(rt.turn_lease_s / _RENEWALS_PER_LEASE)
+        claims = rt.leases.claims()
+        if not claims:
+            continue
+        try:
+            async with rt.database.autocommit() as tx:
+                await renew_leases(tx, claims, rt.turn_lease_s)
+        except DatabaseUnavailable:
+            logger.warning("%d leases could not be renewed: the database can not be reached", len(claims))
+
+
+async def sweep_forever(rt: Runtime) -> None:
+    """Ends the turns of dead workers, once a lease, so that nobody has to post to a session to see it."""
+    while True:
+        await asyncio.sleep(rt.turn_lease_s)
+        try:
+            async with rt.database.autocommit() as tx:
+                lost = await fail_lost_turns(tx)
+        except DatabaseUnavailable:
+            continue
+        if lost:
+            logger.warning("%d turns of lost workers were ended", lost)
+
+
+async def calibrate_forever(rt: Runtime) -> None:
+    """Loads, then merges every two seconds what was observed, and loads again every half minute."""
+    flushes = 0
+    while True:
+        with suppress(DatabaseUnavailable):
+            if flushes % _FLUSHES_PER_LOAD == 0:
+                await rt.calibrations.load(rt.database)
+            await rt.calibrations.flush(rt.database)
+        flushes += 1
+        await asyncio.sleep(_FLUSH_S)
