@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.domain.extractive import Extract, ExtractItem, SourceText, extract
+from app.domain.extractive import Extract, ExtractItem, SourceText, condense, extract
 from app.domain.types import MessageId, SummaryBody, SummaryItem
 from app.engine.folding import Fold
 from app.engine.summaries import source_text
@@ -12,6 +12,8 @@ from app.engine.summary_block import fit_summary
 from app.engine.tokens import Estimate
 
 _CHARS_PER_TOKEN = 4
+_CARRIED_PROSE_CHARS_PER_CAP_TOKEN = 0.5
+"""Of the previous prose: about a third of what the cap leaves to prose, or it would crowd out what is new for ever."""
 
 
 def fallback_summary(fold: Fold, estimate: Estimate) -> SummaryBody | None:
@@ -23,11 +25,12 @@ def fallback_summary(fold: Fold, estimate: Estimate) -> SummaryBody | None:
     ids = {str(message.id): message.id for message in fold.sources}
     sources = [SourceText(str(message.id), message.role, source_text(message)) for message in fold.sources]
     found = extract(sources, max_chars=fold.cap_tokens * _CHARS_PER_TOKEN)
-    body = _merged(fold.previous.body if fold.previous else None, found, ids)
+    carried_chars = int(fold.cap_tokens * _CARRIED_PROSE_CHARS_PER_CAP_TOKEN)
+    body = _merged(fold.previous.body if fold.previous else None, found, ids, carried_chars)
     return fit_summary(body, fold.cap_tokens, estimate)
 
 
-def _merged(previous: SummaryBody | None, found: Extract, ids: dict[str, MessageId]) -> SummaryBody:
+def _merged(previous: SummaryBody | None, found: Extract, ids: dict[str, MessageId], carried_chars: int) -> SummaryBody:
     body = SummaryBody(
         found.summary_text or "No sentence of the earlier conversation stood out.",
         key_facts=_items(found.key_facts, ids),
@@ -39,7 +42,7 @@ def _merged(previous: SummaryBody | None, found: Extract, ids: dict[str, Message
         return body
     return replace(
         body,
-        summary_text=f"{previous.summary_text} {body.summary_text}",
+        summary_text="\n".join(filter(None, (condense(previous.summary_text, carried_chars), body.summary_text))),
         key_facts=previous.key_facts + body.key_facts,
         open_questions=previous.open_questions + body.open_questions,
         decisions=previous.decisions + body.decisions,
