@@ -21,6 +21,7 @@ BODY_ROUTES = [
     ("PATCH", "/v1/sessions/{sid}"),
     ("POST", "/v1/sessions/{sid}/turns"),
     ("PUT", "/v1/sessions/{sid}/pins/p"),
+    ("POST", "/v1/sessions/{sid}/context/preview"),
 ]
 READ_ROUTES = [
     ("GET", "/v1/sessions"),
@@ -135,8 +136,9 @@ def test_no_body_that_is_not_storable_json_gets_in(client: httpx.Client, sid: st
 
 def test_a_turn_that_does_not_validate_is_refused_by_its_field(client: httpx.Client, sid: str) -> None:
     for name, body in WRONG_TURNS.items():
-        problem = assert_problem(client.post(f"/v1/sessions/{sid}/turns", json=body), 422, "invalid_request")
-        assert all(error["where"].startswith("body.") for error in problem["errors"]), name
+        for route in ("turns", "context/preview"):
+            problem = assert_problem(client.post(f"/v1/sessions/{sid}/{route}", json=body), 422, "invalid_request")
+            assert all(error["where"].startswith("body.") for error in problem["errors"]), (name, route)
     assert_nothing_stored(client, sid)
 
 

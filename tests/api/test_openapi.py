@@ -38,6 +38,7 @@ ROUTES = {
     "/v1/sessions/{session_id}/turns/{turn_id}/audit": {"get"},
     "/v1/sessions/{session_id}/turns/{turn_id}/prompt": {"get"},
     "/v1/sessions/{session_id}/context": {"get"},
+    "/v1/sessions/{session_id}/context/preview": {"post"},
     "/v1/sessions/{session_id}/summaries": {"get", "post"},
     "/v1/sessions/{session_id}/pins": {"get"},
     "/v1/sessions/{session_id}/pins/{name}": {"get", "put", "delete"},

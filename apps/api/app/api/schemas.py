@@ -190,6 +190,14 @@ class TurnIn(_In):
         return value
 
 
+class PreviewIn(TurnIn):
+    """A turn's body, as it would be posted, and what to see it under. `stream` and `recorded_reply` change nothing."""
+
+    policy: dict[str, Any] | None = Field(
+        default=None, description="Overrides over the session's policy, for this look alone; null takes one away."
+    )
+
+
 class ToolOutputIn(_In):
     """What a tool answered to one call."""
 
@@ -326,6 +334,18 @@ class ContextOut(BaseModel):
     regions: Regions
     context_trim_log: TrimLog
     prompt_sha256: str | None
+
+
+class PreviewOut(BaseModel):
+    """What the next turn would have. `messages` and `tools` are empty where it would be refused."""
+
+    seq: int = Field(description="The number that turn would get.")
+    open_turn_id: UUID | None = Field(description="A turn that still runs or waits for tools, and has to end first.")
+    summary_pending: bool = Field(description="A summary would be made first: here it is reckoned at its cap.")
+    context: ContextOut
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    refusal: dict[str, Any] | None = Field(description="The problem the turn would be answered with.")
 
 
 class TurnAnswer(BaseModel):

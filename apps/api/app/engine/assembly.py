@@ -36,6 +36,7 @@ __all__ = [
     "plan_after_summary",
     "summary_actions",
     "summary_wire_tokens",
+    "with_summary",
 ]
 
 
@@ -93,6 +94,17 @@ def plan_after_overflow(
     """
     window = Window(snapshot, replace(policy, prune_protected=True), estimate)
     return fit(window, sent.earlier(), emergency=True)
+
+
+def with_summary(
+    snapshot: Snapshot, due: SummaryDue, summary: Summary, policy: ContextPolicy, estimate: Estimate
+) -> tuple[Snapshot, Earlier]:
+    """The snapshot with the summary that was due in place of what it folded, and the accounts that go on from it."""
+    actions = summary_actions(due.fold, summary, summary_wire_tokens(summary, policy, estimate))
+    folded = {turn.id for turn in due.fold.turns}
+    turns = tuple(turn for turn in snapshot.turns if turn.id not in folded)
+    earlier = replace(due.earlier, summary_triggered=True, actions=actions)
+    return replace(snapshot, summary=summary, turns=turns), earlier
 
 
 def summary_actions(fold: Fold, new_summary: Summary, new_tokens: int) -> tuple[TrimAction, ...]:

@@ -143,8 +143,8 @@ async def claim_and_gather(
         claim = await claim_turn(tx, tenant_id, session_id, draft, rt.turn_lease_s)
         if claim is None:
             raise NotFound("session")
-        gathered = await _gather(tx, rt, claim, _awake(rt, draft.model_alias or claim.session_alias))
-        _check_recorded(gathered.model, asking.recorded_reply)
+        gathered = await _gather(tx, rt, claim, awake_alias(rt, draft.model_alias or claim.session_alias))
+        check_recorded(gathered.model, asking.recorded_reply)
     return Claimed(claim, gathered, started_at, asking)
 
 
@@ -166,7 +166,7 @@ async def claim_outputs(
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
         gathered = await _gather(tx, rt, claim, waiting.model_alias)
-        _check_recorded(gathered.model, request.recorded_reply)
+        check_recorded(gathered.model, request.recorded_reply)
     stored = claim.request or {}
     asking = Asking(
         tools=tuple(stored.get("tools", ())),
@@ -177,7 +177,7 @@ async def claim_outputs(
     return Claimed(claim, gathered, started_at, asking)
 
 
-def _awake(rt: Runtime, model_alias: str) -> str:
+def awake_alias(rt: Runtime, model_alias: str) -> str:
     """The alias, or while it is known to be down a fallback of it that has room for input."""
     fallbacks = rt.catalogue.model(model_alias).fallbacks
     with_room = tuple(alias for alias in fallbacks if budget_of(rt.catalogue.model(alias), rt.guarded).input_budget > 0)
@@ -200,7 +200,7 @@ async def _gather(tx: Transaction, rt: Runtime, claim: Claim, model_alias: str) 
     return await read_window(tx, rt, session, model_alias, before_seq=claim.seq, last_message_seq=claim.assistant_seq)
 
 
-def _check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
+def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
     """A recorded reply stands in for the built-in offline model, never for one that would have answered itself."""
     if recorded_reply is not None and model.provider != "offline":
         raise InvalidRequest(

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 from app.db.claims import Claim
-from app.domain.types import JsonObject, ToolDefinition, Turn
+from app.domain.errors import ContextBudgetExceeded
+from app.domain.types import JsonObject, ToolDefinition, TurnId
 from app.engine.assembly import (
     Assembled,
+    Decision,
     Ready,
     Refused,
     SummaryDue,
     SummaryWorthless,
     plan,
     plan_after_summary,
-    summary_actions,
-    summary_wire_tokens,
+    with_summary,
 )
 from app.engine.window import Snapshot
 from app.providers.registry import Model
@@ -25,6 +25,39 @@ from app.services.recording import Steps, audit_row
 from app.services.runtime import Runtime
 from app.services.summarizing import restart_count, summarize
 from app.tokenizers import Estimator
+
+
+async def first_decision(
+    rt: Runtime,
+    gathered: Gathered,
+    turn_id: TurnId,
+    tools: tuple[ToolDefinition, ...],
+    estimate: Estimator,
+    *,
+    store_counts: bool = True,
+) -> tuple[Gathered, Snapshot, Decision]:
+    """Counts what has no count yet and decides, before any summary is tried; `turn_id` names the running turn.
+
+    It calls no model, and with `store_counts` off it writes nothing: a preview of a turn is this very decision.
+    """
+    gathered = await with_all_counts(rt, gathered, store=store_counts)
+    current = next((turn for turn in gathered.turns if turn.id == turn_id), None)
+    if current is None:
+        raise RuntimeError("the running turn is not in its own window")
+    snapshot = snapshot_of(rt, gathered, current, tools=tools)
+    return gathered, snapshot, plan(snapshot, gathered.session.policy, estimate)
+
+
+def refusal_of(refused: Refused) -> ContextBudgetExceeded:
+    """The error of a turn that does not fit."""
+    overflow = refused.overflow
+    return ContextBudgetExceeded(
+        overflow.detail,
+        budget=overflow.budget,
+        regions=overflow.regions,
+        largest_items=overflow.largest_items,
+        recovery=overflow.recovery,
+    )
 
 
 class Deciding:
@@ -48,10 +81,10 @@ class Deciding:
 
     async def decide(self) -> tuple[Snapshot, Ready | Refused]:
         """Counts what has no count yet, tries a summary where one is due, and says what is sent or why not."""
-        self.gathered = await with_all_counts(self.rt, self.gathered)
-        snapshot = snapshot_of(self.rt, self.gathered, self._current(), tools=self.tools)
-        policy = self.gathered.session.policy
-        match plan(snapshot, policy, self.estimate):
+        self.gathered, snapshot, decision = await first_decision(
+            self.rt, self.gathered, self.claim.turn_id, self.tools, self.estimate
+        )
+        match decision:
             case SummaryDue() as due:
                 return await self._summarize(snapshot, due)
             case SummaryWorthless(then):
@@ -81,20 +114,8 @@ class Deciding:
             self.summary_costs.append(attempt.cost_usd)
         earlier = due.earlier
         if attempt.summary is not None:
-            new_tokens = summary_wire_tokens(attempt.summary, policy, self.estimate)
-            actions = summary_actions(due.fold, attempt.summary, new_tokens)
-            earlier = replace(earlier, summary_triggered=True, actions=actions)
-            folded = {turn.id for turn in due.fold.turns}
-            turns = tuple(turn for turn in snapshot.turns if turn.id not in folded)
-            snapshot = replace(snapshot, summary=attempt.summary, turns=turns)
+            snapshot, earlier = with_summary(snapshot, due, attempt.summary, policy, self.estimate)
         return snapshot, plan_after_summary(snapshot, policy, self.estimate, earlier)
-
-    def _current(self) -> Turn:
-        """The running turn as it was just stored."""
-        for turn in self.gathered.turns:
-            if turn.id == self.claim.turn_id:
-                return turn
-        raise RuntimeError("the claimed turn is not in its own window")
 
     async def switch(self, alias: str) -> None:
         """Gathers again for another model: another window, perhaps another encoding."""

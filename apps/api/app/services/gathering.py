@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -60,8 +60,15 @@ def encoding_of(model: Model, policy: ContextPolicy) -> str:
     return "heuristic" if policy.estimator == "heuristic" else model.encoding
 
 
-def session_policy(rt: Runtime, stored: dict[str, object]) -> ContextPolicy:
-    """The deployment's defaults with the session's overrides. Raises `InvalidRequest`."""
+def session_policy(
+    rt: Runtime, stored: Mapping[str, object], asked: Mapping[str, object] | None = None
+) -> ContextPolicy:
+    """The deployment's defaults with the session's overrides, and over them a request's. Raises `InvalidRequest`.
+
+    A null in the request takes the session's own override of that field away.
+    """
+    if asked:
+        stored = {name: value for name, value in {**stored, **asked}.items() if value is not None}
     return resolve_policy(rt.guarded, stored) if stored else rt.guarded
 
 
@@ -87,21 +94,21 @@ async def read_window(
     return Gathered(session, model, context, tuple(turns))
 
 
-async def with_all_counts(rt: Runtime, gathered: Gathered) -> Gathered:
+async def with_all_counts(rt: Runtime, gathered: Gathered, *, store: bool = True) -> Gathered:
     """The same with every message counted for the model; new counts are stored, once a message and encoding.
 
     A stored count holds the flat figure for images; what the model's rule makes of them is put right here.
     """
     missing = [message for turn in gathered.turns for message in turn.messages if message.tokens == UNCOUNTED]
     if missing:
-        gathered = await _count_missing(rt, gathered, missing)
+        gathered = await _count_missing(rt, gathered, missing, store=store)
     if not any(isinstance(message.content, list) for turn in gathered.turns for message in turn.messages):
         return gathered
     rule = image_rule_for(gathered.model.model)
     return _with_messages(gathered, lambda message: with_images_by_rule(message, rule))
 
 
-async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Message]) -> Gathered:
+async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Message], *, store: bool) -> Gathered:
     counted: dict[int, int] = {}
     fell_back = False
     for message in missing:
@@ -114,7 +121,7 @@ async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Mess
             reasoning=message.reasoning,
         )
         fell_back = fell_back or used != gathered.encoding
-    if not fell_back:
+    if store and not fell_back:
         async with rt.database.autocommit() as tx:
             pairs = [(message.id, counted[message.seq]) for message in missing]
             await save_token_counts(tx, gathered.session.id, gathered.encoding, pairs)

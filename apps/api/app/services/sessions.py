@@ -10,7 +10,7 @@ from app.db import sessions as store
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId
-from app.engine.policy import resolve_policy
+from app.engine.policy import ContextPolicy, resolve_policy
 from app.services.paging import LAST_ID, Page, after_id, page_of
 from app.services.runtime import Runtime
 
@@ -114,6 +114,11 @@ def _check_policy(rt: Runtime, overrides: JsonObject) -> None:
         policy = resolve_policy(rt.guarded, overrides)
     except InvalidRequest as error:
         raise InvalidRequest(error.detail, ("body", *error.where)) from error
+    check_summary_model(rt, policy)
+
+
+def check_summary_model(rt: Runtime, policy: ContextPolicy) -> None:
+    """Raises `InvalidRequest` for a summarizer that the catalogue does not have."""
     if policy.summary_model and policy.summary_model not in rt.catalogue.aliases:
         raise InvalidRequest("The catalogue has no model of this alias.", ("body", "policy", "summary_model"))
 

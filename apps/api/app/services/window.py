@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from app.db.sessions import get_prompt_view
@@ -30,7 +31,24 @@ class Look:
 
 
 async def look(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Look:
-    """Reads the window for the session's own model. Raises `NotFound`."""
+    """Reads the window for the session's own model, every message counted. Raises `NotFound`."""
+    seen = await read_look(rt, tenant_id, session_id)
+    return replace(seen, gathered=await with_all_counts(rt, seen.gathered))
+
+
+async def read_look(
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    *,
+    policy: JsonObject | None = None,
+    alias_for: Callable[[str], str] | None = None,
+) -> Look:
+    """Reads the window, and writes nothing; messages without a count in the model's encoding are left uncounted.
+
+    `policy` lies over the session's own; `alias_for` says which alias is asked, given the session's own. Raises
+    `NotFound`, and `InvalidRequest` for a policy or an alias that can not be.
+    """
     async with rt.database.begin() as tx:
         row = await get_prompt_view(tx, tenant_id, session_id)
         if row is None:
@@ -42,7 +60,7 @@ async def look(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Look:
             agent_role=row["agent_role"],
             room_goal=row["room_goal"],
             instructions=row["instructions"],
-            policy=session_policy(rt, row["policy"]),
+            policy=session_policy(rt, row["policy"], policy),
             summary_count_after_seq=row["summary_count_after_seq"],
             summary_failures=row["summary_failures"],
             summary_failed_at=row["summary_failed_at"],
@@ -52,11 +70,11 @@ async def look(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Look:
             tx,
             rt,
             session,
-            session.model_alias,
+            alias_for(session.model_alias) if alias_for else session.model_alias,
             before_seq=next_seq,
             last_message_seq=row["last_message_seq"],
         )
-    return Look(await with_all_counts(rt, gathered), next_seq)
+    return Look(gathered, next_seq)
 
 
 async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> JsonObject:

@@ -40,20 +40,7 @@ async def create_turn(
 ) -> JsonObject | Response:
     """Sends a message within the budget and answers with the turn and how its context came about."""
     rt, tenant_id, session = call.rt, call.tenant_id, SessionId(session_id)
-    check_alias(rt, body.model_alias)
-    _check_tool_choice(body)
-    raw: JsonObject = call.raw_body
-    request = TurnRequest(
-        content=raw["content"],
-        request_sha256=request_sha256(raw),
-        asking=Asking(
-            tools=tuple(raw.get("tools") or ()),
-            tool_choice=raw.get("tool_choice"),
-            max_output_tokens=body.max_output_tokens,
-            recorded_reply=_recorded(body.recorded_reply),
-        ),
-        model_alias=body.model_alias,
-    )
+    request = turn_request(call, body)
     return await _answer(
         call, session, body.stream, lambda listen: take_turn(rt, tenant_id, session, request, idempotency_key, listen)
     )
@@ -106,6 +93,24 @@ async def get_audit(call: Call, session_id: UUID, turn_id: UUID, round: Round = 
 async def get_prompt(call: Call, session_id: UUID, turn_id: UUID, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
     """The exact messages and tools that were sent, rebuilt from stored rows."""
     return await turns.get_prompt(call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id), round)
+
+
+def turn_request(call: Call, body: TurnIn) -> TurnRequest:
+    """What a body asks for. Raises `InvalidRequest`."""
+    check_alias(call.rt, body.model_alias)
+    _check_tool_choice(body)
+    raw: JsonObject = call.raw_body
+    return TurnRequest(
+        content=raw["content"],
+        request_sha256=request_sha256(raw),
+        asking=Asking(
+            tools=tuple(raw.get("tools") or ()),
+            tool_choice=raw.get("tool_choice"),
+            max_output_tokens=body.max_output_tokens,
+            recorded_reply=_recorded(body.recorded_reply),
+        ),
+        model_alias=body.model_alias,
+    )
 
 
 def request_sha256(body: JsonObject) -> str:
