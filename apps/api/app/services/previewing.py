@@ -35,6 +35,7 @@ from app.engine.assembly import (
     with_summary,
 )
 from app.engine.folding import Fold
+from app.engine.summaries import summary_of
 from app.engine.summary_block import render_summary
 from app.engine.tokens import Estimate
 from app.engine.window import Snapshot
@@ -141,15 +142,7 @@ def _pending_summary(fold: Fold, estimate: Estimate) -> tuple[Summary, Estimate]
         f"Here stands a summary that takes turns {first} to {last} in; {fold.cap_tokens} tokens at most."
     )
     rendered = render_summary(body)
-    messages = fold.messages
-    pending = Summary(
-        id=PENDING_SUMMARY_ID,
-        body=body,
-        from_message_id=messages[0].id,
-        to_message_id=messages[-1].id,
-        to_message_seq=messages[-1].seq,
-        origin="fallback",
-    )
+    pending = summary_of(PENDING_SUMMARY_ID, fold, body, "fallback")
     return pending, lambda shown: fold.cap_tokens if shown == rendered else estimate(shown)
 
 

@@ -32,11 +32,12 @@ from app.engine.summaries import (
     SummaryRefused,
     accept_summary,
     ask_for_summary,
+    shrinks,
     split_for_summarizer,
     summarizer_room,
+    summary_of,
 )
 from app.engine.summary_block import fit_summary, render_summary
-from app.engine.tokens import MESSAGE_FRAMING_TOKENS
 from app.providers.registry import Model
 from app.services.costing import total_cost, used_row
 from app.services.gathering import Gathered, SessionView, budget_of
@@ -100,7 +101,7 @@ async def summarize(
             failure,
         )
     origin: SummaryOrigin = "fallback" if failure else "model"
-    summary = _summary(rt, fold, body, origin) if body and _shrinks(fold, body, estimate) else None
+    summary = summary_of(SummaryId(rt.new_id()), fold, body, origin) if body and shrinks(fold, body, estimate) else None
     usages = asked.usages if asked else ()
     used = [used_row(rt, rt.catalogue.model(alias), "summary", usage) for usage in usages]
     new = _new_summary(summary, fold, estimate, alias, _sum(usages), claim) if summary else None
@@ -127,10 +128,6 @@ def _breaker_open(rt: Runtime, session: SessionView) -> bool:
     return (
         session.summary_failures >= BREAKER_FAILURES and failed_at is not None and rt.now() - failed_at < BREAKER_REST
     )
-
-
-def _shrinks(fold: Fold, body: SummaryBody, estimate: Estimator) -> bool:
-    return estimate(render_summary(body)) + MESSAGE_FRAMING_TOKENS < fold.folded_tokens
 
 
 async def _ask(rt: Runtime, alias: str, session: SessionView, fold: Fold, estimate: Estimator) -> _Asked:
@@ -166,7 +163,7 @@ async def _ask_chunks(
             raise SummaryRefused("over_cap")
     if body is None:
         raise SummaryRefused("empty")
-    if not _shrinks(fold, body, estimate):
+    if not shrinks(fold, body, estimate):
         raise SummaryRefused("would_not_shrink")
     return body
 
@@ -212,18 +209,6 @@ def _sum(usages: Sequence[Usage]) -> Usage | None:
         sum(usage.completion_tokens for usage in usages),
         sum(usage.cached_prompt_tokens for usage in usages),
         sum(usage.cache_write_prompt_tokens for usage in usages),
-    )
-
-
-def _summary(rt: Runtime, fold: Fold, body: SummaryBody, origin: SummaryOrigin) -> Summary:
-    messages = fold.messages
-    return Summary(
-        id=SummaryId(rt.new_id()),
-        body=body,
-        from_message_id=fold.previous.from_message_id if fold.previous else messages[0].id,
-        to_message_id=messages[-1].id,
-        to_message_seq=messages[-1].seq,
-        origin=origin,
     )
 
 
