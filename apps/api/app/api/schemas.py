@@ -194,7 +194,7 @@ class PreviewIn(TurnIn):
     """A turn's body, as it would be posted, and what to see it under. `stream` and `recorded_reply` change nothing."""
 
     policy: dict[str, Any] | None = Field(
-        default=None, description="Overrides over the session's policy, for this look alone; null takes one away."
+        default=None, description="Overrides over the session's policy, for this look alone."
     )
 
 

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import TypeAlias
 from uuid import UUID
 
-from app.domain.types import Message, Pin, Summary, SummaryId, ToolDefinition, Turn, TurnStatus, Usage
+from app.domain.types import Message, Pin, Summary, SummaryId, ToolDefinition, Turn, TurnId, TurnStatus, Usage
 from app.engine.assembly import (
     Ready,
     Refused,
@@ -22,6 +22,7 @@ from app.engine.assembly import (
     SummaryWorthless,
     plan,
     plan_after_summary,
+    plan_after_turn,
     with_summary,
 )
 from app.engine.budget import Budget
@@ -179,6 +180,8 @@ class Simulation:
             self._settle(past, turn)
             if past.completion_tokens is not None:
                 spent.output_tokens = past.completion_tokens
+            if turn.status is TurnStatus.COMPLETED:
+                self._after_turn(past, model, turn.seq, spent)
         figures = _figures(turn.seq, spent, model, rejected=refused)
         self.turns.append(figures)
         return figures
@@ -200,6 +203,14 @@ class Simulation:
                 return then
             case Ready() | Refused() as decided:
                 return decided
+
+    def _after_turn(self, past: PastTurn, model: SimulatedModel, seq: int, spent: _Spent) -> None:
+        """What the background would do once the answer is there, as if it were done at once."""
+        said_nothing = Turn(TurnId(UUID(int=0)), seq + 1, TurnStatus.RUNNING, unresolved=True, messages=())
+        fold = plan_after_turn(self._snapshot(past, model, said_nothing), self._setting.policy, model.estimate)
+        if fold is not None:
+            self._count_after_seq = seq
+            self._summarize(fold, model, spent)
 
     def _snapshot(self, past: PastTurn, model: SimulatedModel, current: Turn) -> Snapshot:
         turns = self._turns_for(model.key)
