@@ -25,7 +25,7 @@ from app.api import problems
 from app.api.direct_route import Service
 from app.api.edge import Edge
 from app.api.openapi import describe
-from app.api.routes import context, models, operations, pins, sessions, turns
+from app.api.routes import context, models, operations, pins, policies, sessions, simulations, turns
 from app.core.config import Settings
 from app.core.logging import configure_logging
 from app.db import embedded, migrate
@@ -47,7 +47,16 @@ from app.tokenizers import Tokenizers, encoding_for_model
 log = structlog.get_logger()
 
 # The busiest first: routes are matched in order.
-_ROUTERS = (turns.router, sessions.router, context.router, pins.router, models.router, operations.router)
+_ROUTERS = (
+    turns.router,
+    sessions.router,
+    context.router,
+    pins.router,
+    models.router,
+    policies.router,
+    simulations.router,
+    operations.router,
+)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:

@@ -31,13 +31,13 @@ class FullHistory:
     """A session resent whole at every call, fed with its turns in time order."""
 
     def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+        self.setting = setting
         self._past_wire: Counter[CountKey] = Counter()
         self.turns: list[FullHistoryTurn] = []
 
     def feed(self, past: PastTurn) -> FullHistoryTurn:
         """Sums the turn's calls and lets it become history."""
-        model = self._setting.models[past.model_alias]
+        model = self.setting.models[past.model_alias]
         turn = past.versions[model.key]
         fixed = self._fixed_tokens(past, model) + self._past_wire[model.key]
         wire = [fixed + _wire_tokens(turn, end) for end in call_ends(turn.messages)]
@@ -60,7 +60,7 @@ class FullHistory:
         return figures
 
     def _fixed_tokens(self, past: PastTurn, model: SimulatedModel) -> int:
-        head = head_items(self._setting.layers, self._setting.goal, past.pins, model.estimate)
+        head = head_items(self.setting.layers, self.setting.goal, past.pins, model.estimate)
         return build_prompt(head, past.tools, model.estimate).wire_tokens
 
 

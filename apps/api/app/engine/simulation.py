@@ -144,7 +144,7 @@ class Simulation:
     """One session under one setting, fed with its turns in time order."""
 
     def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+        self.setting = setting
         self._raw: list[tuple[PastTurn, TurnStatus, bool]] = []
         self._laid_out: tuple[CountKey, list[Turn]] | None = None
         self._summary: Summary | None = None
@@ -164,7 +164,7 @@ class Simulation:
 
     def feed(self, past: PastTurn) -> TurnFigures:
         """Decides every call of the turn, and lets it become history as it would have."""
-        model = self._setting.models[past.model_alias]
+        model = self.setting.models[past.model_alias]
         turn = past.versions[model.key]
         spent = _Spent()
         refused = False
@@ -187,7 +187,7 @@ class Simulation:
         return figures
 
     def _decide(self, past: PastTurn, model: SimulatedModel, so_far: Turn, spent: _Spent) -> Ready | Refused:
-        policy, estimate = self._setting.policy, model.estimate
+        policy, estimate = self.setting.policy, model.estimate
         current = replace(so_far, status=TurnStatus.RUNNING, unresolved=True)
         snapshot = self._snapshot(past, model, current)
         match plan(snapshot, policy, estimate):
@@ -207,7 +207,7 @@ class Simulation:
     def _after_turn(self, past: PastTurn, model: SimulatedModel, seq: int, spent: _Spent) -> None:
         """What the background would do once the answer is there, as if it were done at once."""
         said_nothing = Turn(TurnId(UUID(int=0)), seq + 1, TurnStatus.RUNNING, unresolved=True, messages=())
-        fold = plan_after_turn(self._snapshot(past, model, said_nothing), self._setting.policy, model.estimate)
+        fold = plan_after_turn(self._snapshot(past, model, said_nothing), self.setting.policy, model.estimate)
         if fold is not None:
             self._count_after_seq = seq
             self._summarize(fold, model, spent)
@@ -216,8 +216,8 @@ class Simulation:
         turns = self._turns_for(model.key)
         return Snapshot(
             budget=model.budget,
-            layers=self._setting.layers,
-            goal=self._setting.goal,
+            layers=self.setting.layers,
+            goal=self.setting.goal,
             pins=past.pins,
             summary=self._summary,
             turns=tuple(turns),

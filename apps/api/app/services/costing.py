@@ -30,10 +30,16 @@ def cost_of(model: Model, usage: Usage) -> Decimal | None:
     """US dollars at the published prices; None where none is known."""
     if model.prices is None:
         return None
-    prices = TokenPrices(
+    return call_cost(usage, prices_of(model), cache_write_tokens=usage.cache_write_prompt_tokens)
+
+
+def prices_of(model: Model) -> TokenPrices:
+    """The published prices of a million tokens; none of them where none is known."""
+    if model.prices is None:
+        return TokenPrices()
+    return TokenPrices(
         price(model.prices.input_usd), price(model.prices.output_usd), price(model.prices.cached_input_usd)
     )
-    return call_cost(usage, prices, cache_write_tokens=usage.cache_write_prompt_tokens)
 
 
 def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:
