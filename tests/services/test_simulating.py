@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
+from sqlalchemy import text
 
-from app.domain.errors import ContextBudgetExceeded
-from app.domain.types import JsonObject, Pin, SessionId
+from app.db.sql import compile_sql
+from app.domain.errors import ContextBudgetExceeded, InvalidRequest, NotFound
+from app.domain.types import JsonObject, Pin, SessionId, TenantId
 from app.services.pins import put_pin
-from app.services.simulating import Variant, simulate
+from app.services.simulating import THRESHOLDS, Variant, simulate, variant_of
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, models_toml, service
 from tests.services.test_tools import TOOLS, calls
@@ -127,12 +131,12 @@ PRICED = """
 [models.mini]
 provider = "openai"
 model = "gpt-4o-mini"
-base_url = "{0}"
+api_key_env = "KEY"
 context_window = 6000
 [models.big]
 provider = "openai"
 model = "gpt-4o"
-base_url = "{0}"
+api_key_env = "KEY"
 """
 
 
@@ -140,8 +144,8 @@ async def test_cost_is_by_the_catalogues_prices_and_unknown_where_one_is_missing
     database_url: str, tmp_path: Path
 ) -> None:
     async with serving(_no_summarizer) as server:
-        models = models_toml(server, extra=PRICED.format(server.base_url))
-        async with service(database_url, models, folder=tmp_path) as at:
+        models = models_toml(server, extra=PRICED)
+        async with service(database_url, models, folder=tmp_path, environ={"KEY": "sk-not-used"}) as at:
             session = await at.session()
             await _converse(at, session.id, turns=12)
             variants = [Variant("own", {}), Variant("by big", {"summary_model": "big"})]
@@ -166,7 +170,8 @@ async def test_cost_is_by_the_catalogues_prices_and_unknown_where_one_is_missing
 async def test_a_turn_that_was_refused_is_sent_where_it_fits_and_one_that_was_sent_is_refused_where_it_does_not(
     database_url: str, tmp_path: Path
 ) -> None:
-    extra = '[models.large]\nprovider = "offline"\ncontext_window = 64000\n[models.tiny]\nprovider = "offline"\ncontext_window = 1900\n'
+    other = '[models.{}]\nprovider = "offline"\ncontext_window = {}\n'
+    extra = other.format("large", 64000) + other.format("tiny", 1900)
     async with (
         serving(_no_summarizer) as server,
         service(database_url, models_toml(server, extra=extra), folder=tmp_path) as at,
@@ -226,7 +231,7 @@ async def test_nobody_elses_session_and_no_impossible_policy_is_simulated(databa
 
 
 async def test_the_database_itself_refuses_to_write_while_a_simulation_reads(database_url: str, tmp_path: Path) -> None:
-    """The transactions that a simulation reads in are read-only: an INSERT in one fails, whatever the code would try."""
+    """Even a statement that would write is refused in the transactions that a simulation reads in."""
     async with (
         serving(_no_summarizer) as server,
         service(database_url, models_toml(server), folder=tmp_path) as at,

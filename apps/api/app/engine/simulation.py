@@ -131,6 +131,7 @@ class _Spent:
     """What a turn's calls came to so far."""
 
     calls: int = 0
+    answers: int = 0
     wire_tokens: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
@@ -175,11 +176,13 @@ class Simulation:
                 refused = True
                 break
             self._note_call(decided, model, turn, spent)
-            spent.output_tokens += turn.messages[end].tokens if end < len(turn.messages) else 0
+            if end < len(turn.messages):
+                spent.answers += 1
+                spent.output_tokens += turn.messages[end].tokens
+        if past.completion_tokens is not None and spent.answers == _answers(turn):
+            spent.output_tokens = past.completion_tokens
         if not refused:
             self._settle(past, turn)
-            if past.completion_tokens is not None:
-                spent.output_tokens = past.completion_tokens
             if turn.status is TurnStatus.COMPLETED:
                 self._after_turn(past, model, turn.seq, spent)
         figures = _figures(turn.seq, spent, model, rejected=refused)
@@ -280,12 +283,16 @@ class Simulation:
             self._raw[-1] = (*self._raw[-1][:2], False)
             self._laid_out = None
         self._raw.append((past, status, turn.unresolved or rejected))
-        if self._laid_out is not None and self._laid_out[0] in past.versions:
+        if self._laid_out is not None:
             key, turns = self._laid_out
             turns.append(replace(past.versions[key], status=status, unresolved=turn.unresolved or rejected))
         for key, version in past.versions.items():
             units = sendable_units(replace(version, status=status))
             self._user_tokens[key] += sum(m.tokens for unit in units for m in unit.messages if m.role == "user")
+
+
+def _answers(turn: Turn) -> int:
+    return sum(1 for end in call_ends(turn.messages) if end < len(turn.messages))
 
 
 def call_ends(messages: Sequence[Message]) -> list[int]:
