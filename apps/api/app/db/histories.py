@@ -73,6 +73,27 @@ _PINS = compile_sql(
     )
 )
 
+_LATER_SUMMARIES = compile_sql(
+    sa.text(
+        """
+        SELECT created_at FROM session_summaries
+        WHERE session_id = CAST(:session_id AS uuid) AND created_by_turn_id IS NULL ORDER BY created_at
+        """
+    )
+)
+
+_FOLDED = compile_sql(
+    sa.text(
+        """
+        SELECT count(DISTINCT m.turn_id) AS turns, count(*) AS messages
+        FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+        WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected' AND m.seq <= (
+            SELECT x.to_message_seq FROM session_summaries x
+            WHERE x.session_id = CAST(:session_id AS uuid) AND x.status = 'active')
+        """
+    )
+)
+
 _SUMMARY_USAGE = compile_sql(
     sa.text(
         """
@@ -155,6 +176,17 @@ async def dated_pins(tx: Transaction, session_id: SessionId) -> list[tuple[datet
     """The pins of now, with the instant since which each is there."""
     rows = await tx.fetch(_PINS, session_id=session_id)
     return [(row["created_at"], Pin(row["name"], row["content"], row["relevance"], row["source"])) for row in rows]
+
+
+async def later_summaries(tx: Transaction, session_id: SessionId) -> list[datetime]:
+    """When summaries were made that no call waited for: in the background, or because somebody asked."""
+    return [row["created_at"] for row in await tx.fetch(_LATER_SUMMARIES, session_id=session_id)]
+
+
+async def folded(tx: Transaction, session_id: SessionId) -> tuple[int, int]:
+    """The turns and the messages that the active summary stands for; rejected ones left out."""
+    row = (await tx.fetch(_FOLDED, session_id=session_id))[0]
+    return row["turns"], row["messages"]
 
 
 async def summary_usage(tx: Transaction, session_id: SessionId, through_seq: int) -> tuple[int, int]:

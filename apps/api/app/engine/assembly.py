@@ -40,6 +40,7 @@ __all__ = [
     "summary_actions",
     "summary_wire_tokens",
     "with_summary",
+    "would_be_pruned",
 ]
 
 
@@ -95,17 +96,28 @@ def plan_after_summary(
     return fit(Window(snapshot, policy, estimate), earlier)
 
 
+def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> bool:
+    """Whether the prompt of this snapshot is at the prune threshold as it stands."""
+    window = Window(snapshot, policy, estimate)
+    return window.at_prune_threshold(window.charge(window.prompt(window.pieces)))
+
+
 def plan_after_overflow(
-    snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, sent: Accounts
+    snapshot: Snapshot,
+    policy: ContextPolicy,
+    estimate: Estimate,
+    sent: Accounts,
+    left_at_once: tuple[TrimAction, ...] = (),
 ) -> Ready | Refused:
     """Decides anew when the provider refused a prompt as too long; `snapshot` has the smaller budget.
 
-    `sent` is the accounts of the refused prompt. No summary is asked for: whoever waits has waited for one call.
+    `sent` is the accounts of the refused prompt, `left_at_once` the log of turns that a policy's emergency path has
+    taken out of the snapshot since. No summary is asked for: whoever waits has waited for one call.
     Protected turns are pruned whatever the policy says, and when nothing is left to prune whole turns leave, oldest
     first; pins, goal, system layers and the running turn stay.
     """
     window = Window(snapshot, replace(policy, prune_protected=True), estimate)
-    return fit(window, sent.earlier(), emergency=True)
+    return fit(window, sent.earlier(left_at_once), emergency=True)
 
 
 def with_summary(
@@ -113,10 +125,8 @@ def with_summary(
 ) -> tuple[Snapshot, Earlier]:
     """The snapshot with the summary that was due in place of what it folded, and the accounts that go on from it."""
     actions = summary_actions(due.fold, summary, summary_wire_tokens(summary, policy, estimate))
-    folded = {turn.id for turn in due.fold.turns}
-    turns = tuple(turn for turn in snapshot.turns if turn.id not in folded)
     earlier = replace(due.earlier, summary_triggered=True, actions=actions)
-    return replace(snapshot, summary=summary, turns=turns), earlier
+    return snapshot.with_summary(due.fold, summary), earlier
 
 
 def summary_actions(fold: Fold, new_summary: Summary, new_tokens: int) -> tuple[TrimAction, ...]:

@@ -97,7 +97,8 @@ class Setting:
 class TurnFigures:
     """One turn. Tokens sum over its calls; `input_tokens` are those charged to the input budget.
 
-    `summary` tells of a summary that was made, `summarizer` what asking for it would have taken, also in vain.
+    `summary` tells of a summary made before a call, `later_summary` of one made when the turn had completed, and
+    `summarizer` what asking for them would have taken, also in vain.
     `user_share` is how much of the user's words so far its last prompt holds word for word, by tokens. Costs are in US
     dollars, None where a price is not known.
     """
@@ -108,6 +109,7 @@ class TurnFigures:
     input_tokens: int
     output_tokens: int
     summary: bool
+    later_summary: bool
     prune: bool
     rejected: bool
     summarizer: Usage
@@ -136,6 +138,7 @@ class _Spent:
     input_tokens: int = 0
     output_tokens: int = 0
     summary: bool = False
+    later_summary: bool = False
     prune: bool = False
     summarizer: Usage = _NOTHING
     user_share: float = 1.0
@@ -199,6 +202,7 @@ class Simulation:
                 made = self._summarize(due.fold, model, spent)
                 if made is None:
                     return plan_after_summary(snapshot, policy, estimate, due.earlier)
+                spent.summary = True
                 after, earlier = with_summary(snapshot, due, made, policy, estimate)
                 return plan_after_summary(after, policy, estimate, earlier)
             case SummaryWorthless(then):
@@ -213,7 +217,7 @@ class Simulation:
         fold = plan_after_turn(self._snapshot(past, model, said_nothing), self.setting.policy, model.estimate)
         if fold is not None:
             self._count_after_seq = seq
-            self._summarize(fold, model, spent)
+            spent.later_summary = self._summarize(fold, model, spent) is not None
 
     def _snapshot(self, past: PastTurn, model: SimulatedModel, current: Turn) -> Snapshot:
         turns = self._turns_for(model.key)
@@ -243,7 +247,8 @@ class Simulation:
 
     def _summarize(self, fold: Fold, model: SimulatedModel, spent: _Spent) -> Summary | None:
         body = fallback_summary(fold, model.estimate)
-        asked = summarizer_usage(fold, body, model.summarizer.prompt_ceiling, model.estimate)
+        ceiling, extend = model.summarizer.prompt_ceiling, self.setting.policy.incremental
+        asked = summarizer_usage(fold, body, ceiling, model.estimate, extend=extend)
         spent.summarizer = Usage(
             spent.summarizer.prompt_tokens + asked.prompt_tokens,
             spent.summarizer.completion_tokens + asked.completion_tokens,
@@ -257,7 +262,6 @@ class Simulation:
         self._laid_out = None
         self._folded_turns += len(fold.turns)
         self._folded_messages += len(fold.messages)
-        spent.summary = True
         return self._summary
 
     def _note_call(self, ready: Ready, model: SimulatedModel, turn: Turn, spent: _Spent) -> None:
@@ -317,6 +321,7 @@ def _figures(seq: int, spent: _Spent, model: SimulatedModel, *, rejected: bool) 
         input_tokens=spent.input_tokens,
         output_tokens=spent.output_tokens,
         summary=spent.summary,
+        later_summary=spent.later_summary,
         prune=spent.prune,
         rejected=rejected,
         summarizer=spent.summarizer,

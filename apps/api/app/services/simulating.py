@@ -13,6 +13,8 @@ import orjson
 from app.db.histories import (
     StoredTurn,
     dated_pins,
+    folded,
+    later_summaries,
     stored_aliases,
     stored_turns,
     summary_usage,
@@ -131,6 +133,8 @@ async def simulate(
             progress(done, through_seq)
     async with rt.database.read_only() as tx:
         happened.summarizer_tokens = await summary_usage(tx, session_id, through_seq)
+        happened.note_later_summaries(await later_summaries(tx, session_id))
+        happened.folded = await folded(tx, session_id) if through_seq == stored else None
         happened.actions = await trim_actions(tx, session_id, through_seq)
     gone = [alias for alias in asked if alias not in rt.catalogue.aliases]
     return report(session_id, stored, through_seq, gone, happened, histories, lanes)

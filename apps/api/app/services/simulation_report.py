@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 
 from app.db.histories import StoredTurn
@@ -40,9 +42,12 @@ class Happened:
     """What the stored turns were really like."""
 
     turns: list[JsonObject] = field(default_factory=list[JsonObject])
+    began: list[datetime] = field(default_factory=list[datetime])
     output_tokens: int = 0
     cost_usd: float | None = 0.0
     summarizer_tokens: tuple[int, int] = (0, 0)
+    folded: tuple[int, int] | None = None
+    """Turns and messages under the summary of now; None where not all turns are looked at."""
     actions: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def feed(self, turn: StoredTurn) -> None:
@@ -54,13 +59,22 @@ class Happened:
                 "wire_tokens": turn.wire_tokens or 0,
                 "input_tokens": turn.input_tokens or 0,
                 "summary": turn.summary,
+                "later_summary": False,
                 "prune": turn.prune,
                 "rejected": turn.status is TurnStatus.REJECTED,
             }
         )
+        self.began.append(turn.created_at)
         self.output_tokens += turn.completion_tokens or 0
         if turn.calls:
             self.cost_usd = None if self.cost_usd is None or turn.cost_usd is None else self.cost_usd + turn.cost_usd
+
+    def note_later_summaries(self, made: Sequence[datetime]) -> None:
+        """Puts each to the last turn that had begun by then."""
+        for instant in made:
+            at = bisect_right(self.began, instant)
+            if at:
+                self.turns[at - 1]["later_summary"] = True
 
 
 def report(
@@ -99,20 +113,22 @@ def _totals(turns: Sequence[JsonObject]) -> JsonObject:
         "wire_tokens_per_turn": round(wire_tokens / sent, 1) if sent else 0.0,
         "input_tokens": sum(turn["input_tokens"] for turn in turns),
         "summaries": [turn["seq"] for turn in turns if turn["summary"]],
+        "later_summaries": [turn["seq"] for turn in turns if turn["later_summary"]],
         "prunes": [turn["seq"] for turn in turns if turn["prune"]],
         "rejections": [turn["seq"] for turn in turns if turn["rejected"]],
     }
 
 
 def _happened(happened: Happened) -> JsonObject:
-    folded = happened.actions.get("summary_folded", (0, 0))[1]
+    folded = happened.folded or (None, None)
     return _totals(happened.turns) | {
         "output_tokens": happened.output_tokens,
         "summarizer_prompt_tokens": happened.summarizer_tokens[0],
         "summarizer_completion_tokens": happened.summarizer_tokens[1],
         "cost_usd": happened.cost_usd,
         "lost": {
-            "turns_folded": folded,
+            "turns_folded": folded[0],
+            "messages_folded": folded[1],
             "actions": {
                 kind: {"times": times, "targets": targets}
                 for kind, (times, targets) in happened.actions.items()
@@ -143,6 +159,7 @@ def _lane(lane: Lane) -> JsonObject:
             "wire_tokens": turn.wire_tokens,
             "input_tokens": turn.input_tokens,
             "summary": turn.summary,
+            "later_summary": turn.later_summary,
             "prune": turn.prune,
             "rejected": turn.rejected,
         }
