@@ -120,7 +120,7 @@ async def save_token_counts(
 
 
 def message_of(row: Record) -> Message:
-    """A row with a message's columns as the domain's value; `tokens` is the count that was asked for, or null."""
+    """A row with a message's columns and its `tokens` as the domain's value."""
     tokens: Any = row["tokens"]
     return Message(
         id=row["id"],

@@ -176,7 +176,7 @@ def snapshot_of(
     past = tuple(turn for turn in gathered.turns if turn.id != current.id)
     return Snapshot(
         budget=budget_of(gathered.model, session.policy),
-        layers=layers_of(rt, mode=session.mode, agent_role=session.agent_role, own=session.instructions),
+        layers=layers_of(rt, session),
         goal=goal_text(session.room_goal, session.mode),
         pins=gathered.context.pins,
         summary=gathered.context.summary,
@@ -188,14 +188,14 @@ def snapshot_of(
     )
 
 
-def layers_of(rt: Runtime, *, mode: str | None, agent_role: str | None, own: str | None) -> tuple[tuple[str, str], ...]:
+def layers_of(rt: Runtime, session: SessionView) -> tuple[tuple[str, str], ...]:
     """The active system layers, outermost first (contract, section 8)."""
     instructions = rt.catalogue.instructions
     layers = (
         ("system:global", instructions.global_),
-        ("system:mode", instructions.modes.get(mode or "")),
-        ("system:role", instructions.roles.get(agent_role or "")),
-        ("system:session", own),
+        ("system:mode", instructions.modes.get(session.mode or "")),
+        ("system:role", instructions.roles.get(session.agent_role or "")),
+        ("system:session", session.instructions),
     )
     return tuple((label, text) for label, text in layers if text)
 

@@ -34,6 +34,7 @@ from app.services.gathering import budget_of, encoding_of, layers_of, session_po
 from app.services.runtime import Runtime
 from app.services.sessions import check_alias
 from app.services.simulation_report import Happened, Lane, report
+from app.services.window import session_view
 
 BATCH_TURNS = 100
 MOST_LANES = 16
@@ -95,13 +96,13 @@ async def simulate(
     policies = [_policy(rt, row["policy"], variant, at) for at, variant in enumerate(variants)]
     known = {alias: alias if alias in rt.catalogue.aliases else row["model_alias"] for alias in asked}
     targets = [dict.fromkeys(asked, alias) for alias in _checked(rt, model_aliases)] or [known]
-    layers = layers_of(rt, mode=row["mode"], agent_role=row["agent_role"], own=row["instructions"])
+    own = session_policy(rt, row["policy"])
+    layers = layers_of(rt, session_view(row, own))
 
     def setting(policy: ContextPolicy, target: Mapping[str, str]) -> Setting:
         models = {was: _model(rt, alias, policy) for was, alias in target.items()}
         return Setting(policy, layers, goal_text(row["room_goal"], row["mode"]), models)
 
-    own = session_policy(rt, row["policy"])
     forced = list(model_aliases) or [None]
     lanes = [
         Lane(variant.name, alias, policy, Simulation(setting(policy, target)))

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from app.db.database import Record
 from app.db.sessions import get_prompt_view
 from app.domain.errors import NotFound
 from app.domain.types import JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.engine.policy import ContextPolicy
 from app.engine.triggers import summary_trigger_tokens, turns_to_next_summary
 from app.engine.window import Window
 from app.services.gathering import (
@@ -54,18 +56,7 @@ async def read_look(
         row = await get_prompt_view(tx, tenant_id, session_id)
         if row is None:
             raise NotFound("session")
-        session = SessionView(
-            id=session_id,
-            model_alias=row["model_alias"],
-            mode=row["mode"],
-            agent_role=row["agent_role"],
-            room_goal=row["room_goal"],
-            instructions=row["instructions"],
-            policy=session_policy(rt, row["policy"], policy),
-            summary_count_after_seq=row["summary_count_after_seq"],
-            summary_failures=row["summary_failures"],
-            summary_failed_at=row["summary_failed_at"],
-        )
+        session = session_view(row, session_policy(rt, row["policy"], policy))
         next_seq = row["last_turn_seq"] + 1
         gathered = await read_window(
             tx,
@@ -76,6 +67,22 @@ async def read_look(
             last_message_seq=row["last_message_seq"],
         )
     return Look(gathered, next_seq)
+
+
+def session_view(row: Record, policy: ContextPolicy) -> SessionView:
+    """A session's row as a prompt sees it, under a policy."""
+    return SessionView(
+        id=SessionId(row["id"]),
+        model_alias=row["model_alias"],
+        mode=row["mode"],
+        agent_role=row["agent_role"],
+        room_goal=row["room_goal"],
+        instructions=row["instructions"],
+        policy=policy,
+        summary_count_after_seq=row["summary_count_after_seq"],
+        summary_failures=row["summary_failures"],
+        summary_failed_at=row["summary_failed_at"],
+    )
 
 
 async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> JsonObject:
