@@ -39,7 +39,7 @@ from app.services.calibrating import Calibrations
 from app.services.chores import Chores
 from app.services.cooldowns import Cooldowns
 from app.services.keys import Authenticator
-from app.services.learned_windows import refresh_forever
+from app.services.learned_windows import load_windows, refresh_forever
 from app.services.leases import Leases
 from app.services.runtime import Runtime
 from app.telemetry import Telemetry
@@ -94,9 +94,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return app
 
 
-async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
-    database = Database(await _dsn(settings, owned), pool_size=settings.db_pool_size)
-    owned.push_async_callback(database.aclose)
+@asynccontextmanager
+async def command_runtime(settings: Settings, database: Database) -> AsyncGenerator[Runtime]:
+    """The runtime of a command that only reads: no background work, and what services have learned is known to it."""
+    async with AsyncExitStack() as owned:
+        rt = await _runtime(settings, database, owned)
+        await load_windows(rt)
+        await rt.calibrations.load(database)
+        yield rt
+
+
+async def _runtime(settings: Settings, database: Database, owned: AsyncExitStack) -> Runtime:
     tokenizers = Tokenizers()
     catalogue = load_catalogue(
         settings.models_file,
@@ -109,7 +117,7 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     owned.push_async_callback(catalogue.aclose)
     for encoding in {catalogue.model(alias).encoding for alias in catalogue.aliases}:
         await tokenizers.warm(encoding)
-    rt = Runtime(
+    return Runtime(
         database=database,
         catalogue=catalogue,
         tokenizers=tokenizers,
@@ -123,6 +131,12 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
         now=_now,
         new_id=uuid7,
     )
+
+
+async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
+    database = Database(await _dsn(settings, owned), pool_size=settings.db_pool_size)
+    owned.push_async_callback(database.aclose)
+    rt = await _runtime(settings, database, owned)
     for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever):
         task = asyncio.create_task(work(rt), name=work.__name__)
         task.add_done_callback(_tell_of_death)
