@@ -50,7 +50,8 @@ async def test_a_share_of_the_window_is_summarized_in_the_background(database_ur
         service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
     ):
         session = await at.session(policy=ATOMIC | {"max_messages": None, "usage_threshold": 0.25})
-        turns = 0
+        outcome = await at.turn(session.id, LONG)
+        turns = 1
         while not await _summaries(at, session.id):
             turns += 1
             (outcome,) = await _fill(at, session.id, 1, LONG)
