@@ -22,6 +22,7 @@ BODY_ROUTES = [
     ("POST", "/v1/sessions/{sid}/turns"),
     ("PUT", "/v1/sessions/{sid}/pins/p"),
     ("POST", "/v1/sessions/{sid}/context/preview"),
+    ("POST", "/v1/sessions/{sid}/simulate"),
 ]
 READ_ROUTES = [
     ("GET", "/v1/sessions"),
@@ -198,6 +199,7 @@ def test_an_id_that_cannot_exist_is_a_404_of_its_noun(client: httpx.Client) -> N
             f"{{{unknown}}}",
         ):
             content = {"PATCH": b"{}", "PUT": b'{"content": "a"}', "POST": b'{"content": "a"}'}.get(method)
+            content = b"{}" if path.endswith("/simulate") else content
             answer = client.request(
                 method, path.format(sid=sid, tid=unknown), content=content, headers=JSON if content else None
             )

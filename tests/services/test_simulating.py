@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from app.db.sql import compile_sql
 from app.domain.errors import ContextBudgetExceeded, InvalidRequest, NotFound
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
 from app.services.pins import put_pin
-from app.services.simulating import THRESHOLDS, Variant, simulate, variant_of
+from app.services.simulating import BATCH_TURNS, THRESHOLDS, Variant, simulate, variant_of
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, models_toml, service
 from tests.services.test_tools import TOOLS, calls
@@ -258,3 +259,20 @@ def test_a_policy_is_named_by_its_preset_its_name_or_its_overrides() -> None:
     ]
     for given, name, overrides in told:
         assert variant_of(given) == Variant(name, overrides)
+
+
+async def test_the_service_goes_on_while_a_simulation_computes(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(_no_summarizer) as server,
+        service(database_url, models_toml(server, window=16000), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        await _converse(at, session.id, turns=40)
+        assert BATCH_TURNS >= 40, "one batch: on the event loop nothing else would come in between"
+        simulated = asyncio.create_task(simulate(at.rt, TENANT, session.id, THRESHOLDS * 3))
+        beats = 0
+        while not simulated.done():
+            await asyncio.sleep(0.002)
+            beats += 1
+        await simulated
+        assert beats > 20

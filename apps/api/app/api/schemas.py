@@ -229,7 +229,12 @@ class SimulateIn(_In):
     model_aliases: list[Name] | None = Field(
         default=None, min_length=1, max_length=4, description="Ask every turn of these, one after the other."
     )
-    max_turns: int = Field(default=1000, ge=1, le=2000, description="Turns after these are left out: `truncated`.")
+    max_turns: int = Field(
+        default=1000,
+        ge=1,
+        le=2000,
+        description="Turns after these are left out (`truncated`); fewer with many policies and models.",
+    )
 
     @field_validator("policies")
     @classmethod

@@ -186,7 +186,7 @@ class Simulation:
             spent.output_tokens = past.completion_tokens
         if not refused:
             self._settle(past, turn)
-            if turn.status is TurnStatus.COMPLETED:
+            if turn.status is TurnStatus.COMPLETED and self.setting.policy.summarizes_after_turns:
                 self._after_turn(past, model, turn.seq, spent)
         figures = _figures(turn.seq, spent, model, rejected=refused)
         self.turns.append(figures)

@@ -37,8 +37,8 @@ from app.services.simulation_report import Happened, Lane, report
 from app.services.window import session_view
 
 BATCH_TURNS = 100
-MOST_LANES = 16
-"""Policies times models of one request."""
+MOST_TURNS_DECIDED = 8_000
+"""Turns times policies times models of one request: some twenty seconds of work."""
 Progress = Callable[[int, int], None]
 """Told after each batch: turns done, and turns in all."""
 

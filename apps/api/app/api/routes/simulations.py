@@ -9,9 +9,8 @@ from fastapi import APIRouter
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import WRITE, answers
 from app.api.schemas import SimulateIn, SimulationOut
-from app.domain.errors import InvalidRequest
 from app.domain.types import JsonObject, SessionId
-from app.services.simulating import MOST_LANES, THRESHOLDS, simulate, variant_of
+from app.services.simulating import MOST_TURNS_DECIDED, THRESHOLDS, simulate, variant_of
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/simulate", tags=["policies"], route_class=DirectRoute)
 
@@ -23,6 +22,5 @@ async def post_simulation(call: Call, session_id: UUID, body: SimulateIn = _NOTH
     """What other policies and models would have made of the session's turns. Calls no model and writes nothing."""
     variants = THRESHOLDS if body.policies is None else tuple(map(variant_of, call.raw_body["policies"]))
     aliases = body.model_aliases or []
-    if len(variants) * max(1, len(aliases)) > MOST_LANES:
-        raise InvalidRequest(f"Policies times models are {MOST_LANES} at most.", ("body", "model_aliases"))
-    return await simulate(call.rt, call.tenant_id, SessionId(session_id), variants, aliases, most_turns=body.max_turns)
+    most_turns = min(body.max_turns, MOST_TURNS_DECIDED // (len(variants) * max(1, len(aliases))))
+    return await simulate(call.rt, call.tenant_id, SessionId(session_id), variants, aliases, most_turns=most_turns)
