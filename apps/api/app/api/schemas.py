@@ -247,6 +247,7 @@ class UsageOut(BaseModel):
     calls: int
     prompt_tokens: int
     cached_prompt_tokens: int
+    cache_write_prompt_tokens: int
     completion_tokens: int
     cost_usd: float | None = Field(description="Null where no price is known.")
 
@@ -381,6 +382,11 @@ class PricesOut(BaseModel):
     input_usd: float | None
     output_usd: float | None
     cached_input_usd: float | None
+    cache_write_usd: float | None
+    above_prompt_tokens: int = Field(
+        description="The size from which on a prompt pays these prices for all its tokens."
+    )
+    tiers: list[PricesOut] = Field(description="The prices of larger prompts.")
 
 
 class ModelOut(BaseModel):

@@ -197,8 +197,9 @@ class ProviderRefused(ProviderError):
 class ProviderOverflow(ProviderError):
     """What the provider stated, where it did: its limit, all that was asked for, and the prompt's share of that.
 
-    `requested_tokens` is prompt and completion together where the provider adds them up, else the prompt alone, and
-    `prompt_tokens` is known only where the provider names the prompt's tokens as such.
+    `limit_is_window` is false where that limit is what an account may use in a minute. `requested_tokens` is prompt and
+    completion together where the provider adds them up, else the prompt alone, and `prompt_tokens` is known only where
+    the provider names the prompt's tokens as such.
     """
 
     code = "provider_context_overflow"
@@ -213,9 +214,11 @@ class ProviderOverflow(ProviderError):
         limit_tokens: int | None = None,
         requested_tokens: int | None = None,
         prompt_tokens: int | None = None,
+        limit_is_window: bool = True,
     ) -> None:
         super().__init__(detail, status=status, attempts=attempts)
         self.limit_tokens = limit_tokens
+        self.limit_is_window = limit_is_window
         self.requested_tokens = requested_tokens
         self.prompt_tokens = prompt_tokens
 

@@ -18,13 +18,18 @@ from app.engine.assembly import (
     summary_actions,
     summary_wire_tokens,
 )
-from app.engine.window import Snapshot
+from app.engine.thresholds import is_near_threshold
+from app.engine.window import Snapshot, Window
 from app.providers.registry import Model
+from app.services.counting import ratio_by_provider
 from app.services.gathering import Gathered, estimator_of, read_window, snapshot_of, with_all_counts
 from app.services.recording import Steps, audit_row
 from app.services.runtime import Runtime
 from app.services.summarizing import restart_count, summarize
 from app.tokenizers import Estimator
+
+_MOST_COUNTS = 2
+"""Of a round: one for the prompt as it was found, one for what a summary made of it."""
 
 
 class Deciding:
@@ -40,6 +45,8 @@ class Deciding:
         self.steps = steps
         self.estimate: Estimator = estimator_of(rt, gathered)
         self.summary_costs: list[Decimal | None] = []
+        self._counts_left = _MOST_COUNTS
+        self._counted_by_provider = False
 
     @property
     def model(self) -> Model:
@@ -49,7 +56,8 @@ class Deciding:
     async def decide(self) -> tuple[Snapshot, Ready | Refused]:
         """Counts what has no count yet, tries a summary where one is due, and says what is sent or why not."""
         self.gathered = await with_all_counts(self.rt, self.gathered)
-        snapshot = snapshot_of(self.rt, self.gathered, self._current(), tools=self.tools)
+        self._counted_by_provider = False
+        snapshot = await self._counted(snapshot_of(self.rt, self.gathered, self._current(), tools=self.tools))
         policy = self.gathered.session.policy
         match plan(snapshot, policy, self.estimate):
             case SummaryDue() as due:
@@ -86,8 +94,23 @@ class Deciding:
             earlier = replace(earlier, summary_triggered=True, actions=actions)
             folded = {turn.id for turn in due.fold.turns}
             turns = tuple(turn for turn in snapshot.turns if turn.id not in folded)
-            snapshot = replace(snapshot, summary=attempt.summary, turns=turns)
+            snapshot = await self._counted(replace(snapshot, summary=attempt.summary, turns=turns))
         return snapshot, plan_after_summary(snapshot, policy, self.estimate, earlier)
+
+    async def _counted(self, snapshot: Snapshot) -> Snapshot:
+        """The same, calibrated by the provider's own count where the estimate is too near a threshold to decide."""
+        if not (self.model.exact_counts and self._counts_left):
+            return snapshot
+        window = Window(snapshot, self.gathered.session.policy, self.estimate)
+        prompt = window.prompt(window.pieces)
+        if not is_near_threshold(window, prompt):
+            return snapshot
+        self._counts_left -= 1
+        ratio = await ratio_by_provider(self.rt, self.model, prompt, snapshot.budget.output_reserve, self.steps)
+        if ratio is None:
+            return snapshot
+        self._counted_by_provider = True
+        return replace(snapshot, calibration_ratio=ratio)
 
     def _current(self) -> Turn:
         """The running turn as it was just stored."""
@@ -118,7 +141,13 @@ class Deciding:
             snapshot.budget,
             decided.prompt,
             decided.accounts,
-            estimator="heuristic" if self.gathered.fell_back else self.estimate.encoding,
+            estimator=self._estimator(),
             calibration_ratio=snapshot.calibration_ratio,
             assembled=assembled,
         )
+
+    def _estimator(self) -> str:
+        """Who counted: the encoding, the heuristic where the tokenizer failed, or the provider itself."""
+        if self._counted_by_provider:
+            return "provider"
+        return "heuristic" if self.gathered.fell_back else self.estimate.encoding
