@@ -27,12 +27,11 @@ def test_the_correction_of_estimates_is_in_the_audit_the_metrics_and_the_list_of
         ):
             assert client.get("/v1/models").json()["items"][0]["calibration_ratio"] == 1.0
             session = new_session(client)
-            for _ in range(5):
-                posted = client.post(f"/v1/sessions/{session}/turns", json={"content": "word " * 80})
-                assert posted.status_code == 201, posted.text
+            posted = [client.post(f"/v1/sessions/{session}/turns", json={"content": "word " * 80}) for _ in range(5)]
+            assert [answer.status_code for answer in posted] == [201] * 5
             (listed,) = client.get("/v1/models").json()["items"]
             assert listed["calibration_ratio"] == pytest.approx(1.3, abs=0.08)
-            turn = posted.json()["turn"]["id"]
+            turn = posted[-1].json()["turn"]["id"]
             audit = client.get(f"/v1/sessions/{session}/turns/{turn}/audit").json()
             assert audit["calibration_ratio"] == pytest.approx(1.3, abs=0.08)
             metrics = client.get("/metrics").text.splitlines()

@@ -26,8 +26,9 @@ async def test_older_media_give_way_to_a_line_each_and_the_log_says_so(database_
         service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
     ):
         session = await at.session(policy={"summarize_when": "never", "protected_turns": 1})
-        for number, part in enumerate(parts, 1):
-            kept = await at.turn(session.id, [text(f"Here is part {number}."), part])
+        *_, kept = [
+            await at.turn(session.id, [text(f"Here is part {number}."), part]) for number, part in enumerate(parts, 1)
+        ]
         assert kept.context["context_trim_log"]["actions"] == []
         assert kept.context["estimated_input_tokens_before"] > 960 + 2000 + 700
         sent = server.seen[-1].json["messages"]

@@ -55,8 +55,7 @@ async def test_a_smaller_window_is_met_by_a_summary_or_by_pruning(
 ) -> None:
     async with both(database_url, tmp_path, reply=LONG * 2) as on:
         session = await on.at.session(policy={**policy, "protected_turns": 2})
-        for number in range(1, 8):
-            before = await on.at.turn(session.id, f"Point {number}.")
+        *_, before = [await on.at.turn(session.id, f"Point {number}.") for number in range(1, 8)]
         assert before.context["estimated_input_tokens_before"] > 2 * 1126, "it would have fitted anyway"
         await change_session(on.at.rt, TENANT, session.id, {"model_alias": "small"})
         after = [await on.at.turn(session.id, f"Point {number}. {LONG}") for number in range(8, 14)]

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import orjson
 
 from app.domain.types import Content, ContentPart, JsonObject, Message, ToolCall, ToolDefinition
-from app.engine.media import ImageTokens, flat_image_tokens, is_media, media_tokens
+from app.engine.media import ImageTokens, file_text, flat_image_tokens, is_media, media_tokens
 
 Estimate: TypeAlias = Callable[[str], int]
 
@@ -26,7 +26,13 @@ _SEALED_CHARS_PER_TOKEN = 16 / 3
 
 def part_tokens(part: ContentPart, estimate: Estimate, image_tokens: ImageTokens = flat_image_tokens) -> int:
     """Tokens of one content part."""
-    return media_tokens(part, image_tokens) if is_media(part) else estimate(str(part.get("text", "")))
+    text = part_text(part)
+    return media_tokens(part, image_tokens) if text is None else estimate(text)
+
+
+def part_text(part: ContentPart) -> str | None:
+    """The words a part is counted by: its text, or those of a file of plain text; None for what is no text."""
+    return file_text(part) if is_media(part) else str(part.get("text", ""))
 
 
 def content_tokens(content: Content, estimate: Estimate, image_tokens: ImageTokens = flat_image_tokens) -> int:

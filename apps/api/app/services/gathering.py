@@ -15,7 +15,7 @@ from app.engine.image_rules import image_rule_for
 from app.engine.policy import ContextPolicy, resolve_policy
 from app.engine.prompt import goal_text
 from app.engine.reasoning import with_reasoning
-from app.engine.tokens import message_tokens, reasoning_tokens, with_images_by_rule
+from app.engine.tokens import message_tokens, part_text, reasoning_tokens, with_images_by_rule
 from app.engine.turns import completed_after
 from app.engine.window import Snapshot
 from app.providers.registry import Model
@@ -138,7 +138,7 @@ async def count_message(
     tool_call_id: str | None = None,
 ) -> tuple[int, str]:
     """Tokens of all a message carries but its reasoning, and the encoding they are in."""
-    texts = [content] if isinstance(content, str) else [str(part.get("text", "")) for part in content or ()]
+    texts = [content] if isinstance(content, str) else [part_text(part) or "" for part in content or ()]
     texts += [call.arguments for call in tool_calls]
     estimator = await _ready_estimator(rt, encoding, texts)
     tokens = message_tokens(content, estimator, tool_calls=tool_calls, tool_call_id=tool_call_id)
