@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.engine.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.prompt import Prompt
+from app.engine.triggers import summary_trigger_tokens
 from app.engine.window import Window
 
 NEAR_SHARE = 0.05
@@ -12,12 +13,9 @@ NEAR_SHARE = 0.05
 
 def is_near_threshold(window: Window, prompt: Prompt) -> bool:
     """Whether what the prompt is charged is within 5 % of the summary trigger, prune trigger or input budget."""
-    budget, policy = window.snapshot.budget.input_budget, window.policy
-    thresholds = [policy.prune_trigger_ratio * budget, float(budget)]
-    if policy.summarizes:
-        thresholds.append(policy.summary_trigger_ratio * budget)
-    charged = window.charge(prompt)
-    return any(abs(charged - threshold) <= NEAR_SHARE * threshold for threshold in thresholds)
+    budget, charged = window.snapshot.budget.input_budget, window.charge(prompt)
+    thresholds = (summary_trigger_tokens(window), window.policy.prune_trigger_ratio * budget, budget)
+    return any(each is not None and abs(charged - each) <= NEAR_SHARE * each for each in thresholds)
 
 
 def exact_ratio(prompt: Prompt, counted_tokens: int) -> float | None:
