@@ -37,6 +37,8 @@ KINDS: Mapping[str, Kind] = {
     "turn_not_open": Kind(409, "The turn has ended"),
     "turn_in_progress": Kind(409, "The session already runs a turn"),
     "nothing_to_summarize": Kind(409, "There is nothing to summarize now"),
+    "summary_not_active": Kind(409, "The summary is not the active one"),
+    "turn_not_last": Kind(409, "The turn is not the session's last"),
     "worker_lost": Kind(503, "The turn was ended by another process"),
     "unauthenticated": Kind(401, "An API key is needed"),
     "session_not_found": Kind(404, "No such session"),
