@@ -226,6 +226,13 @@ class Problem(BaseModel):
     code: str
 
 
+class ForkedFrom(BaseModel):
+    """Whose past a session began with, and the last turn of it; null when it began before the first."""
+
+    session_id: UUID
+    turn_id: UUID | None
+
+
 class SessionOut(BaseModel):
     id: UUID
     model_alias: str
@@ -237,6 +244,7 @@ class SessionOut(BaseModel):
     metadata: dict[str, Any]
     created_at: datetime
     updated_at: datetime
+    forked_from: ForkedFrom | None
 
 
 class UsageOut(BaseModel):

@@ -73,4 +73,5 @@ def session_json(session: Session) -> JsonObject:
         "metadata": session.metadata,
         "created_at": session.created_at,
         "updated_at": session.updated_at,
+        "forked_from": session.forked_from,
     }
