@@ -32,7 +32,7 @@ class _In(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class _Open(BaseModel):
+class Open(BaseModel):
     """Part of a form that others define: what we need is checked, the rest is passed on."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
@@ -63,32 +63,32 @@ class SessionPatch(SessionIn):
     """Fields to set. What is absent stays; null takes a value away; `policy` and `metadata` are replaced whole."""
 
 
-class TextPart(_Open):
+class TextPart(Open):
     type: Literal["text"]
     text: str
 
 
-class ImageUrl(_Open):
+class ImageUrl(Open):
     url: Annotated[str, StringConstraints(min_length=1)]
     detail: str | None = None
 
 
-class ImagePart(_Open):
+class ImagePart(Open):
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
-class InputAudio(_Open):
+class InputAudio(Open):
     data: Annotated[str, StringConstraints(min_length=1)]
     format: str
 
 
-class AudioPart(_Open):
+class AudioPart(Open):
     type: Literal["input_audio"]
     input_audio: InputAudio
 
 
-class FilePart(_Open):
+class FilePart(Open):
     type: Literal["file"]
     file: dict[str, Any]
 
@@ -100,25 +100,25 @@ TEXT_TAG, PARTS_TAG = "(text)", "(parts)"
 """Branches of `content`; they stand in Pydantic's error paths, and `api/problems.py` leaves them out."""
 
 
-def _content_branch(value: object) -> str | None:
+def content_branch(value: object) -> str | None:
     return TEXT_TAG if isinstance(value, str) else PARTS_TAG if isinstance(value, list) else None
 
 
 ContentIn = Annotated[
     Annotated[str, Tag(TEXT_TAG)] | Annotated[list[ContentPartIn], Tag(PARTS_TAG)],
     Discriminator(
-        _content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of parts"
+        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of parts"
     ),
 ]
 
 
-class FunctionIn(_Open):
+class FunctionIn(Open):
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class ToolIn(_Open):
+class ToolIn(Open):
     """A tool in the OpenAI function form."""
 
     type: Literal["function"]
