@@ -39,7 +39,7 @@ async def _ids(at: Service, session_id: SessionId) -> set[str]:
     """Every id of the session's rows."""
     rows = await at.rows(
         " UNION ALL ".join(
-            f"SELECT id FROM {table} WHERE session_id = CAST(:sid AS uuid)"
+            f"SELECT id FROM {table} WHERE session_id = CAST(:sid AS uuid)"  # noqa: S608 - names of tables
             for table in ("turns", "messages", "turn_steps", "session_summaries", "turn_context_audit")
         ),
         sid=session_id,
@@ -52,7 +52,7 @@ async def _text_of(at: Service, session_id: SessionId) -> str:
     rows: list[Any] = []
     for table in metadata.tables:
         if "session_id" in metadata.tables[table].columns and table not in NOT_COPIED:
-            rows += await at.rows(f"SELECT to_jsonb(x) AS x FROM {table} x WHERE session_id = :sid", sid=session_id)
+            rows += await at.rows(f"SELECT to_jsonb(x) AS x FROM {table} x WHERE session_id = :sid", sid=session_id)  # noqa: S608
     return json.dumps(rows, default=str)
 
 

@@ -84,9 +84,9 @@ def response(
     return Response(orjson.dumps(body), body["status"], headers, PROBLEM_JSON)
 
 
-def of_error(error: PlimsollError) -> Response:
-    """The answer to an error that the service raised on purpose."""
-    body = document_of(error)
+def of_error(error: PlimsollError, **members: Any) -> Response:
+    """The answer to an error that the service raised on purpose; `members` stand beside the error's own."""
+    body = document_of(error) | members
     return Response(orjson.dumps(body), body["status"], _headers(error), PROBLEM_JSON)
 
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import orjson
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -160,12 +161,9 @@ class RecordedReplyIn(_In):
         return self
 
 
-class TurnIn(_In):
-    """A user's message and how to answer it."""
+class _AskIn(_In):
+    """How a user's message is to be answered."""
 
-    content: ContentIn = Field(
-        description="Text, or parts in the OpenAI form: `text`, `image_url`, `input_audio`, `file`. Not blank."
-    )
     tools: list[ToolIn] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     max_output_tokens: int | None = Field(
@@ -177,17 +175,41 @@ class TurnIn(_In):
         default=None, description="Only for a model of the provider `offline`."
     )
 
-    @field_validator("content")
-    @classmethod
-    def _not_blank(cls, value: str | list[Any]) -> str | list[Any]:
-        blank = (
-            not value.strip()
-            if isinstance(value, str)
-            else all(isinstance(part, TextPart) and not part.text.strip() for part in value)
-        )
-        if blank:
-            raise ValueError("The content is empty")
-        return value
+
+def _not_blank(value: str | list[Any] | None) -> str | list[Any] | None:
+    blank = (
+        not value.strip()
+        if isinstance(value, str)
+        else value is not None and all(isinstance(part, TextPart) and not part.text.strip() for part in value)
+    )
+    if blank:
+        raise ValueError("The content is empty")
+    return value
+
+
+class TurnIn(_AskIn):
+    """A user's message and how to answer it."""
+
+    content: Annotated[ContentIn, AfterValidator(_not_blank)] = Field(
+        description="Text, or parts in the OpenAI form: `text`, `image_url`, `input_audio`, `file`. Not blank."
+    )
+
+
+class RegenerateIn(_AskIn):
+    """What is to be different when the last turn is run again; what is absent is as it was then."""
+
+    content: Annotated[ContentIn | None, AfterValidator(_not_blank)] = Field(
+        default=None, description="Other words in the place of the user's; the same ones when absent."
+    )
+    model_alias: Name | None = Field(default=None, description="Another alias; the one that was asked when absent.")
+
+
+class ForkIn(_In):
+    """Where the fork's past ends."""
+
+    through_turn_id: Annotated[UUID | None, Field(strict=False)] = Field(
+        default=None, description="The last turn it has; the last one that has ended when absent."
+    )
 
 
 class ToolOutputIn(_In):
@@ -339,6 +361,12 @@ class ContextOut(BaseModel):
 class TurnAnswer(BaseModel):
     turn: TurnOut
     context: ContextOut
+
+
+class RegeneratedAnswer(TurnAnswer):
+    """The turn that was run again, in the session that was made for it."""
+
+    session: SessionOut
 
 
 class PinOut(BaseModel):

@@ -6,9 +6,9 @@ and the newest of its line that is not stands in its place.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -16,7 +16,7 @@ from app.db import tables
 from app.db.copies import copying, mask_of, new_id, new_references
 from app.db.database import Transaction
 from app.db.sql import compile_sql
-from app.domain.types import JsonObject, SessionId, SummaryId, TurnId, TurnStatus
+from app.domain.types import Content, JsonObject, SessionId, SummaryId, TurnId, TurnStatus
 
 _OPEN = ", ".join(repr(status) for status in tables.OPEN_STATUSES)
 
@@ -42,8 +42,8 @@ _LAST_TURN = compile_sql(
     sa.text(
         """
         SELECT t.id, t.seq, t.status, t.request,
-            (SELECT m.content FROM messages m WHERE m.session_id = t.session_id AND m.turn_id = t.id
-             ORDER BY m.seq LIMIT 1) AS content,
+            (SELECT jsonb_agg(m.content ORDER BY m.seq) FROM messages m
+             WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'user') AS contents,
             (SELECT a.model_alias FROM turn_context_audit a WHERE a.session_id = t.session_id AND a.turn_id = t.id
              ORDER BY a.round, a.attempt LIMIT 1) AS asked_alias
         FROM turns t WHERE t.session_id = CAST(:session_id AS uuid) ORDER BY t.seq DESC LIMIT 1
@@ -180,12 +180,12 @@ class ForkPoint:
 
 @dataclass(frozen=True, slots=True)
 class LastTurn:
-    """A session's newest turn as it would be asked again. `content` is its user message's."""
+    """A session's newest turn as it would be asked again. `contents` are those of its user messages, often one."""
 
     id: TurnId
     seq: int
     status: TurnStatus
-    content: Any
+    contents: Sequence[Content]
     request: JsonObject | None
     asked_alias: str | None
 
@@ -207,7 +207,7 @@ async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:
         id=row["id"],
         seq=row["seq"],
         status=TurnStatus(row["status"]),
-        content=row["content"],
+        contents=row["contents"] or (),
         request=row["request"],
         asked_alias=row["asked_alias"],
     )

@@ -9,7 +9,7 @@ from app.db.database import Transaction
 from app.db.forks import ForkPoint, LastTurn, copy_past, fork_point, last_turn
 from app.db.tables import OPEN_STATUSES
 from app.db.turns import get_turn
-from app.domain.errors import NotFound, TurnInProgress, TurnNotLast
+from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, TurnNotLast
 from app.domain.types import Session, SessionId, TenantId, TurnId, TurnStatus
 from app.services.claiming import RETRY_AFTER_S
 from app.services.runtime import Runtime
@@ -44,10 +44,13 @@ async def fork_session(
         return await _fork(tx, rt, tenant_id, session_id, await fork_point(tx, session_id, through_seq))
 
 
-async def fork_before_last(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> BeforeLast:
+async def fork_before_last(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, *, has_words: bool
+) -> BeforeLast:
     """A fork that ends just before the session's last turn, which `turn_id` must name.
 
-    Raises `NotFound`, `TurnNotLast`, `TurnInProgress` when the turn has not ended.
+    Raises `NotFound`, `TurnNotLast`, `TurnInProgress` when the turn has not ended, and `InvalidRequest` for a turn in
+    which no user spoke (one that was imported) unless the caller `has_words` of its own.
     """
     async with rt.database.begin(snapshot=True) as tx:
         await _check_source(tx, tenant_id, session_id)
@@ -57,6 +60,8 @@ async def fork_before_last(rt: Runtime, tenant_id: TenantId, session_id: Session
                 raise NotFound("turn")
             raise TurnNotLast("Only the last turn of a session can be run again; fork the session before an older one.")
         _check_ended(last.status)
+        if not (has_words or last.contents):
+            raise InvalidRequest("No user spoke in this turn; say what is to be asked.", ("body", "content"))
         point = await fork_point(tx, session_id, last.seq - 1)
         return BeforeLast(await _fork(tx, rt, tenant_id, session_id, point), last)
 
