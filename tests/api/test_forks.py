@@ -10,7 +10,10 @@ import httpx
 
 from tests.api.conftest import assert_problem, new_session, serving, settings_for
 
-TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}},
+}
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 
 
@@ -49,7 +52,8 @@ def test_what_can_not_be_forked_says_why_and_makes_nothing(client: httpx.Client)
     source = new_session(client)
     fork = f"/v1/sessions/{source}/fork"
     assert_problem(client.post(fork, json={"through_turn_id": str(uuid4())}), 404, "turn_not_found")
-    for wrong in ({"through_turn_id": "x"}, {"through_turn_id": 5}, {"through": None}, {"through_turn_id": []}):
+    bodies: list[dict[str, Any]] = [{"through_turn_id": wrong} for wrong in ("x", 5, [], True)]
+    for wrong in (*bodies, {"through": None}):
         assert_problem(client.post(fork, json=wrong), 422, "invalid_request")
     assert_problem(client.post(f"/v1/sessions/{uuid4()}/fork"), 404, "session_not_found")
     waiting = post_turn(client, source, "Go", tools=[TOOL], recorded_reply=_CALL)

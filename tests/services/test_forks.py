@@ -56,7 +56,7 @@ async def _text_of(at: Service, session_id: SessionId) -> str:
     return json.dumps(rows, default=str)
 
 
-async def _busy_session(at: Service) -> SessionId:
+async def busy_session(at: Service) -> SessionId:
     """Nineteen turns of every kind: plain, with tools, failed, rejected, with an image; two summaries, two pins."""
     session = await at.session(room_goal="Ship", instructions="Be brief.", metadata={"a": 1}, mode="m")
     await put_pin(at.rt, TENANT, session.id, Pin("a", "Pinned.", 0.5, "a.md"))
@@ -81,7 +81,7 @@ async def _busy_session(at: Service) -> SessionId:
 _IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 
 
-def _reply(request: Seen) -> Answer:
+def reply(request: Seen) -> Answer:
     newest = request.json["messages"][-1]
     if newest["content"] == "FAIL":
         return Answer({"error": {"message": "no"}}, status=400)
@@ -90,7 +90,7 @@ def _reply(request: Seen) -> Answer:
     return chat("Noted.")
 
 
-def _uncounted(request: Seen) -> Answer:
+def uncounted(request: Seen) -> Answer:
     """An answer without usage, so that no calibration comes between two runs."""
     message = {"role": "assistant", "content": f"Noted {request.json['messages'][-1]['content'][:9]}"}
     return Answer({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
@@ -100,10 +100,10 @@ async def test_a_fork_has_the_same_past_under_ids_of_its_own_and_the_source_stay
     database_url: str, tmp_path: Path
 ) -> None:
     async with (
-        serving(model(_reply)) as server,
+        serving(model(reply)) as server,
         service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
     ):
-        source = await _busy_session(at)
+        source = await busy_session(at)
         before = await _text_of(at, source)
         fork = await fork_session(at.rt, TENANT, source, None)
         assert await _text_of(at, source) == before
@@ -135,10 +135,10 @@ async def test_every_prompt_of_a_fork_is_rebuilt_with_the_hash_it_was_sent_with(
     database_url: str, tmp_path: Path
 ) -> None:
     async with (
-        serving(model(_reply)) as server,
+        serving(model(reply)) as server,
         service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
     ):
-        source = await _busy_session(at)
+        source = await busy_session(at)
         fork = await _fork(at, source)
         rebuilt = 0
         for turn, copy in zip(await _turns(at, source), await _turns(at, fork), strict=True):
@@ -161,7 +161,7 @@ async def test_what_follows_in_a_fork_is_what_followed_in_the_source(
 ) -> None:
     """The promise of a fork: the same messages give the same prompts, wherever it was made, summaries included."""
     async with (
-        serving(model(_uncounted)) as server,
+        serving(model(uncounted)) as server,
         service(database_url, models_toml(server, window=window), folder=tmp_path) as at,
     ):
         session = await at.session()
@@ -224,7 +224,7 @@ async def test_an_undo_of_the_source_holds_in_its_fork_and_the_forks_chain_can_b
 
 async def test_an_open_turn_is_not_copied_and_can_not_be_asked_for(database_url: str, tmp_path: Path) -> None:
     async with (
-        serving(model(_reply)) as server,
+        serving(model(reply)) as server,
         service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
     ):
         session = await at.session()

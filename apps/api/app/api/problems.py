@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
@@ -101,11 +102,18 @@ def document_of(error: PlimsollError) -> JsonObject:
 
 def of_validation(errors: Iterable[ErrorDetails], *within: str) -> Response:
     """The answer to a body or parameter that Pydantic refused: where and why, never the value."""
-    found = [
-        {"where": where(*within, *error["loc"]), "message": _message(error)} for error in list(errors)[:_MOST_ERRORS]
-    ]
+    found = [{"where": place, "message": sentence} for place, sentence in _places(errors, *within)]
     detail = f"{found[0]['where']}: {found[0]['message']}" if found else "The request is not valid."
     return response("invalid_request", detail, {"errors": found})
+
+
+def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
+    """Where Pydantic refused what, and why, never the value."""
+    return _places(error.errors(include_url=False, include_input=False), *within)
+
+
+def _places(errors: Iterable[ErrorDetails], *within: str) -> list[tuple[str, str]]:
+    return [(where(*within, *error["loc"]), _message(error)) for error in list(errors)[:_MOST_ERRORS]]
 
 
 def where(*path: object) -> str:

@@ -29,7 +29,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 _METADATA_BYTES = 64 * 1024
 
 
-class _In(BaseModel):
+class In(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
@@ -39,7 +39,7 @@ class Open(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
 
-class SessionIn(_In):
+class SessionIn(In):
     """A new session; every field may be left out."""
 
     model_alias: Name | None = Field(default=None, description="Alias of the catalogue; its default when absent.")
@@ -126,21 +126,21 @@ class ToolIn(Open):
     function: FunctionIn
 
 
-class ChosenFunction(_In):
+class ChosenFunction(In):
     name: Name
 
 
-class ToolChoice(_In):
+class ToolChoice(In):
     type: Literal["function"]
     function: ChosenFunction
 
 
-class CalledFunction(_In):
+class CalledFunction(In):
     name: Name
     arguments: str
 
 
-class ToolCallIn(_In):
+class ToolCallIn(In):
     """A tool call in the OpenAI form; `arguments` is JSON text."""
 
     id: Name
@@ -148,7 +148,7 @@ class ToolCallIn(_In):
     function: CalledFunction
 
 
-class RecordedReplyIn(_In):
+class RecordedReplyIn(In):
     """The assistant message of a recorded conversation, to be answered by the offline model as it stands."""
 
     content: str | None = None
@@ -161,7 +161,7 @@ class RecordedReplyIn(_In):
         return self
 
 
-class _AskIn(_In):
+class _AskIn(In):
     """How a user's message is to be answered."""
 
     tools: list[ToolIn] | None = Field(default=None, max_length=128)
@@ -204,7 +204,7 @@ class RegenerateIn(_AskIn):
     model_alias: Name | None = Field(default=None, description="Another alias; the one that was asked when absent.")
 
 
-class ForkIn(_In):
+class ForkIn(In):
     """Where the fork's past ends."""
 
     through_turn_id: Annotated[UUID | None, Field(strict=False)] = Field(
@@ -212,14 +212,14 @@ class ForkIn(_In):
     )
 
 
-class ToolOutputIn(_In):
+class ToolOutputIn(In):
     """What a tool answered to one call."""
 
     tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=512)]
     content: str | list[ContentPartIn]
 
 
-class ToolOutputsIn(_In):
+class ToolOutputsIn(In):
     """The answers to all open tool calls of a turn."""
 
     outputs: list[ToolOutputIn] = Field(min_length=1, max_length=256)
@@ -229,7 +229,7 @@ class ToolOutputsIn(_In):
     )
 
 
-class PinIn(_In):
+class PinIn(In):
     """Content for every prompt of the session."""
 
     content: Annotated[str, StringConstraints(min_length=1)]
