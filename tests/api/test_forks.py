@@ -52,7 +52,7 @@ def test_what_can_not_be_forked_says_why_and_makes_nothing(client: httpx.Client)
     source = new_session(client)
     fork = f"/v1/sessions/{source}/fork"
     assert_problem(client.post(fork, json={"through_turn_id": str(uuid4())}), 404, "turn_not_found")
-    bodies: list[dict[str, Any]] = [{"through_turn_id": wrong} for wrong in ("x", 5, [], True)]
+    bodies: list[dict[str, Any]] = [{"through_turn_id": wrong} for wrong in ("x", 5, {"a": 1}, True)]
     for wrong in (*bodies, {"through": None}):
         assert_problem(client.post(fork, json=wrong), 422, "invalid_request")
     assert_problem(client.post(f"/v1/sessions/{uuid4()}/fork"), 404, "session_not_found")

@@ -89,6 +89,13 @@ def test_what_is_no_import_is_refused_by_its_place(client: httpx.Client, name: s
     assert client.get("/v1/sessions").json()["items"] == []
 
 
+class _Missing:
+    """The member is not there at all."""
+
+
+WRONG_MEMBERS: tuple[Any, ...] = (_Missing, [[]], {"a": {"b": 1}}, -(2**63), "\u0394" * 300, True)
+
+
 def test_every_member_of_an_export_put_wrong_is_a_422_and_nothing_is_stored(client: httpx.Client) -> None:
     source = new_session(client)
     client.put(f"/v1/sessions/{source}/pins/p", json={"content": "Pinned."})
@@ -98,7 +105,7 @@ def test_every_member_of_an_export_put_wrong_is_a_422_and_nothing_is_stored(clie
     for section in ("session", "pins", "blocks", "turns", "messages", "steps", "audits"):
         row = document[section] if section == "session" else document[section][0]
         for member in row:
-            for wrong in (_Missing, [[]], {"a": {"b": 1}}, -(2**63), "\u0394" * 300, True):
+            for wrong in WRONG_MEMBERS:
                 changed = json.loads(json.dumps(document))
                 target = changed[section] if section == "session" else changed[section][0]
                 if wrong is _Missing:
@@ -115,10 +122,6 @@ def test_every_member_of_an_export_put_wrong_is_a_422_and_nothing_is_stored(clie
                     client.delete(f"/v1/sessions/{answer.json()['id']}")
     assert tried > 400
     assert [item["id"] for item in client.get("/v1/sessions").json()["items"]] == [source]
-
-
-class _Missing:
-    pass
 
 
 def test_an_import_has_a_cap_of_its_own_and_other_bodies_keep_theirs(database_url: str) -> None:

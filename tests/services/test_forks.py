@@ -254,6 +254,18 @@ async def test_an_empty_session_forks_and_what_is_not_there_does_not(database_ur
         assert len(await at.rows("SELECT id FROM sessions")) == 2
 
 
+def test_every_column_of_a_session_is_copied_or_known_to_start_anew() -> None:
+    anew = {"created_at", "updated_at", "summary_lease_id", "summary_lease_expires_at"}
+    (inserted,) = [
+        statement.text.partition("(")[2].partition(")")[0]
+        for statement in vars(forks).values()
+        if isinstance(statement, Statement) and statement.text.split()[:3] == ["INSERT", "INTO", "sessions"]
+    ]
+    assert {name.strip() for name in inserted.split(",")} == {
+        column.name for column in metadata.tables["sessions"].columns
+    } - anew
+
+
 def test_every_table_below_a_session_is_copied_or_known_to_stay() -> None:
     copied = {
         statement.text.split()[2]

@@ -53,9 +53,11 @@ _LAST_TURN = compile_sql(
 
 _PAST_TURNS = """x.turn_id IN (SELECT t.id FROM turns t
     WHERE t.session_id = x.session_id AND t.seq <= CAST(:through_seq AS bigint))"""
-# A summary that was made for the turn after the past was made of the past alone: a running turn is shown to none.
+# A summary that was made for the turn after the past was made of the past alone: a running turn is shown to none. What
+# left at once because that turn's prompt was refused is another matter: the turn was part of that.
 _PAST_SUMMARY = """x.to_message_seq <= CAST(:last_message_seq AS bigint)
-    AND (CAST(:next_id AS uuid) IS NULL OR x.created_by_turn_id = CAST(:next_id AS uuid)
+    AND (CAST(:next_id AS uuid) IS NULL
+         OR x.created_by_turn_id = CAST(:next_id AS uuid) AND x.origin <> 'emergency'
          OR x.created_at <= CAST(:next_created_at AS timestamptz))"""
 
 _ACTIVE = compile_sql(
@@ -84,7 +86,7 @@ _SESSION = compile_sql(
             x.policy, x.metadata, CAST(:forked_from AS jsonb), CAST(:through_seq AS bigint),
             CAST(:last_message_seq AS bigint),
             CASE WHEN x.summary_count_after_seq <= CAST(:through_seq AS bigint) THEN x.summary_count_after_seq
-                 WHEN EXISTS (SELECT 1 FROM session_summaries s WHERE s.session_id = x.id
+                 WHEN EXISTS (SELECT 1 FROM session_summaries s WHERE s.session_id = x.id AND s.origin <> 'emergency'
                      AND s.created_by_turn_id = CAST(:next_id AS uuid)) THEN CAST(:through_seq AS bigint)
                  ELSE greatest(0, tried.seq - 1, asked.seq) END,
             x.summary_failures, x.summary_failed_at
@@ -153,7 +155,8 @@ _SUMMARIES = copying(
         "id": new_id("x.id"),
         "from_message_id": new_id("x.from_message_id"),
         "to_message_id": new_id("x.to_message_id"),
-        "previous_summary_id": new_id("x.previous_summary_id"),
+        "previous_summary_id": f"""(SELECT {new_id("p.id")} FROM session_summaries p WHERE p.session_id = x.session_id
+            AND p.id = x.previous_summary_id AND ({_PAST_SUMMARY.replace("x.", "p.")}))""",
         "created_by_turn_id": f"""CASE WHEN x.created_by_turn_id IS DISTINCT FROM CAST(:next_id AS uuid)
             THEN {new_id("x.created_by_turn_id")} END""",
         **{

@@ -17,7 +17,7 @@ from app.engine.tokens import content_text
 from app.services.gathering import count_message
 from app.services.runtime import Runtime
 from app.services.sessions import CHANGEABLE, insert_checked, with_defaults
-from app.tokenizers import ENCODINGS
+from app.tokenizers import ENCODINGS, HEURISTIC, TWO_FIFTHS
 
 _COUNTED_AT_ONCE = 20
 """Messages whose counting may hold the event loop up between two breaths."""
@@ -120,7 +120,7 @@ async def _count(rt: Runtime, rows: Mapping[str, Sequence[JsonObject]], model_al
 
 
 def _known(encoding: str, own: str) -> str:
-    return encoding if encoding in (*ENCODINGS, "heuristic") else own
+    return encoding if encoding in (*ENCODINGS, HEURISTIC, TWO_FIFTHS) else own
 
 
 def _body(row: JsonObject) -> SummaryBody:
