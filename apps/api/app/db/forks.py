@@ -88,19 +88,22 @@ _SESSION = compile_sql(
             CASE WHEN x.summary_count_after_seq <= CAST(:through_seq AS bigint) THEN x.summary_count_after_seq
                  WHEN EXISTS (SELECT 1 FROM session_summaries s WHERE s.session_id = x.id AND s.origin <> 'emergency'
                      AND s.created_by_turn_id = CAST(:next_id AS uuid)) THEN CAST(:through_seq AS bigint)
-                 ELSE greatest(0, tried.seq - 1, asked.seq) END,
+                 ELSE greatest(0,
+                    (SELECT t.seq - 1 FROM turns t
+                     WHERE t.session_id = x.id AND t.seq <= CAST(:through_seq AS bigint)
+                        AND EXISTS (SELECT 1 FROM turn_steps st WHERE st.session_id = t.session_id
+                            AND st.turn_id = t.id AND st.kind = 'summarize')
+                     ORDER BY t.seq DESC LIMIT 1),
+                    (SELECT t.seq FROM turns t
+                     WHERE t.session_id = x.id AND t.seq <= CAST(:through_seq AS bigint)
+                        AND t.created_at < (SELECT max(s.created_at) FROM session_summaries s
+                            WHERE s.session_id = x.id AND s.created_by_turn_id IS NULL
+                                AND s.to_message_seq <= CAST(:last_message_seq AS bigint)
+                                AND (CAST(:next_created_at AS timestamptz) IS NULL
+                                     OR s.created_at <= CAST(:next_created_at AS timestamptz)))
+                     ORDER BY t.seq DESC LIMIT 1)) END,
             x.summary_failures, x.summary_failed_at
-        FROM sessions x,
-            (SELECT max(t.seq) AS seq FROM turns t
-             JOIN turn_steps st ON st.session_id = t.session_id AND st.turn_id = t.id AND st.kind = 'summarize'
-             WHERE t.session_id = CAST(:source AS uuid) AND t.seq <= CAST(:through_seq AS bigint)) tried,
-            (SELECT max(t.seq) AS seq FROM turns t
-             WHERE t.session_id = CAST(:source AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
-                AND t.created_at < (SELECT max(s.created_at) FROM session_summaries s
-                    WHERE s.session_id = t.session_id AND s.created_by_turn_id IS NULL
-                        AND s.to_message_seq <= CAST(:last_message_seq AS bigint)
-                        AND (CAST(:next_created_at AS timestamptz) IS NULL
-                             OR s.created_at <= CAST(:next_created_at AS timestamptz)))) asked
+        FROM sessions x
         WHERE x.id = CAST(:source AS uuid)
         """
     )
