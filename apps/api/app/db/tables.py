@@ -72,6 +72,8 @@ sessions = sa.Table(
     _instant("summary_lease_expires_at", nullable=True),
     _instant("created_at", default_now=True),
     _instant("updated_at", default_now=True),
+    # Whose past it began with, and the last turn of it: `{session_id, turn_id}`; no key, the other may be erased.
+    sa.Column("forked_from", JSONB),
     sa.PrimaryKeyConstraint("id"),
 )
 sa.Index("ix_sessions_tenant_id_id", sessions.c.tenant_id, sessions.c.id.desc())

@@ -2,7 +2,8 @@
 
 PlimsollError
 ├── InvalidRequest                 the request can never work as it is
-│   └── ToolOutputsMismatch        the outputs do not answer exactly the open calls
+│   ├── ToolOutputsMismatch        the outputs do not answer exactly the open calls
+│   └── ImportRefused              what came to be imported contradicts itself, or can not be stored
 ├── NotFound                       session, turn, summary, pin … (also for another tenant's)
 ├── Conflict
 │   ├── TurnInProgress             the session already runs a turn
@@ -10,6 +11,8 @@ PlimsollError
 ├── IdempotencyKeyReused           the same key with another body
 ├── ContextBudgetExceeded          does not fit after summarize and prune
 ├── NothingToSummarize             no turn is old enough, or a summary would not be smaller
+├── SummaryNotActive               only the active summary can be taken back
+├── TurnNotLast                    only a session's last turn can be run again
 ├── TurnLost                       another process ended the turn while this one ran it
 ├── TurnCancelled                  somebody cancelled the turn while it ran
 ├── TurnNotOpen                    the turn neither runs nor waits for tools, so nothing can be added or cancelled
@@ -69,6 +72,19 @@ class ToolOutputsMismatch(InvalidRequest):
 
     def members(self) -> dict[str, Any]:
         return {"missing": self.missing, "unknown": self.unknown}
+
+
+class ImportRefused(InvalidRequest):
+    """`faults` are (place, sentence) of what is wrong, in the order it was found; at least one."""
+
+    def __init__(self, faults: list[tuple[str, str]]) -> None:
+        where, sentence = faults[0]
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        super().__init__(f"Nothing was imported. {where}: {sentence}{more}", (where,))
+        self.faults = faults
+
+    def members(self) -> dict[str, Any]:
+        return {"errors": [{"where": where, "message": sentence} for where, sentence in self.faults]}
 
 
 class NotFound(PlimsollError):
@@ -132,6 +148,14 @@ class ContextBudgetExceeded(PlimsollError):
 
 class NothingToSummarize(PlimsollError):
     code = "nothing_to_summarize"
+
+
+class SummaryNotActive(PlimsollError):
+    code = "summary_not_active"
+
+
+class TurnNotLast(PlimsollError):
+    code = "turn_not_last"
 
 
 class TurnLost(PlimsollError):

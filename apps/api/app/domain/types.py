@@ -219,7 +219,10 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation and how it is to be run."""
+    """A conversation and how it is to be run.
+
+    `forked_from` is `{session_id, turn_id}` of the session whose past it began with, through that turn.
+    """
 
     id: SessionId
     tenant_id: TenantId
@@ -232,6 +235,7 @@ class Session:
     metadata: JsonObject
     created_at: datetime
     updated_at: datetime
+    forked_from: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True)
