@@ -42,6 +42,7 @@ ROUTES = {
     "/v1/sessions/{session_id}/pins": {"get"},
     "/v1/sessions/{session_id}/pins/{name}": {"get", "put", "delete"},
     "/v1/models": {"get"},
+    "/v1/chat/completions": {"post"},
     "/healthz": {"get"},
     "/readyz": {"get"},
     "/metrics": {"get"},

@@ -161,7 +161,9 @@ class CompletionRequest:
     """One call to a model, in the neutral form; an adapter translates it.
 
     `response_schema` asks for JSON of that schema where the provider can be asked; the answer is validated anyway.
-    `recorded_reply` is for the `offline` provider alone: it answers with it.
+    `recorded_reply` is for the `offline` provider alone: it answers with it. `options` are what a client of chat
+    completions may ask for besides (`temperature`, `stop`, `response_format` …), by OpenAI's names. They stand above
+    the catalogue's own; an adapter takes those that its wire knows.
     """
 
     messages: Sequence[PromptMessage]
@@ -171,6 +173,7 @@ class CompletionRequest:
     tool_choice: str | Mapping[str, Any] | None = None
     response_schema: Mapping[str, Any] | None = None
     recorded_reply: RecordedReply | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from app.providers.wire import (
 )
 
 _NOT_OF_THIS_WIRE: Final = frozenset({"reasoning", "reasoning_blocks"})
+_OF_TOOLS: Final = frozenset({"parallel_tool_calls"})
 _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "stop": "stop",
     "eos": "stop",
@@ -46,7 +47,12 @@ def request_body(
     with_usage: bool = True,
 ) -> bytes:
     """The JSON body of one call. `parameters` are the catalogue's own additions for this alias."""
-    body: dict[str, Any] = {"model": model, "messages": list(map(_sent, request.messages)), **parameters}
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": list(map(_sent, request.messages)),
+        **parameters,
+        **{name: value for name, value in request.options.items() if request.tools or name not in _OF_TOOLS},
+    }
     body[max_tokens_field] = request.max_output_tokens
     if request.tools:
         body["tools"] = list(request.tools)

@@ -9,6 +9,7 @@ import orjson
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from app.api.chat_schemas import ChatIn
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, STREAMED, WRITE, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, IdempotencyKey, Limit, Round
@@ -41,7 +42,7 @@ async def create_turn(
     """Sends a message within the budget and answers with the turn and how its context came about."""
     rt, tenant_id, session = call.rt, call.tenant_id, SessionId(session_id)
     check_alias(rt, body.model_alias)
-    _check_tool_choice(body)
+    check_tool_choice(body)
     raw: JsonObject = call.raw_body
     request = TurnRequest(
         content=raw["content"],
@@ -129,7 +130,8 @@ def _recorded(reply: RecordedReplyIn | None) -> RecordedReply | None:
     return RecordedReply(content=reply.content, tool_calls=tuple(calls))
 
 
-def _check_tool_choice(body: TurnIn) -> None:
+def check_tool_choice(body: TurnIn | ChatIn) -> None:
+    """Raises `InvalidRequest` for a choice of a function that is not there."""
     if body.tool_choice is None or isinstance(body.tool_choice, str):
         return
     if body.tool_choice.function.name not in {tool.function.name for tool in body.tools or ()}:
