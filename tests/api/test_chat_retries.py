@@ -176,9 +176,7 @@ def test_a_silent_model_is_bridged_by_comments_that_clients_ignore(database_url:
 
 
 def test_a_client_that_goes_away_finds_the_answer_when_it_comes_back(database_url: str, tmp_path: Path) -> None:
-    body = (
-        b'data: {"choices": [{"index": 0, "delta": {"content": "Kept"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
-    )
+    body = b'data: {"choices": [{"index": 0, "delta": {"content": "Kept"}, "finish_reason": "stop"}]}\n\n'
     slow = Answer(body, content_type="text/event-stream", delay_s=0.5)
     with chat_service(database_url, tmp_path, say("One."), slow) as at:
         session_id = new_session(at.http)

@@ -62,14 +62,17 @@ def _status(problem: JsonObject) -> int:
 
 
 def _overflow_message(problem: JsonObject) -> str:
-    """With the words that clients and frameworks look for."""
+    """With the words that clients and frameworks look for: the sentence of the API, and the code itself (LangChain)."""
     budget = problem.get("budget")
     if not budget:
-        return f"The prompt exceeds the model's maximum context length. {problem['detail']}"
+        return (
+            "The prompt exceeds the context window, the model's maximum context length (context_length_exceeded). "
+            f"{problem['detail']}"
+        )
     return (
         f"This model's maximum context length is {budget['limit']} tokens, of which {budget['input_budget']} are for "
-        f"the input. However, your messages resulted in {budget['estimated']} tokens. Please reduce the length of the "
-        "messages. Nothing was sent to the model."
+        f"the input. However, your messages resulted in {budget['estimated']} tokens (context_length_exceeded). Please "
+        "reduce the length of the messages. Nothing was sent to the model."
     )
 
 

@@ -72,7 +72,7 @@ _BY_KEY = compile_sql(
         sessions.c.tenant_id == sa.bindparam("tenant_id"), sessions.c.idempotency_key == sa.bindparam("idempotency_key")
     )
     .order_by(sessions.c.id)
-    .limit(1)
+    .limit(sa.literal_column("1", sa.Integer))
 )
 _KEEP_KEY = compile_sql(
     sa.update(sessions).where(_OURS).values(idempotency_key=sa.bindparam("new_idempotency_key", type_=sa.Text))
