@@ -83,7 +83,7 @@ def say(text: str | None, *calls: str) -> Play:
         deltas: list[dict[str, Any]] = [{"content": word} for word in (text or "").split(" ")] if text else []
         deltas = [{"content": (" " if at else "") + delta["content"]} for at, delta in enumerate(deltas)]
         deltas += [{"tool_calls": [{"index": at, **call}]} for at, call in enumerate(tool_calls)]
-        chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+        chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
         chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}]})
         chunks.append({"choices": [], "usage": usage})
         body = b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks) + b"data: [DONE]\n\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import openai
 import pytest
@@ -129,12 +129,13 @@ def _ask(client: openai.OpenAI, session_id: str, messages: list[Any], *, stream:
     asked: dict[str, Any] = {"model": "main", "messages": messages, "tools": TOOLS}
     headers = {"X-Session-Id": session_id}
     if not stream:
-        completion = client.chat.completions.create(**asked, extra_headers=headers)
+        completion = cast(Any, client.chat.completions.create)(**asked, extra_headers=headers)
         return completion.choices[0].message.model_dump(exclude_none=True)
     with client.chat.completions.stream(**asked, extra_headers=headers) as events:
         for _ in events:
             pass
-        return events.get_final_completion().choices[0].message.model_dump(exclude_none=True, exclude={"parsed"})
+        final: Any = events.get_final_completion()
+        return final.choices[0].message.model_dump(exclude_none=True, exclude={"parsed"})
 
 
 def test_a_tool_loop_that_began_elsewhere_goes_on_here(database_url: str, tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_outputs_that_do_not_answer_exactly_the_open_calls_are_refused(database_
                 _ask(at.client, session_id, [user("Go"), first, *tail], stream=False)
         assert at.turns(session_id)[0]["status"] == "awaiting_tools"
         with pytest.raises(openai.BadRequestError) as refused:
-            at.client.chat.completions.create(model="main", messages=[user("Go"), first, user("No output")])
+            at.client.chat.completions.create(model="main", messages=cast(Any, [user("Go"), first, user("No output")]))
         assert refused.value.param == "messages[1]"
         assert at.model.hits == 1
 
@@ -270,7 +271,7 @@ def test_errors_have_openais_shape_and_the_clients_own_classes(database_url: str
             assert unknown_session.value.code == "session_not_found"
         for messages in ([SYSTEM], [user("Hi"), assistant("Hello")], [user(" ")], [{"role": "wizard", "content": "x"}]):
             with pytest.raises(openai.BadRequestError) as refused:
-                ask(model="main", messages=messages)
+                ask(model="main", messages=cast(Any, messages))
             assert str(refused.value.param).startswith("messages")
         large = at.http.post("/v1/chat/completions", json={"model": "main", "messages": [user("x" * 1_100_000)]})
         assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")

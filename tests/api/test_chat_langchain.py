@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.exceptions import ContextOverflowError
@@ -53,10 +53,10 @@ def test_it_asks_and_streams_with_its_own_history(database_url: str, tmp_path: P
 def test_its_bound_tools_run_in_a_loop(database_url: str, tmp_path: Path, streaming: bool) -> None:
     with chat_service(database_url, tmp_path, say(None, "a", "b"), say("Both are paid.")) as at:
         session_id = new_session(at.http)
-        llm = chat_openai(at, session_id, streaming=streaming).bind_tools([look_up])
+        llm = cast(Any, chat_openai(at, session_id, streaming=streaming)).bind_tools([look_up])
         history: list[AnyMessage] = [HumanMessage("Are a and b paid?")]
-        answer = llm.invoke(history)
-        while isinstance(answer, AIMessage) and answer.tool_calls:
+        answer: AIMessage = llm.invoke(history)
+        while answer.tool_calls:
             outputs = [
                 ToolMessage(str(look_up.invoke(call["args"])), tool_call_id=call["id"]) for call in answer.tool_calls
             ]
@@ -79,6 +79,6 @@ def test_it_knows_what_does_not_fit_by_its_own_name(database_url: str, tmp_path:
 def test_its_structured_output_reaches_the_provider_as_a_schema(database_url: str, tmp_path: Path) -> None:
     schema = {"title": "Paid", "type": "object", "properties": {"paid": {"type": "boolean"}}, "required": ["paid"]}
     with chat_service(database_url, tmp_path, say('{"paid": true}')) as at:
-        llm = chat_openai(at, new_session(at.http)).with_structured_output(schema, method="json_schema")
+        llm = cast(Any, chat_openai(at, new_session(at.http))).with_structured_output(schema, method="json_schema")
         assert llm.invoke("Is it paid?") == {"paid": True}
         assert at.model.seen[-1].json["response_format"]["type"] == "json_schema"

@@ -29,7 +29,10 @@ Work: TypeAlias = Callable[[Listener | None], Awaitable[TurnOutcome]]
 
 
 class StreamForm(Protocol):
-    """How a stream tells what happens. `outcome`'s `told` is false where a stored turn is told again: no event came."""
+    """How a stream tells what happens. An event may be told as nothing.
+
+    `outcome`'s `told` is false where a stored turn is told again: no event came before.
+    """
 
     headers: Mapping[str, str]
 
@@ -115,7 +118,8 @@ class _Stream:
         """The stream's bytes: events, a comment when the model is silent for long, and the last event."""
         try:
             for event in self._early:
-                yield self._form.event(event)
+                if encoded := self._form.event(event):
+                    yield encoded
             while True:
                 try:
                     async with asyncio.timeout(self._call.service.heartbeat_s):
@@ -125,7 +129,8 @@ class _Stream:
                     continue
                 if event is None:
                     break
-                yield self._form.event(event)
+                if encoded := self._form.event(event):
+                    yield encoded
             async for last in self._ending():
                 yield last
         finally:

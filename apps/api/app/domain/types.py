@@ -33,7 +33,8 @@ ToolDefinition: TypeAlias = Mapping[str, Any]
 
 
 class TurnStatus(StrEnum):
-    """Life of a turn. `pending` and `running` and `awaiting_tools` are open; the others are final."""
+    """Life of a turn. `pending` and `running` and `awaiting_tools` are open; the others are final, save
+    that a session's newest turn may be tried again when it `failed` or was `cancelled`."""
 
     PENDING = "pending"
     RUNNING = "running"
