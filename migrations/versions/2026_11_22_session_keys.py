@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "2026_11_22_session_keys"
-down_revision = "2026_11_22_first_tables"
+down_revision = "2026_11_22_summary_leases"
 branch_labels = None
 depends_on = None
 

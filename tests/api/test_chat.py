@@ -178,8 +178,9 @@ def test_outputs_that_do_not_answer_exactly_the_open_calls_are_refused(database_
         output = {"role": "tool", "tool_call_id": "a", "content": "1"}
         stranger = {"role": "tool", "tool_call_id": "x", "content": "1"}
         for tail in ([output], [output, stranger], [stranger], [output, user("and?")]):
-            with pytest.raises(openai.BadRequestError):
+            with pytest.raises(openai.BadRequestError) as refused:
                 _ask(at.client, session_id, [user("Go"), first, *tail], stream=False)
+            assert refused.value.param == "messages"
         assert at.turns(session_id)[0]["status"] == "awaiting_tools"
         with pytest.raises(openai.BadRequestError) as refused:
             at.client.chat.completions.create(model="main", messages=cast(Any, [user("Go"), first, user("No output")]))

@@ -78,7 +78,7 @@ def _overflow_message(problem: JsonObject) -> str:
 
 def _parameter(problem: JsonObject) -> str | None:
     """The field at fault, as OpenAI writes it: `messages[3].content`."""
-    if problem["code"] in _OVERFLOWS:
+    if problem["code"] in _OVERFLOWS or "missing" in problem:
         return "messages"
     errors = problem.get("errors")
     if not errors:

@@ -69,6 +69,9 @@ sessions = sa.Table(
     _instant("summary_failed_at", nullable=True),
     # Of the request that made the session on its way (chat completions): the same key finds it again.
     sa.Column("idempotency_key", sa.Text),
+    # Who makes a summary right now, so that no two do the same work; compare-and-set decides whose is kept.
+    sa.Column("summary_lease_id", UUID(as_uuid=True)),
+    _instant("summary_lease_expires_at", nullable=True),
     _instant("created_at", default_now=True),
     _instant("updated_at", default_now=True),
     sa.PrimaryKeyConstraint("id"),

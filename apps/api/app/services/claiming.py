@@ -145,6 +145,7 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
 class Claimed:
     """A turn this process may run, with the rows it decides on and how its model is to be asked."""
 
+    tenant_id: TenantId
     claim: Claim
     gathered: Gathered
     gathered_at: datetime
@@ -162,7 +163,7 @@ async def claim_and_gather(
             raise NotFound("session")
         gathered = await _gather(tx, rt, claim, _awake(rt, draft.model_alias or claim.session_alias))
         _check_recorded(gathered.model, asking.recorded_reply)
-    return Claimed(claim, gathered, started_at, asking)
+    return Claimed(tenant_id, claim, gathered, started_at, asking)
 
 
 async def claim_outputs(
@@ -187,7 +188,7 @@ async def claim_outputs(
         gathered = await _gather(tx, rt, claim, request.model_alias or waiting.model_alias)
         _check_recorded(gathered.model, request.recorded_reply)
     asking = request.asking or _asking_again(claim.request or {}, request.recorded_reply)
-    return Claimed(claim, gathered, started_at, asking)
+    return Claimed(tenant_id, claim, gathered, started_at, asking)
 
 
 async def claim_again(
@@ -217,7 +218,7 @@ async def claim_again(
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
         gathered = await _gather(tx, rt, claim, _awake(rt, model_alias))
-    return Claimed(claim, gathered, started_at, asking)
+    return Claimed(tenant_id, claim, gathered, started_at, asking)
 
 
 def _new_request(asking: Asking | None) -> JsonObject | None:
