@@ -101,8 +101,9 @@ def _probe(client: httpx.Client, cases: Any, known: dict[str, str], answers: Cou
             path: dict[str, Any] = case.path_parameters or {}
             aim = known if case.method != "DELETE" else {"session_id": new_session(client)}
             case.path_parameters = {**path, **{name: aim[name] for name in aim.keys() & path.keys()}}
-            if isinstance(case.body, dict):
-                case.body = _of_known_models(cast("dict[str, Any]", case.body))
+            body: object = case.body
+            if isinstance(body, dict):
+                case.body = _of_known_models(cast("dict[str, Any]", body))
         answer = case.call_and_validate(checks=CHECKS)
         answers[f"{case.method} {case.operation.path}", answer.status_code] += 1
 
