@@ -385,3 +385,16 @@ async def test_an_output_limit_that_is_only_too_large_is_a_refusal() -> None:
         Answer({"error": {"message": said, "param": "max_tokens", "code": "invalid_value"}}, 400), hits=1
     )
     assert isinstance(error, ProviderRefused)
+
+
+async def test_a_clients_options_stand_above_the_catalogues_and_those_of_tools_come_with_tools_only() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    options = {"temperature": 0, "stop": ["END"], "parallel_tool_calls": False}
+    bodies: list[Any] = []
+    for given in ([], tools):
+        request = CompletionRequest(messages=REQUEST.messages, max_output_tokens=5, tools=given, options=options)
+        _, server = await answer_to(OK, request=request, parameters={"temperature": 0.9, "top_k": 5})
+        bodies.append(server.seen[-1].json)
+    assert (bodies[0]["temperature"], bodies[0]["top_k"], bodies[0]["stop"]) == (0, 5, ["END"])
+    assert "parallel_tool_calls" not in bodies[0]
+    assert bodies[1]["parallel_tool_calls"] is False

@@ -12,7 +12,7 @@ import httpx
 from app.domain.errors import ProviderError
 from app.domain.types import Completion, CompletionRequest, JsonObject
 from app.providers.anthropic_answer import MessageAssembly, read_message
-from app.providers.anthropic_request import Form, request_body
+from app.providers.anthropic_request import MESSAGES_OPTIONS, Form, request_body
 from app.providers.base import DeltaSink
 from app.providers.endpoint import Endpoint
 from app.providers.failures import ErrorObject
@@ -38,6 +38,7 @@ class AnthropicProvider:
     """One alias over the Messages API. Remembers which forms of a request its server refuses."""
 
     is_language_model = True
+    options = MESSAGES_OPTIONS
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         self._endpoint = endpoint

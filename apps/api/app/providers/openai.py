@@ -10,7 +10,7 @@ from typing import Any, Final
 import httpx
 
 from app.domain.types import Completion, CompletionRequest
-from app.providers.base import DeltaSink
+from app.providers.base import CHAT_OPTIONS, DeltaSink
 from app.providers.endpoint import Endpoint, MaxTokensField
 from app.providers.failures import ErrorObject
 from app.providers.openai_stream import ChatAssembly
@@ -59,6 +59,7 @@ class OpenAIProvider:
     """One alias over the chat completions protocol. Remembers which forms of a request its server refuses."""
 
     is_language_model = True
+    options = CHAT_OPTIONS
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         self._endpoint = endpoint
