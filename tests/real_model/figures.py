@@ -68,7 +68,7 @@ class Figures:
 def _turn_table(turns: Sequence[TurnRow]) -> Table:
     table = Table(title="20 turns through the window of a real model, in tokens", title_justify="left")
     for heading in (
-        "turn", "all resent", "charged", "budget", "estimate", "reported", "ratio", "calibration", "ratio after",
+        "turn", "all resent", "charged", "budget", "estimate", "reported", "ratio", "guard", "ratio after",
         "reply", "summary", "pruned", "s",
     ):  # fmt: skip
         table.add_column(heading, justify="left" if heading in {"summary", "pruned"} else "right")
