@@ -357,6 +357,36 @@ async def test_a_server_that_refuses_a_schema_is_asked_without_and_that_is_remem
     assert first.attempts == 2
 
 
+async def test_a_server_that_calls_an_unknown_schema_a_fault_of_its_own_is_asked_without_at_once() -> None:
+    """As llama-cpp-python 0.3.36 answers, word for word but for its paths."""
+    request = CompletionRequest(
+        messages=REQUEST.messages, max_output_tokens=5, purpose="summary", response_schema=SCHEMA
+    )
+    said = (
+        "1 validation error:\n  {'type': 'literal_error', 'loc': ('body', 'response_format', 'type'), 'msg': "
+        "\"Input should be 'text' or 'json_object'\", 'input': 'json_schema', 'ctx': {'expected': "
+        "\"'text' or 'json_object'\"}}\n\n  File \"llama_cpp/server/app.py\", line 376, in create_chat_completion\n"
+        "    POST /v1/chat/completions"
+    )
+    fault = Answer({"error": {"message": said, "type": "internal_server_error", "param": None, "code": None}}, 500)
+    waits = Waits()
+    async with serving(fault, OK) as server, provider_at(server.base_url, sleep=waits) as adapter:
+        await adapter.complete(request)
+        await adapter.complete(request)
+    assert [("response_format" in seen.json) for seen in server.seen] == [True, False, False]
+    assert waits.asked == []
+
+
+async def test_a_servers_fault_that_does_not_name_the_schema_is_asked_again_with_it() -> None:
+    request = CompletionRequest(
+        messages=REQUEST.messages, max_output_tokens=5, purpose="summary", response_schema=SCHEMA
+    )
+    fault = Answer({"error": {"message": "out of memory", "type": "internal_server_error"}}, 500)
+    async with serving(fault, OK) as server, provider_at(server.base_url) as adapter:
+        await adapter.complete(request)
+    assert [("response_format" in seen.json) for seen in server.seen] == [True, True]
+
+
 async def test_a_refusal_that_the_schema_did_not_cause_is_not_remembered() -> None:
     request = CompletionRequest(
         messages=REQUEST.messages, max_output_tokens=5, purpose="summary", response_schema=SCHEMA

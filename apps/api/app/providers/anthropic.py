@@ -108,7 +108,7 @@ class _MessagesCall:
     def assembly(self) -> MessageAssembly:
         return MessageAssembly()
 
-    def concede(self, error: ErrorObject, *, stream: bool) -> bool:  # noqa: ARG002 - the protocol's
+    def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:  # noqa: ARG002 - the protocol's
         """Gives up one thing that the error names; true when the request is now another one.
 
         Some gateways know no cache breakpoints, and some want the definitions of tools that were used long ago.
