@@ -31,7 +31,9 @@ class _Driver(Protocol):
     async def execute(self, query: str, *args: Any) -> str: ...
     async def executemany(self, command: str, args: Sequence[Sequence[Any]]) -> None: ...
     async def set_type_codec(self, typename: str, **how: Any) -> None: ...
-    def transaction(self, **how: Any) -> AbstractAsyncContextManager[None]: ...
+    def transaction(
+        self, *, isolation: str | None = None, readonly: bool = False
+    ) -> AbstractAsyncContextManager[None]: ...
     def is_in_transaction(self) -> bool: ...
     def is_closed(self) -> bool: ...
     def terminate(self) -> None: ...
@@ -109,12 +111,14 @@ class Database:
         event.listen(self._engine.sync_engine, "connect", _set_json_codecs)
 
     @asynccontextmanager
-    async def begin(self) -> AsyncGenerator[Transaction]:
+    async def begin(self, *, snapshot: bool = False) -> AsyncGenerator[Transaction]:
         """One transaction: committed when the block ends, rolled back when it raises.
 
+        With `snapshot` all its statements see the database as it was at the first one.
         Raises `DatabaseUnavailable` when no connection can be had or it is lost, `UniqueViolated` for a duplicate.
         """
-        async with self._connection() as connection, connection.transaction():
+        isolation = "repeatable_read" if snapshot else None
+        async with self._connection() as connection, connection.transaction(isolation=isolation):
             yield Transaction(connection)
 
     @asynccontextmanager

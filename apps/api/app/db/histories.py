@@ -44,9 +44,10 @@ _TURNS = compile_sql(
 _MESSAGES = compile_sql(
     sa.text(
         """
-        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning,
-            m.token_estimate AS tokens, m.token_encoding,
-            (SELECT jsonb_object_agg(c.token_encoding, c.token_estimate) FROM message_token_counts c
+        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning, m.reasoning_blocks,
+            m.token_estimate AS tokens, m.reasoning_tokens, m.token_encoding,
+            (SELECT jsonb_object_agg(c.token_encoding, jsonb_build_array(c.token_estimate, c.reasoning_tokens))
+             FROM message_token_counts c
              WHERE c.session_id = m.session_id AND c.message_id = m.id) AS counts
         FROM messages m
         WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = ANY(CAST(:turn_ids AS uuid[]))
@@ -123,10 +124,10 @@ _ACTIONS = compile_sql(
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message with its counts by encoding."""
+    """A message with its counts by encoding: its tokens, and those of its reasoning."""
 
     message: Message
-    counts: Mapping[str, int]
+    counts: Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,10 @@ async def trim_actions(tx: Transaction, session_id: SessionId, through_seq: int)
 
 
 def _stored_message(row: Record) -> StoredMessage:
-    return StoredMessage(message_of(row), {**(row["counts"] or {}), row["token_encoding"]: row["tokens"]})
+    message = message_of(row)
+    found: Mapping[str, tuple[int, int | None]] = row["counts"] or {}
+    counts = {encoding: (tokens, of_reasoning or 0) for encoding, (tokens, of_reasoning) in found.items()}
+    return StoredMessage(message, counts | {row["token_encoding"]: (message.tokens, message.reasoning_tokens)})
 
 
 def _stored_turn(row: Record, messages: Sequence[StoredMessage]) -> StoredTurn:

@@ -6,10 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
 
-from app.domain.types import Turn, TurnStatus, Usage
-from app.engine.cost import call_cost
+from app.domain.types import Turn, TurnStatus
 from app.engine.prompt import build_prompt
-from app.engine.simulation import CountKey, PastTurn, Setting, SimulatedModel, call_ends
+from app.engine.simulation import CountKey, PastTurn, Setting, SimulatedModel, call_ends, calls_cost
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.turns import sendable_messages
 from app.engine.window import head_items
@@ -49,7 +48,7 @@ class FullHistory:
             calls=len(wire),
             wire_tokens=sum(wire),
             fits=max(wire, default=0) <= model.budget.prompt_ceiling,
-            cost_usd=call_cost(Usage(sum(wire), output), model.prices),
+            cost_usd=calls_cost(wire, output, model.prices),
         )
         self.turns.append(figures)
         for key, version in past.versions.items():
@@ -60,7 +59,7 @@ class FullHistory:
         return figures
 
     def _fixed_tokens(self, past: PastTurn, model: SimulatedModel) -> int:
-        head = head_items(self.setting.layers, self.setting.goal, past.pins, model.estimate)
+        head = head_items(past.layers, self.setting.goal, past.pins, model.estimate)
         return build_prompt(head, past.tools, model.estimate).wire_tokens
 
 

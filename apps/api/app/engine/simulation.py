@@ -8,13 +8,24 @@ cap. The work is linear in the turns, apart from the raw window that each call l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TypeAlias
 from uuid import UUID
 
-from app.domain.types import Message, Pin, Summary, SummaryId, ToolDefinition, Turn, TurnId, TurnStatus, Usage
+from app.domain.types import (
+    Message,
+    Pin,
+    ReasoningRule,
+    Summary,
+    SummaryId,
+    ToolDefinition,
+    Turn,
+    TurnId,
+    TurnStatus,
+    Usage,
+)
 from app.engine.assembly import (
     Ready,
     Refused,
@@ -32,6 +43,7 @@ from app.engine.folding import Fold
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import Prompt
 from app.engine.pruning import TrimAction
+from app.engine.reasoning import with_reasoning
 from app.engine.summaries import shrinks, summarizer_usage, summary_of
 from app.engine.tokens import Estimate
 from app.engine.turns import completed_after, sendable_units
@@ -39,6 +51,8 @@ from app.engine.window import Snapshot
 
 CountKey: TypeAlias = tuple[str, str]
 """(alias, encoding): what a message's count depends on, images included."""
+PricesOf: TypeAlias = Callable[[int], TokenPrices]
+"""What a call pays whose prompt has so many tokens."""
 _NOTHING = Usage(0, 0)
 
 
@@ -48,7 +62,7 @@ class Summarizer:
 
     alias: str
     prompt_ceiling: int
-    prices: TokenPrices
+    prices: PricesOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +74,9 @@ class SimulatedModel:
     budget: Budget
     estimate: Estimate
     calibration_ratio: float
-    prices: TokenPrices
+    prices: PricesOf
     summarizer: Summarizer
+    reasoning_rule: ReasoningRule | None = None
 
     @property
     def key(self) -> CountKey:
@@ -77,6 +92,7 @@ class PastTurn:
     """
 
     model_alias: str
+    layers: tuple[tuple[str, str], ...]
     tools: tuple[ToolDefinition, ...]
     pins: tuple[Pin, ...]
     completion_tokens: int | None
@@ -88,7 +104,6 @@ class Setting:
     """What holds for a whole simulation: `models` has every alias that a turn may be asked of."""
 
     policy: ContextPolicy
-    layers: tuple[tuple[str, str], ...]
     goal: str | None
     models: Mapping[str, SimulatedModel]
 
@@ -136,6 +151,7 @@ class _Spent:
     answers: int = 0
     wire_tokens: int = 0
     input_tokens: int = 0
+    prompts: list[int] = field(default_factory=list[int])
     output_tokens: int = 0
     summary: bool = False
     later_summary: bool = False
@@ -181,7 +197,7 @@ class Simulation:
             self._note_call(decided, model, turn, spent)
             if end < len(turn.messages):
                 spent.answers += 1
-                spent.output_tokens += turn.messages[end].tokens
+                spent.output_tokens += turn.messages[end].tokens + turn.messages[end].reasoning_tokens
         if past.completion_tokens is not None and spent.answers == _answers(turn):
             spent.output_tokens = past.completion_tokens
         if not refused:
@@ -220,29 +236,29 @@ class Simulation:
             spent.later_summary = self._summarize(fold, model, spent) is not None
 
     def _snapshot(self, past: PastTurn, model: SimulatedModel, current: Turn) -> Snapshot:
-        turns = self._turns_for(model.key)
+        turns = self._turns_for(model)
         return Snapshot(
             budget=model.budget,
-            layers=self.setting.layers,
+            layers=past.layers,
             goal=self.setting.goal,
             pins=past.pins,
             summary=self._summary,
             turns=tuple(turns),
-            current=current,
+            current=with_reasoning(current, model.reasoning_rule),
             tools=past.tools,
             completed_since_summary=completed_after(turns, self._count_after_seq),
             calibration_ratio=model.calibration_ratio,
         )
 
-    def _turns_for(self, key: CountKey) -> list[Turn]:
+    def _turns_for(self, model: SimulatedModel) -> list[Turn]:
         """The raw window counted for a model. Only the latest turn can be unresolved (contract, decision 7)."""
-        if self._laid_out is None or self._laid_out[0] != key:
+        if self._laid_out is None or self._laid_out[0] != model.key:
             last = len(self._raw) - 1
             turns = [
-                replace(past.versions[key], status=status, unresolved=unresolved and at == last)
+                _as_past(past.versions[model.key], status, model, unresolved=unresolved and at == last)
                 for at, (past, status, unresolved) in enumerate(self._raw)
             ]
-            self._laid_out = key, turns
+            self._laid_out = model.key, turns
         return self._laid_out[1]
 
     def _summarize(self, fold: Fold, model: SimulatedModel, spent: _Spent) -> Summary | None:
@@ -267,6 +283,7 @@ class Simulation:
     def _note_call(self, ready: Ready, model: SimulatedModel, turn: Turn, spent: _Spent) -> None:
         spent.calls += 1
         spent.wire_tokens += ready.prompt.wire_tokens
+        spent.prompts.append(ready.prompt.wire_tokens)
         spent.input_tokens += ready.accounts.tokens_after_prune
         self._note_actions(ready.accounts.actions)
         own = sum(message.tokens for message in turn.messages if message.role == "user")
@@ -289,7 +306,8 @@ class Simulation:
         self._raw.append((past, status, turn.unresolved or rejected))
         if self._laid_out is not None:
             key, turns = self._laid_out
-            turns.append(replace(past.versions[key], status=status, unresolved=turn.unresolved or rejected))
+            model = next(model for model in self.setting.models.values() if model.key == key)
+            turns.append(_as_past(past.versions[key], status, model, unresolved=turn.unresolved or rejected))
         for key, version in past.versions.items():
             units = sendable_units(replace(version, status=status))
             self._user_tokens[key] += sum(m.tokens for unit in units for m in unit.messages if m.role == "user")
@@ -306,6 +324,18 @@ def call_ends(messages: Sequence[Message]) -> list[int]:
     if messages and messages[-1].role != "assistant":
         ends.append(len(messages))
     return ends
+
+
+def calls_cost(prompts: Sequence[int], output_tokens: int, prices: PricesOf) -> Decimal | None:
+    """US dollars of a turn's calls; its output at the prices of its largest prompt. None where a price is unknown."""
+    parts = [call_cost(Usage(tokens, 0), prices(tokens)) for tokens in prompts]
+    parts.append(call_cost(Usage(0, output_tokens), prices(max(prompts, default=0))))
+    known = [part for part in parts if part is not None]
+    return sum(known, Decimal(0)) if len(known) == len(parts) else None
+
+
+def _as_past(turn: Turn, status: TurnStatus, model: SimulatedModel, *, unresolved: bool) -> Turn:
+    return with_reasoning(replace(turn, status=status, unresolved=unresolved), model.reasoning_rule)
 
 
 def verbatim_user_tokens(prompt: Prompt) -> int:
@@ -326,6 +356,9 @@ def _figures(seq: int, spent: _Spent, model: SimulatedModel, *, rejected: bool) 
         rejected=rejected,
         summarizer=spent.summarizer,
         user_share=spent.user_share,
-        call_cost_usd=call_cost(Usage(spent.wire_tokens, spent.output_tokens), model.prices),
-        summary_cost_usd=call_cost(spent.summarizer, model.summarizer.prices),
+        call_cost_usd=calls_cost(spent.prompts, spent.output_tokens, model.prices),
+        summary_cost_usd=call_cost(
+            spent.summarizer,
+            model.summarizer.prices(min(spent.summarizer.prompt_tokens, model.summarizer.prompt_ceiling)),
+        ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 from app.db.claims import Claim
@@ -9,7 +10,6 @@ from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import JsonObject, Summary, ToolDefinition, TurnId
 from app.engine.assembly import (
     Assembled,
-    Decision,
     Ready,
     Refused,
     SummaryDue,
@@ -22,34 +22,53 @@ from app.engine.assembly import (
 )
 from app.engine.emergency import emergency_actions, emergency_fold
 from app.engine.pruning import TrimAction
-from app.engine.window import Snapshot
+from app.engine.thresholds import is_near_threshold
+from app.engine.window import Snapshot, Window
 from app.providers.registry import Model
+from app.services.counting import ratio_by_provider
 from app.services.gathering import Gathered, estimator_of, read_window, snapshot_of, with_all_counts
 from app.services.recording import Steps, audit_row
 from app.services.runtime import Runtime
 from app.services.summarizing import IN_PROGRESS, Ask, Attempt, note_emergency, restart_count, summarize
 from app.tokenizers import Estimator
 
+_MOST_COUNTS = 2
+"""Of a round: one for the prompt as it was found, one for what a summary made of it."""
 
-async def first_decision(
+
+async def first_snapshot(
     rt: Runtime,
     gathered: Gathered,
     turn_id: TurnId,
     tools: tuple[ToolDefinition, ...],
-    estimate: Estimator,
+    instructions: str | None,
     *,
     store_counts: bool = True,
-) -> tuple[Gathered, Snapshot, Decision]:
-    """Counts what has no count yet and decides, before any summary is tried; `turn_id` names the running turn.
+) -> tuple[Gathered, Snapshot]:
+    """Counts what has no count yet and gives what the turn is decided on, before any summary; `turn_id` is the turn's.
 
-    It calls no model, and with `store_counts` off it writes nothing: a preview of a turn is this very decision.
+    With `store_counts` off it writes nothing: a preview of a turn decides on this very snapshot.
     """
     gathered = await with_all_counts(rt, gathered, store=store_counts)
     current = next((turn for turn in gathered.turns if turn.id == turn_id), None)
     if current is None:
         raise RuntimeError("the running turn is not in its own window")
-    snapshot = snapshot_of(rt, gathered, current, tools=tools)
-    return gathered, snapshot, plan(snapshot, gathered.session.policy, estimate)
+    return gathered, snapshot_of(rt, gathered, current, tools=tools, instructions=instructions)
+
+
+async def counted_by_provider(
+    rt: Runtime, gathered: Gathered, snapshot: Snapshot, estimate: Estimator, steps: Steps
+) -> tuple[Snapshot, bool]:
+    """The same, calibrated by the provider's own count where the alias asks for one and the estimate is too near a
+    threshold to decide; and whether the provider was asked."""
+    if not gathered.model.exact_counts:
+        return snapshot, False
+    window = Window(snapshot, gathered.session.policy, estimate)
+    prompt = window.prompt(window.pieces)
+    if not is_near_threshold(window, prompt):
+        return snapshot, False
+    ratio = await ratio_by_provider(rt, gathered.model, prompt, snapshot.budget.output_reserve, steps)
+    return snapshot if ratio is None else replace(snapshot, calibration_ratio=ratio), True
 
 
 def refusal_of(refused: Refused) -> ContextBudgetExceeded:
@@ -68,15 +87,24 @@ class Deciding:
     """The decision of a claimed turn. `gathered` and `estimate` are of the model that is to be asked now."""
 
     def __init__(
-        self, rt: Runtime, claim: Claim, gathered: Gathered, tools: tuple[ToolDefinition, ...], steps: Steps
+        self,
+        rt: Runtime,
+        claim: Claim,
+        gathered: Gathered,
+        tools: tuple[ToolDefinition, ...],
+        steps: Steps,
+        instructions: str | None = None,
     ) -> None:
         self.rt = rt
         self.claim = claim
         self.gathered = gathered
         self.tools = tools
+        self.instructions = instructions
         self.steps = steps
         self.estimate: Estimator = estimator_of(rt, gathered)
         self.summary_costs: list[Decimal | None] = []
+        self._counts_left = _MOST_COUNTS
+        self._counted_by_provider = False
 
     @property
     def model(self) -> Model:
@@ -85,10 +113,12 @@ class Deciding:
 
     async def decide(self) -> tuple[Snapshot, Ready | Refused]:
         """Counts what has no count yet, tries a summary where one is due, and says what is sent or why not."""
-        self.gathered, snapshot, decision = await first_decision(
-            self.rt, self.gathered, self.claim.turn_id, self.tools, self.estimate
+        self.gathered, snapshot = await first_snapshot(
+            self.rt, self.gathered, self.claim.turn_id, self.tools, self.instructions
         )
-        match decision:
+        self._counted_by_provider = False
+        snapshot = await self._counted(snapshot)
+        match plan(snapshot, self.gathered.session.policy, self.estimate):
             case SummaryDue() as due:
                 return await self._summarize(snapshot, due)
             case SummaryWorthless(then):
@@ -100,11 +130,11 @@ class Deciding:
     async def _summarize(self, snapshot: Snapshot, due: SummaryDue) -> tuple[Snapshot, Ready | Refused]:
         """Tries the summary that is due and decides again, with it or without."""
         attempt = await self._try_summary(snapshot, due, whatever_others_do=False)
-        decided = self._after_summary(snapshot, due, attempt)
+        decided = await self._after_summary(snapshot, due, attempt)
         if attempt.failure == IN_PROGRESS and isinstance(decided[1], Refused):
             # What another process is making can not be waited for, but no turn is refused because of it.
             attempt = await self._try_summary(snapshot, due, whatever_others_do=True)
-            decided = self._after_summary(snapshot, due, attempt)
+            decided = await self._after_summary(snapshot, due, attempt)
         return decided
 
     async def _try_summary(self, snapshot: Snapshot, due: SummaryDue, *, whatever_others_do: bool) -> Attempt:
@@ -139,12 +169,24 @@ class Deciding:
             self.summary_costs.append(attempt.cost_usd)
         return attempt
 
-    def _after_summary(self, snapshot: Snapshot, due: SummaryDue, attempt: Attempt) -> tuple[Snapshot, Ready | Refused]:
+    async def _after_summary(
+        self, snapshot: Snapshot, due: SummaryDue, attempt: Attempt
+    ) -> tuple[Snapshot, Ready | Refused]:
         policy = self.gathered.session.policy
         earlier = due.earlier
         if attempt.summary is not None:
             snapshot, earlier = with_summary(snapshot, due, attempt.summary, policy, self.estimate)
+            snapshot = await self._counted(snapshot)
         return snapshot, plan_after_summary(snapshot, policy, self.estimate, earlier)
+
+    async def _counted(self, snapshot: Snapshot) -> Snapshot:
+        """The same by the provider's own count, as often as a round may ask for one."""
+        if not self._counts_left:
+            return snapshot
+        counted, asked = await counted_by_provider(self.rt, self.gathered, snapshot, self.estimate, self.steps)
+        self._counts_left -= asked
+        self._counted_by_provider |= counted is not snapshot
+        return counted
 
     async def leave_at_once(self, snapshot: Snapshot) -> tuple[Snapshot, tuple[TrimAction, ...]]:
         """The turns that a policy's emergency path takes out when the provider refused, and the log of it."""
@@ -183,7 +225,13 @@ class Deciding:
             snapshot.budget,
             decided.prompt,
             decided.accounts,
-            estimator="heuristic" if self.gathered.fell_back else self.estimate.encoding,
+            estimator=self._estimator(),
             calibration_ratio=snapshot.calibration_ratio,
             assembled=assembled,
         )
+
+    def _estimator(self) -> str:
+        """Who counted: the encoding, the heuristic where the tokenizer failed, or the provider itself."""
+        if self._counted_by_provider:
+            return "provider"
+        return "heuristic" if self.gathered.fell_back else self.estimate.encoding

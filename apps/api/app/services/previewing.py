@@ -1,4 +1,7 @@
-"""What a turn would send, before it is posted: no model is called and nothing is written."""
+"""What a turn would send, before it is posted: no model is called and nothing is written.
+
+A provider is asked at most to count, where its alias asks for exact counts and the turn would ask too.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ from app.engine.assembly import (
     SummaryDue,
     SummaryWorthless,
     assemble,
+    plan,
     plan_after_summary,
     with_summary,
 )
@@ -40,9 +44,9 @@ from app.engine.summary_block import render_summary
 from app.engine.tokens import Estimate
 from app.engine.window import Snapshot
 from app.services.claiming import TurnRequest, awake_alias, check, check_recorded
-from app.services.deciding import first_decision, refusal_of
+from app.services.deciding import counted_by_provider, first_snapshot, refusal_of
 from app.services.gathering import Gathered, estimator_of
-from app.services.recording import context_of, decided_row
+from app.services.recording import Steps, context_of, decided_row
 from app.services.runtime import Runtime
 from app.services.sessions import check_summary_model
 from app.services.window import Look, read_look
@@ -68,9 +72,11 @@ async def preview_turn(
     current = _turn_of(rt, seen.next_seq, request)
     gathered = replace(seen.gathered, turns=(*seen.gathered.turns, current))
     estimate = estimator_of(rt, gathered)
-    gathered, snapshot, decision = await first_decision(
-        rt, gathered, current.id, request.asking.tools, estimate, store_counts=False
+    gathered, snapshot = await first_snapshot(
+        rt, gathered, current.id, request.asking.tools, request.asking.instructions, store_counts=False
     )
+    snapshot, _ = await counted_by_provider(rt, gathered, snapshot, estimate, Steps(rt))
+    decision = plan(snapshot, gathered.session.policy, estimate)
     decided = _settled(snapshot, gathered, decision, estimate)
     pending = isinstance(decision, SummaryDue)
     assembled = assemble(decided) if isinstance(decided, Ready) else None

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 import orjson
 
 from app.db.histories import (
+    StoredMessage,
     StoredTurn,
     dated_pins,
     folded,
@@ -28,9 +30,9 @@ from app.engine.image_rules import image_rule_for
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import goal_text
 from app.engine.simulation import CountKey, PastTurn, Setting, SimulatedModel, Simulation, Summarizer
-from app.engine.tokens import Estimate, message_tokens, with_images_by_rule
+from app.engine.tokens import Estimate, message_tokens, reasoning_tokens, with_images_by_rule
 from app.services.costing import prices_of
-from app.services.gathering import budget_of, encoding_of, layers_of, session_policy
+from app.services.gathering import SessionView, budget_of, encoding_of, layers_of, session_policy
 from app.services.runtime import Runtime
 from app.services.sessions import check_alias
 from app.services.simulation_report import Happened, Lane, report
@@ -97,11 +99,11 @@ async def simulate(
     known = {alias: alias if alias in rt.catalogue.aliases else row["model_alias"] for alias in asked}
     targets = [dict.fromkeys(asked, alias) for alias in _checked(rt, model_aliases)] or [known]
     own = session_policy(rt, row["policy"])
-    layers = layers_of(rt, session_view(row, own))
+    view = session_view(row, own)
 
     def setting(policy: ContextPolicy, target: Mapping[str, str]) -> Setting:
         models = {was: _model(rt, alias, policy) for was, alias in target.items()}
-        return Setting(policy, layers, goal_text(row["room_goal"], row["mode"]), models)
+        return Setting(policy, goal_text(row["room_goal"], row["mode"]), models)
 
     forced = list(model_aliases) or [None]
     lanes = [
@@ -112,7 +114,9 @@ async def simulate(
     # The full history goes to the model's own window, which no policy caps.
     uncapped = replace(own, max_context_tokens=None)
     histories = {alias: FullHistory(setting(uncapped, target)) for alias, target in zip(forced, targets, strict=True)}
-    reader = _Reader(rt, [lane.simulation.setting for lane in lanes] + [each.setting for each in histories.values()])
+    reader = _Reader(
+        rt, view, [lane.simulation.setting for lane in lanes] + [each.setting for each in histories.values()]
+    )
     happened = Happened()
 
     def work(batch: Sequence[StoredTurn]) -> None:
@@ -144,16 +148,19 @@ async def simulate(
 class _Reader:
     """Stored turns, counted for every model that any of the settings reckons with."""
 
-    def __init__(self, rt: Runtime, settings: Sequence[Setting]) -> None:
+    def __init__(self, rt: Runtime, view: SessionView, settings: Sequence[Setting]) -> None:
         self._rt = rt
+        self._view = view
         self._estimates: dict[CountKey, Estimate] = {
             model.key: model.estimate for setting in settings for model in setting.models.values()
         }
 
     def past(self, stored: StoredTurn, pins: tuple[Pin, ...]) -> PastTurn:
+        request = stored.request or {}
         return PastTurn(
             model_alias=stored.model_alias,
-            tools=tuple((stored.request or {}).get("tools") or ()),
+            layers=layers_of(self._rt, self._view, request.get("instructions")),
+            tools=tuple(request.get("tools") or ()),
             pins=pins,
             completion_tokens=stored.completion_tokens,
             versions={key: self._version(stored, key) for key in self._estimates},
@@ -163,26 +170,19 @@ class _Reader:
         alias, encoding = key
         rule = image_rule_for(self._rt.catalogue.model(alias).model)
         messages = tuple(
-            with_images_by_rule(
-                replace(
-                    each.message,
-                    tokens=each.counts.get(encoding) or _count(each.message, self._estimates[key]),
-                ),
-                rule,
-            )
-            for each in stored.messages
+            with_images_by_rule(_counted(each, encoding, self._estimates[key]), rule) for each in stored.messages
         )
         return Turn(TurnId(stored.id), stored.seq, stored.status, stored.unresolved, messages)
 
 
-def _count(message: Message, estimate: Estimate) -> int:
-    return message_tokens(
-        message.content,
-        estimate,
-        tool_calls=message.tool_calls,
-        tool_call_id=message.tool_call_id,
-        reasoning=message.reasoning,
-    )
+def _counted(stored: StoredMessage, encoding: str, estimate: Estimate) -> Message:
+    message = stored.message
+    found = stored.counts.get(encoding)
+    if found is not None:
+        return replace(message, tokens=found[0], reasoning_tokens=found[1])
+    tokens = message_tokens(message.content, estimate, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id)
+    of_reasoning = reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
+    return replace(message, tokens=tokens, reasoning_tokens=of_reasoning)
 
 
 def _policy(rt: Runtime, stored: JsonObject, variant: Variant, at: int) -> ContextPolicy:
@@ -211,8 +211,11 @@ def _model(rt: Runtime, alias: str, policy: ContextPolicy) -> SimulatedModel:
         budget=budget_of(model, policy),
         estimate=rt.tokenizers.estimator(encoding),
         calibration_ratio=rt.calibrations.ratio(alias, encoding),
-        prices=prices_of(model),
-        summarizer=Summarizer(summarizer.alias, budget_of(summarizer, policy).prompt_ceiling, prices_of(summarizer)),
+        prices=partial(prices_of, model),
+        summarizer=Summarizer(
+            summarizer.alias, budget_of(summarizer, policy).prompt_ceiling, partial(prices_of, summarizer)
+        ),
+        reasoning_rule=model.reasoning_rule,
     )
 
 

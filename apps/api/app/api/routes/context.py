@@ -12,7 +12,7 @@ from app.api.openapi import READ, WRITE, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
 from app.api.routes.turns import turn_request
 from app.api.schemas import Document, PreviewIn, PreviewOut, SummaryPage
-from app.domain.types import JsonObject, SessionId
+from app.domain.types import JsonObject, SessionId, SummaryId
 from app.services import summaries, window
 from app.services.previewing import preview_turn
 
@@ -48,3 +48,9 @@ async def list_summaries(
 async def summarize_now(call: Call, session_id: UUID) -> JsonObject:
     """Summarizes now what may be summarized, whatever the thresholds say. Takes no body."""
     return await summaries.summarize_now(call.rt, call.tenant_id, SessionId(session_id))
+
+
+@router.post("/summaries/{summary_id}/undo", response_model=Document, responses=answers(*READ, 409))
+async def undo_summary(call: Call, session_id: UUID, summary_id: UUID) -> JsonObject:
+    """Takes the active summary back: its predecessor stands again, its range is raw again. Takes no body."""
+    return await summaries.undo_summary(call.rt, call.tenant_id, SessionId(session_id), SummaryId(summary_id))
