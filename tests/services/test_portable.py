@@ -19,6 +19,7 @@ from app.domain.errors import ImportRefused, NotFound
 from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnStatus
 from app.engine.portable import SECTIONS
 from app.services.exporting import export_session
+from app.services.forking import fork_session
 from app.services.pins import put_pin
 from app.services.restoring import import_export
 from app.services.sessions import list_sessions
@@ -26,8 +27,10 @@ from app.services.summaries import list_summaries, undo_summary
 from app.services.turns import get_audit, get_prompt, list_turns
 from app.services.window import window_now
 from tests.providers.server import serving
+from tests.providers.wires import ANTHROPIC
 from tests.services.service import TENANT, Service, model, models_toml, service
 from tests.services.test_forks import LONG, busy_session, reply, uncounted
+from tests.services.test_reasoning import THINKING, anthropic_toml, script_of, two_rounds_and_another_turn
 from tests.services.test_tools import TOOLS
 
 OTHER = TenantId("other")
@@ -284,3 +287,21 @@ def test_every_column_that_is_exported_can_come_back() -> None:
     }
     assert set(ROWS) == set(SECTIONS) == set(COLUMNS)
     assert "summary_count_after_seq" in SessionRow.model_fields
+
+
+async def test_signed_thoughts_travel_with_their_messages(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(*script_of(ANTHROPIC)) as server,
+        service(database_url, anthropic_toml(server, THINKING), folder=tmp_path) as at,
+    ):
+        first, _ = await two_rounds_and_another_turn(at)
+        source = first.turn.session_id
+        document = await _export(at, source)
+        assert any(message["reasoning_blocks"] for message in document["messages"])
+        copies = [await _import(at, document), (await fork_session(at.rt, TENANT, source, None)).id]
+        for made in copies:
+            assert _without_ids(await _export(at, made)) == _without_ids(document)
+            turn = (await list_turns(at.rt, TENANT, made, 9, None)).items[0]
+            for number in (1, 2, 3):
+                original = await get_prompt(at.rt, TENANT, source, first.turn.id, number)
+                assert await get_prompt(at.rt, TENANT, made, turn.id, number) == original

@@ -27,7 +27,7 @@ _TAIL = compile_sql(
     sa.text(
         """
         SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning,
-            m.token_estimate AS tokens
+            m.reasoning_blocks, m.token_estimate AS tokens, m.reasoning_tokens
         FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
         WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected'
         ORDER BY m.seq DESC LIMIT CAST(:limit AS integer)
