@@ -163,6 +163,7 @@ def _twice(section: str, at: int) -> Callable[[dict[str, Any]], None]:
 
 
 ANY_ID = str(uuid4())
+STORED: dict[str, Any] = {"tools": [], "tool_choice": None, "max_output_tokens": None}
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another format": (_set("format", "csv"), "body.format"),
     "a later version": (_set("version", 2), "body.version"),
@@ -178,6 +179,14 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "an error of a completed turn": (_set("turns.0.error", {"code": "a", "detail": "b"}), "body.turns.0.error"),
     "no error of a failed turn": (_set("turns.0.status", "failed"), "body.turns.0.error"),
     "a price beyond the column": (_set("turns.0.cost_usd", "99999999999999"), "body.turns.0.cost_usd"),
+    "an option that would choose the model": (
+        _set("turns.0.request", STORED | {"options": {"model": "dear"}}),
+        "body.turns.0.request.options",
+    ),
+    "an option out of its range": (
+        _set("turns.0.request", STORED | {"options": {"temperature": 9}}),
+        "body.turns.0.request.options",
+    ),
     "an instant of no calendar": (_set("turns.0.created_at", "2026-02-30T00:00:00Z"), "body.turns.0.created_at"),
     "an instant before time": (_set("turns.0.created_at", "0001-01-01T00:00:00Z"), "body.turns.0.created_at"),
     "tokens below zero": (_set("turns.0.prompt_tokens", -1), "body.turns.0.prompt_tokens"),
