@@ -10,9 +10,11 @@ from app.domain.types import Message, Summary, Turn
 from app.engine.policy import ContextPolicy
 from app.engine.turns import sendable_messages, wire_tokens_of
 
-SummaryReason: TypeAlias = Literal["threshold", "turn_count", "usage", "message_count", "window", "requested"]
+SummaryReason: TypeAlias = Literal[
+    "threshold", "turn_count", "usage", "message_count", "window", "allocation", "requested"
+]
 """What asked for a summary: the trigger ratio or the prune threshold, the completed turns, the share of the window, the
-messages in it, the window with the output beside it, or somebody."""
+messages in it, the window with the output beside it, what the other regions leave to the history, or somebody."""
 
 MIN_RECLAIM_SHARE = 0.05
 """Below the prune threshold a summary must take in at least this share of the input budget, or the next turn would

@@ -15,6 +15,7 @@ from app.engine.image_rules import image_rule_for
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
 from app.engine.prompt import goal_text
+from app.engine.sharing import with_shared_budget
 from app.engine.tokens import message_tokens, with_images_by_rule
 from app.engine.turns import completed_after
 from app.engine.window import Snapshot
@@ -171,7 +172,7 @@ def snapshot_of(
     """The engine's view of gathered rows; `current` is the running turn, which need not be stored."""
     session = gathered.session
     past = tuple(turn for turn in gathered.turns if turn.id != current.id)
-    return Snapshot(
+    snapshot = Snapshot(
         budget=budget_of(gathered.model, session.policy),
         layers=_layers(rt, session),
         goal=goal_text(session.room_goal, session.mode),
@@ -183,6 +184,7 @@ def snapshot_of(
         completed_since_summary=completed_after(past, session.summary_count_after_seq),
         calibration_ratio=rt.calibrations.ratio(gathered.model.alias, gathered.encoding),
     )
+    return with_shared_budget(snapshot, session.policy, estimator_of(rt, gathered))
 
 
 def _layers(rt: Runtime, session: SessionView) -> tuple[tuple[str, str], ...]:
