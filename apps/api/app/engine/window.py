@@ -49,6 +49,11 @@ class Snapshot:
     completed_since_summary: int = 0
     calibration_ratio: float = 1.0
 
+    def with_summary(self, fold: Fold, summary: Summary) -> Snapshot:
+        """The same with the summary in the place of the turns that it took in."""
+        folded = {turn.id for turn in fold.turns}
+        return replace(self, summary=summary, turns=tuple(turn for turn in self.turns if turn.id not in folded))
+
 
 class Window:
     """A snapshot laid out in prompt order, with the figures a decision asks for."""
