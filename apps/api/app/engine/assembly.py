@@ -102,7 +102,7 @@ def plan_after_summary(
 
 def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> bool:
     """Whether the prompt of this snapshot is at the prune threshold as it stands."""
-    window = Window(snapshot, policy, estimate)
+    window = hold_shares(Window(snapshot, policy, estimate)).window
     return window.at_prune_threshold(window.charge(window.prompt(window.pieces)))
 
 

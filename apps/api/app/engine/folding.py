@@ -11,7 +11,6 @@ from app.engine.policy import ContextPolicy
 from app.engine.turns import sendable_messages, wire_tokens_of
 
 SummaryReason: TypeAlias = Literal[
-SummaryReason: TypeAlias = Literal[
     "threshold", "turn_count", "usage", "message_count", "window", "allocation", "requested", "provider_overflow"
 ]
 """What asked for a summary: the trigger ratio or the prune threshold, the completed turns, the share of the window, the
