@@ -25,7 +25,7 @@ from app.api import problems
 from app.api.direct_route import Service
 from app.api.edge import Edge
 from app.api.openapi import describe
-from app.api.routes import context, models, operations, pins, sessions, turns
+from app.api.routes import context, models, operations, pins, portable, sessions, turns
 from app.core.config import Settings
 from app.core.logging import configure_logging
 from app.db import embedded, migrate
@@ -48,7 +48,15 @@ from app.tokenizers import Tokenizers, encoding_for_model
 log = structlog.get_logger()
 
 # The busiest first: routes are matched in order.
-_ROUTERS = (turns.router, sessions.router, context.router, pins.router, models.router, operations.router)
+_ROUTERS = (
+    turns.router,
+    sessions.router,
+    context.router,
+    pins.router,
+    portable.router,
+    models.router,
+    operations.router,
+)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -80,7 +88,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         exception_handlers={HTTPException: _refused_by_router},
     )
     app.router.routes[:0] = [route for router in _ROUTERS for route in router.routes]
-    app.add_middleware(Edge, new_id=uuid7, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(
+        Edge,
+        new_id=uuid7,
+        max_body_bytes=settings.max_body_bytes,
+        larger_bodies={portable.IMPORT_PATH: settings.max_import_bytes},
+    )
     describe(app)
     return app
 

@@ -33,6 +33,7 @@ from app.services.runtime import Runtime
 
 _JSON_TYPE = re.compile(rb'(?i)application/(?:[\w.+-]+\+)?json\s*(?:;\s*charset="?utf-?8"?\s*)?;?\s*')
 _NOUN_OF_ID = {"session_id": "session", "turn_id": "turn", "summary_id": "summary"}
+_LARGE_BODY_BYTES = 1024 * 1024
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 _UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
@@ -134,13 +135,18 @@ class DirectRoute(APIRoute):
         if self.authenticated:
             call.tenant_id = await service.authenticator.tenant_of(exchange.headers.get(b"authorization"))
             exchange.fields["tenant"] = call.tenant_id
-        arguments = {name: bind(scope, exchange) for name, bind in self._binders.items()}
+        # A body that takes long to look through must not hold up everybody else.
+        large = len(exchange.body) > _LARGE_BODY_BYTES
+        arguments = await asyncio.to_thread(self._bind, scope, exchange) if large else self._bind(scope, exchange)
         if self._call_name is not None:
             arguments[self._call_name] = call
         result = await self._handler(**arguments)
         if isinstance(result, Response):
             return result
         return json_response(result, self._success)
+
+    def _bind(self, scope: Scope, exchange: Exchange) -> dict[str, Any]:
+        return {name: bind(scope, exchange) for name, bind in self._binders.items()}
 
 
 class OpenRoute(DirectRoute):

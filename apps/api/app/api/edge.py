@@ -49,14 +49,24 @@ class _ClientGone(Exception):
 
 
 class Edge:
-    """Wraps the application. `body_timeout_s` is for the whole body, so a trickle does not hold a connection."""
+    """Wraps the application. `body_timeout_s` is for the whole body, so a trickle does not hold a connection.
+
+    `larger_bodies` names the paths whose bodies have a cap of their own, in bytes.
+    """
 
     def __init__(
-        self, app: ASGIApp, *, new_id: Callable[[], UUID], max_body_bytes: int, body_timeout_s: float = 30.0
+        self,
+        app: ASGIApp,
+        *,
+        new_id: Callable[[], UUID],
+        max_body_bytes: int,
+        larger_bodies: Mapping[str, int] | None = None,
+        body_timeout_s: float = 30.0,
     ) -> None:
         self._app = app
         self._new_id = new_id
         self._max_body_bytes = max_body_bytes
+        self._larger_bodies = larger_bodies or {}
         self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,14 +105,15 @@ class Edge:
             await self._app(scope, receive, send)
             return
         declared = _declared_bytes(exchange.headers)
-        if declared is not None and declared > self._max_body_bytes:
-            await self._refuse_large(scope, receive, send, declared)
+        most_bytes = self._larger_bodies.get(scope["path"], self._max_body_bytes)
+        if declared is not None and declared > most_bytes:
+            await self._refuse_large(scope, receive, send, declared, most_bytes)
             return
         try:
             async with asyncio.timeout(self._body_timeout_s):
-                exchange.body = await _read(receive, self._max_body_bytes)
+                exchange.body = await _read(receive, most_bytes)
         except _TooLarge:
-            await self._refuse_large(scope, receive, send, declared)
+            await self._refuse_large(scope, receive, send, declared, most_bytes)
         except TimeoutError:
             await problems.response(
                 "request_timeout",
@@ -114,7 +125,9 @@ class Edge:
         else:
             await self._app(scope, _replayed(exchange.body, receive), send)
 
-    async def _refuse_large(self, scope: Scope, receive: Receive, send: Send, declared: int | None) -> None:
+    async def _refuse_large(
+        self, scope: Scope, receive: Receive, send: Send, declared: int | None, most_bytes: int
+    ) -> None:
         """Answers at once, then reads on for a bounded while and throws it away.
 
         Closing with unread bytes makes the kernel reset the connection, and the client may lose the answer. A body of
@@ -123,8 +136,8 @@ class Edge:
         bounded = declared is not None and declared <= _DRAINED_BYTES and b"expect" not in scope["plimsoll"].headers
         answer = problems.response(
             "body_too_large",
-            f"A body has at most {self._max_body_bytes} bytes.",
-            {"max_body_bytes": self._max_body_bytes},
+            f"A body has at most {most_bytes} bytes.",
+            {"max_body_bytes": most_bytes},
             None if bounded else {"Connection": "close"},
         )
         await _send_before_end(answer, send)

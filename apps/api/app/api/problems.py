@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
@@ -37,6 +38,8 @@ KINDS: Mapping[str, Kind] = {
     "turn_not_open": Kind(409, "The turn has ended"),
     "turn_in_progress": Kind(409, "The session already runs a turn"),
     "nothing_to_summarize": Kind(409, "There is nothing to summarize now"),
+    "summary_not_active": Kind(409, "The summary is not the active one"),
+    "turn_not_last": Kind(409, "The turn is not the session's last"),
     "worker_lost": Kind(503, "The turn was ended by another process"),
     "unauthenticated": Kind(401, "An API key is needed"),
     "session_not_found": Kind(404, "No such session"),
@@ -82,9 +85,9 @@ def response(
     return Response(orjson.dumps(body), body["status"], headers, PROBLEM_JSON)
 
 
-def of_error(error: PlimsollError) -> Response:
-    """The answer to an error that the service raised on purpose."""
-    body = document_of(error)
+def of_error(error: PlimsollError, **members: Any) -> Response:
+    """The answer to an error that the service raised on purpose; `members` stand beside the error's own."""
+    body = document_of(error) | members
     return Response(orjson.dumps(body), body["status"], _headers(error), PROBLEM_JSON)
 
 
@@ -99,11 +102,18 @@ def document_of(error: PlimsollError) -> JsonObject:
 
 def of_validation(errors: Iterable[ErrorDetails], *within: str) -> Response:
     """The answer to a body or parameter that Pydantic refused: where and why, never the value."""
-    found = [
-        {"where": where(*within, *error["loc"]), "message": _message(error)} for error in list(errors)[:_MOST_ERRORS]
-    ]
+    found = [{"where": place, "message": sentence} for place, sentence in _places(errors, *within)]
     detail = f"{found[0]['where']}: {found[0]['message']}" if found else "The request is not valid."
     return response("invalid_request", detail, {"errors": found})
+
+
+def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
+    """Where Pydantic refused what, and why, never the value."""
+    return _places(error.errors(include_url=False, include_input=False), *within)
+
+
+def _places(errors: Iterable[ErrorDetails], *within: str) -> list[tuple[str, str]]:
+    return [(where(*within, *error["loc"]), _message(error)) for error in list(errors)[:_MOST_ERRORS]]
 
 
 def where(*path: object) -> str:

@@ -24,6 +24,7 @@ _COLUMNS = (
     sessions.c.metadata,
     sessions.c.created_at,
     sessions.c.updated_at,
+    sessions.c.forked_from,
 )
 _OURS = (sessions.c.id == sa.bindparam("session_id")) & (sessions.c.tenant_id == sa.bindparam("tenant_id"))
 _CHANGEABLE = {
@@ -150,4 +151,5 @@ def session_of(row: Record) -> Session:
         metadata=row["metadata"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
+        forked_from=row["forked_from"],
     )

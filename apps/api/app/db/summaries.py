@@ -122,6 +122,16 @@ _PAGE = compile_sql(
 )
 
 
+_GET = compile_sql(
+    sa.text(
+        """
+        SELECT * FROM session_summaries
+        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid)
+        """
+    )
+)
+
+
 @dataclass(frozen=True, slots=True)
 class PromptContext:
     """What stands around the raw window. `step_failed` is about the newest settled turn."""
@@ -232,6 +242,12 @@ async def page_of_summaries(
     """Summaries newest first, as clients read them. The caller has checked whose session it is."""
     rows = await tx.fetch(_PAGE, session_id=session_id, before_id=before_id, limit=limit)
     return [_public(row) for row in rows]
+
+
+async def get_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId) -> JsonObject | None:
+    """One summary as clients read it. The caller has checked whose session it is."""
+    row = await tx.fetchrow(_GET, session_id=session_id, summary_id=summary_id)
+    return _public(row) if row else None
 
 
 def _public(row: Record) -> JsonObject:

@@ -72,6 +72,8 @@ sessions = sa.Table(
     _instant("summary_lease_expires_at", nullable=True),
     _instant("created_at", default_now=True),
     _instant("updated_at", default_now=True),
+    # Whose past it began with, and the last turn of it: `{session_id, turn_id}`; no key, the other may be erased.
+    sa.Column("forked_from", JSONB),
     sa.PrimaryKeyConstraint("id"),
 )
 sa.Index("ix_sessions_tenant_id_id", sessions.c.tenant_id, sessions.c.id.desc())
@@ -153,6 +155,10 @@ messages = sa.Table(
     sa.Column("token_estimate", sa.BigInteger, nullable=False),
     sa.Column("token_encoding", sa.Text, nullable=False),
     _instant("created_at", default_now=True),
+    # The provider's own form of its reasoning, signatures included; null where it gave none.
+    sa.Column("reasoning_blocks", JSONB),
+    # What the reasoning costs where it is sent back; not in `token_estimate`.
+    sa.Column("reasoning_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
     _turn_fk(),
@@ -169,6 +175,7 @@ message_token_counts = sa.Table(
     _id("message_id"),
     sa.Column("token_encoding", sa.Text, nullable=False),
     sa.Column("token_estimate", sa.BigInteger, nullable=False),
+    sa.Column("reasoning_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.PrimaryKeyConstraint("session_id", "message_id", "token_encoding"),
     sa.ForeignKeyConstraint(["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"),
 )
@@ -268,6 +275,7 @@ usage_records = sa.Table(
     sa.Column("completion_tokens", sa.BigInteger, nullable=False),
     sa.Column("cost_usd", sa.Numeric(20, 10)),
     _instant("created_at", default_now=True),
+    sa.Column("cache_write_prompt_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.PrimaryKeyConstraint("session_id", "id"),
     _session_fk(),
     _one_of("purpose", ("turn", "summary"), "purpose"),

@@ -27,7 +27,9 @@ Content: TypeAlias = str | Sequence[ContentPart] | None
 Role: TypeAlias = Literal["user", "assistant", "tool"]
 PromptMessage: TypeAlias = dict[str, Any]
 """A message as it is sent, in the neutral (OpenAI chat) form: `role`, `content`, and where they apply `tool_calls`,
-`tool_call_id`. Roles here include `system`."""
+`tool_call_id`, and one of `reasoning_content` and `reasoning_blocks`. Roles here include `system`."""
+ReasoningForm: TypeAlias = Literal["text", "blocks"]
+"""How reasoning goes back to a model: as `reasoning_content`, or as the provider's own signed `reasoning_blocks`."""
 ToolDefinition: TypeAlias = Mapping[str, Any]
 """A tool in the OpenAI function form: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
 
@@ -57,8 +59,9 @@ class ToolCall:
 class Message:
     """A stored message of a turn; never a system message.
 
-    `tokens` counts content, reasoning, tool calls and tool call id in the encoding the caller asked for, without the
-    provider's per-message framing. `seq` rises through the session and never repeats.
+    `tokens` counts content, tool calls and tool call id in the encoding the caller asked for, without the provider's
+    per-message framing. `reasoning_tokens` is what the reasoning would cost beside that; it is part of `tokens` only
+    where `reasoning_sent` says in which form it goes back. `seq` rises through the session and never repeats.
     """
 
     id: MessageId
@@ -70,6 +73,21 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     reasoning: str | None = None
+    reasoning_blocks: tuple[JsonObject, ...] = ()
+    reasoning_tokens: int = 0
+    reasoning_sent: ReasoningForm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningRule:
+    """Which reasoning a model wants back, and how.
+
+    `tool_loop` is the assistant's messages after the newest user message, while the turn runs; `tool_turns` those of
+    every turn in which tools were called.
+    """
+
+    form: ReasoningForm
+    scope: Literal["tool_loop", "tool_turns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +219,10 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation and how it is to be run."""
+    """A conversation and how it is to be run.
+
+    `forked_from` is `{session_id, turn_id}` of the session whose past it began with, through that turn.
+    """
 
     id: SessionId
     tenant_id: TenantId
@@ -214,6 +235,7 @@ class Session:
     metadata: JsonObject
     created_at: datetime
     updated_at: datetime
+    forked_from: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True)

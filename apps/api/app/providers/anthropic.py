@@ -22,7 +22,7 @@ from app.providers.wire import fields_of, json_bytes, token_count
 
 DEFAULT_BASE_URL: Final = "https://api.anthropic.com"
 _VERSION: Final = "2023-06-01"
-_COUNTING_TIMEOUT_S: Final = 10.0
+_COUNTING_TIMEOUT_S: Final = 3.0
 _COUNTED: Final = ("model", "messages", "system", "tools", "tool_choice", "thinking")
 _NO_SUCH_ENDPOINT: Final = frozenset({404, 405, 501})
 
@@ -62,7 +62,7 @@ class AnthropicProvider:
         return answer
 
     async def count_tokens(self, request: CompletionRequest) -> int | None:
-        """The prompt's exact tokens, asked once within 10 s; None where the server has no counting endpoint.
+        """The prompt's exact tokens, asked once within 3 s; None where the server has no counting endpoint.
 
         Raises a `ProviderError`.
         """

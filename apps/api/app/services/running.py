@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 
-from app.db.settling import Settlement, settle_turn
+from app.db.settling import Settlement
 from app.domain.errors import (
     ContextBudgetExceeded,
     DatabaseUnavailable,
@@ -28,10 +28,11 @@ from app.services.claiming import Claimed, TurnOutcome
 from app.services.costing import total_cost, used_row
 from app.services.deciding import Deciding
 from app.services.events import Listener, TurnEvent, to_nobody
-from app.services.gathering import Gathered, count_message
+from app.services.gathering import Gathered, count_message, count_reasoning
 from app.services.learned_windows import learn
 from app.services.recording import Step, Steps, context_of, reply_row, with_own_ids
 from app.services.runtime import Runtime
+from app.services.settling import settle
 
 
 class TurnRun:
@@ -165,7 +166,7 @@ class TurnRun:
         self, error: ProviderOverflow, call: ModelCall, attempts: Attempts
     ) -> tuple[Snapshot, Ready] | None:
         """The same turn within what the provider turned out to take; what it stated is learned."""
-        stated = Stated(error.limit_tokens, error.requested_tokens, error.prompt_tokens)
+        stated = Stated(error.limit_tokens, error.requested_tokens, error.prompt_tokens, error.limit_is_window)
         budget, sent = call.snapshot.budget, call.ready
         limit = learned_limit(stated, configured=call.model.context_window, sent_wire_tokens=sent.prompt.wire_tokens)
         if error.prompt_tokens is not None:
@@ -223,13 +224,9 @@ class TurnRun:
     async def _complete(self, completion: Completion, call: ModelCall, attempts: Attempts) -> TurnOutcome:
         """Stores the reply; a turn whose reply calls tools waits for them."""
         calls = with_own_ids(completion.tool_calls, self.claim.turn_id.hex[-8:], self.claim.round)
-        tokens, encoding = await count_message(
-            self.rt,
-            self.deciding.gathered.encoding,
-            completion.text,
-            tool_calls=calls,
-            reasoning=completion.reasoning,
-        )
+        wanted = self.deciding.gathered.encoding
+        tokens, encoding = await count_message(self.rt, wanted, completion.text, tool_calls=calls)
+        of_reasoning = await count_reasoning(self.rt, encoding, completion.reasoning, completion.reasoning_blocks)
         usage = completion.usage
         used = used_row(self.rt, call.model, "turn", usage) if usage else None
         if usage:
@@ -241,7 +238,7 @@ class TurnRun:
             self.steps.rows,
             attempts.audits,
             attempts.blocks(),
-            messages=[reply_row(self.rt, completion, calls, self.claim.assistant_seq, tokens, encoding)],
+            messages=[reply_row(self.rt, completion, calls, self.claim.assistant_seq, tokens, of_reasoning, encoding)],
             assistant_output=None if calls else completion.text or "",
             finish_reason=completion.finish_reason,
             prompt_tokens=usage.prompt_tokens if usage else None,
@@ -286,12 +283,11 @@ class TurnRun:
             "status": TurnStatus.RUNNING,
         }
 
-    async def _settle(self, settlement: Settlement, audit: JsonObject | None) -> TurnRecord:
-        """Transaction two, one statement. Raises `TurnLost` when the claim is no longer ours: nothing was written."""
-        async with self.rt.database.autocommit() as tx:
-            turn = await settle_turn(tx, self.claim, settlement)
-        if turn is None:
-            raise TurnLost("Another process ended this turn while it ran here; nothing of this answer was stored.")
+    async def _settle(
+        self, settlement: Settlement, audit: JsonObject | None, *, patience_s: float | None = None
+    ) -> TurnRecord:
+        """Transaction two, and what is measured of the turn. Raises as `settle`."""
+        turn = await settle(self.rt, self.claim, settlement, patience_s=patience_s)
         self.rt.telemetry.turn_finished(
             status=turn.status.value,
             seconds=perf_counter() - self.started,
@@ -314,7 +310,9 @@ class TurnRun:
             else {"code": "internal_error", "detail": "Something broke on our side; the message is kept."}
         )
         settlement = Settlement(TurnStatus.FAILED, self.deciding.model.alias, self.steps.rows, [], error=stored)
-        await self._settle(settlement, None)
+        # A database that was waited for in vain is not waited for again: the lease ends the turn.
+        patience_s = 0.0 if isinstance(error, DatabaseUnavailable) else None
+        await self._settle(settlement, None, patience_s=patience_s)
 
 
 def _gather_step(gathered: Gathered) -> Step:
