@@ -17,7 +17,7 @@ import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api import problems
+from app.api import openai_errors, problems
 from app.core.logging import request_fields
 
 log = structlog.get_logger()
@@ -94,8 +94,10 @@ class Edge:
             log.exception("request_failed")
             if exchange.status is not None:
                 raise  # half an answer is out: only closing the connection can say so
-            await problems.response(
-                "internal_error", f"Something broke on our side. The log has it under the request id {request_id}."
+            await refusal(
+                scope,
+                "internal_error",
+                f"Something broke on our side. The log has it under the request id {request_id}.",
             )(scope, receive, send_with_id)
         finally:
             _log_request(scope, exchange, started)
@@ -115,7 +117,8 @@ class Edge:
         except _TooLarge:
             await self._refuse_large(scope, receive, send, declared, most_bytes)
         except TimeoutError:
-            await problems.response(
+            await refusal(
+                scope,
                 "request_timeout",
                 f"The body did not arrive within {self._body_timeout_s:g} seconds.",
                 headers={"Connection": "close"},
@@ -134,7 +137,8 @@ class Edge:
         known, moderate length is read to its end, after which the connection serves the next request.
         """
         bounded = declared is not None and declared <= _DRAINED_BYTES and b"expect" not in scope["plimsoll"].headers
-        answer = problems.response(
+        answer = refusal(
+            scope,
             "body_too_large",
             f"A body has at most {most_bytes} bytes.",
             {"max_body_bytes": most_bytes},
@@ -154,6 +158,20 @@ class Edge:
         except TimeoutError:
             pass
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def refusal(
+    scope: Scope,
+    code: str,
+    detail: str,
+    members: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """An answer from outside any route: a problem, in the shape that clients of the address know."""
+    problem = problems.document(code, detail, members)
+    if scope["path"] == openai_errors.CHAT_PATH:
+        return openai_errors.of_problem(problem, headers)
+    return problems.of_document(problem, headers)
 
 
 async def _send_before_end(answer: Response, send: Send) -> None:

@@ -105,6 +105,8 @@ class MessageRow(In):
     tool_calls: Annotated[list[StoredCall], Field(min_length=1)] | None
     tool_call_id: Annotated[str, StringConstraints(min_length=1)] | None
     reasoning: str | None
+    reasoning_blocks: list[dict[str, Any]] | None
+    reasoning_tokens: Count
     token_estimate: Count
     token_encoding: Name
     created_at: Instant

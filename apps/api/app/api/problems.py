@@ -43,6 +43,7 @@ KINDS: Mapping[str, Kind] = {
     "worker_lost": Kind(503, "The turn was ended by another process"),
     "unauthenticated": Kind(401, "An API key is needed"),
     "session_not_found": Kind(404, "No such session"),
+    "model_not_found": Kind(404, "No such model"),
     "turn_not_found": Kind(404, "No such turn"),
     "summary_not_found": Kind(404, "No such summary"),
     "pin_not_found": Kind(404, "No such pin"),
@@ -81,14 +82,12 @@ def response(
     code: str, detail: str, members: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
     """The problem as an HTTP answer."""
-    body = document(code, detail, members)
+    return of_document(document(code, detail, members), headers)
+
+
+def of_document(body: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
+    """A problem's document as an HTTP answer."""
     return Response(orjson.dumps(body), body["status"], headers, PROBLEM_JSON)
-
-
-def of_error(error: PlimsollError, **members: Any) -> Response:
-    """The answer to an error that the service raised on purpose; `members` stand beside the error's own."""
-    body = document_of(error) | members
-    return Response(orjson.dumps(body), body["status"], _headers(error), PROBLEM_JSON)
 
 
 def document_of(error: PlimsollError) -> JsonObject:
@@ -100,11 +99,11 @@ def document_of(error: PlimsollError) -> JsonObject:
     return document(code if code in KINDS else error.code, error.detail, members)
 
 
-def of_validation(errors: Iterable[ErrorDetails], *within: str) -> Response:
-    """The answer to a body or parameter that Pydantic refused: where and why, never the value."""
+def document_of_validation(errors: Iterable[ErrorDetails], *within: str) -> JsonObject:
+    """The problem of a body or parameter that Pydantic refused: where and why, never the value."""
     found = [{"where": place, "message": sentence} for place, sentence in _places(errors, *within)]
     detail = f"{found[0]['where']}: {found[0]['message']}" if found else "The request is not valid."
-    return response("invalid_request", detail, {"errors": found})
+    return document("invalid_request", detail, {"errors": found})
 
 
 def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
@@ -131,7 +130,8 @@ def complete(stored: JsonObject | None) -> JsonObject | None:
     return document(code, str(stored.get("detail", "")), members)
 
 
-def _headers(error: PlimsollError) -> dict[str, str] | None:
+def headers_of(error: PlimsollError) -> dict[str, str] | None:
+    """The headers that an error's answer carries."""
     if isinstance(error, (Conflict, DatabaseUnavailable)):
         return {"Retry-After": str(max(1, error.retry_after_s))}
     if error.code == "unauthenticated":

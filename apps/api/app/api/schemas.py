@@ -440,10 +440,23 @@ class ModelOut(BaseModel):
     calibration_ratio: float = Field(description="What estimates for it are multiplied with; 1 until enough is known.")
 
 
+class ListedModel(BaseModel):
+    """A model as OpenAI lists it. `id` is the alias; nobody knows when it was `created`."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
 class ModelList(BaseModel):
+    """`items` is our own form, `data` the same aliases in OpenAI's."""
+
     default: str
     items: list[ModelOut]
     next_cursor: None = None
+    object: Literal["list"]
+    data: list[ListedModel]
 
 
 class HealthOut(BaseModel):

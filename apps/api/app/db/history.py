@@ -12,16 +12,23 @@ from app.db.messages import message_of
 from app.db.sql import compile_sql
 from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnStatus
 
-_SEEN = """
-    SELECT s.last_message_seq, t.id AS turn_id, t.status, t.request_sha256
-    FROM sessions s LEFT JOIN LATERAL (
-        SELECT id, status, request_sha256 FROM turns
-        WHERE session_id = s.id AND status <> 'rejected' ORDER BY seq DESC LIMIT 1
-    ) t ON true
-    WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
-"""
-_NEWEST = compile_sql(sa.text(_SEEN))
-_NEWEST_LOCKED = compile_sql(sa.text(f"{_SEEN} FOR UPDATE OF s"))
+# A statement of its own: one that waits for the lock sees what else it reads as it was before it waited.
+_LOCK = compile_sql(
+    sa.text("SELECT 1 FROM sessions WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id FOR UPDATE")
+)
+
+_NEWEST = compile_sql(
+    sa.text(
+        """
+        SELECT s.last_message_seq, t.id AS turn_id, t.status, t.request_sha256
+        FROM sessions s LEFT JOIN LATERAL (
+            SELECT id, status, request_sha256 FROM turns
+            WHERE session_id = s.id AND status <> 'rejected' ORDER BY seq DESC LIMIT 1
+        ) t ON true
+        WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
+        """
+    )
+)
 
 _TAIL = compile_sql(
     sa.text(
@@ -92,7 +99,9 @@ async def newest_of(
     tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, lock: bool = False
 ) -> Newest | None:
     """Where the tenant's session stands, or None. `lock` holds the session's row until the transaction ends."""
-    row = await tx.fetchrow(_NEWEST_LOCKED if lock else _NEWEST, session_id=session_id, tenant_id=tenant_id)
+    if lock:
+        await tx.execute(_LOCK, session_id=session_id, tenant_id=tenant_id)
+    row = await tx.fetchrow(_NEWEST, session_id=session_id, tenant_id=tenant_id)
     if row is None:
         return None
     status = TurnStatus(row["status"]) if row["status"] else None

@@ -62,6 +62,23 @@ _PROMPT_VIEW = compile_sql(
     ).where(_OURS)
 )
 
+# Held to the end of the transaction, so that of two requests with one key the second finds what the first made. No
+# unique index does it: sessions can be distributed by their id alone.
+_LOCK_KEY = compile_sql(
+    sa.text("SELECT pg_advisory_xact_lock(hashtextextended(CAST(:tenant_id || ' ' || :idempotency_key AS text), 0))")
+)
+_BY_KEY = compile_sql(
+    sa.select(sessions.c.id)
+    .where(
+        sessions.c.tenant_id == sa.bindparam("tenant_id"), sessions.c.idempotency_key == sa.bindparam("idempotency_key")
+    )
+    .order_by(sessions.c.id)
+    .limit(sa.literal_column("1", sa.Integer))
+)
+_KEEP_KEY = compile_sql(
+    sa.update(sessions).where(_OURS).values(idempotency_key=sa.bindparam("new_idempotency_key", type_=sa.Text))
+)
+
 
 async def insert_session(
     tx: Transaction,
@@ -108,6 +125,18 @@ async def session_exists(tx: Transaction, tenant_id: TenantId, session_id: Sessi
 async def get_prompt_view(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> Record | None:
     """The session's row with the counters that a prompt depends on, without a lock."""
     return await tx.fetchrow(_PROMPT_VIEW, session_id=session_id, tenant_id=tenant_id)
+
+
+async def session_of_key(tx: Transaction, tenant_id: TenantId, idempotency_key: str) -> SessionId | None:
+    """The session that a request with this key made. Until the transaction ends nobody else looks the key up."""
+    await tx.fetchrow(_LOCK_KEY, tenant_id=tenant_id, idempotency_key=idempotency_key)
+    row = await tx.fetchrow(_BY_KEY, tenant_id=tenant_id, idempotency_key=idempotency_key)
+    return None if row is None else SessionId(row["id"])
+
+
+async def keep_key(tx: Transaction, tenant_id: TenantId, session_id: SessionId, idempotency_key: str) -> None:
+    """Notes the key of the request that made the session."""
+    await tx.execute(_KEEP_KEY, session_id=session_id, tenant_id=tenant_id, new_idempotency_key=idempotency_key)
 
 
 async def list_sessions(tx: Transaction, tenant_id: TenantId, *, before: UUID, limit: int) -> list[Session]:

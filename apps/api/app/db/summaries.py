@@ -32,6 +32,10 @@ _CONTEXT = compile_sql(
                     WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq < CAST(:before_seq AS bigint)
                         AND t.status <> 'rejected'
                     ORDER BY t.seq DESC LIMIT 1)
+                AND NOT EXISTS (
+                    SELECT 1 FROM turn_steps again
+                    WHERE again.session_id = st.session_id AND again.turn_id = st.turn_id AND again.seq > st.seq
+                        AND again.kind = st.kind AND again.status = 'success')
             ) AS step_failed
         """
     )

@@ -67,6 +67,8 @@ sessions = sa.Table(
     sa.Column("summary_count_after_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("summary_failures", sa.Integer, nullable=False, server_default="0"),
     _instant("summary_failed_at", nullable=True),
+    # Of the request that made the session on its way (chat completions): the same key finds it again.
+    sa.Column("idempotency_key", sa.Text),
     # Who makes a summary right now, so that no two do the same work; compare-and-set decides whose is kept.
     sa.Column("summary_lease_id", UUID(as_uuid=True)),
     _instant("summary_lease_expires_at", nullable=True),
@@ -77,6 +79,12 @@ sessions = sa.Table(
     sa.PrimaryKeyConstraint("id"),
 )
 sa.Index("ix_sessions_tenant_id_id", sessions.c.tenant_id, sessions.c.id.desc())
+sa.Index(
+    "ix_sessions_idempotency_key",
+    sessions.c.tenant_id,
+    sessions.c.idempotency_key,
+    postgresql_where=sa.text("idempotency_key IS NOT NULL"),
+)
 
 turns = sa.Table(
     "turns",

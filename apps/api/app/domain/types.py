@@ -35,7 +35,8 @@ ToolDefinition: TypeAlias = Mapping[str, Any]
 
 
 class TurnStatus(StrEnum):
-    """Life of a turn. `pending` and `running` and `awaiting_tools` are open; the others are final."""
+    """Life of a turn. `pending` and `running` and `awaiting_tools` are open; the others are final, save
+    that a session's newest turn may be tried again when it `failed` or was `cancelled`."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -179,7 +180,9 @@ class CompletionRequest:
     """One call to a model, in the neutral form; an adapter translates it.
 
     `response_schema` asks for JSON of that schema where the provider can be asked; the answer is validated anyway.
-    `recorded_reply` is for the `offline` provider alone: it answers with it.
+    `recorded_reply` is for the `offline` provider alone: it answers with it. `options` are what a client of chat
+    completions may ask for besides (`temperature`, `stop`, `response_format` …), by OpenAI's names. They stand above
+    the catalogue's own; an adapter takes those that its wire knows.
     """
 
     messages: Sequence[PromptMessage]
@@ -189,6 +192,7 @@ class CompletionRequest:
     tool_choice: str | Mapping[str, Any] | None = None
     response_schema: Mapping[str, Any] | None = None
     recorded_reply: RecordedReply | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)

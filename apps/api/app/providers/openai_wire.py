@@ -22,6 +22,7 @@ from app.providers.wire import (
 
 _NOT_OF_THIS_WIRE: Final = frozenset({"reasoning", "reasoning_blocks"})
 _REASONING_TOO: Final = _NOT_OF_THIS_WIRE | {"reasoning_content"}
+_OF_TOOLS: Final = frozenset({"parallel_tool_calls"})
 _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "stop": "stop",
     "eos": "stop",
@@ -49,8 +50,12 @@ def request_body(
 ) -> bytes:
     """The JSON body of one call. `parameters` are the catalogue's own additions for this alias."""
     left_out = _NOT_OF_THIS_WIRE if with_reasoning else _REASONING_TOO
-    messages = [_without(message, left_out) for message in request.messages]
-    body: dict[str, Any] = {"model": model, "messages": messages, **parameters}
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [_without(message, left_out) for message in request.messages],
+        **parameters,
+        **{name: value for name, value in request.options.items() if request.tools or name not in _OF_TOOLS},
+    }
     body[max_tokens_field] = request.max_output_tokens
     if request.tools:
         body["tools"] = list(request.tools)

@@ -39,12 +39,19 @@ class Deciding:
     """The decision of a claimed turn. `gathered` and `estimate` are of the model that is to be asked now."""
 
     def __init__(
-        self, rt: Runtime, claim: Claim, gathered: Gathered, tools: tuple[ToolDefinition, ...], steps: Steps
+        self,
+        rt: Runtime,
+        claim: Claim,
+        gathered: Gathered,
+        tools: tuple[ToolDefinition, ...],
+        steps: Steps,
+        instructions: str | None = None,
     ) -> None:
         self.rt = rt
         self.claim = claim
         self.gathered = gathered
         self.tools = tools
+        self.instructions = instructions
         self.steps = steps
         self.estimate: Estimator = estimator_of(rt, gathered)
         self.summary_costs: list[Decimal | None] = []
@@ -60,7 +67,9 @@ class Deciding:
         """Counts what has no count yet, tries a summary where one is due, and says what is sent or why not."""
         self.gathered = await with_all_counts(self.rt, self.gathered)
         self._counted_by_provider = False
-        snapshot = await self._counted(snapshot_of(self.rt, self.gathered, self._current(), tools=self.tools))
+        snapshot = await self._counted(
+            snapshot_of(self.rt, self.gathered, self._current(), tools=self.tools, instructions=self.instructions)
+        )
         policy = self.gathered.session.policy
         match plan(snapshot, policy, self.estimate):
             case SummaryDue() as due:

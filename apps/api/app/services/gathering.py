@@ -183,14 +183,18 @@ def snapshot_of(
     current: Turn,
     *,
     tools: tuple[ToolDefinition, ...] = (),
+    instructions: str | None = None,
 ) -> Snapshot:
-    """The engine's view of gathered rows; `current` is the running turn, which need not be stored."""
+    """The engine's view of gathered rows; `current` is the running turn, which need not be stored.
+
+    `instructions` are the turn's own, a system layer behind the session's.
+    """
     session = gathered.session
     rule = gathered.model.reasoning_rule
     past = tuple(with_reasoning(turn, rule) for turn in gathered.turns if turn.id != current.id)
     snapshot = Snapshot(
         budget=budget_of(gathered.model, session.policy),
-        layers=_layers(rt, session),
+        layers=_layers(rt, session, instructions),
         goal=goal_text(session.room_goal, session.mode),
         pins=gathered.context.pins,
         summary=gathered.context.summary,
@@ -203,7 +207,7 @@ def snapshot_of(
     return with_shared_budget(snapshot, session.policy, estimator_of(rt, gathered))
 
 
-def _layers(rt: Runtime, session: SessionView) -> tuple[tuple[str, str], ...]:
+def _layers(rt: Runtime, session: SessionView, of_turn: str | None) -> tuple[tuple[str, str], ...]:
     """The active system layers, outermost first (contract, section 8)."""
     instructions = rt.catalogue.instructions
     layers = (
@@ -211,6 +215,7 @@ def _layers(rt: Runtime, session: SessionView) -> tuple[tuple[str, str], ...]:
         ("system:mode", instructions.modes.get(session.mode or "")),
         ("system:role", instructions.roles.get(session.agent_role or "")),
         ("system:session", session.instructions),
+        ("system:turn", of_turn),
     )
     return tuple((label, text) for label, text in layers if text)
 

@@ -14,7 +14,7 @@ from app.engine.portable import ITEM_FIELDS, SECTIONS, check_document, message_o
 from app.engine.prompt import canonical_json, sha256_hex
 from app.engine.summary_block import render_summary
 from app.engine.tokens import content_text
-from app.services.gathering import count_message
+from app.services.gathering import count_message, count_reasoning
 from app.services.runtime import Runtime
 from app.services.sessions import CHANGEABLE, insert_checked, with_defaults
 from app.tokenizers import ENCODINGS, HEURISTIC, TWO_FIFTHS
@@ -110,7 +110,9 @@ async def _count(rt: Runtime, rows: Mapping[str, Sequence[JsonObject]], model_al
             message.content,
             tool_calls=message.tool_calls,
             tool_call_id=message.tool_call_id,
-            reasoning=message.reasoning,
+        )
+        row["reasoning_tokens"] = await count_reasoning(
+            rt, row["token_encoding"], message.reasoning, message.reasoning_blocks
         )
         if at % _COUNTED_AT_ONCE == 0:
             await asyncio.sleep(0)

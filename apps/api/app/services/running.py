@@ -48,7 +48,7 @@ class TurnRun:
         self.on_delta = self._tell_delta if listen else None
         self.steps = Steps(rt, after=turn.claim.steps)
         self.steps.add("gather", turn.gathered_at, _gather_step(turn.gathered))
-        self.deciding = Deciding(rt, turn.claim, turn.gathered, turn.asking.tools, self.steps)
+        self.deciding = Deciding(rt, turn.claim, turn.gathered, turn.asking.tools, self.steps, turn.asking.instructions)
 
     async def run(self) -> TurnOutcome:
         """One model call of the turn. Whatever goes wrong in between, the turn gets an end."""
@@ -124,6 +124,7 @@ class TurnRun:
             tools=assembled.tools,
             tool_choice=self.asking.tool_choice,
             recorded_reply=self.asking.recorded_reply,
+            options=self.asking.options,
         )
         audit = self.deciding.audit(snapshot, ready, assembled)
         return ModelCall(self.deciding.model, snapshot, ready, assembled, request, audit)
@@ -249,7 +250,8 @@ class TurnRun:
         turn = await self._settle(settlement, call.audit)
         if not calls:
             self._leave_behind(call)
-        return TurnOutcome(replace(turn, tool_calls=calls), context_of(call.audit))
+        completion = replace(completion, tool_calls=calls)
+        return TurnOutcome(replace(turn, tool_calls=calls), context_of(call.audit), completion)
 
     def _leave_behind(self, call: ModelCall) -> None:
         """The look at a completed turn's window, where its policy has summaries made then."""

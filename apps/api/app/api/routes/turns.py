@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api import problems
+from app.api.chat_schemas import ChatIn
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import READ, STREAMED, WRITE, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, IdempotencyKey, Limit, Round
@@ -100,7 +101,7 @@ async def post_regenerate(
     except InvalidRequest:
         raise
     except PlimsollError as error:
-        return problems.of_error(error, session_id=str(made))
+        return problems.of_document(problems.document_of(error) | {"session_id": str(made)}, problems.headers_of(error))
     if isinstance(answer, dict):
         answer = json_response({"session": session_json(again.session), **answer}, 201)
     answer.headers["Location"] = f"/v1/sessions/{made}"
@@ -140,7 +141,7 @@ def request_sha256(body: JsonObject) -> str:
 
 def _request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
     check_alias(call.rt, body.model_alias)
-    _check_tool_choice(body)
+    check_tool_choice(body)
     raw: JsonObject = call.raw_body
     return TurnRequest(
         content=raw.get("content"),
@@ -170,7 +171,8 @@ def _recorded(reply: RecordedReplyIn | None) -> RecordedReply | None:
     return RecordedReply(content=reply.content, tool_calls=tuple(calls))
 
 
-def _check_tool_choice(body: TurnIn | RegenerateIn) -> None:
+def check_tool_choice(body: TurnIn | RegenerateIn | ChatIn) -> None:
+    """Raises `InvalidRequest` for a choice of a function that is not there."""
     if body.tool_choice is None or isinstance(body.tool_choice, str):
         return
     if body.tool_choice.function.name not in {tool.function.name for tool in body.tools or ()}:
