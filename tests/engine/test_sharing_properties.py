@@ -8,6 +8,7 @@ from math import floor
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
+from app.domain.types import Pin
 from app.engine.allocation import divide
 from app.engine.assembly import Ready, Refused
 from app.engine.budget import budget_for
@@ -15,7 +16,7 @@ from app.engine.policy import PRIORITY_REGIONS, Allocation, ContextPolicy
 from app.engine.prompt import Prompt, pin_text
 from app.engine.sharing import with_shared_budget
 from app.engine.window import Snapshot, Window
-from tests.engine.histories import charged_before, estimate
+from tests.engine.histories import charged_before, estimate, text_of
 from tests.engine.readings import never_dropped, sent_ids
 from tests.engine.shortened import shortened
 from tests.engine.strategies import allocations, policies, snapshots
@@ -27,14 +28,22 @@ _by_region = st.fixed_dictionaries(dict.fromkeys(PRIORITY_REGIONS, _tokens))
 _orders = st.permutations(PRIORITY_REGIONS[1:]).map(lambda rest: ("goal", *rest))
 
 
+_large_pins = st.lists(st.tuples(st.integers(100, 2000), st.sampled_from((None, 0.0, 0.5, 1.0))), max_size=4)
+
+
 @st.composite
 def _cases(draw: st.DrawFn) -> tuple[Snapshot, ContextPolicy]:
-    """A snapshot with the budget that its own shares make, mostly one that is a little too small for it."""
+    """A snapshot with the budget that its own shares make, mostly one that is too small for all there is."""
     policy, snapshot = draw(_shared), draw(snapshots())
-    needed = charged_before(snapshot) + 1024
-    limit = draw(st.one_of(st.integers(1100, 9000), st.floats(0.4, 1.3).map(lambda share: int(needed * share))))
-    snapshot = replace(snapshot, budget=budget_for(max(1100, limit), "test", 2048))
-    return with_shared_budget(snapshot, policy, estimate), policy
+    pins = tuple(
+        Pin(f"large-{at}", text_of(tokens, at), relevance) for at, (tokens, relevance) in enumerate(draw(_large_pins))
+    )
+    snapshot = replace(snapshot, pins=(*snapshot.pins, *pins))
+    least = charged_before(replace(snapshot, goal=None, pins=(), summary=None, turns=()))
+    share = draw(st.floats(0.0, 1.4))
+    limit = 1100 + least + int((charged_before(snapshot) - least) * share)
+    budget = budget_for(draw(st.sampled_from((limit, limit, limit, 1100, 4000))), "test", 2048)
+    return with_shared_budget(replace(snapshot, budget=budget), policy, estimate), policy
 
 
 @given(_tokens, allocations, _orders, _by_region, _by_region)
