@@ -14,14 +14,17 @@ from app.engine.budget import Budget, budget_for
 from app.engine.image_rules import image_rule_for
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
-from app.engine.prompt import goal_text
+from app.engine.prompt import goal_text, pin_text
 from app.engine.reasoning import with_reasoning
+from app.engine.sharing import with_shared_budget
 from app.engine.tokens import message_tokens, part_text, reasoning_tokens, with_images_by_rule
 from app.engine.turns import completed_after
 from app.engine.window import Snapshot
 from app.providers.registry import Model
 from app.services.runtime import Runtime
 from app.tokenizers import TWO_FIFTHS, Estimator
+
+_LARGE_PIN_CHARS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,10 @@ async def with_all_counts(rt: Runtime, gathered: Gathered, *, store: bool = True
 
     A stored count holds the flat figure for images; what the model's rule makes of them is put right here.
     """
+    large_pins = [pin_text(pin) for pin in gathered.context.pins if len(pin.content) > _LARGE_PIN_CHARS]
+    if large_pins:
+        # The engine's own count of them is answered from the cache that this fills, off the event loop.
+        await rt.tokenizers.count(gathered.encoding, large_pins)
     missing = [message for turn in gathered.turns for message in turn.messages if message.tokens == UNCOUNTED]
     if missing:
         gathered = await _count_missing(rt, gathered, missing, store=store)
@@ -188,7 +195,7 @@ def snapshot_of(
     session = gathered.session
     rule = gathered.model.reasoning_rule
     past = tuple(with_reasoning(turn, rule) for turn in gathered.turns if turn.id != current.id)
-    return Snapshot(
+    snapshot = Snapshot(
         budget=budget_of(gathered.model, session.policy),
         layers=layers_of(rt, session, instructions),
         goal=goal_text(session.room_goal, session.mode),
@@ -200,6 +207,7 @@ def snapshot_of(
         completed_since_summary=completed_after(past, session.summary_count_after_seq),
         calibration_ratio=rt.calibrations.ratio(gathered.model.alias, gathered.encoding),
     )
+    return with_shared_budget(snapshot, session.policy, estimator_of(rt, gathered))
 
 
 def layers_of(rt: Runtime, session: SessionView, of_turn: str | None = None) -> tuple[tuple[str, str], ...]:
