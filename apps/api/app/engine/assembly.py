@@ -16,6 +16,7 @@ from app.engine.folding import MIN_SUMMARY_TOKENS, Fold, SummaryReason, wire_tok
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import Block, prompt_sha256
 from app.engine.pruning import TrimAction
+from app.engine.recalling import with_recall
 from app.engine.replay import refs_of
 from app.engine.tokens import Estimate
 from app.engine.window import Snapshot, Window, summary_item
@@ -65,13 +66,13 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Decis
     seen = Earlier(prompt.wire_tokens, charged, summary_triggered=False)
     # Refuse before paying: no summary is made that could not be sent beside what may never leave.
     if window.room_for_summary() < MIN_SUMMARY_TOKENS:
-        return fit(window, seen)
+        return with_recall(window, fit(window, seen))
     by_count = policy.summarizes and snapshot.completed_since_summary >= policy.mandatory_summary_turn
     reason = _summary_reason(snapshot, policy, charged, by_count=by_count)
     fold = window.fold(reason) if reason else None
     if fold and (by_count or window.at_prune_threshold(charged) or window.reclaims_enough(fold)):
         return SummaryDue(fold, seen)
-    decided = fit(window, seen)
+    decided = with_recall(window, fit(window, seen))
     return SummaryWorthless(decided) if by_count else decided
 
 
@@ -79,7 +80,8 @@ def plan_after_summary(
     snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, earlier: Earlier
 ) -> Ready | Refused:
     """Decides when the summary that was due has been tried; `snapshot` has the new one where it was made."""
-    return fit(Window(snapshot, policy, estimate), earlier)
+    window = Window(snapshot, policy, estimate)
+    return with_recall(window, fit(window, earlier))
 
 
 def plan_after_overflow(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.engine.overflow import Overflow, overflow_of
 from app.engine.prompt import Prompt
 from app.engine.pruning import TrimAction
+from app.engine.recall import Recalled
 from app.engine.window import Window
 
 
@@ -22,6 +23,7 @@ class Accounts:
     summary_triggered: bool
     prune_triggered: bool
     actions: tuple[TrimAction, ...]
+    recalled: tuple[Recalled, ...] = ()
 
     def earlier(self) -> Earlier:
         """Where another plan of the same turn starts from: at what it saw first, with the summary that was made."""

@@ -12,6 +12,7 @@ from app.engine.folding import Fold, SummaryReason, choose_fold, reclaims_enough
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import Prompt, PromptItem, block_item, build_prompt, message_item, pin_text
 from app.engine.pruning import Piece, TrimAction, cites, prune, shortening_action, without_media
+from app.engine.recall import Evicted
 from app.engine.shortening import Shortening, fit_results
 from app.engine.summaries import anchors_of
 from app.engine.summary_block import fit_summary, render_summary
@@ -25,7 +26,8 @@ class Snapshot:
 
     `layers` are the active system layers as (label, text), outermost first. `turns` are the past turns after the active
     summary, in time order; `current` is the running one, whose first message is the user's. `completed_since_summary`
-    counts completed turns since the active summary was made or the count was restarted.
+    counts completed turns since the active summary was made or the count was restarted. `evicted` is what may be recalled
+    of the past before the window, None where nothing is.
     """
 
     budget: Budget
@@ -38,6 +40,7 @@ class Snapshot:
     tools: tuple[ToolDefinition, ...] = ()
     completed_since_summary: int = 0
     calibration_ratio: float = 1.0
+    evicted: Evicted | None = None
 
 
 class Window:
@@ -67,6 +70,10 @@ class Window:
             overhead_tokens=prompt.overhead_tokens,
             calibration_ratio=self.snapshot.calibration_ratio,
         )
+
+    def charge_with(self, prompt: Prompt, tokens: int, messages: int) -> int:
+        """What it costs with so many more tokens (without framing) in so many more messages."""
+        return self._charge_without(prompt, -tokens, -messages)
 
     def at_prune_threshold(self, charged: int) -> bool:
         """Whether so many charged tokens call for a prune."""
