@@ -54,6 +54,8 @@ def protected_turns(snapshot: Snapshot, policy: ContextPolicy) -> list[Turn]:
     """The newest turns by the policy, an unresolved last one whatever the policy, and the running one."""
     sent = sent_turns(snapshot.turns)
     unresolved = 1 if sent and sent[-1].unresolved else 0
+    assert policy.protected_turns is not None
+    assert policy.protected_share is None
     kept = max(policy.protected_turns, unresolved)
     return [*sent[max(0, len(sent) - kept) :], snapshot.current]
 

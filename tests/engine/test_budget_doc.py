@@ -52,7 +52,7 @@ def test_the_window_is_divided_as_the_document_says() -> None:
         "output reserve": budget.output_reserve,
         "overhead reserve": budget.overhead_reserve,
         "input budget": budget.input_budget,
-        "summary due from": ceil(_POLICY.summary_trigger_ratio * budget.input_budget),
+        "summary due from": ceil((_POLICY.summary_trigger_ratio or 0) * budget.input_budget),
         "prune from": ceil(_POLICY.prune_trigger_ratio * budget.input_budget),
         "largest summary": int(_POLICY.summary_max_ratio * budget.input_budget),
     }

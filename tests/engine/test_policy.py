@@ -2,55 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from app.domain.errors import InvalidRequest
-from app.engine.policy import ContextPolicy, resolve_policy
+from app.engine.policy import Allocation, ContextPolicy
+from app.engine.policy_fields import FIELDS, resolve_policy
+from app.engine.presets import PRESETS
 
 _VALID: dict[str, tuple[object, ...]] = {
-    "preset": ("guarded",),
-    "summary_trigger_ratio": (0.01, 0.9),
+    "preset": ("guarded", "post_turn", "rolling", "allocated", "turn_atomic"),
+    "summary_trigger_ratio": (0.01, 0.9, None),
     "prune_trigger_ratio": (0.7, 1, 1.0),
-    "mandatory_summary_turn": (1, 2**31 - 1),
+    "mandatory_summary_turn": (1, 2**31 - 1, None),
+    "usage_threshold": (0.01, 1, None),
+    "max_messages": (2, 2**31 - 1, None),
     "protected_turns": (0, 2**31 - 1),
+    "protected_share": (0.01, 1, None),
     "prune_protected": (True, False),
-    "summarize_when": ("preflight", "never"),
+    "prune_unit": ("message", "turn"),
+    "summarize_when": ("preflight", "post_turn", "both", "never"),
     "auto_summarize": (True, False),
+    "incremental": (True, False),
     "summary_model": ("", "fast"),
     "summary_max_ratio": (0.01, 1),
     "summary_role": ("system", "user"),
-    "max_context_tokens": (1, 2**31 - 1),
+    "max_context_tokens": (1, 2**31 - 1, None),
+    "emergency_drop_ratio": (0.01, 1, None),
+    "unknown_window_outputs": (1, 2**31 - 1, None),
     "estimator": ("tiktoken", "heuristic"),
 }
-_RATIO_NOT: tuple[object, ...] = (0, -0.1, 1.01, float("nan"), float("inf"), "0.5", True, None, [], {})
+_RATIO_NOT: tuple[object, ...] = (0, -0.1, 1.01, float("nan"), float("inf"), "0.5", True, [], {})
 _CHOICE_NOT: tuple[object, ...] = ("other", "", None, 1, [], {})
+_FLAG_NOT: tuple[object, ...] = (0, 1, "true", None)
 _INVALID: dict[str, tuple[object, ...]] = {
-    "preset": (*_CHOICE_NOT, "post_turn", "rolling", "allocated", "turn_atomic"),
+    "preset": _CHOICE_NOT,
     "summary_trigger_ratio": _RATIO_NOT,
-    "prune_trigger_ratio": _RATIO_NOT,
-    "mandatory_summary_turn": (0, -1, 1.5, 8.0, "8", True, None, 2**31),
-    "protected_turns": (-1, 1.5, 4.0, "4", False, None, 2**31),
-    "prune_protected": (0, 1, "true", None),
-    "summarize_when": (*_CHOICE_NOT, "post_turn", "both"),
-    "auto_summarize": (0, 1, "true", None),
+    "prune_trigger_ratio": (*_RATIO_NOT, None),
+    "mandatory_summary_turn": (0, -1, 1.5, 8.0, "8", True, 2**31),
+    "usage_threshold": _RATIO_NOT,
+    "max_messages": (0, 1, -1, 20.0, "20", True, 2**31),
+    "protected_turns": (-1, 1.5, 4.0, "4", False, 2**31),
+    "protected_share": _RATIO_NOT,
+    "prune_protected": _FLAG_NOT,
+    "prune_unit": _CHOICE_NOT,
+    "summarize_when": _CHOICE_NOT,
+    "auto_summarize": _FLAG_NOT,
+    "incremental": _FLAG_NOT,
     "summary_model": (1, None, [], {}),
-    "summary_max_ratio": _RATIO_NOT,
+    "summary_max_ratio": (*_RATIO_NOT, None),
     "summary_role": (*_CHOICE_NOT, "assistant"),
+    "allocation": (
+        1,
+        "goal",
+        [],
+        {"goal": 15},
+        {"goal_pct": -1},
+        {"goal_pct": "15"},
+        {"goal_pct": 26},
+        {"goal_pct": float("nan")},
+        {"reserved_for_output_pct": 0},
+    ),
+    "context_priority": (None, "goal", [], ["goal"], ["pins", "goal", "summary", "history"], [1, 2, 3, 4], {}),
     "max_context_tokens": (0, -1, 1.5, "1000", True, 2**31),
+    "recall": (None, True, [], {"on": True}, {"enabled": 1}, {"max_share": 1.1}, {"min_score_ratio": float("nan")}),
+    "emergency_drop_ratio": _RATIO_NOT,
+    "unknown_window_outputs": (0, -1, 4.0, "4", True, 2**31),
     "estimator": _CHOICE_NOT,
 }
-_LATER = (
-    "usage_threshold",
-    "max_messages",
-    "protected_share",
-    "incremental",
-    "allocation",
-    "context_priority",
-    "recall",
-    "emergency_drop_ratio",
-)
 
 
 def test_the_defaults_are_the_contracts() -> None:
@@ -76,8 +96,8 @@ def test_every_field_refuses_other_values_and_says_which_field_it_is(field: str,
     assert field in refused.value.detail
 
 
-@pytest.mark.parametrize("field", [*_LATER, "unheard_of", "max_output_tokens", ""])
-def test_a_field_that_is_unknown_or_not_served_is_refused_by_name(field: str) -> None:
+@pytest.mark.parametrize("field", ["unheard_of", "max_output_tokens", ""])
+def test_a_field_that_is_unknown_is_refused_by_name(field: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         resolve_policy(ContextPolicy(), {field: 1})
     assert refused.value.where == ("policy", field)
@@ -115,3 +135,52 @@ def test_the_deployments_defaults_stand_where_a_session_says_nothing() -> None:
 @pytest.mark.parametrize(("overrides"), [{"auto_summarize": False}, {"summarize_when": "never"}])
 def test_a_policy_can_do_without_summaries(overrides: dict[str, object]) -> None:
     assert not resolve_policy(ContextPolicy(), overrides).summarizes
+
+
+def test_every_field_of_a_policy_can_be_set_but_the_deployments_own() -> None:
+    assert set(FIELDS) == {field.name for field in fields(ContextPolicy)} - {"max_output_tokens"}
+    assert set(_INVALID) == set(FIELDS)
+
+
+def test_an_allocation_may_name_some_shares_and_keeps_the_others() -> None:
+    policy = resolve_policy(ContextPolicy(), {"preset": "allocated", "allocation": {"goal_pct": 5, "map_pct": 35}})
+    assert policy.allocation == Allocation(goal_pct=5, pinned_files_pct=50, map_pct=35, reserved_for_output_pct=10)
+
+
+def test_recall_may_be_switched_alone() -> None:
+    policy = resolve_policy(ContextPolicy(), {"recall": {"enabled": True}})
+    assert policy.recall == replace(ContextPolicy().recall, enabled=True)
+
+
+def test_the_order_of_regions_is_the_sessions_as_long_as_the_goal_comes_first() -> None:
+    order = ["goal", "history", "summary", "pins"]
+    assert resolve_policy(ContextPolicy(), {"context_priority": order}).context_priority == tuple(order)
+
+
+def test_turns_protected_by_neither_number_nor_share_are_an_impossible_combination() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        resolve_policy(ContextPolicy(), {"protected_turns": None})
+    assert refused.value.where == ("policy", "protected_share")
+    assert resolve_policy(ContextPolicy(), {"protected_turns": None, "protected_share": 0.4}).protected_turns is None
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_brings_its_values_and_a_session_may_change_any_of_them(name: str) -> None:
+    guarded = ContextPolicy(max_output_tokens=512, protected_turns=7)
+    policy = resolve_policy(guarded, {"preset": name})
+    assert policy == (guarded if name == "guarded" else replace(PRESETS[name].policy, max_output_tokens=512))
+    assert resolve_policy(guarded, {"protected_turns": 2, "preset": name}) == replace(policy, protected_turns=2)
+
+
+def test_the_presets_are_the_published_designs() -> None:
+    values = {name: preset.policy for name, preset in PRESETS.items()}
+    assert list(values) == ["guarded", "post_turn", "rolling", "allocated", "turn_atomic"]
+    assert all(policy.preset == name for name, policy in values.items())
+    post_turn, rolling, atomic = values["post_turn"], values["rolling"], values["turn_atomic"]
+    assert (post_turn.usage_threshold, post_turn.protected_turns) == (0.80, 5)
+    assert (post_turn.summarizes_after_turns, post_turn.summarizes_before_calls) == (True, False)
+    assert (rolling.usage_threshold, rolling.incremental, rolling.protected_turns) == (0.80, True, None)
+    assert (atomic.max_messages, atomic.usage_threshold, atomic.emergency_drop_ratio) == (20, 0.75, 0.5)
+    assert (atomic.prune_unit, atomic.unknown_window_outputs) == ("turn", 4)
+    assert (atomic.summarizes_after_turns, atomic.summarizes_before_calls) == (True, True)
+    assert values["allocated"].allocation == Allocation(15, 50, 25, 10)

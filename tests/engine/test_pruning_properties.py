@@ -14,8 +14,9 @@ from tests.engine.readings import labels_of, never_dropped, protected_turns, rea
 from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
 
-_STEPS = ("tool_result_shortened", "media_marked")
-"""In the order a prune takes them; dropping comes after both."""
+_STEPS = {"tool_result_shortened": 0, "assistant_shortened": 0, "media_marked": 1}
+"""In the order a prune takes them; dropping comes after all."""
+_DROPPED = 2
 
 
 @given(snapshots(), policies())
@@ -94,7 +95,7 @@ def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(
     window = Window(taken.snapshot, policy, estimate)
     protected = labels_of(protected_turns(taken.snapshot, policy))
     for reason in ("prune_threshold", "over_budget"):
-        of_reason = [a.target for a in accounts.actions if a.reason == reason and a.target in dropped]
+        of_reason = [a.target for a in accounts.actions if a.reason == reason and _step(a) == _DROPPED]
         if not of_reason:
             continue
         candidates = [
@@ -113,11 +114,11 @@ def test_a_message_is_shortened_at_most_once_and_marked_at_most_once_in_a_prompt
     snapshot: Snapshot, policy: ContextPolicy
 ) -> None:
     actions = decide(snapshot, policy).decision.accounts.actions
-    for kind in ("tool_result_shortened", "media_marked"):
+    for kind in _STEPS:
         touched = [action.target for action in actions if action.kind == kind]
         assert len(touched) == len(set(touched))
         assert all(action.tokens_removed > 0 for action in actions if action.kind == kind)
 
 
 def _step(action: TrimAction) -> int:
-    return _STEPS.index(action.kind) if action.kind in _STEPS else len(_STEPS)
+    return _STEPS.get(action.kind, _DROPPED)

@@ -31,7 +31,8 @@ from app.core.logging import configure_logging
 from app.db import embedded, migrate
 from app.db.database import Database
 from app.domain.errors import DatabaseUnavailable
-from app.engine.policy import ContextPolicy, resolve_policy
+from app.engine.policy import ContextPolicy
+from app.engine.policy_fields import resolve_policy
 from app.providers.registry import load_catalogue
 from app.services.background import calibrate_forever, renew_forever, sweep_forever
 from app.services.calibrating import Calibrations

@@ -12,13 +12,15 @@ from typing import TypeAlias
 
 from app.domain.types import JsonObject, PromptMessage, Summary, ToolDefinition
 from app.engine.fitting import Accounts, Earlier, Ready, Refused, fit
-from app.engine.folding import MIN_SUMMARY_TOKENS, Fold, SummaryReason, wire_tokens_of
+from app.engine.folding import MIN_SUMMARY_TOKENS, Fold
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import Block, prompt_sha256
 from app.engine.pruning import TrimAction
 from app.engine.recalling import with_recall
 from app.engine.replay import refs_of
 from app.engine.tokens import Estimate
+from app.engine.triggers import due_after_turn, due_before_call, worth_making
+from app.engine.turns import wire_tokens_of
 from app.engine.window import Snapshot, Window, summary_item
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "plan",
     "plan_after_overflow",
     "plan_after_summary",
+    "plan_after_turn",
     "summary_actions",
     "summary_wire_tokens",
 ]
@@ -67,13 +70,22 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Decis
     # Refuse before paying: no summary is made that could not be sent beside what may never leave.
     if window.room_for_summary() < MIN_SUMMARY_TOKENS:
         return with_recall(window, fit(window, seen))
-    by_count = policy.summarizes and snapshot.completed_since_summary >= policy.mandatory_summary_turn
-    reason = _summary_reason(snapshot, policy, charged, by_count=by_count)
+    reason = due_before_call(window, prompt, charged)
     fold = window.fold(reason) if reason else None
-    if fold and (by_count or window.at_prune_threshold(charged) or window.reclaims_enough(fold)):
+    if reason and fold and (window.at_prune_threshold(charged) or worth_making(window, fold)):
         return SummaryDue(fold, seen)
     decided = with_recall(window, fit(window, seen))
-    return SummaryWorthless(decided) if by_count else decided
+    return SummaryWorthless(decided) if reason == "turn_count" else decided
+
+
+def plan_after_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
+    """What a summary in the background is to take in, of a snapshot whose running turn has said nothing yet."""
+    window = Window(snapshot, policy, estimate)
+    reason = due_after_turn(window, window.charge(window.prompt(window.pieces)))
+    if reason is None or window.room_for_summary() < MIN_SUMMARY_TOKENS:
+        return None
+    fold = window.fold(reason)
+    return fold if fold and worth_making(window, fold) else None
 
 
 def plan_after_summary(
@@ -147,9 +159,3 @@ def assert_tool_pairing(messages: Sequence[PromptMessage]) -> None:
         open_calls = {str(call["id"]) for call in message.get("tool_calls", ())}
     if open_calls:
         raise AssertionError("a tool call without its result would be sent")
-
-
-def _summary_reason(snapshot: Snapshot, policy: ContextPolicy, charged: int, *, by_count: bool) -> SummaryReason | None:
-    if policy.summarizes and charged >= policy.summary_trigger_ratio * snapshot.budget.input_budget:
-        return "threshold"
-    return "turn_count" if by_count else None

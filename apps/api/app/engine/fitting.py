@@ -14,7 +14,11 @@ from app.engine.window import Window
 @dataclass(frozen=True, slots=True)
 class Accounts:
     """The figures of an audit row. `*_before`, `*_after_summary`, `*_after_prune` are charged to the input budget;
-    `wire_before` and the prompt's own `wire_tokens` are what the trim log speaks of."""
+    `wire_before` and the prompt's own `wire_tokens` are what the trim log speaks of.
+
+    What was recalled is in every figure, since no stage of compression brought it in; `recalled_wire_tokens` and
+    `recalled_tokens` say how much of them it is.
+    """
 
     wire_before: int
     tokens_before: int
@@ -24,11 +28,14 @@ class Accounts:
     prune_triggered: bool
     actions: tuple[TrimAction, ...]
     recalled: tuple[Recalled, ...] = ()
+    recalled_wire_tokens: int = 0
+    recalled_tokens: int = 0
 
     def earlier(self) -> Earlier:
         """Where another plan of the same turn starts from: at what it saw first, with the summary that was made."""
         folded = tuple(action for action in self.actions if action.kind == "summary_folded")
-        return Earlier(self.wire_before, self.tokens_before, self.summary_triggered, folded)
+        wire_before = self.wire_before - self.recalled_wire_tokens
+        return Earlier(wire_before, self.tokens_before - self.recalled_tokens, self.summary_triggered, folded)
 
 
 @dataclass(frozen=True, slots=True)

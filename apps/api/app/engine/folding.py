@@ -8,10 +8,11 @@ from typing import Literal, TypeAlias
 
 from app.domain.types import Message, Summary, Turn
 from app.engine.policy import ContextPolicy
-from app.engine.tokens import MESSAGE_FRAMING_TOKENS
-from app.engine.turns import sendable_messages, split_protected
+from app.engine.turns import sendable_messages, wire_tokens_of
 
-SummaryReason: TypeAlias = Literal["threshold", "turn_count", "requested"]
+SummaryReason: TypeAlias = Literal["threshold", "turn_count", "usage", "message_count", "window", "requested"]
+"""What asked for a summary: the trigger ratio or the prune threshold, the completed turns, the share of the window, the
+messages in it, the window with the output beside it, or somebody."""
 
 MIN_RECLAIM_SHARE = 0.05
 """Below the prune threshold a summary must take in at least this share of the input budget, or the next turn would
@@ -53,13 +54,9 @@ class Fold:
         return sendable_messages(self.protected)
 
 
-def wire_tokens_of(turns: Sequence[Turn]) -> int:
-    """What the sendable messages of the turns cost on the wire."""
-    return sum(message.tokens + MESSAGE_FRAMING_TOKENS for message in sendable_messages(turns))
-
-
 def choose_fold(
-    turns: Sequence[Turn],
+    eligible: Sequence[Turn],
+    protected: Sequence[Turn],
     *,
     policy: ContextPolicy,
     input_budget: int,
@@ -68,12 +65,11 @@ def choose_fold(
     previous_tokens: int,
     room_tokens: int,
 ) -> Fold | None:
-    """The turns older than the protected ones, or None when a summary of them would not shrink anything.
+    """A summary of the eligible turns, or None when one would not shrink anything.
 
     The cap is never over `room_tokens`, what the summary finds left beside all that may never leave: a summary that was
     paid for must not be what a turn is refused for.
     """
-    eligible, protected = split_protected(turns, policy.protected_turns)
     newly_folded_tokens = wire_tokens_of(eligible)
     if not newly_folded_tokens:
         return None
@@ -81,7 +77,7 @@ def choose_fold(
     cap_tokens = min(int(input_budget * policy.summary_max_ratio), folded_tokens * 3 // 4, room_tokens)
     if cap_tokens < MIN_SUMMARY_TOKENS:
         return None
-    return Fold(reason, eligible, protected, previous, previous_tokens, folded_tokens, cap_tokens)
+    return Fold(reason, tuple(eligible), tuple(protected), previous, previous_tokens, folded_tokens, cap_tokens)
 
 
 def reclaims_enough(fold: Fold, input_budget: int) -> bool:

@@ -1,24 +1,36 @@
 """What leaves the window when a summary was not enough, in which order, and why: trim actions.
 
 Long answered tool results are shortened first, then media leave older messages, then assistant and tool messages leave
-whole. What the newest summary cites stays, and so do users' words (contract, decisions 5 and 8).
+whole. What the newest summary cites stays, and so do users' words (contract, decisions 5 and 8). Policies that keep
+turns whole lose the oldest turns instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal, TypeAlias
 
 from app.domain.types import JsonObject, MessageId
 from app.engine.prompt import PromptItem
-from app.engine.shortening import Shortening, ShorteningKind, mark_media, shorten_result
+from app.engine.shortening import Shortening, ShorteningKind, mark_media, shorten_text
 from app.engine.tokens import Estimate
 from app.engine.turns import Unit
 
 TrimKind: TypeAlias = (
     ShorteningKind
-    | Literal["tool_group_dropped", "assistant_dropped", "summary_folded", "summary_shortened", "emergency_drop"]
+    | Literal[
+        "tool_group_dropped",
+        "assistant_dropped",
+        "turn_dropped",
+        "history_drop",
+        "pinned_trim",
+        "pinned_drop",
+        "summary_folded",
+        "summary_shortened",
+        "emergency_drop",
+    ]
 )
 
 LONG_TOOL_RESULT_TOKENS = 300
@@ -71,24 +83,30 @@ class Piece:
         return replace(self, items=tuple(now.get(id(item), item) for item in self.items))
 
 
-def prune(
+def prune_messages(
     pieces: Sequence[Piece],
     *,
     still_over: Callable[[int, int], bool],
     in_reach: Callable[[Piece], bool],
     reason: str,
     estimate: Estimate,
+    largest_tokens: int,
 ) -> tuple[list[Piece], list[TrimAction]]:
     """Shortens, then marks media, then drops, oldest first, until the prompt is no longer over or nothing may leave.
 
     `still_over(tokens, messages)` says whether it is, once so many tokens (without framing) and messages have left;
-    `in_reach(piece)` whether this prune may touch the piece at all. Returns the pieces that remain, in their order, and
-    what was done.
+    `in_reach(piece)` whether this prune may touch the piece at all. An assistant's message of more than
+    `largest_tokens`, which no prompt could ever hold, is shortened like a long result. Returns the pieces that remain,
+    in their order, and what was done.
     """
+
+    def shorten_long(piece: Piece, estimate: Estimate) -> tuple[Piece, list[Shortening]]:
+        return _shorten_long_texts(piece, estimate, largest_tokens)
+
     kept: list[Piece | None] = list(pieces)
     actions: list[TrimAction] = []
     tokens = messages = 0
-    for shorten in (_shorten_long_results, without_media):
+    for shorten in (shorten_long, without_media):
         for at, piece in enumerate(kept):
             if not still_over(tokens, messages):
                 break
@@ -105,6 +123,29 @@ def prune(
             tokens += sum(item.tokens for item in piece.items)
             messages += len(piece.items)
     return [piece for piece in kept if piece is not None], actions
+
+
+def prune_turns(
+    pieces: Sequence[Piece],
+    *,
+    still_over: Callable[[int, int], bool],
+    in_reach: Callable[[Piece], bool],
+    reason: str,
+    kind: TrimKind = "turn_dropped",
+) -> tuple[list[Piece], list[TrimAction]]:
+    """Drops whole turns, oldest first, until the prompt is no longer over or no turn may leave; as `prune_messages`."""
+    kept: list[Piece] = []
+    actions: list[TrimAction] = []
+    tokens = messages = 0
+    for turn_id, of_turn in groupby(pieces, key=lambda piece: piece.unit.messages[0].turn_id):
+        turn = list(of_turn)
+        if not still_over(tokens, messages) or not all(piece.droppable and in_reach(piece) for piece in turn):
+            kept += turn
+            continue
+        actions.append(TrimAction(kind, f"turn:{turn_id}", reason, sum(piece.wire_tokens for piece in turn)))
+        tokens += sum(item.tokens for piece in turn for item in piece.items)
+        messages += sum(len(piece.items) for piece in turn)
+    return kept, actions
 
 
 def without_media(piece: Piece, estimate: Estimate) -> tuple[Piece, list[Shortening]]:
@@ -124,12 +165,12 @@ def cites(unit: Unit, anchors: frozenset[MessageId]) -> bool:
     return any(message.id in anchors for message in unit.messages)
 
 
-def _shorten_long_results(piece: Piece, estimate: Estimate) -> tuple[Piece, list[Shortening]]:
-    if not (piece.droppable and piece.answered and piece.unit.kind == "tool_group"):
+def _shorten_long_texts(piece: Piece, estimate: Estimate, largest_tokens: int) -> tuple[Piece, list[Shortening]]:
+    if not piece.droppable:
         return piece, []
-    found = [
-        shorten_result(item, _KEPT_CHARS, estimate) for item in piece.items if item.tokens > LONG_TOOL_RESULT_TOKENS
-    ]
+    long_results = piece.unit.kind == "tool_group" and piece.answered
+    longest = LONG_TOOL_RESULT_TOKENS if long_results else largest_tokens
+    found = [shorten_text(item, _KEPT_CHARS, estimate) for item in piece.items if item.tokens > longest]
     done = [each for each in found if each is not None]
     return piece.with_shortened(done) if done else piece, done
 

@@ -8,6 +8,7 @@ from typing import Final
 from app.engine.fitting import Accounts, Ready, Refused
 from app.engine.prompt import Prompt, PromptItem, block_item, message_item
 from app.engine.recall import Candidate, Recalled, candidates, choose
+from app.engine.triggers import summary_trigger_tokens
 from app.engine.window import Window
 
 RECALL_NOTE: Final = "[Earlier messages of this conversation that may matter now. The newest message comes last.]"
@@ -45,7 +46,8 @@ def with_recall(window: Window, decided: Ready | Refused) -> Ready | Refused:
 def _fits(window: Window, prompt: Prompt, tokens: int, messages: int) -> bool:
     """Whether the prompt stays below what fires a summary or a prune, and the block within its own share."""
     policy, input_budget = window.policy, window.snapshot.budget.input_budget
-    below = min(policy.summary_trigger_ratio, policy.prune_trigger_ratio) * input_budget
+    trigger = summary_trigger_tokens(window)
+    below = int(policy.prune_trigger_ratio * input_budget) if trigger is None else trigger
     return tokens <= policy.recall.max_share * input_budget and window.charge_with(prompt, tokens, messages) < below
 
 
@@ -65,4 +67,6 @@ def _more(accounts: Accounts, wire: int, charged: int, recalled: tuple[Recalled,
         tokens_after_summary=accounts.tokens_after_summary + charged,
         tokens_after_prune=accounts.tokens_after_prune + charged,
         recalled=recalled,
+        recalled_wire_tokens=wire,
+        recalled_tokens=charged,
     )

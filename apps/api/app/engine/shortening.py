@@ -1,4 +1,4 @@
-"""One message made smaller where it stands: the middle of a tool result, or the media of a message, left out.
+"""One message made smaller where it stands: the middle of a long text, or the media of a message, left out.
 
 The stored message is never touched: a block stands in for its content in this prompt.
 """
@@ -13,7 +13,7 @@ from app.engine.media import has_media, marked_parts, marked_text
 from app.engine.prompt import Block, PromptItem, canonical_json
 from app.engine.tokens import Estimate, message_tokens
 
-ShorteningKind: TypeAlias = Literal["tool_result_shortened", "media_marked"]
+ShorteningKind: TypeAlias = Literal["tool_result_shortened", "assistant_shortened", "media_marked"]
 
 NEWEST_RESULT_FLOOR_TOKENS = 200
 """A newest result is never cut below this: with less the model would only call the tool again."""
@@ -35,24 +35,24 @@ class Shortening:
         return self.was.tokens - self.now.tokens
 
 
-def shorten_result(item: PromptItem, keep_chars: int, estimate: Estimate) -> Shortening | None:
-    """A tool result with its head and tail kept, `keep_chars` in all, and a mark that says how much was left out.
+def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate) -> Shortening | None:
+    """A tool result or an answer with its head and tail kept, `keep_chars` in all, and a mark of what was left out.
 
-    A content of parts is taken as text, its media as the lines that stand for them. None when the item is no tool
-    result, is no longer than that, or would not get smaller.
+    A content of parts is taken as text, its media as the lines that stand for them. None when the item is neither, is
+    no longer than that, or would not get smaller.
     """
     message = item.message
-    if message is None or message.role != "tool":
+    if message is None or message.role == "user":
         return None
     text = marked_text(message.content)
     left_out = len(text) - keep_chars
     if left_out <= 0:
         return None
+    is_result = message.role == "tool"
     head = int(keep_chars * _HEAD_SHARE)
-    mark = f"\n[… {left_out} characters of this tool result left out …]\n"
-    return _replaced(
-        "tool_result_shortened", item, Block("tool", text[:head] + mark + text[head + left_out :]), estimate
-    )
+    mark = f"\n[… {left_out} characters of this {'tool result' if is_result else 'answer'} left out …]\n"
+    kind: ShorteningKind = "tool_result_shortened" if is_result else "assistant_shortened"
+    return _replaced(kind, item, Block(message.role, text[:head] + mark + text[head + left_out :]), estimate)
 
 
 def mark_media(item: PromptItem, estimate: Estimate) -> Shortening | None:
@@ -103,12 +103,12 @@ def _longest_that_fits(item: PromptItem, most_tokens: int, estimate: Estimate) -
     text = marked_text(content)
     text_tokens = estimate(text) if has_media(content) else item.tokens
     low, high = 0, min(len(text) - 1, 2 * most_tokens * len(text) // max(1, text_tokens))
-    found = shorten_result(item, low, estimate)
+    found = shorten_text(item, low, estimate)
     if found is None or found.now.tokens > most_tokens:
         return None
     while high - low > high // _SEARCH_STEPS:
         middle = (low + high + 1) // 2
-        candidate = shorten_result(item, middle, estimate)
+        candidate = shorten_text(item, middle, estimate)
         if candidate is not None and candidate.now.tokens <= most_tokens:
             found, low = candidate, middle
         else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, assert_never
 
 from app.domain.types import Message, Turn, TurnStatus
+from app.engine.tokens import MESSAGE_FRAMING_TOKENS
 
 UnitKind: TypeAlias = Literal["user", "assistant", "tool_group"]
 
@@ -77,17 +78,35 @@ def latest_unresolved(turns: Sequence[Turn]) -> Turn | None:
     return latest if latest is not None and latest.unresolved else None
 
 
-def split_protected(turns: Sequence[Turn], protected_turns: int) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
-    """The turns older than the newest `protected_turns`, and those. Both in time order; a turn is never cut.
+def wire_tokens_of(turns: Sequence[Turn]) -> int:
+    """What the sendable messages of the turns cost on the wire."""
+    return sum(message.tokens + MESSAGE_FRAMING_TOKENS for message in sendable_messages(turns))
 
-    Rejected turns do not count, since they send nothing: a client that tries an oversized message again and again
-    would push the real conversation out. An unresolved latest turn is protected by any policy.
+
+def split_protected(
+    turns: Sequence[Turn], protected_turns: int | None, room_tokens: int | None = None
+) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
+    """The turns older than the newest that are protected, and those. Both in time order; a turn is never cut.
+
+    Protected are at most `protected_turns`, and of them as many as `room_tokens` on the wire have room for, the newest
+    in any case; None is no bound. Rejected turns do not count, since they send nothing: a client that tries an
+    oversized message again and again would push the real conversation out. An unresolved latest turn is protected by
+    any policy.
     """
-    left = max(protected_turns, 1 if latest_unresolved(turns) else 0)
+    most = len(turns) if protected_turns is None else protected_turns
+    left = max(most, 1 if latest_unresolved(turns) else 0)
     cut = len(turns)
+    used_tokens = 0
+    newest = True
     while cut and left:
+        turn = turns[cut - 1]
+        if turn.status is not TurnStatus.REJECTED:
+            used_tokens += wire_tokens_of((turn,))
+            if not newest and room_tokens is not None and used_tokens > room_tokens:
+                break
+            newest = False
+            left -= 1
         cut -= 1
-        left -= turns[cut].status is not TurnStatus.REJECTED
     return tuple(turns[:cut]), tuple(turns[cut:])
 
 

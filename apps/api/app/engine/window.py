@@ -9,15 +9,24 @@ from math import floor
 from app.domain.types import MessageId, Pin, Summary, ToolDefinition, Turn
 from app.engine.budget import Budget
 from app.engine.folding import Fold, SummaryReason, choose_fold, reclaims_enough
+from app.engine.limits import exceeds_window
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import Prompt, PromptItem, block_item, build_prompt, message_item, pin_text
-from app.engine.pruning import Piece, TrimAction, cites, prune, shortening_action, without_media
+from app.engine.pruning import (
+    Piece,
+    TrimAction,
+    cites,
+    prune_messages,
+    prune_turns,
+    shortening_action,
+    without_media,
+)
 from app.engine.recall import Evicted
 from app.engine.shortening import Shortening, fit_results
 from app.engine.summaries import anchors_of
 from app.engine.summary_block import fit_summary, render_summary
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS, Estimate
-from app.engine.turns import latest_unresolved, sendable_units, split_protected
+from app.engine.turns import latest_unresolved, sendable_messages, sendable_units, split_protected
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +35,8 @@ class Snapshot:
 
     `layers` are the active system layers as (label, text), outermost first. `turns` are the past turns after the active
     summary, in time order; `current` is the running one, whose first message is the user's. `completed_since_summary`
-    counts completed turns since the active summary was made or the count was restarted. `evicted` is what may be recalled
-    of the past before the window, None where nothing is.
+    counts completed turns since the active summary was made or the count was restarted. `evicted` is what of the past
+    before the window may be recalled, None where nothing may.
     """
 
     budget: Budget
@@ -54,7 +63,8 @@ class Window:
         self.head = _head_items(snapshot, estimate)
         self.summary_item = summary_item(snapshot.summary, policy, estimate) if snapshot.summary else None
         self.pieces = self._past_pieces() + self._current_pieces()
-        self._protected_from = _first_protected_seq(snapshot, policy)
+        self._older, self._protected = _split(snapshot, policy)
+        self._protected_from = _first_seq((*self._protected, snapshot.current))
         self._no_items = build_prompt((), snapshot.tools, estimate)
 
     def prompt(self, pieces: Sequence[Piece], *, with_summary: bool = True) -> Prompt:
@@ -83,10 +93,25 @@ class Window:
         """Whether the fold is worth a summary that only the threshold asks for."""
         return reclaims_enough(fold, self.snapshot.budget.input_budget)
 
+    def exceeds_limit(self, prompt: Prompt) -> bool:
+        """Whether the prompt and the output reserve do not fit into the model's window together."""
+        budget = self.snapshot.budget
+        return exceeds_window(
+            messages_tokens=prompt.wire_tokens - prompt.tools_tokens,
+            tools_tokens=prompt.tools_tokens,
+            max_output_tokens=budget.output_reserve,
+            window_tokens=budget.limit,
+        )
+
+    def raw_messages(self) -> int:
+        """How many messages of past turns the raw window sends."""
+        return len(sendable_messages(self.snapshot.turns))
+
     def fold(self, reason: SummaryReason) -> Fold | None:
         """What a summary would take in now, or None when it would not shrink anything."""
         return choose_fold(
-            self.snapshot.turns,
+            self._older,
+            self._protected,
             policy=self.policy,
             input_budget=self.snapshot.budget.input_budget,
             reason=reason,
@@ -120,7 +145,16 @@ class Window:
         def still_over(tokens: int, messages: int) -> bool:
             return self._charge_without(prompt, tokens, messages) >= below
 
-        return prune(pieces, still_over=still_over, in_reach=in_reach, reason=reason, estimate=self.estimate)
+        if self.policy.prune_unit == "turn":
+            return prune_turns(pieces, still_over=still_over, in_reach=in_reach, reason=reason)
+        return prune_messages(
+            pieces,
+            still_over=still_over,
+            in_reach=in_reach,
+            reason=reason,
+            estimate=self.estimate,
+            largest_tokens=self.snapshot.budget.input_budget,
+        )
 
     def shorten_summary(self, prompt: Prompt) -> tuple[Prompt, list[TrimAction]]:
         """A summary made for a larger window is cut to this one's cap: the last thing tried before a refusal."""
@@ -195,8 +229,14 @@ class Window:
         return [
             piece
             for turn in self.snapshot.turns
-            for piece in _pieces_of(turn, self.anchors, latest_stays=turn is unresolved)
+            for piece in self._leaving_whole(_pieces_of(turn, self.anchors, latest_stays=turn is unresolved), turn)
         ]
+
+    def _leaving_whole(self, pieces: list[Piece], turn: Turn) -> list[Piece]:
+        """Where turns leave whole, the user's words leave with theirs; a turn that is not settled stays whole."""
+        if self.policy.prune_unit != "turn":
+            return pieces
+        return [replace(piece, droppable=not turn.unresolved) for piece in pieces]
 
     def _current_pieces(self) -> list[Piece]:
         return _pieces_of(self.snapshot.current, frozenset[MessageId](), latest_stays=True, running=True)
@@ -241,8 +281,15 @@ def summary_item(summary: Summary, policy: ContextPolicy, estimate: Estimate) ->
     return block_item("summary", f"summary:{summary.id}", policy.summary_role, render_summary(summary.body), estimate)
 
 
-def _first_protected_seq(snapshot: Snapshot, policy: ContextPolicy) -> int:
-    """The `seq` of the first message that belongs to a protected turn or to the running one."""
-    _, newest = split_protected(snapshot.turns, policy.protected_turns)
-    seqs = [message.seq for turn in (*newest, snapshot.current) for message in turn.messages]
-    return min(seqs, default=0)
+def _split(snapshot: Snapshot, policy: ContextPolicy) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
+    """The past turns that a summary may take in, and the protected ones."""
+    share = policy.protected_share
+    room_tokens = None
+    if share is not None:
+        room_tokens = floor(share * snapshot.budget.input_budget / snapshot.calibration_ratio)
+    return split_protected(snapshot.turns, policy.protected_turns, room_tokens)
+
+
+def _first_seq(turns: Sequence[Turn]) -> int:
+    """The `seq` of the first message of the turns."""
+    return min((message.seq for turn in turns for message in turn.messages), default=0)

@@ -12,14 +12,15 @@ from app.db.summaries import PromptContext, prompt_context
 from app.domain.types import Content, Message, SessionId, ToolCall, ToolDefinition, Turn
 from app.engine.budget import Budget, budget_for
 from app.engine.image_rules import image_rule_for
-from app.engine.policy import ContextPolicy, resolve_policy
+from app.engine.policy import ContextPolicy
+from app.engine.policy_fields import resolve_policy
 from app.engine.prompt import goal_text
 from app.engine.tokens import message_tokens, with_images_by_rule
 from app.engine.turns import completed_after
 from app.engine.window import Snapshot
 from app.providers.registry import Model
 from app.services.runtime import Runtime
-from app.tokenizers import Estimator
+from app.tokenizers import TWO_FIFTHS, Estimator
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ class Gathered:
 
 
 def encoding_of(model: Model, policy: ContextPolicy) -> str:
-    """The model's encoding, unless the policy asks for the heuristic."""
-    return "heuristic" if policy.estimator == "heuristic" else model.encoding
+    """The model's encoding, unless the policy asks for a count by length."""
+    return TWO_FIFTHS if policy.estimator == "heuristic" else model.encoding
 
 
 def session_policy(rt: Runtime, stored: dict[str, object]) -> ContextPolicy:
@@ -152,10 +153,12 @@ async def count_message(
 
 def budget_of(model: Model, policy: ContextPolicy) -> Budget:
     """The budget of the model's window, capped where the policy caps it."""
-    cap = policy.max_context_tokens
-    if cap is not None and cap < model.context_window:
-        return budget_for(cap, "policy", policy.max_output_tokens)
-    return budget_for(model.context_window, model.context_limit_source, policy.max_output_tokens)
+    window, source = model.context_window, model.context_limit_source
+    if source == "fallback" and policy.unknown_window_outputs is not None:
+        window, source = policy.unknown_window_outputs * policy.max_output_tokens, "policy"
+    if policy.max_context_tokens is not None and policy.max_context_tokens < window:
+        window, source = policy.max_context_tokens, "policy"
+    return budget_for(window, source, policy.max_output_tokens)
 
 
 def snapshot_of(

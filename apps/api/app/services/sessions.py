@@ -10,7 +10,7 @@ from app.db import sessions as store
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId
-from app.engine.policy import resolve_policy
+from app.engine.policy_fields import resolve_policy
 from app.services.paging import LAST_ID, Page, after_id, page_of
 from app.services.runtime import Runtime
 

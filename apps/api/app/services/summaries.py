@@ -44,7 +44,7 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
     fold = Window(snapshot_of(rt, gathered, no_turn(seen.next_seq)), policy, estimate).fold("requested")
     if fold is None:
         raise NothingToSummarize(
-            f"Beyond the newest {policy.protected_turns} turns there is nothing that a summary would make smaller."
+            "Beyond the turns that the policy protects there is nothing that a summary would make smaller."
         )
     attempt = await summarize(rt, gathered, fold, estimate, None, seen.next_seq)
     if attempt.summary is None and attempt.failure == "stale":

@@ -8,6 +8,7 @@ from uuid import UUID
 from app.db.sessions import get_prompt_view
 from app.domain.errors import NotFound
 from app.domain.types import JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.engine.triggers import summary_trigger_tokens, turns_to_next_summary
 from app.engine.window import Window
 from app.services.gathering import (
     Gathered,
@@ -84,8 +85,8 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
         "regions": prompt.regions(),
         "raw_turns": len(snapshot.turns),
         "active_summary_id": str(snapshot.summary.id) if snapshot.summary else None,
-        "turns_to_next_summary": max(0, policy.mandatory_summary_turn - snapshot.completed_since_summary),
-        "summary_trigger_tokens": int(policy.summary_trigger_ratio * budget.input_budget),
+        "turns_to_next_summary": turns_to_next_summary(window),
+        "summary_trigger_tokens": summary_trigger_tokens(window),
         "prune_trigger_tokens": int(policy.prune_trigger_ratio * budget.input_budget),
     }
 

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_ENCODING: Final = "o200k_base"
 HEURISTIC: Final = "heuristic"
+TWO_FIFTHS: Final = "chars_2_5"
 _INLINE_CHARS: Final = 16_384
 """What is counted on the event loop: 1 ms of prose, 10 ms of the worst text."""
 _CACHED_COUNTS: Final = 8_192
@@ -39,6 +40,15 @@ class TextCounter(Protocol):
 def heuristic_tokens(text: str) -> int:
     """`ceil(chars / 4 * 1.25)`, the contract's count for when a tokenizer fails."""
     return -(-len(text) * 5 // 16)
+
+
+def two_fifths_tokens(text: str) -> int:
+    """`ceil(chars * 2 / 5)`: what a policy can choose (contract, section 9), the same for every model."""
+    return -(-len(text) * 2 // 5)
+
+
+_BY_LENGTH: Final[dict[str, Callable[[str], int]]] = {HEURISTIC: heuristic_tokens, TWO_FIFTHS: two_fifths_tokens}
+"""Counts that need no vocabulary, by the name they are stored under."""
 
 
 def encoding_for_model(model: str) -> str:
@@ -150,14 +160,15 @@ class Estimator:
 
     def __init__(self, encoding: str, counter: _Counter | None) -> None:
         self._counter = counter
+        self._by_length = _BY_LENGTH.get(encoding, heuristic_tokens)
         self.encoding = encoding
-        """`o200k_base`, `cl100k_base`, or `heuristic` from the first count on that fell back."""
+        """`o200k_base`, `cl100k_base`, a count by length, or `heuristic` from the first count on that fell back."""
         self.used_fallback = False
         """True once a count had to fall back."""
 
     def __call__(self, text: str) -> int:
         if self._counter is None:
-            return heuristic_tokens(text)
+            return self._by_length(text)
         counted = self._counter.count(text)
         if counted is None:
             self.used_fallback = True
@@ -179,8 +190,8 @@ class Tokenizers:
 
     def estimator(self, encoding: str) -> Estimator:
         """A new, light estimator that shares vocabulary and cache. An unknown encoding is counted as `o200k_base`."""
-        if encoding == HEURISTIC:
-            return Estimator(HEURISTIC, None)
+        if encoding in _BY_LENGTH:
+            return Estimator(encoding, None)
         counter = self._counter(encoding)
         return Estimator(counter.encoding, counter)
 
@@ -189,8 +200,8 @@ class Tokenizers:
 
         Little work is done at once, large work on a thread, so that the event loop goes on.
         """
-        if encoding == HEURISTIC:
-            return [heuristic_tokens(text) for text in texts], HEURISTIC
+        if encoding in _BY_LENGTH:
+            return [_BY_LENGTH[encoding](text) for text in texts], encoding
         counter = self._counter(encoding)
         small = counter.loaded and sum(map(len, texts)) <= _INLINE_CHARS
         if small:
@@ -205,5 +216,5 @@ class Tokenizers:
 
     async def warm(self, encoding: str) -> None:
         """Loads the vocabulary on a thread. A vocabulary that cannot be had is logged, and counts fall back."""
-        if encoding != HEURISTIC:
+        if encoding not in _BY_LENGTH:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._counter(encoding).vocabulary)
