@@ -30,8 +30,8 @@ class Recall:
     near to the best match's score they must be."""
 
     enabled: bool = True
-    max_share: float = 0.5
-    min_score_ratio: float = 0.3
+    max_share: float = 0.6
+    min_score_ratio: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)

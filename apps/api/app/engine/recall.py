@@ -8,6 +8,7 @@ the matches come from is the caller's matter, a database's postings or messages 
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +16,14 @@ from math import log, sqrt
 from typing import Final
 
 from app.domain.types import JsonObject, Message, MessageId, Turn
-from app.engine.recall_terms import weighed_terms
+from app.engine.recall_terms import query_terms, weighed_terms
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS, content_text
 from app.engine.turns import Unit, sendable_units
 
 MOST_HITS: Final = 64
 """Messages that matched, best first, of which one turn looks at the neighbourhood."""
+MOST_POSTINGS: Final = 200
+"""Newest messages that are looked at for each of the query's terms: what bounds the cost of a common one."""
 NEIGHBOURS: Final[Mapping[int, float]] = {-3: 0.12, -2: 0.25, -1: 0.4, 1: 0.5, 2: 0.25, 3: 0.12}
 """The share of a hit's score that messages so many places after it get."""
 REACH: Final = max(NEIGHBOURS)
@@ -30,6 +33,10 @@ _COVERAGE_POWER: Final = 0.6
 _QUESTION_FACTOR: Final = 0.8
 _TOKENS_OF_ANY: Final = 16
 """Added to a message's own tokens before they divide its score: a word alone is no bargain."""
+_QUESTION: Final = re.compile(r"[^.!?…。！？؟\n]*[?？؟]")
+_MOST_ASKED_CHARS: Final = 8_000
+_TERMS_OF_A_QUESTION: Final = 8
+_TERMS_OF_A_WISH: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,18 @@ class Candidate:
     def tokens(self) -> int:
         """Without framing."""
         return sum(message.tokens for message in self.unit.messages)
+
+
+def wanted_share(text: str) -> float:
+    """How much of the block's largest size the user's message calls for, 0 to 1.
+
+    A short one and a question get all of it, so that several older messages can answer together. One that tells at
+    length brings its context along, and would match nearly everything by a word or two.
+    """
+    asked = " ".join(_QUESTION.findall(text[:_MOST_ASKED_CHARS]))
+    if asked:
+        return min(1.0, (_TERMS_OF_A_QUESTION / max(1, len(query_terms(asked)))) ** 2)
+    return min(1.0, (_TERMS_OF_A_WISH / max(1, len(query_terms(text)))) ** 3)
 
 
 def rarity(seen_in: float, messages: float) -> float:

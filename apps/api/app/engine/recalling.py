@@ -7,7 +7,8 @@ from typing import Final
 
 from app.engine.fitting import Accounts, Ready, Refused
 from app.engine.prompt import Prompt, PromptItem, block_item, message_item
-from app.engine.recall import Candidate, Recalled, candidates, choose
+from app.engine.recall import Candidate, Recalled, candidates, choose, wanted_share
+from app.engine.tokens import content_text
 from app.engine.triggers import summary_trigger_tokens
 from app.engine.window import Window
 
@@ -25,10 +26,15 @@ def with_recall(window: Window, decided: Ready | Refused) -> Ready | Refused:
         return decided
     prompt = decided.prompt
     note = block_item("recall", "recall", "user", RECALL_NOTE, window.estimate)
+    most_tokens = int(window.policy.recall.max_share * wanted_share(_asked(window)) * window.snapshot.budget.input_budget)
+    below = _trigger_tokens(window)
     chosen = choose(
         candidates(evicted),
         min_score_ratio=window.policy.recall.min_score_ratio,
-        fits=lambda tokens, messages: _fits(window, prompt, tokens + note.tokens, messages + 1),
+        fits=lambda tokens, messages: (
+            tokens + note.tokens <= most_tokens
+            and window.charge_with(prompt, tokens + note.tokens, messages + 1) < below
+        ),
     )
     if not chosen:
         return decided
@@ -43,12 +49,14 @@ def with_recall(window: Window, decided: Ready | Refused) -> Ready | Refused:
     return Ready(recalled, _more(decided.accounts, more_wire, more_charged, rows))
 
 
-def _fits(window: Window, prompt: Prompt, tokens: int, messages: int) -> bool:
-    """Whether the prompt stays below what fires a summary or a prune, and the block within its own share."""
-    policy, input_budget = window.policy, window.snapshot.budget.input_budget
+def _asked(window: Window) -> str:
+    return content_text(window.snapshot.current.messages[0].content)
+
+
+def _trigger_tokens(window: Window) -> int:
+    """The charged tokens that fire a summary, or else a prune: recall stays below."""
     trigger = summary_trigger_tokens(window)
-    below = int(policy.prune_trigger_ratio * input_budget) if trigger is None else trigger
-    return tokens <= policy.recall.max_share * input_budget and window.charge_with(prompt, tokens, messages) < below
+    return int(window.policy.prune_trigger_ratio * window.snapshot.budget.input_budget) if trigger is None else trigger
 
 
 def _with_block(prompt: Prompt, window: Window, note: PromptItem, chosen: tuple[Candidate, ...]) -> Prompt:
