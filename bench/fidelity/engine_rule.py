@@ -35,7 +35,6 @@ from app.engine.budget import Budget, budget_for
 from app.engine.fallback import fallback_summary
 from app.engine.folding import Fold
 from app.engine.policy import ContextPolicy
-from app.engine.recall import with_more_evicted
 from app.engine.summaries import SummaryRefused, accept_summary, ask_for_summary, split_for_summarizer
 from app.engine.summary_block import fit_summary
 from app.engine.tokens import Estimate, content_text
@@ -128,13 +127,7 @@ class EngineRule:
                 due.fold, summary, summary_wire_tokens(summary, self._policy, self._estimate)
             )
             earlier = replace(earlier, summary_triggered=True, actions=actions)
-            folded = {turn.id for turn in due.fold.turns}
-            left = tuple(turn for turn in snapshot.turns if turn.id not in folded)
-            evicted = snapshot.evicted
-            if self._policy.recall.enabled:
-                evicted = evicted or Shelf().find(snapshot.current.messages[0])
-                evicted = with_more_evicted(evicted, due.fold.turns)
-            snapshot = replace(snapshot, summary=summary, turns=left, evicted=evicted)
+            snapshot = snapshot.with_summary(due.fold, summary)
             self._take(state, due.fold, summary, keep=keep)
         return plan_after_summary(snapshot, self._policy, self._estimate, earlier)
 

@@ -16,7 +16,7 @@ from tests.engine.turn_stand_in import decide
 
 _STEPS = {"tool_result_shortened": 0, "assistant_shortened": 0, "media_marked": 1}
 """In the order a prune takes them; dropping comes after all."""
-_DROPPED = 2
+_DROPPING = {"tool_group_dropped", "assistant_dropped"}
 
 
 @given(snapshots(), policies())
@@ -87,15 +87,13 @@ def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(
 ) -> None:
     taken = decide(snapshot, policy)
     accounts = taken.decision.accounts
-    dropped = {
-        action.target for action in accounts.actions if action.kind in {"tool_group_dropped", "assistant_dropped"}
-    }
+    dropped = {action.target for action in accounts.actions if action.kind in _DROPPING}
     if not accounts.prune_triggered:
         return
     window = Window(taken.snapshot, policy, estimate)
     protected = labels_of(protected_turns(taken.snapshot, policy))
     for reason in ("prune_threshold", "over_budget"):
-        of_reason = [a.target for a in accounts.actions if a.reason == reason and _step(a) == _DROPPED]
+        of_reason = [a.target for a in accounts.actions if a.reason == reason and a.kind in _DROPPING]
         if not of_reason:
             continue
         candidates = [
@@ -121,4 +119,4 @@ def test_a_message_is_shortened_at_most_once_and_marked_at_most_once_in_a_prompt
 
 
 def _step(action: TrimAction) -> int:
-    return _STEPS.get(action.kind, _DROPPED)
+    return _STEPS.get(action.kind, len(_STEPS))

@@ -21,6 +21,7 @@ from app.domain.types import JsonObject, RecordedReply, Session, SessionId, Tena
 from app.engine.policy import ContextPolicy
 from app.providers.registry import load_catalogue
 from app.services.calibrating import Calibrations
+from app.services.chores import Chores
 from app.services.claiming import Asking, OutputsRequest, TurnOutcome, TurnRequest
 from app.services.cooldowns import Cooldowns
 from app.services.events import Listener
@@ -105,6 +106,7 @@ async def service(
         tokenizers=tokenizers,
         telemetry=Telemetry(catalogue.aliases),
         leases=Leases(),
+        chores=Chores(),
         calibrations=Calibrations(),
         cooldowns=Cooldowns(monotonic),
         guarded=policy or ContextPolicy(),
@@ -115,6 +117,7 @@ async def service(
     try:
         yield Service(rt)
     finally:
+        await rt.chores.drain(0)
         await catalogue.aclose()
         await rt.database.aclose()
 

@@ -36,6 +36,7 @@ from app.engine.policy_fields import resolve_policy
 from app.providers.registry import load_catalogue
 from app.services.background import calibrate_forever, renew_forever, sweep_forever
 from app.services.calibrating import Calibrations
+from app.services.chores import Chores
 from app.services.cooldowns import Cooldowns
 from app.services.keys import Authenticator
 from app.services.learned_windows import refresh_forever
@@ -105,6 +106,7 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
         tokenizers=tokenizers,
         telemetry=Telemetry(catalogue.aliases, multiprocess_dir(os.environ)),
         leases=Leases(),
+        chores=Chores(),
         calibrations=Calibrations(),
         cooldowns=Cooldowns(monotonic),
         guarded=guarded_policy(settings),
@@ -117,6 +119,8 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
         task.add_done_callback(_tell_of_death)
         owned.push_async_callback(_cancel, task)
     owned.push_async_callback(_keep_observations, rt)
+    # The callbacks run last first: turns end, then what they left behind.
+    owned.push_async_callback(rt.chores.drain, settings.drain_s)
     owned.push_async_callback(rt.leases.drain, settings.drain_s)
     return Service(
         rt,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -19,8 +20,12 @@ from prometheus_client.registry import Collector
 
 from app.domain.types import Purpose, Usage
 
+SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
+"""A model's summary was used, the deterministic one stands in, somebody else was faster, or none could be made."""
+
 disable_created_metrics()
 
+_STORED = frozenset({"used", "fallback"})
 _STATUSES = frozenset({"completed", "awaiting_tools", "failed", "rejected", "cancelled"})
 _PURPOSES = frozenset({"turn", "summary"})
 _KINDS = frozenset({"error", "refused", "overflow", "rate_limited", "down", "timeout"})
@@ -37,7 +42,20 @@ class Telemetry:
         self._aliases = frozenset(aliases)
         own = CollectorRegistry()
         self._summaries = Counter(
-            "context_summary_count", "Turns in which a summary was made before the call.", registry=own
+            "context_summary_count", "Turns for which a summary was made, before the call or after.", registry=own
+        )
+        self._summary_outcomes = Counter(
+            "context_summary_outcome",
+            "Summaries by when they were made (preflight, post_turn, requested) and what came of it.",
+            ["when", "outcome"],
+            registry=own,
+        )
+        self._summary_seconds = Histogram(
+            "context_summary_seconds",
+            "From the decision for a summary to its record, by when it was made.",
+            ["when"],
+            buckets=_PROVIDER_SECONDS,
+            registry=own,
         )
         self._prunes = Counter(
             "context_prune_count", "Turns in which messages were removed or shortened to fit.", registry=own
@@ -98,7 +116,7 @@ class Telemetry:
         if multiprocess_dir is not None:
             MultiProcessCollector(self._registry, str(multiprocess_dir))
         self._average = CollectorRegistry()
-        self._average.register(_AveragePromptTokens(self._registry))
+        self._average.register(_Means(self._registry))
 
     def turn_finished(
         self,
@@ -132,6 +150,13 @@ class Telemetry:
         if estimated_wire_tokens is not None and actual_prompt_tokens:
             self._ratio.labels(self._alias(alias)).observe(estimated_wire_tokens / actual_prompt_tokens)
 
+    def summary_finished(self, *, when: str, outcome: SummaryOutcome, seconds: float) -> None:
+        """Counts a summary that was tried; in the background it counts for the turn that left it behind."""
+        self._summary_outcomes.labels(when, outcome).inc()
+        self._summary_seconds.labels(when).observe(seconds)
+        if when == "post_turn" and outcome in _STORED:
+            self._summaries.inc()
+
     def model_usage(self, *, alias: str, purpose: Purpose, usage: Usage, cost_usd: Decimal | None) -> None:
         """Adds up one call's tokens and, where prices are known, its cost."""
         for kind, tokens in (
@@ -158,22 +183,29 @@ class Telemetry:
         return alias if alias in self._aliases else "other"
 
 
-class _AveragePromptTokens(Collector):
-    """The mean at the moment of the scrape, over every worker that ever wrote to this registry's files."""
+class _Means(Collector):
+    """Quotients at the moment of the scrape, over every worker that ever wrote to this registry's files."""
 
     def __init__(self, source: CollectorRegistry) -> None:
         self._source = source
 
     def collect(self) -> Iterator[Metric]:
-        total, count = 0.0, 0.0
+        prompt_tokens, turns, summaries = 0.0, 0.0, 0.0
         for family in self._source.collect():
-            if family.name == "prompt_tokens_per_turn":
-                for sample in family.samples:
-                    if sample.name.endswith("_sum"):
-                        total += sample.value
-                    elif sample.name.endswith("_count"):
-                        count += sample.value
-        average = total / count if count else 0.0
+            for sample in family.samples:
+                if sample.name == "prompt_tokens_per_turn_sum":
+                    prompt_tokens += sample.value
+                elif sample.name == "prompt_tokens_per_turn_count":
+                    turns += sample.value
+                elif sample.name == "context_summary_outcome_total" and sample.labels["outcome"] in _STORED:
+                    summaries += sample.value
         yield GaugeMetricFamily(
-            "avg_prompt_tokens_per_turn", "Mean of provider-reported prompt tokens per completed turn.", value=average
+            "avg_prompt_tokens_per_turn",
+            "Mean of provider-reported prompt tokens per completed turn.",
+            value=prompt_tokens / turns if turns else 0.0,
+        )
+        yield GaugeMetricFamily(
+            "context_summaries_per_hundred_turns",
+            "Summaries made for a hundred completed turns, in the background and on request ones too.",
+            value=100 * summaries / turns if turns else 0.0,
         )

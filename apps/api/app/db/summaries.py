@@ -87,6 +87,29 @@ _NOTE_ATTEMPT = compile_sql(
     )
 )
 
+_TAKE_LEASE = compile_sql(
+    sa.text(
+        """
+        UPDATE sessions SET summary_lease_id = CAST(:lease_id AS uuid),
+            summary_lease_expires_at = clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
+        WHERE id = CAST(:session_id AS uuid)
+            AND (summary_lease_expires_at IS NULL OR summary_lease_expires_at < clock_timestamp()
+                OR :for_turn AND EXISTS (
+                    SELECT 1 FROM turns t
+                    WHERE t.session_id = CAST(:session_id AS uuid) AND t.id = sessions.summary_lease_id))
+        """
+    )
+)
+
+_RELEASE_LEASE = compile_sql(
+    sa.text(
+        """
+        UPDATE sessions SET summary_lease_id = NULL, summary_lease_expires_at = NULL
+        WHERE id = CAST(:session_id AS uuid) AND summary_lease_id = CAST(:lease_id AS uuid)
+        """
+    )
+)
+
 _PAGE = compile_sql(
     sa.text(
         """
@@ -184,6 +207,23 @@ async def note_attempt(
     `asked` means that a summarizer was called, `failed` that its answer could not be had or used.
     """
     await tx.execute(_NOTE_ATTEMPT, session_id=session_id, count_after_seq=count_after_seq, asked=asked, failed=failed)
+
+
+async def take_summary_lease(
+    tx: Transaction, session_id: SessionId, lease_id: UUID, lease_s: float, *, for_turn: bool
+) -> bool:
+    """Whether nobody else makes a summary of the session now; then others see that this one does, for so long.
+
+    With `for_turn` the lease is named after the turn that runs: an earlier turn's is a dead worker's, since a session
+    runs one at a time, and is taken over.
+    """
+    taken = await tx.execute(_TAKE_LEASE, session_id=session_id, lease_id=lease_id, lease_s=lease_s, for_turn=for_turn)
+    return taken > 0
+
+
+async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id: UUID) -> None:
+    """Lets others make summaries again; a lease that somebody else has taken over is left alone."""
+    await tx.execute(_RELEASE_LEASE, session_id=session_id, lease_id=lease_id)
 
 
 async def page_of_summaries(

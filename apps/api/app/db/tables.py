@@ -67,6 +67,9 @@ sessions = sa.Table(
     sa.Column("summary_count_after_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("summary_failures", sa.Integer, nullable=False, server_default="0"),
     _instant("summary_failed_at", nullable=True),
+    # Who makes a summary right now, so that no two do the same work; compare-and-set decides whose is kept.
+    sa.Column("summary_lease_id", UUID(as_uuid=True)),
+    _instant("summary_lease_expires_at", nullable=True),
     _instant("created_at", default_now=True),
     _instant("updated_at", default_now=True),
     sa.PrimaryKeyConstraint("id"),

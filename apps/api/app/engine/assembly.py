@@ -40,6 +40,7 @@ __all__ = [
     "plan_after_turn",
     "summary_actions",
     "summary_wire_tokens",
+    "would_be_pruned",
 ]
 
 
@@ -96,17 +97,28 @@ def plan_after_summary(
     return with_recall(window, fit(window, earlier))
 
 
+def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> bool:
+    """Whether the prompt of this snapshot is at the prune threshold as it stands."""
+    window = Window(snapshot, policy, estimate)
+    return window.at_prune_threshold(window.charge(window.prompt(window.pieces)))
+
+
 def plan_after_overflow(
-    snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, sent: Accounts
+    snapshot: Snapshot,
+    policy: ContextPolicy,
+    estimate: Estimate,
+    sent: Accounts,
+    left_at_once: tuple[TrimAction, ...] = (),
 ) -> Ready | Refused:
     """Decides anew when the provider refused a prompt as too long; `snapshot` has the smaller budget.
 
-    `sent` is the accounts of the refused prompt. No summary is asked for: whoever waits has waited for one call.
+    `sent` is the accounts of the refused prompt, `left_at_once` the log of turns that a policy's emergency path has
+    taken out of the snapshot since. No summary is asked for: whoever waits has waited for one call.
     Protected turns are pruned whatever the policy says, and when nothing is left to prune whole turns leave, oldest
     first; pins, goal, system layers and the running turn stay.
     """
     window = Window(snapshot, replace(policy, prune_protected=True), estimate)
-    return fit(window, sent.earlier(), emergency=True)
+    return fit(window, sent.earlier(left_at_once), emergency=True)
 
 
 def summary_actions(fold: Fold, new_summary: Summary, new_tokens: int) -> tuple[TrimAction, ...]:

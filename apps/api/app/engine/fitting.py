@@ -27,15 +27,20 @@ class Accounts:
     summary_triggered: bool
     prune_triggered: bool
     actions: tuple[TrimAction, ...]
+    stored_actions: int = 0
+    """How many of them, the first, are stored as a summary: no other plan of the turn can take them back."""
     recalled: tuple[Recalled, ...] = ()
     recalled_wire_tokens: int = 0
     recalled_tokens: int = 0
 
-    def earlier(self) -> Earlier:
-        """Where another plan of the same turn starts from: at what it saw first, with the summary that was made."""
-        folded = tuple(action for action in self.actions if action.kind == "summary_folded")
+    def earlier(self, more: tuple[TrimAction, ...] = ()) -> Earlier:
+        """Where another plan of the same turn starts from: at what it saw first, with the summaries that were made.
+
+        `more` is what has been stored since.
+        """
+        stored = (*self.actions[: self.stored_actions], *more)
         wire_before = self.wire_before - self.recalled_wire_tokens
-        return Earlier(wire_before, self.tokens_before - self.recalled_tokens, self.summary_triggered, folded)
+        return Earlier(wire_before, self.tokens_before - self.recalled_tokens, self.summary_triggered, stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +109,9 @@ def fit(window: Window, seen: Earlier, *, emergency: bool = False) -> Ready | Re
         tokens_after_summary=after_summary,
         tokens_after_prune=charged,
         summary_triggered=seen.summary_triggered,
-        prune_triggered=bool(actions),
+        prune_triggered=bool(actions) or any(action.kind == "emergency_drop" for action in seen.actions),
         actions=(*seen.actions, *actions),
+        stored_actions=len(seen.actions),
     )
     if budget.input_budget <= 0 or charged > budget.input_budget:
         return Refused(prompt, accounts, overflow_of(prompt, budget, charged, window.snapshot.calibration_ratio))

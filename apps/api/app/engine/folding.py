@@ -10,9 +10,11 @@ from app.domain.types import Message, Summary, Turn
 from app.engine.policy import ContextPolicy
 from app.engine.turns import sendable_messages, wire_tokens_of
 
-SummaryReason: TypeAlias = Literal["threshold", "turn_count", "usage", "message_count", "window", "requested"]
+SummaryReason: TypeAlias = Literal[
+    "threshold", "turn_count", "usage", "message_count", "window", "requested", "provider_overflow"
+]
 """What asked for a summary: the trigger ratio or the prune threshold, the completed turns, the share of the window, the
-messages in it, the window with the output beside it, or somebody."""
+messages in it, the window with the output beside it, somebody, or the provider that refused the prompt."""
 
 MIN_RECLAIM_SHARE = 0.05
 """Below the prune threshold a summary must take in at least this share of the input budget, or the next turn would
@@ -77,7 +79,20 @@ def choose_fold(
     cap_tokens = min(int(input_budget * policy.summary_max_ratio), folded_tokens * 3 // 4, room_tokens)
     if cap_tokens < MIN_SUMMARY_TOKENS:
         return None
-    return Fold(reason, tuple(eligible), tuple(protected), previous, previous_tokens, folded_tokens, cap_tokens)
+    return fold_of(reason, eligible, protected, previous, previous_tokens, cap_tokens)
+
+
+def fold_of(
+    reason: SummaryReason,
+    turns: Sequence[Turn],
+    protected: Sequence[Turn],
+    previous: Summary | None,
+    previous_tokens: int,
+    cap_tokens: int,
+) -> Fold:
+    """A fold of just these turns."""
+    folded_tokens = wire_tokens_of(turns) + previous_tokens
+    return Fold(reason, tuple(turns), tuple(protected), previous, previous_tokens, folded_tokens, cap_tokens)
 
 
 def reclaims_enough(fold: Fold, input_budget: int) -> bool:

@@ -7,7 +7,8 @@ from typing import Final
 
 from app.engine.fitting import Accounts, Ready, Refused
 from app.engine.prompt import Prompt, PromptItem, block_item, message_item
-from app.engine.recall import Candidate, Recalled, candidates, choose, wanted_share
+from app.engine.recall import Candidate, Evicted, Recalled, candidates, choose, wanted_share, with_more_evicted
+from app.engine.recall_terms import query_terms
 from app.engine.tokens import content_text
 from app.engine.triggers import summary_trigger_tokens
 from app.engine.window import Window
@@ -21,32 +22,49 @@ def with_recall(window: Window, decided: Ready | Refused) -> Ready | Refused:
 
     Recalled tokens are in every figure of the accounts: no stage of compression removed or added them.
     """
-    evicted = window.snapshot.evicted
-    if evicted is None or not window.policy.recall.enabled or isinstance(decided, Refused):
+    if not window.policy.recall.enabled or isinstance(decided, Refused):
         return decided
-    prompt = decided.prompt
-    note = block_item("recall", "recall", "user", RECALL_NOTE, window.estimate)
-    most_tokens = int(window.policy.recall.max_share * wanted_share(_asked(window)) * window.snapshot.budget.input_budget)
-    below = _trigger_tokens(window)
-    chosen = choose(
-        candidates(evicted),
-        min_score_ratio=window.policy.recall.min_score_ratio,
-        fits=lambda tokens, messages: (
-            tokens + note.tokens <= most_tokens
-            and window.charge_with(prompt, tokens + note.tokens, messages + 1) < below
-        ),
-    )
+    chosen = _chosen(window, decided.prompt)
     if not chosen:
         return decided
-    recalled = _with_block(prompt, window, note, chosen)
-    more_wire = recalled.wire_tokens - prompt.wire_tokens
-    more_charged = window.charge(recalled) - window.charge(prompt)
+    recalled = _with_block(decided.prompt, window, chosen)
+    more_wire = recalled.wire_tokens - decided.prompt.wire_tokens
+    more_charged = window.charge(recalled) - window.charge(decided.prompt)
     rows = tuple(
         Recalled(message.id, round(candidate.score, 4), message_item("recall", message).wire_tokens)
         for candidate in chosen
         for message in candidate.unit.messages
     )
     return Ready(recalled, _more(decided.accounts, more_wire, more_charged, rows))
+
+
+def _chosen(window: Window, prompt: Prompt) -> tuple[Candidate, ...]:
+    """What comes back beside the prompt: within the block's share, below what fires a summary."""
+    evicted, recall = _evicted(window), window.policy.recall
+    if evicted is None:
+        return ()
+    share = recall.max_share * wanted_share(_asked(window))
+    most_tokens = int(share * window.snapshot.budget.input_budget)
+    below = _trigger_tokens(window)
+    note_tokens = _note(window).tokens
+
+    def fits(tokens: int, messages: int) -> bool:
+        more = tokens + note_tokens
+        return more <= most_tokens and window.charge_with(prompt, more, messages + 1) < below
+
+    return choose(candidates(evicted), min_score_ratio=recall.min_score_ratio, fits=fits) if fits(1, 1) else ()
+
+
+def _evicted(window: Window) -> Evicted | None:
+    """What was found when the turn began, and the turns that a summary has taken in since."""
+    evicted, folded = window.snapshot.evicted, window.snapshot.folded_now
+    if not folded:
+        return evicted
+    return with_more_evicted(evicted or Evicted(query_terms(_asked(window))), folded)
+
+
+def _note(window: Window) -> PromptItem:
+    return block_item("recall", "recall", "user", RECALL_NOTE, window.estimate)
 
 
 def _asked(window: Window) -> str:
@@ -59,12 +77,12 @@ def _trigger_tokens(window: Window) -> int:
     return int(window.policy.prune_trigger_ratio * window.snapshot.budget.input_budget) if trigger is None else trigger
 
 
-def _with_block(prompt: Prompt, window: Window, note: PromptItem, chosen: tuple[Candidate, ...]) -> Prompt:
+def _with_block(prompt: Prompt, window: Window, chosen: tuple[Candidate, ...]) -> Prompt:
     """The block stands before the first message of the running turn."""
     current = window.snapshot.current.id
     at = next(place for place, item in enumerate(prompt.items) if item.message and item.message.turn_id == current)
     block = [message_item("recall", message) for candidate in chosen for message in candidate.unit.messages]
-    return replace(prompt, items=(*prompt.items[:at], note, *block, *prompt.items[at:]))
+    return replace(prompt, items=(*prompt.items[:at], _note(window), *block, *prompt.items[at:]))
 
 
 def _more(accounts: Accounts, wire: int, charged: int, recalled: tuple[Recalled, ...]) -> Accounts:

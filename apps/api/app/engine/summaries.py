@@ -55,10 +55,17 @@ Answer with one JSON object and nothing else:
 {"summary_text": "...", "key_facts": [...], "open_questions": [...], "decisions": [...], "action_items": [...]}
 Each list holds objects {"text": "...", "message_ids": ["m1", ...]} with the ids of the messages an item comes from.
 
-Carry over what still matters of the previous summary, with its ids; drop what was settled or replaced. Keep names,
+{carrying} Keep names,
 numbers, dates, identifiers, file names, constraints and standing wishes of the user word for word. Record what was
 decided and why. Leave out greetings and repetition. Write in the language of the conversation. Stay under {max_tokens}
 tokens."""
+
+
+_CARRY_OVER = "Carry over what still matters of the previous summary, with its ids; drop what was settled or replaced."
+_EXTEND = (
+    "Extend the previous summary: repeat it with its ids as it stands, change only what the new messages settle or "
+    "replace, and add what they say that is new."
+)
 
 
 class SummaryRefused(Exception):
@@ -144,8 +151,12 @@ def ask_for_summary(
     max_tokens: int,
     room_tokens: int,
     estimate: Estimate,
+    extend: bool = False,
 ) -> SummaryAsk:
-    """The prompt for one chunk. Of the context the newest messages that still fit into the room are shown."""
+    """The prompt for one chunk. Of the context the newest messages that still fit into the room are shown.
+
+    With `extend` the summarizer is told to add to the previous summary what is new, and to leave the rest of it alone.
+    """
     known: dict[str, tuple[MessageId, ...]] = {}
     shown = [_document_message("m", at, source, known) for at, source in enumerate(chunk, start=1)]
     room = room_tokens - sum(estimate(source.text) + _WRAPPING_TOKENS for source in chunk)
@@ -162,7 +173,8 @@ def ask_for_summary(
         "context_messages": [_document_message("c", at, source, known) for at, source in enumerate(around, start=1)],
         "max_tokens": max_tokens,
     }
-    instructions = _INSTRUCTIONS.replace("{max_tokens}", str(max_tokens))
+    instructions = _INSTRUCTIONS.replace("{carrying}", _EXTEND if extend else _CARRY_OVER)
+    instructions = instructions.replace("{max_tokens}", str(max_tokens))
     return SummaryAsk(
         messages=(
             {"role": "system", "content": instructions},

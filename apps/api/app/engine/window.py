@@ -35,8 +35,8 @@ class Snapshot:
 
     `layers` are the active system layers as (label, text), outermost first. `turns` are the past turns after the active
     summary, in time order; `current` is the running one, whose first message is the user's. `completed_since_summary`
-    counts completed turns since the active summary was made or the count was restarted. `evicted` is what of the past
-    before the window may be recalled, None where nothing may.
+    counts completed turns since the active summary was made or the count was restarted. `evicted` is what was found of
+    the past before the window, `folded_now` are turns that have left the window since then.
     """
 
     budget: Budget
@@ -50,6 +50,13 @@ class Snapshot:
     completed_since_summary: int = 0
     calibration_ratio: float = 1.0
     evicted: Evicted | None = None
+    folded_now: tuple[Turn, ...] = ()
+
+    def with_summary(self, fold: Fold, summary: Summary) -> Snapshot:
+        """The same with the summary in the place of the turns that it took in."""
+        folded = {turn.id for turn in fold.turns}
+        left = tuple(turn for turn in self.turns if turn.id not in folded)
+        return replace(self, summary=summary, turns=left, folded_now=(*self.folded_now, *fold.turns))
 
 
 class Window:

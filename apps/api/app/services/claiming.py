@@ -128,6 +128,7 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
 class Claimed:
     """A turn this process may run, with the rows it decides on and how its model is to be asked."""
 
+    tenant_id: TenantId
     claim: Claim
     gathered: Gathered
     gathered_at: datetime
@@ -145,7 +146,7 @@ async def claim_and_gather(
             raise NotFound("session")
         gathered = await _gather(tx, rt, claim, _awake(rt, draft.model_alias or claim.session_alias))
         _check_recorded(gathered.model, asking.recorded_reply)
-    return Claimed(claim, gathered, started_at, asking)
+    return Claimed(tenant_id, claim, gathered, started_at, asking)
 
 
 async def claim_outputs(
@@ -174,7 +175,7 @@ async def claim_outputs(
         max_output_tokens=stored.get("max_output_tokens"),
         recorded_reply=request.recorded_reply,
     )
-    return Claimed(claim, gathered, started_at, asking)
+    return Claimed(tenant_id, claim, gathered, started_at, asking)
 
 
 def _awake(rt: Runtime, model_alias: str) -> str:

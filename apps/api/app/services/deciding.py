@@ -6,7 +6,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from app.db.claims import Claim
-from app.domain.types import JsonObject, ToolDefinition, Turn
+from app.domain.types import JsonObject, Summary, ToolDefinition, Turn
 from app.engine.assembly import (
     Assembled,
     Ready,
@@ -17,13 +17,16 @@ from app.engine.assembly import (
     plan_after_summary,
     summary_actions,
     summary_wire_tokens,
+    would_be_pruned,
 )
+from app.engine.emergency import emergency_actions, emergency_fold
+from app.engine.pruning import TrimAction
 from app.engine.window import Snapshot
 from app.providers.registry import Model
 from app.services.gathering import Gathered, estimator_of, read_window, snapshot_of, with_all_counts
 from app.services.recording import Steps, audit_row
 from app.services.runtime import Runtime
-from app.services.summarizing import restart_count, summarize
+from app.services.summarizing import IN_PROGRESS, Ask, Attempt, note_emergency, restart_count, summarize
 from app.tokenizers import Estimator
 
 
@@ -62,9 +65,30 @@ class Deciding:
 
     async def _summarize(self, snapshot: Snapshot, due: SummaryDue) -> tuple[Snapshot, Ready | Refused]:
         """Tries the summary that is due and decides again, with it or without."""
+        attempt = await self._try_summary(snapshot, due, whatever_others_do=False)
+        decided = self._after_summary(snapshot, due, attempt)
+        if attempt.failure == IN_PROGRESS and isinstance(decided[1], Refused):
+            # What another process is making can not be waited for, but no turn is refused because of it.
+            attempt = await self._try_summary(snapshot, due, whatever_others_do=True)
+            decided = self._after_summary(snapshot, due, attempt)
+        return decided
+
+    async def _try_summary(self, snapshot: Snapshot, due: SummaryDue, *, whatever_others_do: bool) -> Attempt:
         policy = self.gathered.session.policy
+
+        def still_too_large(summary: Summary) -> bool:
+            return would_be_pruned(snapshot.with_summary(due.fold, summary), policy, self.estimate)
+
+        ask = Ask(
+            due.fold,
+            "preflight",
+            self.claim.seq,
+            self.claim,
+            still_too_large if policy.incremental else None,
+            whatever_others_do,
+        )
         with self.steps.step("summarize") as step:
-            attempt = await summarize(self.rt, self.gathered, due.fold, self.estimate, self.claim, self.claim.seq)
+            attempt = await summarize(self.rt, self.gathered, ask, self.estimate)
             step.detail |= {
                 "reason": due.fold.reason,
                 "turns": len(due.fold.turns),
@@ -79,15 +103,32 @@ class Deciding:
             }
         if attempt.usage is not None:
             self.summary_costs.append(attempt.cost_usd)
+        return attempt
+
+    def _after_summary(self, snapshot: Snapshot, due: SummaryDue, attempt: Attempt) -> tuple[Snapshot, Ready | Refused]:
+        policy = self.gathered.session.policy
         earlier = due.earlier
         if attempt.summary is not None:
             new_tokens = summary_wire_tokens(attempt.summary, policy, self.estimate)
             actions = summary_actions(due.fold, attempt.summary, new_tokens)
             earlier = replace(earlier, summary_triggered=True, actions=actions)
-            folded = {turn.id for turn in due.fold.turns}
-            turns = tuple(turn for turn in snapshot.turns if turn.id not in folded)
-            snapshot = replace(snapshot, summary=attempt.summary, turns=turns)
+            snapshot = snapshot.with_summary(due.fold, attempt.summary)
         return snapshot, plan_after_summary(snapshot, policy, self.estimate, earlier)
+
+    async def leave_at_once(self, snapshot: Snapshot) -> tuple[Snapshot, tuple[TrimAction, ...]]:
+        """The turns that a policy's emergency path takes out when the provider refused, and the log of it."""
+        policy = self.gathered.session.policy
+        previous_tokens = summary_wire_tokens(snapshot.summary, policy, self.estimate)
+        fold = emergency_fold(snapshot, policy, previous_tokens)
+        if fold is None:
+            return snapshot, ()
+        with self.steps.step("emergency_drop") as step:
+            noted = await note_emergency(self.rt, self.gathered, fold, self.estimate, self.claim)
+            step.detail |= {"turns": len(fold.turns), "stored": noted is not None}
+        if noted is None:
+            return snapshot, ()
+        new_tokens = summary_wire_tokens(noted, policy, self.estimate)
+        return snapshot.with_summary(fold, noted), emergency_actions(fold, noted, new_tokens)
 
     def _current(self) -> Turn:
         """The running turn as it was just stored."""

@@ -22,6 +22,7 @@ from app.domain.types import Completion, CompletionRequest, Delta, JsonObject, T
 from app.engine.assembly import Ready, Refused, assemble, plan_after_overflow
 from app.engine.overflow_reaction import Stated, learned_limit, react
 from app.engine.window import Snapshot
+from app.services.after_turn import summarize_after_turn
 from app.services.attempts import Attempts, ModelCall
 from app.services.claiming import Claimed, TurnOutcome
 from app.services.costing import total_cost, used_row
@@ -38,6 +39,7 @@ class TurnRun:
 
     def __init__(self, rt: Runtime, turn: Claimed, started: float, listen: Listener | None = None) -> None:
         self.rt = rt
+        self.tenant_id = turn.tenant_id
         self.claim = turn.claim
         self.asking = turn.asking
         self.started = started
@@ -185,8 +187,8 @@ class TurnRun:
         if reaction is None:
             return None
         attempts.reactions += 1
-        snapshot = replace(call.snapshot, budget=reaction.budget)
-        decided = plan_after_overflow(snapshot, policy, self.deciding.estimate, sent.accounts)
+        snapshot, left = await self.deciding.leave_at_once(replace(call.snapshot, budget=reaction.budget))
+        decided = plan_after_overflow(snapshot, policy, self.deciding.estimate, sent.accounts, left)
         return (snapshot, decided) if isinstance(decided, Ready) else None
 
     async def _fall_back(self, call: ModelCall, attempts: Attempts) -> tuple[Snapshot, Ready] | None:
@@ -248,7 +250,16 @@ class TurnRun:
             usages=[used] if used else [],
         )
         turn = await self._settle(settlement, call.audit)
+        if not calls:
+            self._leave_behind(call)
         return TurnOutcome(replace(turn, tool_calls=calls), context_of(call.audit))
+
+    def _leave_behind(self, call: ModelCall) -> None:
+        """The look at a completed turn's window, where its policy has summaries made then."""
+        session = self.deciding.gathered.session
+        if session.policy.summarizes_after_turns:
+            work = summarize_after_turn(self.rt, self.tenant_id, session.id, call.assembled.tools)
+            self.rt.chores.start(work, f"the summary after turn {self.claim.turn_id}")
 
     def _observe(self, call: ModelCall, prompt_tokens: int) -> None:
         """What the provider counted, beside our raw estimate of the same prompt."""

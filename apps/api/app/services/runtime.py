@@ -11,6 +11,7 @@ from app.db.database import Database
 from app.engine.policy import ContextPolicy
 from app.providers.registry import Catalogue
 from app.services.calibrating import Calibrations
+from app.services.chores import Chores
 from app.services.cooldowns import Cooldowns
 from app.services.leases import Leases
 from app.telemetry import Telemetry
@@ -30,6 +31,7 @@ class Runtime:
     tokenizers: Tokenizers
     telemetry: Telemetry
     leases: Leases
+    chores: Chores
     calibrations: Calibrations
     cooldowns: Cooldowns
     guarded: ContextPolicy

@@ -11,7 +11,7 @@ from app.services.claiming import RETRY_AFTER_S
 from app.services.gathering import estimator_of, snapshot_of
 from app.services.paging import Page, after_id, page_of
 from app.services.runtime import Runtime
-from app.services.summarizing import summarize
+from app.services.summarizing import IN_PROGRESS, STALE, Ask, summarize
 from app.services.window import look, no_turn
 
 
@@ -46,9 +46,9 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
         raise NothingToSummarize(
             "Beyond the turns that the policy protects there is nothing that a summary would make smaller."
         )
-    attempt = await summarize(rt, gathered, fold, estimate, None, seen.next_seq)
-    if attempt.summary is None and attempt.failure == "stale":
-        raise TurnInProgress("Another summary was made meanwhile.", RETRY_AFTER_S)
+    attempt = await summarize(rt, gathered, Ask(fold, "requested", seen.next_seq), estimate)
+    if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
+        raise TurnInProgress("Another summary is being made, or was made meanwhile.", RETRY_AFTER_S)
     if attempt.summary is None:
         raise NothingToSummarize("No summary came out smaller than what it would stand for.")
     async with rt.database.autocommit() as tx:

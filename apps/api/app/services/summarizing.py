@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
 from time import perf_counter
+from typing import Literal, TypeAlias
 
 from app.db.claims import Claim
-from app.db.summaries import NewSummary, note_attempt, store_summary
+from app.db.summaries import NewSummary, note_attempt, release_summary_lease, store_summary, take_summary_lease
 from app.db.usage import add_usages
-from app.domain.errors import InvalidRequest, ProviderError
+from app.domain.errors import DatabaseUnavailable
 from app.domain.types import (
-    CompletionRequest,
     JsonObject,
-    Message,
     SessionId,
     Summary,
     SummaryBody,
@@ -24,31 +24,48 @@ from app.domain.types import (
     SummaryOrigin,
     Usage,
 )
+from app.engine.emergency import emergency_summary
 from app.engine.fallback import fallback_summary
-from app.engine.folding import Fold
-from app.engine.summaries import (
-    SUMMARY_SCHEMA,
-    SourceMessage,
-    SummaryRefused,
-    accept_summary,
-    ask_for_summary,
-    split_for_summarizer,
-    summarizer_room,
-)
+from app.engine.folding import MIN_SUMMARY_TOKENS, Fold
 from app.engine.summary_block import fit_summary, render_summary
-from app.engine.tokens import MESSAGE_FRAMING_TOKENS
-from app.providers.registry import Model
+from app.services.asking_summaries import Asked, ask_summarizer, shrinks, sum_of
 from app.services.costing import total_cost, used_row
-from app.services.gathering import Gathered, SessionView, budget_of
+from app.services.gathering import Gathered, SessionView
 from app.services.runtime import Runtime
+from app.telemetry import SummaryOutcome
 from app.tokenizers import Estimator
 
 logger = logging.getLogger(__name__)
 
 BREAKER_FAILURES = 3
 BREAKER_REST = timedelta(minutes=10)
-_ANSWER_TOKENS_PER_CAP = 2
-"""An answer carries ids and JSON beside the text that is capped."""
+_LEASE_SLACK_S = 10.0
+"""On top of the summarizer's own deadline: what counting and storing take."""
+
+
+SummaryWhen: TypeAlias = Literal["preflight", "post_turn", "requested"]
+IN_PROGRESS = "in_progress"
+"""The failure of an attempt that was not made, because another process makes a summary of the session."""
+STALE = "stale"
+"""The failure of one whose ground somebody else changed meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is to be summarized, and for whom.
+
+    `claim` is the turn that pays for it, None when no turn waits. `turn_seq` is that turn's number or the next: the
+    turn count restarts there, whatever comes of it. `still_too_large` says of a summary whether the prompt with it
+    still has to lose something; then it is made once more at half the cap. With `whatever_others_do` it is made even
+    while another process makes one; whose is kept is decided by compare-and-set.
+    """
+
+    fold: Fold
+    when: SummaryWhen
+    turn_seq: int
+    claim: Claim | None = None
+    still_too_large: Callable[[Summary], bool] | None = None
+    whatever_others_do: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +85,39 @@ class Attempt:
     cost_usd: Decimal | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What asking came to. `body` is None when `failure` says why; `usages` are paid for either way."""
-
-    body: SummaryBody | None
-    failure: str | None
-    usages: tuple[Usage, ...]
-
-
-async def summarize(
-    rt: Runtime, gathered: Gathered, fold: Fold, estimate: Estimator, claim: Claim | None, turn_seq: int
-) -> Attempt:
+async def summarize(rt: Runtime, gathered: Gathered, ask: Ask, estimate: Estimator) -> Attempt:
     """Makes the fold's summary and stores it as the session's active one.
 
     A summarizer that fails, answers outside the contract, or would not shrink anything is replaced by the deterministic
-    fallback, with a warning; after three failures in a row it is not asked for ten minutes. `claim` is the turn that
-    pays for it, `turn_seq` its number: the turn count restarts there, whatever came of it. Holds no connection while
-    the model works.
+    fallback, with a warning; after three failures in a row it is not asked for ten minutes. Nothing is done while
+    another process makes a summary of the session. Holds no connection while the model works.
     """
     alias = gathered.session.policy.summary_model or gathered.model.alias
+    started = perf_counter()
+    session_id = gathered.session.id
+    lease_id = ask.claim.turn_id if ask.claim else rt.new_id()
+    lease_s = _deadline_s(rt, alias) + _LEASE_SLACK_S
+    async with rt.database.autocommit() as tx:
+        free = await take_summary_lease(tx, session_id, lease_id, lease_s, for_turn=ask.claim is not None)
+    if not free and not ask.whatever_others_do:
+        return Attempt(None, "model", alias, 0, IN_PROGRESS, None, None)
+    try:
+        attempt = await _make(rt, gathered, ask, estimate, alias)
+    finally:
+        with suppress(DatabaseUnavailable):
+            async with rt.database.autocommit() as tx:
+                await release_summary_lease(tx, session_id, lease_id)
+    rt.telemetry.summary_finished(when=ask.when, outcome=_outcome(attempt), seconds=perf_counter() - started)
+    return attempt
+
+
+async def _make(rt: Runtime, gathered: Gathered, ask: Ask, estimate: Estimator, alias: str) -> Attempt:
+    session, fold = gathered.session, ask.fold
     asked = None
-    if not _breaker_open(rt, gathered.session):
-        asked = await _ask(rt, alias, gathered.session, fold, estimate)
+    if not _breaker_open(rt, session):
+        asked = await ask_summarizer(rt, alias, session, fold, estimate)
+    if asked is not None and asked.body is not None:
+        asked = await _again_if_too_large(rt, alias, session, ask, asked, estimate)
     failure = asked.failure if asked else "breaker_open"
     body = asked.body if asked and asked.body else fallback_summary(fold, estimate)
     if failure:
@@ -100,20 +127,69 @@ async def summarize(
             failure,
         )
     origin: SummaryOrigin = "fallback" if failure else "model"
-    summary = _summary(rt, fold, body, origin) if body and _shrinks(fold, body, estimate) else None
+    summary = summary_of(rt, fold, body, origin) if body and shrinks(fold, body, estimate) else None
     usages = asked.usages if asked else ()
     used = [used_row(rt, rt.catalogue.model(alias), "summary", usage) for usage in usages]
-    new = _new_summary(summary, fold, estimate, alias, _sum(usages), claim) if summary else None
-    stored = await _store(rt, gathered.session, new, used, claim, turn_seq, asked)
+    new = new_row(summary, fold, estimate, alias, sum_of(usages), ask.claim) if summary else None
+    stored = await _store(rt, session, new, used, ask, asked)
     return Attempt(
         summary=summary if stored else None,
         origin=origin,
         model_alias=alias,
         chunks=len(usages),
-        failure=failure if stored or summary is None else "stale",
-        usage=_sum(usages),
+        failure=failure if stored or summary is None else STALE,
+        usage=sum_of(usages),
         cost_usd=total_cost([row["cost_usd"] for row in used]),
     )
+
+
+def _outcome(attempt: Attempt) -> SummaryOutcome:
+    if attempt.failure == STALE:
+        return "stale"
+    if attempt.summary is None:
+        return "failed"
+    return "used" if attempt.origin == "model" else "fallback"
+
+
+def _deadline_s(rt: Runtime, alias: str) -> float:
+    """Of the summarizer's whole call; an alias that the catalogue no longer has is never called."""
+    return rt.catalogue.model(alias).timeout_s if alias in rt.catalogue.aliases else 0.0
+
+
+async def _again_if_too_large(
+    rt: Runtime, alias: str, session: SessionView, ask: Ask, asked: Asked, estimate: Estimator
+) -> Asked:
+    """Once more at half the cap where the policy extends its summary and the prompt is still too large with it.
+
+    When that gives nothing, the first answer is cut to the half.
+    """
+    fold, body = ask.fold, asked.body
+    half = replace(fold, cap_tokens=fold.cap_tokens // 2)
+    if body is None or ask.still_too_large is None or half.cap_tokens < MIN_SUMMARY_TOKENS:
+        return asked
+    if not ask.still_too_large(summary_of(rt, fold, body, "model")):
+        return asked
+    again = await ask_summarizer(rt, alias, session, half, estimate)
+    shorter = again.body or fit_summary(body, half.cap_tokens, estimate) or body
+    return Asked(shorter, None, (*asked.usages, *again.usages))
+
+
+async def note_emergency(
+    rt: Runtime, gathered: Gathered, fold: Fold, estimate: Estimator, claim: Claim
+) -> Summary | None:
+    """Stores the note of turns that left at once as the session's active summary, without asking anybody.
+
+    None when it could not be stored; nothing is said of the turns then.
+    """
+    body = emergency_summary(fold, estimate)
+    if body is None:
+        return None
+    summary = summary_of(rt, fold, body, "emergency")
+    async with rt.database.begin() as tx:
+        stored = await store_summary(
+            tx, gathered.session.id, new_row(summary, fold, estimate, gathered.model.alias, None, claim)
+        )
+    return summary if stored else None
 
 
 async def restart_count(rt: Runtime, session_id: SessionId, turn_seq: int) -> None:
@@ -129,93 +205,8 @@ def _breaker_open(rt: Runtime, session: SessionView) -> bool:
     )
 
 
-def _shrinks(fold: Fold, body: SummaryBody, estimate: Estimator) -> bool:
-    return estimate(render_summary(body)) + MESSAGE_FRAMING_TOKENS < fold.folded_tokens
-
-
-async def _ask(rt: Runtime, alias: str, session: SessionView, fold: Fold, estimate: Estimator) -> _Asked:
-    """Asks chunk by chunk, each with what the one before gave as its previous summary. Never raises for an answer."""
-    usages: list[Usage] = []
-    try:
-        body = await _ask_chunks(rt, rt.catalogue.model(alias), session, fold, estimate, usages)
-    except SummaryRefused as refusal:
-        return _Asked(None, refusal.reason, tuple(usages))
-    except ProviderError as error:
-        return _Asked(None, error.code, tuple(usages))
-    except InvalidRequest:
-        # An alias that the catalogue no longer has is a summarizer that can not be had, not a turn that can not run.
-        return _Asked(None, "unknown_summarizer", ())
-    return _Asked(body, None, tuple(usages))
-
-
-async def _ask_chunks(
-    rt: Runtime, model: Model, session: SessionView, fold: Fold, estimate: Estimator, usages: list[Usage]
-) -> SummaryBody:
-    budget = budget_of(model, session.policy)
-    answer_tokens = min(budget.output_reserve, fold.cap_tokens * _ANSWER_TOKENS_PER_CAP)
-    room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate)
-    if room <= 0:
-        raise SummaryRefused("summarizer_window_too_small")
-    body = fold.previous.body if fold.previous else None
-    for chunk in split_for_summarizer(fold, room, estimate):
-        answered = await _ask_chunk(
-            rt, model, chunk, body, fold.context, fold.cap_tokens, answer_tokens, room, estimate, usages
-        )
-        body = fit_summary(answered, fold.cap_tokens, estimate)
-        if body is None:
-            raise SummaryRefused("over_cap")
-    if body is None:
-        raise SummaryRefused("empty")
-    if not _shrinks(fold, body, estimate):
-        raise SummaryRefused("would_not_shrink")
-    return body
-
-
-async def _ask_chunk(
-    rt: Runtime,
-    model: Model,
-    chunk: Sequence[SourceMessage],
-    previous: SummaryBody | None,
-    context: Sequence[Message],
-    cap_tokens: int,
-    answer_tokens: int,
-    room: int,
-    estimate: Estimator,
-    usages: list[Usage],
-) -> SummaryBody:
-    ask = ask_for_summary(
-        chunk, previous=previous, context=context, max_tokens=cap_tokens, room_tokens=room, estimate=estimate
-    )
-    request = CompletionRequest(
-        messages=ask.messages, max_output_tokens=answer_tokens, purpose="summary", response_schema=SUMMARY_SCHEMA
-    )
-    started = perf_counter()
-    error_kind: str | None = None
-    try:
-        completion = await rt.catalogue.provider(model.alias).complete(request)
-    except ProviderError as error:
-        error_kind = error.kind
-        raise
-    finally:
-        rt.telemetry.provider_call(
-            alias=model.alias, purpose="summary", seconds=perf_counter() - started, error_kind=error_kind
-        )
-    usages += [completion.usage] if completion.usage else []
-    return accept_summary(completion.text, ask.known_ids)
-
-
-def _sum(usages: Sequence[Usage]) -> Usage | None:
-    if not usages:
-        return None
-    return Usage(
-        sum(usage.prompt_tokens for usage in usages),
-        sum(usage.completion_tokens for usage in usages),
-        sum(usage.cached_prompt_tokens for usage in usages),
-        sum(usage.cache_write_prompt_tokens for usage in usages),
-    )
-
-
-def _summary(rt: Runtime, fold: Fold, body: SummaryBody, origin: SummaryOrigin) -> Summary:
+def summary_of(rt: Runtime, fold: Fold, body: SummaryBody, origin: SummaryOrigin) -> Summary:
+    """The body as a summary of what the fold takes in and what its predecessor stood for."""
     messages = fold.messages
     return Summary(
         id=SummaryId(rt.new_id()),
@@ -227,7 +218,7 @@ def _summary(rt: Runtime, fold: Fold, body: SummaryBody, origin: SummaryOrigin) 
     )
 
 
-def _new_summary(
+def new_row(
     summary: Summary, fold: Fold, estimate: Estimator, alias: str, usage: Usage | None, claim: Claim | None
 ) -> NewSummary:
     return NewSummary(
@@ -252,14 +243,13 @@ async def _store(
     session: SessionView,
     new: NewSummary | None,
     used: Sequence[JsonObject],
-    claim: Claim | None,
-    turn_seq: int,
-    asked: _Asked | None,
+    ask: Ask,
+    asked: Asked | None,
 ) -> bool:
     """One short transaction: the summary, if its ground still stands, and the attempt and its cost in any case."""
     failed = asked is not None and asked.failure is not None
     async with rt.database.begin() as tx:
-        await note_attempt(tx, session.id, count_after_seq=turn_seq - 1, asked=asked is not None, failed=failed)
+        await note_attempt(tx, session.id, count_after_seq=ask.turn_seq - 1, asked=asked is not None, failed=failed)
         if used:
-            await add_usages(tx, session.id, claim.turn_id if claim else None, used)
+            await add_usages(tx, session.id, ask.claim.turn_id if ask.claim else None, used)
         return await store_summary(tx, session.id, new) if new else False

@@ -8,6 +8,7 @@ from uuid import UUID
 from app.db.sessions import get_prompt_view
 from app.domain.errors import NotFound
 from app.domain.types import JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.engine.limits import history_budget
 from app.engine.triggers import summary_trigger_tokens, turns_to_next_summary
 from app.engine.window import Window
 from app.services.gathering import (
@@ -72,7 +73,7 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
     snapshot = snapshot_of(rt, gathered, no_turn(seen.next_seq))
     window = Window(snapshot, policy, estimate)
     prompt = window.prompt(window.pieces)
-    budget = snapshot.budget
+    budget, regions = snapshot.budget, prompt.regions()
     return {
         "model_alias": gathered.model.alias,
         "model_context_limit": budget.limit,
@@ -82,7 +83,14 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
         "overhead_reserve": budget.overhead_reserve,
         "estimated_input_tokens": window.charge(prompt),
         "estimated_wire_tokens": prompt.wire_tokens,
-        "regions": prompt.regions(),
+        "regions": regions,
+        "history_budget": history_budget(
+            window_tokens=budget.limit,
+            system_tokens=regions["system"] + regions["goal"] + regions["pins"],
+            summary_tokens=regions["summary"],
+            tools_tokens=regions["tools"],
+            max_output_tokens=budget.output_reserve,
+        ),
         "raw_turns": len(snapshot.turns),
         "active_summary_id": str(snapshot.summary.id) if snapshot.summary else None,
         "turns_to_next_summary": turns_to_next_summary(window),

@@ -1,0 +1,232 @@
+"""The preset `post_turn`: a summary after the answer, in the background, that loses nothing and is made once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.domain.types import SessionId
+from app.services.after_turn import summarize_after_turn
+from app.services.sessions import change_session
+from app.services.summaries import list_summaries
+from app.services.turns import get_prompt
+from tests.providers.server import Answer, ScriptedServer, Seen, serving
+from tests.services.service import TENANT, Service, is_summary, model, models_toml, service, sound_summary
+
+LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
+POLICY = {"preset": "post_turn", "usage_threshold": 0.45}
+"""About 1,840 tokens of a 4,096-token window: six turns of LONG."""
+
+
+def fast_summarizer(server: ScriptedServer) -> str:
+    """A catalogue with a second alias at the same server, told apart by the model's name."""
+    return models_toml(
+        server,
+        extra=f'[models.fast]\nprovider = "openai"\nmodel = "fast-model"\nbase_url = "{server.base_url}"\n'
+        "context_window = 32768\n",
+    )
+
+
+async def _statuses(at: Service, session_id: SessionId) -> list[str]:
+    return [summary["status"] for summary in (await list_summaries(at.rt, TENANT, session_id, 20, None)).items]
+
+
+async def _fill(at: Service, session_id: SessionId, turns: int) -> list[Any]:
+    outcomes: list[Any] = []
+    for number in range(1, turns + 1):
+        outcomes.append(await at.turn(session_id, f"Point {number}. {LONG}"))
+        await at.rt.chores.settle()
+    return outcomes
+
+
+async def test_the_client_has_its_answer_while_the_summarizer_still_works(database_url: str, tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    def slow(request: Seen) -> Answer:
+        asked.set()
+        answer = sound_summary(request)
+        return Answer(answer.body, delay_s=0.3)
+
+    async with (
+        serving(model(summary=slow)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy=POLICY)
+        while not asked.is_set():
+            outcome = await at.turn(session.id, f"Point. {LONG}")
+            assert outcome.turn.assistant_output == "Noted."
+            assert not outcome.context["summary_triggered"]
+            await asyncio.sleep(0.05)
+        assert await _statuses(at, session.id) == [], "the turn was answered before its summary was there"
+        await at.rt.chores.settle()
+        assert await _statuses(at, session.id) == ["active"]
+
+
+async def test_the_last_five_turns_stay_raw_and_the_next_prompt_holds_the_summary(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy=POLICY)
+        turns = 0
+        while not await _statuses(at, session.id):
+            turns += 1
+            await _fill(at, session.id, 1)
+        outcome = await at.turn(session.id, "And now?")
+        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"]
+        assert "<conversation-record>" in sent[0]["content"]
+        assert len([message for message in sent if message["role"] == "user"]) == 5 + 1
+        assert turns >= 6
+        assert not outcome.context["summary_triggered"], "it was made before, in the background"
+
+
+async def test_the_summarizer_is_the_policys_fast_alias_and_its_usage_is_the_sessions(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, fast_summarizer(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy=POLICY | {"summary_model": "fast"})
+        await _fill(at, session.id, 8)
+        by_model = {request.json["model"] for request in server.seen if is_summary(request)}
+        assert by_model == {"fast-model"}
+        used = await at.rows("SELECT DISTINCT model_alias FROM usage_records WHERE purpose = 'summary'")
+        assert [row["model_alias"] for row in used] == ["fast"]
+
+
+async def test_a_turn_that_arrives_while_the_summary_is_made_survives_raw(database_url: str, tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    def slow(request: Seen) -> Answer:
+        asked.set()
+        return Answer(sound_summary(request).body, delay_s=0.2)
+
+    async with (
+        serving(model(summary=slow)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy=POLICY)
+        while not asked.is_set():
+            await at.turn(session.id, f"Point. {LONG}")
+            await asyncio.sleep(0.05)
+        await at.turn(session.id, "Said meanwhile.")
+        await at.rt.chores.settle()
+        assert await _statuses(at, session.id) == ["active"]
+        outcome = await at.turn(session.id, "And now?")
+        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"]
+        assert [message["content"] for message in sent].count("Said meanwhile.") == 1
+
+
+async def test_two_replicas_never_do_the_same_work_twice(database_url: str, tmp_path: Path) -> None:
+    def slow(request: Seen) -> Answer:
+        return Answer(sound_summary(request).body, delay_s=0.2)
+
+    async with (
+        serving(model(summary=slow)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+        service(database_url, models_toml(server), folder=tmp_path) as replica,
+    ):
+        session = await at.session(policy=POLICY | {"auto_summarize": False})
+        await _fill(at, session.id, 7)
+        await change_session(at.rt, TENANT, session.id, {"policy": POLICY})
+        await asyncio.gather(
+            *(summarize_after_turn(each.rt, TENANT, session.id, ()) for each in (at, replica, at, replica))
+        )
+        assert len([request for request in server.seen if is_summary(request)]) == 1
+        assert await _statuses(at, session.id) == ["active"]
+
+
+async def test_a_stale_result_is_dropped_and_logged(
+    database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the summary is made in the background, somebody else makes one: that one stays."""
+    asked = asyncio.Event()
+
+    def slow(request: Seen) -> Answer:
+        asked.set()
+        return Answer(sound_summary(request).body, delay_s=0.3)
+
+    async with (
+        serving(model(summary=slow)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy=POLICY)
+        while not asked.is_set():
+            await at.turn(session.id, f"Point. {LONG}")
+            await asyncio.sleep(0.05)
+        # The lease of the one that runs has ended, as that of a process that was stopped for a while.
+        await at.rows("UPDATE sessions SET summary_lease_expires_at = clock_timestamp() RETURNING id")
+        with caplog.at_level(logging.INFO):
+            await summarize_after_turn(at.rt, TENANT, session.id, ())
+            await at.rt.chores.settle()
+        assert await _statuses(at, session.id) == ["active"]
+        assert "was dropped (stale)" in caplog.text
+
+
+async def test_what_a_crash_takes_away_the_next_turns_check_finds_again(database_url: str, tmp_path: Path) -> None:
+    def slow(request: Seen) -> Answer:
+        return Answer(sound_summary(request).body, delay_s=5)
+
+    async with serving(model(summary=slow)) as server:
+        async with service(database_url, models_toml(server), folder=tmp_path) as dying:
+            session = await dying.session(policy=POLICY)
+            while not any(is_summary(request) for request in server.seen):
+                await dying.turn(session.id, f"Point. {LONG}")
+                await asyncio.sleep(0.05)
+            # Leaving cancels what runs, as a crash does.
+        server.script[:] = [model()]
+        async with service(database_url, models_toml(server), folder=tmp_path) as at:
+            assert await _statuses(at, session.id) == []
+            await at.turn(session.id, "And now?")
+            await at.rt.chores.settle()
+            assert await _statuses(at, session.id) == ["active"]
+
+
+async def test_with_the_switch_off_nothing_is_summarized_in_the_background(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy=POLICY | {"auto_summarize": False})
+        await _fill(at, session.id, 7)
+        assert await _statuses(at, session.id) == []
+        assert not any(is_summary(request) for request in server.seen)
+
+
+async def test_the_check_before_the_call_still_guards_a_window_that_fills_in_one_turn(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"preset": "post_turn", "protected_turns": 1})
+        await _fill(at, session.id, 4)
+        outcome = await at.turn(session.id, LONG * 4)
+        assert outcome.context["summary_triggered"]
+        assert outcome.context["estimated_input_tokens_after_prune"] <= outcome.context["input_budget"]
+
+
+async def test_outcomes_durations_and_summaries_per_hundred_turns_are_measured(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy=POLICY)
+        await _fill(at, session.id, 8)
+        rendered = at.rt.telemetry.render()[0].decode()
+        made = len(await _statuses(at, session.id))
+        assert made >= 1
+        assert f'context_summary_outcome_total{{outcome="used",when="post_turn"}} {float(made)}' in rendered
+        assert f'context_summary_seconds_count{{when="post_turn"}} {float(made)}' in rendered
+        assert f"context_summary_count_total {float(made)}" in rendered
+        assert f"context_summaries_per_hundred_turns {100 * made / 8}" in rendered
