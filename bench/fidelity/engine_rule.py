@@ -1,4 +1,4 @@
-"""Plimsoll's own engine as a rule: the same doors as a turn of the service, in process and with the offline summarizer."""
+"""Plimsoll's own engine as a rule: the doors that a turn of the service goes through, with the offline summarizer."""
 
 from __future__ import annotations
 
@@ -123,9 +123,7 @@ class EngineRule:
         summary = self._make(state, due.fold)
         earlier = due.earlier
         if summary is not None:
-            actions = summary_actions(
-                due.fold, summary, summary_wire_tokens(summary, self._policy, self._estimate)
-            )
+            actions = summary_actions(due.fold, summary, summary_wire_tokens(summary, self._policy, self._estimate))
             earlier = replace(earlier, summary_triggered=True, actions=actions)
             snapshot = snapshot.with_summary(due.fold, summary)
             self._take(state, due.fold, summary, keep=keep)

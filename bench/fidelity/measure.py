@@ -139,7 +139,9 @@ def message_wire_tokens(message: PromptMessage, estimate: Estimate) -> int:
     """Content, calls and ids, with framing."""
     tokens = estimate(content_text(message["content"])) + MESSAGE_FRAMING_TOKENS
     for call in message.get("tool_calls") or ():
-        tokens += estimate(call["id"]) + estimate(call["function"]["name"]) + estimate(call["function"]["arguments"]) + 3
+        tokens += (
+            estimate(call["id"]) + estimate(call["function"]["name"]) + estimate(call["function"]["arguments"]) + 3
+        )
     return tokens + (estimate(message["tool_call_id"]) if message.get("tool_call_id") else 0)
 
 
@@ -180,7 +182,7 @@ def _lines(message: PromptMessage) -> list[str]:
     if message["role"] != "system" or "\n{" not in text:
         return [text]
     record: Mapping[str, Any] = json.loads(text[text.index("\n{") : text.rindex("}") + 1])
-    items = [str(item) for items in record.values() if isinstance(items, list) for item in items]
+    items = [str(item) for name, items in record.items() if name != "summary" for item in items]
     return [*str(record.get("summary", "")).splitlines(), *items]
 
 

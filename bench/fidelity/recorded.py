@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -36,9 +37,9 @@ class Conversation:
 
 def read_conversations(path: Path, estimate: Estimate) -> list[Conversation]:
     """All conversations of a file of JSON lines, gzipped or not."""
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    with opened as lines:
-        return [_conversation(json.loads(line), estimate) for line in lines if line.strip()]
+    stored = path.read_bytes()
+    lines = (gzip.decompress(stored) if path.suffix == ".gz" else stored).decode().splitlines()
+    return [_conversation(json.loads(line), estimate) for line in lines if line.strip()]
 
 
 def numbered_message(
@@ -69,7 +70,7 @@ def _turns(said: Sequence[Mapping[str, Any]], estimate: Estimate) -> Iterable[Tu
     """A turn is a user's message and all that comes before the next one."""
     starts = [at for at, message in enumerate(said) if message["role"] == "user"]
     bounds = [*([0] if starts[:1] != [0] else []), *starts, len(said)]
-    for number, (first, end) in enumerate(zip(bounds, bounds[1:], strict=False), start=1):
+    for number, (first, end) in enumerate(pairwise(bounds), start=1):
         turn_id = TurnId(UUID(int=number))
         messages = tuple(_message(turn_id, at + 1, said[at], estimate) for at in range(first, end))
         yield Turn(turn_id, number, TurnStatus.COMPLETED, unresolved=False, messages=messages)

@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from app.domain.evicted import Evicted, Hit
 from app.domain.types import Message, Turn
-from app.engine.recall import MOST_HITS, MOST_POSTINGS, REACH, Evicted, Hit, rarity
+from app.engine.recall import MOST_HITS, MOST_POSTINGS, REACH, rarity
 from app.engine.recall_terms import query_terms, weighed_terms
 from app.engine.tokens import content_text
 from app.engine.turns import sendable_units
@@ -51,7 +52,7 @@ class Shelf:
         """A list that is full was cut: its density holds for the part before."""
         if len(listed) < MOST_POSTINGS:
             return len(listed)
-        return max(len(listed), len(listed) * self._last_seq // (self._last_seq - listed[0][0] + 1))
+        return len(listed) * self._last_seq // (self._last_seq - listed[0][0] + 1)
 
     def _around(self, hits: Sequence[Hit]) -> tuple[Turn, ...]:
         near = sorted({hit.seq + offset for hit in hits for offset in range(-REACH, REACH + 1)})

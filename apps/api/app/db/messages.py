@@ -77,7 +77,7 @@ async def window_turns(
                 seq=first["turn_seq"],
                 status=status,
                 unresolved=status is not TurnStatus.COMPLETED or bool(first["without_output"]),
-                messages=tuple(_message(row) for row in of_turn),
+                messages=tuple(message_of(row) for row in of_turn),
             )
         )
     return _with_unresolved(turns, step_failed=step_failed)
@@ -102,7 +102,7 @@ async def messages_in_runs(
     rows = await tx.fetch(
         _BY_RUN, session_id=session_id, firsts=[first for first, _ in runs], lasts=[last for _, last in runs]
     )
-    return {row["seq"]: _message(row) for row in rows}
+    return {row["seq"]: message_of(row) for row in rows}
 
 
 async def save_token_counts(
@@ -119,7 +119,8 @@ async def save_token_counts(
     )
 
 
-def _message(row: Record) -> Message:
+def message_of(row: Record) -> Message:
+    """A row with a message's columns and its `tokens` as the domain's value."""
     tokens: Any = row["tokens"]
     return Message(
         id=row["id"],

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import log, sqrt
 from typing import Final
 
+from app.domain.evicted import Evicted, Hit
 from app.domain.types import JsonObject, Message, MessageId, Turn
 from app.engine.recall_terms import query_terms, weighed_terms
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS, content_text
@@ -27,6 +28,8 @@ MOST_POSTINGS: Final = 200
 NEIGHBOURS: Final[Mapping[int, float]] = {-3: 0.12, -2: 0.25, -1: 0.4, 1: 0.5, 2: 0.25, 3: 0.12}
 """The share of a hit's score that messages so many places after it get."""
 REACH: Final = max(NEIGHBOURS)
+GROUP_REACH: Final = 12
+"""How far around a hit in a tool group its other messages are looked for: it comes back whole or not at all."""
 
 _COVERAGE_POWER: Final = 0.6
 """How much more a message counts that has several of the query's words than one that has one of them often."""
@@ -37,30 +40,6 @@ _QUESTION: Final = re.compile(r"[^.!?…。！？؟\n]*[?？؟]")
 _MOST_ASKED_CHARS: Final = 8_000
 _TERMS_OF_A_QUESTION: Final = 8
 _TERMS_OF_A_WISH: Final = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A message that matches. `score` is its BM25 score, `coverage` the rarity of the query's terms it has, summed."""
-
-    seq: int
-    score: float
-    coverage: float
-
-
-@dataclass(frozen=True, slots=True)
-class Evicted:
-    """What of the past is not in the raw window and may come back for the query `terms`.
-
-    `turns` hold the messages that matched and their neighbours, in time order; a turn may be there in part. `hits`
-    refer to them by `seq`. `messages` is how many were searched, `seen_in` how many of them have each term.
-    """
-
-    terms: tuple[str, ...]
-    turns: tuple[Turn, ...] = ()
-    hits: tuple[Hit, ...] = ()
-    messages: int = 0
-    seen_in: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)

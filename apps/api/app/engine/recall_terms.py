@@ -37,19 +37,29 @@ _ANY_WORD: Final = re.compile(rf"[{_UNSPACED}]+|(?:(?![{_UNSPACED}])(?:[^\W_]|[{
 _IS_UNSPACED: Final = re.compile(rf"[{_UNSPACED}]")
 _ACCENTS: Final = re.compile("[\u0300-\u036f]")
 _POSSESSIVE: Final = re.compile(r"['’]s$")
-_ENDINGS: Final = (("ies", "y"), ("sses", "ss"), ("ing", ""), ("ied", "y"), ("ed", ""), ("ly", ""), ("es", "e"), ("s", ""))
-_STOP_WORDS: Final = frozenset(
-    """a about after all also am an and any are as at be because been before being but by can could did do does doing
-    don't down each for from had has have having he her here hers him his how i i'd i'll i'm i've if in into is isn't it
-    it's its just may me might more most must my no nor not of off on once only or other our ours out over own same shall
-    she should so some such than that that's the their theirs them then there these they they're this those through to
-    too under until up very was wasn't we we're we've were what what's when where which while who whom whose why will
-    with would you you'd you'll you're you've your yours""".split()
+_ENDINGS: Final = (
+    ("ies", "y"),
+    ("sses", "ss"),
+    ("ing", ""),
+    ("ied", "y"),
+    ("ed", ""),
+    ("ly", ""),
+    ("es", "e"),
+    ("s", ""),
 )
+_STOP_TEXT: Final = """
+    a about after all also am an and any are as at be because been before being but by can could did do does doing don't
+    down each for from had has have having he her here hers him his how i i'd i'll i'm i've if in into is isn't it it's
+    its just may me might more most must my no nor not of off on once only or other our ours out over own same shall she
+    should so some such than that that's the their theirs them then there these they they're this those through to too
+    under until up very was wasn't we we're we've were what what's when where which while who whom whose why will with
+    would you you'd you'll you're you've your yours
+"""
+_STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
 
 
 def terms_of(text: str) -> list[str]:
-    """The terms of a text in their order, repeated as they are; at most a message's first 64,000 characters are read."""
+    """The terms of a text in their order, repeated as they are; at most its first 64,000 characters are read."""
     folded = _fold(text[:_MOST_CHARS])
     if folded.isascii():
         return [term for word in _ASCII_WORD.findall(folded) if (term := _term(word))]
@@ -101,14 +111,14 @@ def _term(word: str) -> str:
 
 def _stem(word: str) -> str:
     """Plural and tense off, and what their spelling doubled or dropped; after Porter's first step, much shortened."""
-    if len(word) == 4 and word[-1] == "s" and word[-2] != "s":  # noqa: PLR2004 - cats, not miss
+    if len(word) == 4 and word[-1] == "s" and word[-2] != "s":
         return word[:-1]
-    if len(word) <= 4:  # noqa: PLR2004 - no ending of ours leaves a stem of a shorter word
+    if len(word) <= 4:
         return word
     for ending, rest in _ENDINGS:
-        if word.endswith(ending) and not word.endswith("ss") and len(word) - len(ending) + len(rest) >= 3:  # noqa: PLR2004
+        if word.endswith(ending) and not word.endswith("ss") and len(word) - len(ending) + len(rest) >= 3:
             word = word[: -len(ending)] + rest
             break
-    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeiouls":  # noqa: PLR2004
+    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeiouls":
         word = word[:-1]
-    return word[:-1] if len(word) > 3 and word[-1] == "e" else word  # noqa: PLR2004
+    return word[:-1] if len(word) > 3 and word[-1] == "e" else word

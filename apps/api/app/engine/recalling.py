@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from app.domain.evicted import Evicted
 from app.engine.fitting import Accounts, Ready, Refused
 from app.engine.prompt import Prompt, PromptItem, block_item, message_item
-from app.engine.recall import Candidate, Evicted, Recalled, candidates, choose, wanted_share, with_more_evicted
+from app.engine.recall import Candidate, Recalled, candidates, choose, wanted_share, with_more_evicted
 from app.engine.recall_terms import query_terms
 from app.engine.tokens import content_text
 from app.engine.triggers import summary_trigger_tokens

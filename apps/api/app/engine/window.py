@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import floor
 
+from app.domain.evicted import Evicted
 from app.domain.types import MessageId, Pin, Summary, ToolDefinition, Turn
 from app.engine.budget import Budget
 from app.engine.folding import Fold, SummaryReason, choose_fold, reclaims_enough
@@ -21,7 +22,6 @@ from app.engine.pruning import (
     shortening_action,
     without_media,
 )
-from app.engine.recall import Evicted
 from app.engine.shortening import Shortening, fit_results
 from app.engine.summaries import anchors_of
 from app.engine.summary_block import fit_summary, render_summary

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
 from app.db.summaries import PromptContext, prompt_context
-from app.domain.types import Content, Message, SessionId, ToolCall, ToolDefinition, Turn
+from app.domain.evicted import Evicted
+from app.domain.types import Content, Message, SessionId, ToolCall, ToolDefinition, Turn, TurnStatus
 from app.engine.budget import Budget, budget_for
 from app.engine.image_rules import image_rule_for
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
 from app.engine.prompt import goal_text
-from app.engine.tokens import message_tokens, with_images_by_rule
+from app.engine.tokens import content_text, message_tokens, with_images_by_rule
 from app.engine.turns import completed_after
 from app.engine.window import Snapshot
 from app.providers.registry import Model
+from app.services.recall import catch_up, look_up
 from app.services.runtime import Runtime
 from app.tokenizers import TWO_FIFTHS, Estimator
 
@@ -37,6 +39,7 @@ class SessionView:
     summary_count_after_seq: int
     summary_failures: int
     summary_failed_at: datetime | None
+    recall_indexed_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Gathered:
     model: Model
     context: PromptContext
     turns: tuple[Turn, ...]
+    evicted: Evicted | None = None
     fell_back: bool = False
     """Whether a message had to be counted by the heuristic because the tokenizer failed."""
 
@@ -54,6 +58,11 @@ class Gathered:
     def encoding(self) -> str:
         """The encoding counts are wanted in."""
         return encoding_of(self.model, self.session.policy)
+
+    def messages(self) -> Iterator[Message]:
+        """All messages that may be sent: those of the window, and those before it that may be recalled."""
+        for turn in (*self.turns, *(self.evicted.turns if self.evicted else ())):
+            yield from turn.messages
 
 
 def encoding_of(model: Model, policy: ContextPolicy) -> str:
@@ -67,11 +76,20 @@ def session_policy(rt: Runtime, stored: dict[str, object]) -> ContextPolicy:
 
 
 async def read_window(
-    tx: Transaction, rt: Runtime, session: SessionView, model_alias: str, *, before_seq: int, last_message_seq: int
+    tx: Transaction,
+    rt: Runtime,
+    session: SessionView,
+    model_alias: str,
+    *,
+    before_seq: int,
+    last_message_seq: int,
+    asked: Content = None,
 ) -> Gathered:
-    """Two statements: what stands around the raw window, and the window after the active summary.
+    """Two statements: what stands around the raw window, and the window after the active summary; and where the policy
+    recalls, a third that looks before that for what matches the user's message.
 
     `before_seq` is the running turn's number, or one past the last; `last_message_seq` the last number given out.
+    `asked` is the user's message where no stored turn that runs has it; without either nothing is looked for.
     Raises `InvalidRequest` for an unknown alias.
     """
     model = rt.catalogue.model(model_alias)
@@ -85,7 +103,35 @@ async def read_window(
         encoding_of(model, session.policy),
         step_failed=context.step_failed,
     )
-    return Gathered(session, model, context, tuple(turns))
+    gathered = Gathered(session, model, context, tuple(turns))
+    return await _with_evicted(tx, gathered, asked) if after_seq and session.policy.recall.enabled else gathered
+
+
+async def _with_evicted(tx: Transaction, gathered: Gathered, asked: Content) -> Gathered:
+    """The same with what matches among the messages that the active summary stands for.
+
+    A turn that runs also indexes a batch of them where they are not; who only looks writes nothing.
+    """
+    session, summary = gathered.session, gathered.context.summary
+    running = next((turn for turn in gathered.turns if turn.status is TurnStatus.RUNNING), None)
+    content = running.messages[0].content if running else asked
+    if content is None or summary is None:
+        return gathered
+    if running and session.recall_indexed_seq < summary.to_message_seq:
+        indexed_seq = await catch_up(
+            tx, session.id, indexed_seq=session.recall_indexed_seq, last_seq=summary.to_message_seq
+        )
+        gathered = replace(gathered, session=replace(session, recall_indexed_seq=indexed_seq))
+    share = session.policy.recall.max_share * budget_of(gathered.model, session.policy).input_budget
+    evicted = await look_up(
+        tx,
+        session.id,
+        content_text(content),
+        last_seq=summary.to_message_seq,
+        encoding=gathered.encoding,
+        most_tokens=int(share),
+    )
+    return replace(gathered, evicted=evicted)
 
 
 async def with_all_counts(rt: Runtime, gathered: Gathered) -> Gathered:
@@ -93,10 +139,10 @@ async def with_all_counts(rt: Runtime, gathered: Gathered) -> Gathered:
 
     A stored count holds the flat figure for images; what the model's rule makes of them is put right here.
     """
-    missing = [message for turn in gathered.turns for message in turn.messages if message.tokens == UNCOUNTED]
+    missing = [message for message in gathered.messages() if message.tokens == UNCOUNTED]
     if missing:
         gathered = await _count_missing(rt, gathered, missing)
-    if not any(isinstance(message.content, list) for turn in gathered.turns for message in turn.messages):
+    if not any(isinstance(message.content, list) for message in gathered.messages()):
         return gathered
     rule = image_rule_for(gathered.model.model)
     return _with_messages(gathered, lambda message: with_images_by_rule(message, rule))
@@ -127,8 +173,12 @@ async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Mess
 
 
 def _with_messages(gathered: Gathered, change: Callable[[Message], Message]) -> Gathered:
-    turns = tuple(replace(turn, messages=tuple(map(change, turn.messages))) for turn in gathered.turns)
-    return replace(gathered, turns=turns)
+    def changed(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+        return tuple(replace(turn, messages=tuple(map(change, turn.messages))) for turn in turns)
+
+    evicted = gathered.evicted
+    found = replace(evicted, turns=changed(evicted.turns)) if evicted else None
+    return replace(gathered, turns=changed(gathered.turns), evicted=found)
 
 
 async def count_message(
@@ -182,6 +232,7 @@ def snapshot_of(
         tools=tools,
         completed_since_summary=completed_after(past, session.summary_count_after_seq),
         calibration_ratio=rt.calibrations.ratio(gathered.model.alias, gathered.encoding),
+        evicted=gathered.evicted,
     )
 
 

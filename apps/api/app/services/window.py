@@ -48,6 +48,7 @@ async def look(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Look:
             summary_count_after_seq=row["summary_count_after_seq"],
             summary_failures=row["summary_failures"],
             summary_failed_at=row["summary_failed_at"],
+            recall_indexed_seq=row["recall_indexed_seq"],
         )
         next_seq = row["last_turn_seq"] + 1
         gathered = await read_window(
