@@ -86,7 +86,7 @@ async def counting_proxy(database_url: str, tally: Tally) -> AsyncGenerator[str]
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         startup = await _startup_packet(reader, writer)
-        server_reader, server_writer = await _connect(database_url)
+        server_reader, server_writer = await open_connection_to(database_url)
         server_writer.write(startup)
         frontend = FrontendReader(tally)
         await asyncio.gather(
@@ -113,7 +113,8 @@ async def _startup_packet(reader: asyncio.StreamReader, writer: asyncio.StreamWr
         writer.write(b"N")
 
 
-async def _connect(database_url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def open_connection_to(database_url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A raw connection to the server of the URL, by socket or by port."""
     parts = urlsplit(database_url)
     query = parse_qs(parts.query)
     port = int(query.get("port", [str(parts.port or 5432)])[0])

@@ -102,7 +102,13 @@ async def test_a_summary_that_leaves_the_prompt_too_large_is_made_once_more_at_h
         document = json.loads(request.json["messages"][-1]["content"])
         caps.append(document["max_tokens"])
         text = " ".join(f"word{number}" for number in range(document["max_tokens"]))
-        body = {"summary_text": text, "key_facts": [], "open_questions": [], "decisions": [], "action_items": []}
+        body: dict[str, Any] = {
+            "summary_text": text,
+            "key_facts": [],
+            "open_questions": [],
+            "decisions": [],
+            "action_items": [],
+        }
         return chat(json.dumps(body))
 
     async with (

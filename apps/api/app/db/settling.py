@@ -77,6 +77,21 @@ _SETTLE = compile_sql(
 )
 
 
+# Whoever else ends a turn raises its fence: one that is over under our fence was ended by us.
+_SETTLED_BY_US = compile_sql(
+    sa.text(
+        """
+        SELECT session_id, id, seq, status, user_input, assistant_output, error, model_alias, finish_reason,
+            prompt_tokens, completion_tokens, cost_usd, idempotency_key, created_at, completed_at,
+            CAST(NULL AS jsonb) AS tool_calls
+        FROM turns
+        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
+            AND fence = CAST(:fence AS integer) AND status <> 'running'
+        """
+    )
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Settlement:
     """How a turn ended and all that is recorded of it. The lists hold rows as JSON objects by column name."""
@@ -117,4 +132,10 @@ async def settle_turn(tx: Transaction, claim: Claim, settlement: Settlement) -> 
         blocks=settlement.blocks,
         audits=settlement.audits,
     )
+    return turn_record(row) if row else None
+
+
+async def settled_before(tx: Transaction, claim: Claim) -> TurnRecord | None:
+    """The turn as we settled it ourselves, when a commit's answer was lost on its way; None when we did not."""
+    row = await tx.fetchrow(_SETTLED_BY_US, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence)
     return turn_record(row) if row else None

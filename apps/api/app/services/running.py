@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 
-from app.db.settling import Settlement, settle_turn
+from app.db.settling import Settlement
 from app.domain.errors import (
     ContextBudgetExceeded,
     DatabaseUnavailable,
@@ -32,6 +32,7 @@ from app.services.gathering import Gathered, count_message
 from app.services.learned_windows import learn
 from app.services.recording import Step, Steps, context_of, reply_row, with_own_ids
 from app.services.runtime import Runtime
+from app.services.settling import settle
 
 
 class TurnRun:
@@ -286,12 +287,11 @@ class TurnRun:
             "status": TurnStatus.RUNNING,
         }
 
-    async def _settle(self, settlement: Settlement, audit: JsonObject | None) -> TurnRecord:
-        """Transaction two, one statement. Raises `TurnLost` when the claim is no longer ours: nothing was written."""
-        async with self.rt.database.autocommit() as tx:
-            turn = await settle_turn(tx, self.claim, settlement)
-        if turn is None:
-            raise TurnLost("Another process ended this turn while it ran here; nothing of this answer was stored.")
+    async def _settle(
+        self, settlement: Settlement, audit: JsonObject | None, *, patience_s: float | None = None
+    ) -> TurnRecord:
+        """Transaction two, and what is measured of the turn. Raises as `settle`."""
+        turn = await settle(self.rt, self.claim, settlement, patience_s=patience_s)
         self.rt.telemetry.turn_finished(
             status=turn.status.value,
             seconds=perf_counter() - self.started,
@@ -314,7 +314,9 @@ class TurnRun:
             else {"code": "internal_error", "detail": "Something broke on our side; the message is kept."}
         )
         settlement = Settlement(TurnStatus.FAILED, self.deciding.model.alias, self.steps.rows, [], error=stored)
-        await self._settle(settlement, None)
+        # A database that was waited for in vain is not waited for again: the lease ends the turn.
+        patience_s = 0.0 if isinstance(error, DatabaseUnavailable) else None
+        await self._settle(settlement, None, patience_s=patience_s)
 
 
 def _gather_step(gathered: Gathered) -> Step:

@@ -1,0 +1,82 @@
+"""The database goes away in the middle of a turn: what was paid for is kept, and nothing is stored twice."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from app.domain.errors import DatabaseUnavailable
+from app.domain.types import TurnStatus
+from app.services.turns import get_turn
+from tests.providers.server import Answer, Seen, serving
+from tests.services.faulty_database import faulty_database
+from tests.services.service import TENANT, chat, models_toml, service
+
+
+async def test_a_reply_that_was_paid_for_is_stored_when_the_database_is_back(database_url: str, tmp_path: Path) -> None:
+    async with faulty_database(database_url) as (url, faults):
+
+        def while_away(_: Seen) -> Answer:
+            faults.go_away()
+            asyncio.get_running_loop().call_later(1.0, faults.come_back)
+            return chat("Worth its price.")
+
+        async with serving(while_away) as server, service(url, models_toml(server), folder=tmp_path) as at:
+            session = await at.session()
+            outcome = await at.turn(session.id, "Hi")
+            assert faults.fired > 0
+            assert outcome.turn.status is TurnStatus.COMPLETED
+            assert outcome.turn.assistant_output == "Worth its price."
+            assert server.hits == 1
+            messages = await at.rows("SELECT role FROM messages ORDER BY seq")
+            assert [row["role"] for row in messages] == ["user", "assistant"]
+
+
+async def test_a_commit_whose_answer_was_lost_is_found_again_and_not_made_twice(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        faulty_database(database_url) as (url, faults),
+        serving(chat("Once.")) as server,
+        service(url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        await at.turn(session.id, "Warm up")
+        # The statements are prepared by now; what tells this one apart is a value of its own.
+        faults.swallow_after = b'"Once."'
+        outcome = await at.turn(session.id, "Hi")
+        assert faults.fired == 1
+        assert outcome.turn.assistant_output == "Once."
+        stored = await get_turn(at.rt, TENANT, session.id, outcome.turn.id)
+        assert stored.status is TurnStatus.COMPLETED
+        messages = await at.rows("SELECT seq FROM messages ORDER BY seq")
+        assert len(messages) == 4
+        audits = await at.rows("SELECT count(*) AS n FROM turn_context_audit")
+        assert audits[0]["n"] == 2
+        assert server.hits == 2
+
+
+async def test_a_database_that_stays_away_for_a_lease_is_given_up(database_url: str, tmp_path: Path) -> None:
+    async with faulty_database(database_url) as (url, faults):
+
+        def while_away(_: Seen) -> Answer:
+            faults.go_away()
+            return chat("Lost.")
+
+        async with (
+            serving(while_away) as server,
+            service(url, models_toml(server), folder=tmp_path, lease_s=1.0) as at,
+        ):
+            session = await at.session()
+            with pytest.raises(DatabaseUnavailable):
+                await at.turn(session.id, "Hi")
+            faults.come_back()
+            assert faults.fired > 1
+            await asyncio.sleep(1.1)
+            server.script[:] = [chat("Again.")]
+            outcome = await at.turn(session.id, "Hi again")
+            assert outcome.turn.assistant_output == "Again."
+            statuses = await at.rows("SELECT status FROM turns ORDER BY seq")
+            assert [row["status"] for row in statuses] == ["failed", "completed"]
