@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from app.domain.types import (
     CompletionRequest,
-    Message,
-    PromptMessage,
     Summary,
     SummaryBody,
     SummaryId,
@@ -41,6 +37,7 @@ from app.engine.tokens import Estimate, content_text
 from app.engine.window import Snapshot
 from app.providers.offline import OfflineProvider
 from bench.fidelity.measure import Sent
+from bench.fidelity.plain_rules import calls_of
 from bench.fidelity.recorded import Conversation, Question, numbered_message
 from bench.fidelity.shelf import Shelf
 
@@ -190,28 +187,6 @@ class EngineRule:
 
 
 def _rounds(turn: Turn) -> list[Turn]:
-    """The turn as it stands before each of its model calls: after the user's message, and after each tool group."""
-    rounds: list[Turn] = []
-    messages = turn.messages
-    for at, message in enumerate(messages):
-        next_role = messages[at + 1].role if at + 1 < len(messages) else None
-        if message.role == "user" or (message.role == "tool" and next_role != "tool"):
-            rounds.append(_running(turn, messages[: at + 1]))
-    return rounds
-
-
-def _running(turn: Turn, messages: Sequence[Message]) -> Turn:
-    return Turn(turn.id, turn.seq, TurnStatus.RUNNING, unresolved=True, messages=tuple(messages))
-
-
-def as_sent(message: Message) -> PromptMessage:
-    """For rules that take messages as they are."""
-    sent: PromptMessage = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        sent["tool_calls"] = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-            for c in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        sent["tool_call_id"] = message.tool_call_id
-    return json.loads(json.dumps(sent))
+    """The turn as it stands before each of its model calls."""
+    running = replace(turn, status=TurnStatus.RUNNING, unresolved=True)
+    return [replace(running, messages=turn.messages[:end]) for end in calls_of(turn)]
