@@ -40,6 +40,8 @@ class Shelf:
         sums: dict[int, list[float]] = {}
         for term, listed in lists.items():
             rare = rarity(seen_in[term], self._last_seq)
+            if rare <= 0:
+                continue
             for seq, weight in listed:
                 of = sums.setdefault(seq, [0.0, 0.0])
                 of[0] += rare * weight

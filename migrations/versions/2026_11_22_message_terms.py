@@ -21,8 +21,7 @@ def upgrade() -> None:
             message_seq bigint NOT NULL,
             weight real NOT NULL,
             CONSTRAINT pk_message_terms PRIMARY KEY (session_id, term, message_seq),
-            CONSTRAINT fk_message_terms_session_id_sessions FOREIGN KEY (session_id) REFERENCES sessions (id)
-                ON DELETE CASCADE
+            CONSTRAINT fk_message_terms_sessions FOREIGN KEY (session_id) REFERENCES sessions (id) ON DELETE CASCADE
         )
         """
     )

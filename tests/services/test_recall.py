@@ -10,7 +10,7 @@ import pytest
 from app.db.recall import SearchBounds, add_postings, find_evicted
 from app.domain.types import MessageId, SessionId, Turn, TurnId, TurnStatus
 from app.engine.policy import ContextPolicy, Recall
-from app.engine.recall import GROUP_REACH, MOST_HITS, MOST_POSTINGS, REACH, match, rarity
+from app.engine.recall import match, rarity
 from app.engine.recall_terms import query_terms, weighed_terms
 from app.engine.recalling import RECALL_NOTE
 from app.engine.tokens import content_text
@@ -28,7 +28,6 @@ FACTS = (
     "We painted the boathouse green last August.",
     "Please always answer in short sentences.",
 )
-BOUNDS = SearchBounds(MOST_POSTINGS, MOST_HITS, REACH, GROUP_REACH)
 
 
 def _reply(request: Seen) -> Any:
@@ -209,7 +208,7 @@ async def test_the_database_finds_what_the_pure_search_finds(database_url: str, 
             for asked in ("Where does Ottilie keep her bees?", "weather part 6 noted", "What is green and noted?"):
                 terms = query_terms(asked)
                 found = await find_evicted(
-                    tx, session_id, terms, last_seq=18, encoding="o200k_base", most_tokens=4000, bounds=BOUNDS
+                    tx, session_id, terms, last_seq=18, encoding="o200k_base", most_tokens=4000, bounds=recall.BOUNDS
                 )
                 expected = shelf.find(numbered_message(turn_id, 99, "user", asked, estimate))
                 assert found.seen_in == expected.seen_in
@@ -224,7 +223,7 @@ async def test_the_database_finds_what_the_pure_search_finds(database_url: str, 
                 last_seq=18,
                 encoding="o200k_base",
                 most_tokens=4000,
-                bounds=SearchBounds(3, 64, 0, 0),
+                bounds=SearchBounds(3, 64, 0, 0, 1.0, 8),
             )
             assert [hit.seq for hit in sorted(cut.hits, key=lambda hit: hit.seq)] == [14, 16, 18]
             assert cut.seen_in == {query_terms("noted")[0]: 3 * 18 // 5}

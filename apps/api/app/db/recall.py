@@ -21,6 +21,8 @@ from app.db.sql import compile_sql
 from app.domain.evicted import Evicted, Hit
 from app.domain.types import SessionId, Turn, TurnId, TurnStatus
 
+# Every table is read by key in a LATERAL with a LIMIT, which no plan can turn into a scan of the session: a join the
+# planner is free to order reads all its messages to find a few.
 _FIND = compile_sql(
     sa.text(
         """
@@ -40,35 +42,43 @@ _FIND = compile_sql(
                 END AS seen_in
             FROM p GROUP BY term
         ), r AS MATERIALIZED (
-            SELECT term, ln(CAST(1 + (CAST(:last_seq AS bigint) - seen_in + 0.5) / (seen_in + 0.5) AS float)) AS rarity
+            SELECT term, CASE WHEN seen_in > CAST(:most_seen_share AS float) * CAST(:last_seq AS bigint)
+                    AND CAST(:last_seq AS bigint) >= CAST(:least_messages AS integer) THEN 0.0
+                ELSE ln(CAST(1 + (CAST(:last_seq AS bigint) - seen_in + 0.5) / (seen_in + 0.5) AS float)) END AS rarity
             FROM f
         ), h AS MATERIALIZED (
             SELECT p.message_seq AS seq, sum(r.rarity * p.weight) AS score, sum(r.rarity) AS coverage
-            FROM p JOIN r USING (term) GROUP BY p.message_seq
+            FROM p JOIN r USING (term) WHERE r.rarity > 0 GROUP BY p.message_seq
             ORDER BY score DESC, seq DESC LIMIT CAST(:most_hits AS integer)
         ), near AS MATERIALIZED (
             SELECT DISTINCT h.seq + at.offset_by AS seq
             FROM h
-            JOIN messages hit ON hit.session_id = CAST(:session_id AS uuid) AND hit.seq = h.seq
-            CROSS JOIN LATERAL generate_series(
-                -CASE WHEN hit.role = 'tool' OR hit.tool_calls IS NOT NULL
-                    THEN CAST(:group_reach AS integer) ELSE CAST(:reach AS integer) END,
-                CASE WHEN hit.role = 'tool' OR hit.tool_calls IS NOT NULL
-                    THEN CAST(:group_reach AS integer) ELSE CAST(:reach AS integer) END) AS at(offset_by)
+            CROSS JOIN LATERAL (
+                SELECT CASE WHEN m.role = 'tool' OR m.tool_calls IS NOT NULL THEN CAST(:group_reach AS integer)
+                    ELSE CAST(:reach AS integer) END AS far
+                FROM messages m WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq = h.seq LIMIT 1
+            ) AS hit
+            CROSS JOIN LATERAL generate_series(-hit.far, hit.far) AS at(offset_by)
         )
-        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning,
-            CASE WHEN m.token_encoding = :encoding THEN m.token_estimate ELSE c.token_estimate END AS tokens,
-            t.seq AS turn_seq, t.status, h.score, h.coverage,
+        SELECT m.*, t.turn_seq, t.status, h.score, h.coverage,
             CASE WHEN row_number() OVER (ORDER BY m.seq) = 1 THEN (SELECT jsonb_object_agg(term, seen_in) FROM f) END
                 AS seen_in
         FROM near
-        JOIN messages m ON m.session_id = CAST(:session_id AS uuid) AND m.seq = near.seq
-        JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-        LEFT JOIN message_token_counts c ON c.session_id = m.session_id AND c.message_id = m.id
-            AND c.token_encoding = :encoding AND m.token_encoding <> :encoding
+        CROSS JOIN LATERAL (
+            SELECT x.id, x.turn_id, x.seq, x.role, x.content, x.tool_calls, x.tool_call_id, x.reasoning,
+                CASE WHEN x.token_encoding = :encoding THEN x.token_estimate ELSE (
+                    SELECT c.token_estimate FROM message_token_counts c
+                    WHERE c.session_id = CAST(:session_id AS uuid) AND c.message_id = x.id
+                        AND c.token_encoding = :encoding) END AS tokens
+            FROM messages x
+            WHERE x.session_id = CAST(:session_id AS uuid) AND x.seq = near.seq
+                AND x.seq <= CAST(:last_seq AS bigint) AND x.token_estimate <= CAST(:most_tokens AS bigint) LIMIT 1
+        ) AS m
+        CROSS JOIN LATERAL (
+            SELECT y.seq AS turn_seq, y.status FROM turns y
+            WHERE y.session_id = CAST(:session_id AS uuid) AND y.id = m.turn_id AND y.status <> 'rejected' LIMIT 1
+        ) AS t
         LEFT JOIN h ON h.seq = m.seq
-        WHERE m.seq <= CAST(:last_seq AS bigint) AND m.token_estimate <= CAST(:most_tokens AS bigint)
-            AND t.status <> 'rejected'
         ORDER BY m.seq
         """
     )
@@ -95,13 +105,16 @@ _ADD = compile_sql(
 
 @dataclass(frozen=True, slots=True)
 class SearchBounds:
-    """What bounds the cost of a search: postings read of a term, messages whose neighbourhood is read, and how far that
-    reaches around a message, or around one of a tool group."""
+    """What bounds a search: postings read of a term, messages whose neighbourhood is read, and how far that reaches
+    around a message, or around one of a tool group. A term that more than `most_seen_share` of at least
+    `least_messages` messages have tells nothing apart."""
 
     most_postings: int
     most_hits: int
     reach: int
     group_reach: int
+    most_seen_share: float
+    least_messages: int
 
 
 async def find_evicted(
@@ -130,6 +143,8 @@ async def find_evicted(
         most_hits=bounds.most_hits,
         reach=bounds.reach,
         group_reach=bounds.group_reach,
+        most_seen_share=bounds.most_seen_share,
+        least_messages=bounds.least_messages,
     )
     if not rows:
         return Evicted(terms, messages=last_seq)

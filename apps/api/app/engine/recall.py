@@ -17,7 +17,7 @@ from typing import Final
 
 from app.domain.evicted import Evicted, Hit
 from app.domain.types import JsonObject, Message, MessageId, Turn
-from app.engine.recall_terms import query_terms, weighed_terms
+from app.engine.recall_terms import query_terms, terms_of, weighed_terms
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS, content_text
 from app.engine.turns import Unit, sendable_units
 
@@ -25,6 +25,8 @@ MOST_HITS: Final = 64
 """Messages that matched, best first, of which one turn looks at the neighbourhood."""
 MOST_POSTINGS: Final = 200
 """Newest messages that are looked at for each of the query's terms: what bounds the cost of a common one."""
+MOST_SEEN_SHARE: Final = 0.8
+LEAST_MESSAGES: Final = 8
 NEIGHBOURS: Final[Mapping[int, float]] = {-3: 0.12, -2: 0.25, -1: 0.4, 1: 0.5, 2: 0.25, 3: 0.12}
 """The share of a hit's score that messages so many places after it get."""
 REACH: Final = max(NEIGHBOURS)
@@ -34,6 +36,7 @@ GROUP_REACH: Final = 12
 _COVERAGE_POWER: Final = 0.6
 """How much more a message counts that has several of the query's words than one that has one of them often."""
 _QUESTION_FACTOR: Final = 0.8
+_LEAST_NEWS_SHARE: Final = 0.1
 _TOKENS_OF_ANY: Final = 16
 """Added to a message's own tokens before they divide its score: a word alone is no bargain."""
 _QUESTION: Final = re.compile(r"[^.!?…。！？؟\n]*[?？؟]")
@@ -81,7 +84,12 @@ def wanted_share(text: str) -> float:
 
 
 def rarity(seen_in: float, messages: float) -> float:
-    """What a term that so many of the messages have tells apart (BM25's inverse document frequency)."""
+    """What a term that so many of the messages have tells apart (BM25's inverse document frequency).
+
+    Nothing where nearly all of them have it: a session that says the same again and again would match as a whole.
+    """
+    if messages >= LEAST_MESSAGES and seen_in > MOST_SEEN_SHARE * messages:
+        return 0.0
     return log(1 + (messages - seen_in + 0.5) / (seen_in + 0.5))
 
 
@@ -103,6 +111,8 @@ def match(
     """The best of the messages, given by `seq` with their weighed terms, that have any of the query's terms."""
     scores: dict[int, list[float]] = {}
     for term in terms:
+        if rarities[term] <= 0:
+            continue
         for seq, weights in weighed.items():
             if term in weights:
                 sums = scores.setdefault(seq, [0.0, 0.0])
@@ -142,12 +152,17 @@ def _asks(message: Message) -> bool:
 
 
 def choose(
-    found: Sequence[Candidate], *, min_score_ratio: float, fits: Callable[[int, int], bool]
+    found: Sequence[Candidate],
+    *,
+    min_score_ratio: float,
+    said: Said,
+    fits: Callable[[int, int], bool],
 ) -> tuple[Candidate, ...]:
     """The candidates that come back, in time order.
 
-    Best first, those that score at least `min_score_ratio` of the best; `fits(tokens, messages)` says whether so many
-    tokens (without framing) in so many messages still have room. One that has none leaves it to the next.
+    Best first, those that score at least `min_score_ratio` of the best and say what is not `said` in the prompt;
+    `fits(tokens, messages)` says whether so many tokens (without framing) in so many messages still have room. One that
+    has none leaves it to the next.
     """
     chosen: list[Candidate] = []
     tokens = messages = 0
@@ -155,7 +170,30 @@ def choose(
         if candidate.score < min_score_ratio * found[0].score:
             break
         more_tokens, more_messages = tokens + candidate.tokens, messages + len(candidate.unit.messages)
-        if fits(more_tokens, more_messages):
+        if fits(more_tokens, more_messages) and said.lacks(candidate.unit):
             chosen.append(candidate)
             tokens, messages = more_tokens, more_messages
     return tuple(sorted(chosen, key=lambda candidate: candidate.unit.last_seq))
+
+
+class Said:
+    """What a prompt says already. `texts` are those of its messages, `asked` the newest."""
+
+    def __init__(self, texts: Iterable[str], asked: str) -> None:
+        self._texts = set(texts)
+        self._asked = frozenset(terms_of(asked))
+
+    def lacks(self, unit: Unit) -> bool:
+        """Whether the unit says anything new; it counts as said from now on.
+
+        The same text says nothing, nor does one whose words are nearly all the newest message's own: the same question
+        as once before, of which only the answer is wanted. Tool groups are taken as new.
+        """
+        if unit.kind == "tool_group":
+            return True
+        text = content_text(unit.messages[0].content)
+        terms = frozenset(terms_of(text))
+        if text in self._texts or len(terms - self._asked) <= _LEAST_NEWS_SHARE * len(terms):
+            return False
+        self._texts.add(text)
+        return True

@@ -8,7 +8,7 @@ from typing import Final
 from app.domain.evicted import Evicted
 from app.engine.fitting import Accounts, Ready, Refused
 from app.engine.prompt import Prompt, PromptItem, block_item, message_item
-from app.engine.recall import Candidate, Recalled, candidates, choose, wanted_share, with_more_evicted
+from app.engine.recall import Candidate, Recalled, Said, candidates, choose, wanted_share, with_more_evicted
 from app.engine.recall_terms import query_terms
 from app.engine.tokens import content_text
 from app.engine.triggers import summary_trigger_tokens
@@ -53,7 +53,11 @@ def _chosen(window: Window, prompt: Prompt) -> tuple[Candidate, ...]:
         more = tokens + note_tokens
         return more <= most_tokens and window.charge_with(prompt, more, messages + 1) < below
 
-    return choose(candidates(evicted), min_score_ratio=recall.min_score_ratio, fits=fits) if fits(1, 1) else ()
+    if not fits(1, 1):
+        return ()
+    sent = [content_text(item.message.content) for item in prompt.items if item.message and item.region != "user"]
+    said = Said(sent, _asked(window))
+    return choose(candidates(evicted), min_score_ratio=recall.min_score_ratio, said=said, fits=fits)
 
 
 def _evicted(window: Window) -> Evicted | None:

@@ -11,14 +11,14 @@ from app.db.recall import SearchBounds, add_postings, find_evicted
 from app.domain.evicted import Evicted
 from app.domain.types import Message, SessionId
 from app.engine.folding import Fold
-from app.engine.recall import GROUP_REACH, MOST_HITS, MOST_POSTINGS, REACH
+from app.engine.recall import GROUP_REACH, LEAST_MESSAGES, MOST_HITS, MOST_POSTINGS, MOST_SEEN_SHARE, REACH
 from app.engine.recall_terms import query_terms, weighed_terms
 from app.engine.tokens import content_text
 
 CATCH_UP_MESSAGES = 500
 """Message numbers that one turn indexes of what was never indexed: some tenths of a second, until all are."""
 _INLINE_CHARS = 32_768
-_BOUNDS = SearchBounds(most_postings=MOST_POSTINGS, most_hits=MOST_HITS, reach=REACH, group_reach=GROUP_REACH)
+BOUNDS = SearchBounds(MOST_POSTINGS, MOST_HITS, REACH, GROUP_REACH, MOST_SEEN_SHARE, LEAST_MESSAGES)
 
 
 async def look_up(
@@ -32,7 +32,7 @@ async def look_up(
     if not terms or most_tokens <= 0:
         return None
     return await find_evicted(
-        tx, session_id, terms, last_seq=last_seq, encoding=encoding, most_tokens=most_tokens, bounds=_BOUNDS
+        tx, session_id, terms, last_seq=last_seq, encoding=encoding, most_tokens=most_tokens, bounds=BOUNDS
     )
 
 
