@@ -5,16 +5,17 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # pytest-xdist workers; the suite waits for processes and fsync more than it computes.
 TEST_WORKERS ?= 2
+REAL_MODEL_VENV := .venv-real-model
 # pyright's wrapper asks the package index for newer versions of itself otherwise.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check drift demo bench lock clean
+.PHONY: help setup run test test-real-model check drift demo bench fidelity lock clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## make .venv with everything the lock names (nothing to do when it is up to date)
 
@@ -30,6 +31,17 @@ run: setup ## serve with the embedded Postgres: prints the address and a curl li
 
 test: setup ## run the whole test suite
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
+
+test-real-model: setup $(REAL_MODEL_VENV)/.installed ## 20 turns and a provoked overflow against a small real model on this CPU
+	$(BIN)/python -m pytest tests/real_model
+
+# The server is compiled here, once, for some minutes. Without the CPU's newest instructions: virtual machines announce
+# AMX and then fault on it. Nothing of the cache: it may hold a wheel that was compiled otherwise.
+$(REAL_MODEL_VENV)/.installed: requirements-real-model.lock
+	$(PYTHON) -m venv $(REAL_MODEL_VENV)
+	CMAKE_ARGS=-DGGML_NATIVE=OFF nice $(REAL_MODEL_VENV)/bin/python -m pip install -qq --no-cache-dir --require-hashes \
+		-r requirements-real-model.lock
+	@touch $@
 
 check: setup ## formatting, lint, types, who imports whom, and migrations against the tables
 	$(BIN)/ruff format --check
@@ -47,15 +59,28 @@ demo: setup ## a long conversation through a 16,384-token window, with summaries
 bench: setup ## CPU per turn against a bare handler doing the same reads and writes
 	@$(BIN)/python -m bench
 
-lock: ## write both locks anew from pyproject.toml (newest versions that fit, with hashes)
+FIDELITY_VENV := var/fidelity
+
+fidelity: $(FIDELITY_VENV)/.installed ## what keeps answers in the prompt, on recorded conversations: DATA=folder
+	@test -d "$(DATA)" || { echo "Name a folder of conversations: make fidelity DATA=folder (docs/fidelity.md has their form)"; exit 2; }
+	PYTHONPATH=apps/api:. $(FIDELITY_VENV)/bin/python -m bench.fidelity "$(DATA)" --plot docs/images/fidelity.svg
+
+$(FIDELITY_VENV)/.installed: requirements-fidelity.lock
+	$(PYTHON) -m venv $(FIDELITY_VENV)
+	$(FIDELITY_VENV)/bin/python -m pip install -qq --require-hashes -r requirements-fidelity.lock
+	@touch $@
+
+lock: ## write the four locks anew from pyproject.toml (newest versions that fit, with hashes)
 	$(PYTHON) -m venv var/lock-tools
 	var/lock-tools/bin/python -m pip install -qq uv
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml -o requirements.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --group dev -o requirements-dev.lock
+	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --group fidelity -o requirements-fidelity.lock
+	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) --group real-model -o requirements-real-model.lock
 
 LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-emit-find-links --no-annotate --no-header --upgrade
 
-clean: ## remove .venv, caches and build results; the data under var/ stay
+clean: ## remove .venv, caches and build results; data under var/ and the real model's server stay
 	rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis .schemathesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "2026_11_22_message_terms"
-down_revision = "2026_11_22_summary_leases"
+down_revision = "2026_11_22_session_keys"
 branch_labels = None
 depends_on = None
 

@@ -20,6 +20,8 @@ BODY_ROUTES = [
     ("POST", "/v1/sessions"),
     ("PATCH", "/v1/sessions/{sid}"),
     ("POST", "/v1/sessions/{sid}/turns"),
+    ("POST", "/v1/sessions/{sid}/fork"),
+    ("POST", "/v1/sessions/{sid}/turns/{tid}/regenerate"),
     ("PUT", "/v1/sessions/{sid}/pins/p"),
 ]
 READ_ROUTES = [
@@ -31,8 +33,10 @@ READ_ROUTES = [
     ("GET", "/v1/sessions/{sid}/turns/{tid}/audit"),
     ("GET", "/v1/sessions/{sid}/turns/{tid}/prompt"),
     ("GET", "/v1/sessions/{sid}/context"),
+    ("GET", "/v1/sessions/{sid}/export"),
     ("GET", "/v1/sessions/{sid}/summaries"),
     ("POST", "/v1/sessions/{sid}/summaries"),
+    ("POST", "/v1/sessions/{sid}/summaries/{tid}/undo"),
     ("GET", "/v1/sessions/{sid}/pins"),
     ("GET", "/v1/sessions/{sid}/pins/p"),
     ("DELETE", "/v1/sessions/{sid}/pins/p"),
@@ -126,7 +130,7 @@ def assert_nothing_stored(client: httpx.Client, sid: str) -> None:
 def test_no_body_that_is_not_storable_json_gets_in(client: httpx.Client, sid: str) -> None:
     for method, path in BODY_ROUTES:
         for name, body in NOT_JSON.items():
-            answer = client.request(method, path.format(sid=sid), content=body, headers=JSON)
+            answer = client.request(method, path.format(sid=sid, tid=sid), content=body, headers=JSON)
             problem = assert_problem(answer, 422, "invalid_request")
             assert problem["errors"], name
             assert len(answer.content) < 4000, name
@@ -173,7 +177,7 @@ def test_a_body_that_does_not_say_it_is_json_is_a_415(client: httpx.Client, sid:
             "\xff",
         ):
             headers = [] if content_type is None else [(b"content-type", content_type.encode("latin-1"))]
-            answer = client.request(method, path.format(sid=sid), content=b'{"content": "a"}', headers=headers)
+            answer = client.request(method, path.format(sid=sid, tid=sid), content=b'{"content": "a"}', headers=headers)
             assert_problem(answer, 415, "unsupported_media_type")
     assert_nothing_stored(client, sid)
 
@@ -196,6 +200,7 @@ def test_an_id_that_cannot_exist_is_a_404_of_its_noun(client: httpx.Client) -> N
             f"{{{unknown}}}",
         ):
             content = {"PATCH": b"{}", "PUT": b'{"content": "a"}', "POST": b'{"content": "a"}'}.get(method)
+            content = b"{}" if path.endswith("/fork") else content
             answer = client.request(
                 method, path.format(sid=sid, tid=unknown), content=content, headers=JSON if content else None
             )

@@ -160,6 +160,23 @@ def test_an_answer_that_stops_for_length_is_completed_and_says_so(database_url: 
         assert (turn["status"], turn["finish_reason"]) == ("completed", "length")
 
 
+def test_the_context_is_told_while_the_model_is_still_silent(database_url: str, tmp_path: Path) -> None:
+    slow = Answer(
+        sse(chunk({"content": "At last"}), chunk({}, "stop")).body, content_type="text/event-stream", delay_s=2.5
+    )
+    with threaded_serving(slow) as model, streaming_service(database_url, tmp_path, model) as client:
+        session = new_session(client)
+        started = time.monotonic()
+        with client.stream("POST", f"/v1/sessions/{session}/turns", json={"content": "Hi", "stream": True}) as answer:
+            pieces = answer.iter_text()
+            heard = next(pieces)
+            while "event: context.assembled" not in heard:
+                heard += next(pieces)
+            assert time.monotonic() - started < 2, "it was told only when the model had answered"
+            assert "output.delta" not in heard
+            assert "event: turn.completed" in heard + "".join(pieces)
+
+
 def test_a_silent_model_is_bridged_by_heartbeats(database_url: str, tmp_path: Path) -> None:
     slow = Answer(
         sse(chunk({"content": "At last"}), chunk({}, "stop")).body, content_type="text/event-stream", delay_s=0.6

@@ -14,6 +14,7 @@ from app.engine.media import (
     FLAT_AUDIO_TOKENS,
     FLAT_FILE_TOKENS,
     FLAT_IMAGE_TOKENS,
+    PDF_PAGE_TOKENS,
     UNKNOWN_PART_TOKENS,
     image_size,
     marked_text,
@@ -23,7 +24,7 @@ from app.engine.media import (
 from app.engine.media_headers import image_size as size_of_head
 from app.engine.tokens import content_tokens, message_tokens, with_images_by_rule
 from tests.engine.histories import History, estimate
-from tests.engine.pictures import audio, file, gif, image, image_at, jpeg, png, wav, webp
+from tests.engine.pictures import audio, file, file_of, gif, image, image_at, jpeg, mp3, png, wav, webp
 
 _SIDES = st.integers(1, 16_000)
 
@@ -167,8 +168,20 @@ def test_recordings_go_by_their_length_and_files_by_a_flat_figure() -> None:
     assert media_tokens(audio(wav(10, bytes_per_s=176_400))) == 320
     assert media_tokens(audio(b"ID3 some mp3", "mp3")) == FLAT_AUDIO_TOKENS
     assert media_tokens(audio(wav(10, bytes_per_s=1))) == FLAT_AUDIO_TOKENS
+    assert media_tokens(audio(mp3(128, 10), "mp3")) == 320
+    assert media_tokens(audio(b"ID3\x04\0\0\0\0\x02\x01" + bytes(257) + mp3(64, 10), "mp3")) == 320
+    assert media_tokens(audio(mp3(320, 10, frames=383), "mp3")) == 321, "where the rate varies, the frames tell"
     assert media_tokens(file("a.pdf")) == FLAT_FILE_TOKENS
     assert media_tokens({"type": "hologram"}) == UNKNOWN_PART_TOKENS
+
+
+def test_a_pdf_goes_by_its_pages_and_plain_text_by_its_own_tokens() -> None:
+    pages = b"%PDF-1.4\n" + b"<< /Type /Pages /Count 3 >>\n" + b"<< /Type /Page /Parent 1 0 R >>\n<</Type/Page>>" * 2
+    assert media_tokens(file_of("application/pdf", pages)) == 4 * PDF_PAGE_TOKENS
+    assert media_tokens(file_of("application/pdf", pages + bytes(300_000))) == 4 * PDF_PAGE_TOKENS
+    notes = file_of("text/plain", "naïve ".encode() * 1000)
+    assert content_tokens([notes], estimate) == estimate("naïve " * 1000)
+    assert media_tokens(file_of("application/zip", b"PK")) == FLAT_FILE_TOKENS
 
 
 def test_a_message_is_counted_flat_and_set_right_for_the_model_that_reads_it() -> None:

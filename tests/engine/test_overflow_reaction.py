@@ -92,6 +92,17 @@ def test_a_window_that_was_learned_is_kept_with_its_own_reserves() -> None:
     assert budget == budget_for(4096, "learned", 2048)
 
 
+def test_what_an_account_may_use_in_a_minute_shrinks_the_prompt_and_is_never_learned() -> None:
+    snapshot, sent = _sent()
+    limit = sent.wire_tokens - 1000
+    stated = Stated(limit, sent.wire_tokens + 256, limit_is_window=False)
+    assert learned_limit(stated, configured=snapshot.budget.limit, sent_wire_tokens=sent.wire_tokens) is None
+    reaction = _react(snapshot, sent, stated)
+    assert reaction.basis == "overage"
+    assert (reaction.budget.limit, reaction.budget.limit_source) == (snapshot.budget.limit, "test")
+    assert reaction.budget.wire_room(overhead_tokens=sent.overhead_tokens) <= sent.wire_tokens - 1256
+
+
 def test_the_second_reaction_is_more_careful_and_there_is_no_third() -> None:
     snapshot, sent = _sent()
     stated = Stated(snapshot.budget.limit, snapshot.budget.limit + 500)

@@ -406,3 +406,15 @@ async def test_a_count_that_is_no_number_is_none(answer: Any) -> None:
     async with serving(Answer(answer)) as server, ANTHROPIC.provider_at(server.base_url) as provider:
         assert await provider.count_tokens(request) is None
     assert server.hits == 1
+
+
+async def test_a_clients_options_are_said_in_this_wires_words_and_temperature_not_beside_thinking() -> None:
+    options = {"temperature": 1.6, "top_p": 0.5, "stop": "END", "parallel_tool_calls": False, "seed": 7}
+    body = await body_of([user("Hi")], tools=(WEATHER,), options=options)
+    assert (body["temperature"], body["top_p"], body["stop_sequences"]) == (1.0, 0.5, ["END"])
+    assert body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
+    assert not {"seed", "stop", "parallel_tool_calls"} & body.keys()
+    thinking = {"parameters": {"thinking": {"type": "enabled", "budget_tokens": 2000}}}
+    (body,) = await asked(messages=[user("Hi")], endpoint=thinking, options=options)
+    assert body["thinking"]["type"] == "enabled"
+    assert not {"temperature", "top_p", "tool_choice"} & body.keys()

@@ -357,6 +357,36 @@ async def test_a_server_that_refuses_a_schema_is_asked_without_and_that_is_remem
     assert first.attempts == 2
 
 
+async def test_a_server_that_calls_an_unknown_schema_a_fault_of_its_own_is_asked_without_at_once() -> None:
+    """As llama-cpp-python 0.3.36 answers, word for word but for its paths."""
+    request = CompletionRequest(
+        messages=REQUEST.messages, max_output_tokens=5, purpose="summary", response_schema=SCHEMA
+    )
+    said = (
+        "1 validation error:\n  {'type': 'literal_error', 'loc': ('body', 'response_format', 'type'), 'msg': "
+        "\"Input should be 'text' or 'json_object'\", 'input': 'json_schema', 'ctx': {'expected': "
+        "\"'text' or 'json_object'\"}}\n\n  File \"llama_cpp/server/app.py\", line 376, in create_chat_completion\n"
+        "    POST /v1/chat/completions"
+    )
+    fault = Answer({"error": {"message": said, "type": "internal_server_error", "param": None, "code": None}}, 500)
+    waits = Waits()
+    async with serving(fault, OK) as server, provider_at(server.base_url, sleep=waits) as adapter:
+        await adapter.complete(request)
+        await adapter.complete(request)
+    assert [("response_format" in seen.json) for seen in server.seen] == [True, False, False]
+    assert waits.asked == []
+
+
+async def test_a_servers_fault_that_does_not_name_the_schema_is_asked_again_with_it() -> None:
+    request = CompletionRequest(
+        messages=REQUEST.messages, max_output_tokens=5, purpose="summary", response_schema=SCHEMA
+    )
+    fault = Answer({"error": {"message": "out of memory", "type": "internal_server_error"}}, 500)
+    async with serving(fault, OK) as server, provider_at(server.base_url) as adapter:
+        await adapter.complete(request)
+    assert [("response_format" in seen.json) for seen in server.seen] == [True, True]
+
+
 async def test_a_refusal_that_the_schema_did_not_cause_is_not_remembered() -> None:
     request = CompletionRequest(
         messages=REQUEST.messages, max_output_tokens=5, purpose="summary", response_schema=SCHEMA
@@ -385,3 +415,16 @@ async def test_an_output_limit_that_is_only_too_large_is_a_refusal() -> None:
         Answer({"error": {"message": said, "param": "max_tokens", "code": "invalid_value"}}, 400), hits=1
     )
     assert isinstance(error, ProviderRefused)
+
+
+async def test_a_clients_options_stand_above_the_catalogues_and_those_of_tools_come_with_tools_only() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    options = {"temperature": 0, "stop": ["END"], "parallel_tool_calls": False}
+    bodies: list[Any] = []
+    for given in ([], tools):
+        request = CompletionRequest(messages=REQUEST.messages, max_output_tokens=5, tools=given, options=options)
+        _, server = await answer_to(OK, request=request, parameters={"temperature": 0.9, "top_k": 5})
+        bodies.append(server.seen[-1].json)
+    assert (bodies[0]["temperature"], bodies[0]["top_k"], bodies[0]["stop"]) == (0, 5, ["END"])
+    assert "parallel_tool_calls" not in bodies[0]
+    assert bodies[1]["parallel_tool_calls"] is False

@@ -278,6 +278,30 @@ async def test_a_stream_that_breaks_before_its_first_delta_is_asked_again(fault:
     assert len(deltas) == 2
 
 
+async def test_a_server_that_streams_nothing_is_asked_without_a_stream_and_then_says_that_the_prompt_is_too_long() -> (
+    None
+):
+    """As llama-cpp-python 0.3.36 does: its 200 is out before it counts the prompt, and its stream ends empty."""
+    said = (
+        "This model's maximum context length is 4096 tokens. However, you requested 6090 tokens (6010 in the messages, "
+        "80 in the completion). Please reduce the length of the messages or completion."
+    )
+    told = {"message": said, "type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"}
+    deltas: list[Delta] = []
+    async with serving(Stream(()), Answer({"error": told}, 400)) as server, provider_at(server.base_url) as adapter:
+        with pytest.raises(ProviderOverflow) as raised:
+            await adapter.complete(REQUEST, deltas.append)
+    error = raised.value
+    assert (error.limit_tokens, error.requested_tokens, error.prompt_tokens) == (4096, 6090, 6010)
+    assert [seen.json.get("stream", False) for seen in server.seen] == [True, False]
+    assert deltas == []
+
+
+async def test_after_an_empty_stream_a_plain_answer_is_told_as_one_delta() -> None:
+    answer, deltas, server = await streamed(Stream(()), OK)
+    assert (answer.text, deltas, server.hits) == ("Hello.", [Delta("Hello.")], 2)
+
+
 @pytest.mark.parametrize(
     ("step", "expected"),
     [

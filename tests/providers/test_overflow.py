@@ -490,6 +490,7 @@ async def test_an_overflow_is_recognized_with_the_figures_that_the_provider_stat
     assert isinstance(error, ProviderOverflow)
     assert (error.limit_tokens, error.requested_tokens, error.prompt_tokens) == (limit, requested, prompt)
     assert error.members()["prompt_tokens"] == prompt
+    assert error.limit_is_window == ("per min" not in str(body)), "a minute's allowance is no window"
 
 
 @pytest.mark.parametrize("row", OVERFLOWS, ids=[row[0] for row in OVERFLOWS])

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from app.domain.errors import InvalidRequest
-from app.domain.types import CompletionRequest
-from app.providers.registry import Catalogue, CatalogueError, load_catalogue
+from app.domain.types import CompletionRequest, ReasoningRule
+from app.providers.registry import Catalogue, CatalogueError, Prices, load_catalogue
 from app.tokenizers import encoding_for_model
 
 from .server import Answer, serving
@@ -122,6 +122,14 @@ REMOTE = "default = 'a'\n[models.a]\nprovider = 'openai'\nmodel = 'm'\n"
             "nothing to anthropic",
         ),
         (f"{REMOTE}base_url = 'http://h'\nparameters = {{system = 'x'}}", "models.a.parameters", "system"),
+        (f"{REMOTE}base_url = 'http://h'\nexact_counts = true", "models.a.exact_counts", "no endpoint that counts"),
+        (f"{REMOTE}base_url = 'http://h'\nreturn_reasoning = 'all'", "models.a.return_reasoning", "tool_turns"),
+        (
+            f"{REMOTE.replace('openai', 'anthropic')}base_url = 'http://h'\nreturn_reasoning = 'never'",
+            "models.a.return_reasoning",
+            "nothing to anthropic",
+        ),
+        (f"{OFFLINE}exact_counts = true", "models.a.exact_counts", "nothing to offline"),
         (OFFLINE.replace("offline", "openai") + "base_url = 'http://h'", "models.a.model", "missing"),
         (REMOTE, "models.a.api_key_env", "missing"),
         (f"{REMOTE}api_key_env = 'UNSET_KEY'", "models.a.api_key_env", "UNSET_KEY is not set"),
@@ -224,6 +232,62 @@ def test_prices_are_known_at_a_known_host_only(catalogue_of: Callable[[str], Pat
     assert (prices.output_usd or 0) > (prices.input_usd or 0)
     assert catalogue.model("elsewhere").prices is None
     assert catalogue.model("nobody").prices is None
+
+
+PUBLISHED = """
+default = "gpt"
+[models.gpt]
+provider = "openai"
+model = "gpt-4o-mini"
+api_key_env = "K"
+[models.claude]
+provider = "anthropic"
+model = "claude-haiku-4-5"
+api_key_env = "K"
+[models.tiered]
+provider = "anthropic"
+model = "claude-sonnet-4-5"
+api_key_env = "K"
+"""
+
+
+def test_the_prices_are_those_that_openai_and_anthropic_publish_cache_writes_and_long_prompts_included(
+    catalogue_of: Callable[[str], Path],
+) -> None:
+    """openai.com/api/pricing and platform.claude.com/docs/en/about-claude/pricing, dollars for a million tokens."""
+    catalogue = load(catalogue_of(PUBLISHED), {"K": "sk"})
+    assert catalogue.model("gpt").prices == Prices(0.15, 0.6, 0.075)
+    assert catalogue.model("claude").prices == Prices(1.0, 5.0, 0.1, 1.25)
+    tiered = catalogue.model("tiered").prices
+    assert tiered is not None
+    assert tiered.of_prompt(200_000) == tiered
+    assert tiered.of_prompt(200_001) == Prices(6.0, 22.5, 0.6, 7.5, above_prompt_tokens=200_000)
+
+
+REASONING: list[tuple[str, ReasoningRule | None]] = [
+    ("", None),
+    ("base_url = 'https://api.deepseek.com'", ReasoningRule("text", "tool_turns")),
+    ("base_url = 'https://api.deepseek.com'\nparameters = { thinking = { type = 'disabled' } }", None),
+    ("base_url = 'https://api.deepseek.com/v1'\nreturn_reasoning = 'never'", None),
+    ("base_url = 'https://api.moonshot.ai/v1'", ReasoningRule("text", "tool_turns")),
+    ("base_url = 'https://api.groq.com/openai/v1'", None),
+    ("base_url = 'http://127.0.0.1:9'\nreturn_reasoning = 'tool_loop'", ReasoningRule("text", "tool_loop")),
+    ("provider = 'anthropic'", None),
+    ("provider = 'anthropic'\nparameters = { thinking = { type = 'disabled' } }", None),
+    (
+        "provider = 'anthropic'\nparameters = { thinking = { type = 'enabled', budget_tokens = 2000 } }",
+        ReasoningRule("blocks", "tool_loop"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("lines", "rule"), REASONING)
+def test_reasoning_goes_back_where_the_file_or_the_makers_own_host_wants_it(
+    catalogue_of: Callable[[str], Path], lines: str, rule: ReasoningRule | None
+) -> None:
+    provider = "" if "provider" in lines else "provider = 'openai'\n"
+    text = f"default = 'm'\n[models.m]\n{provider}model = 'kimi-k2.5'\napi_key_env = 'K'\n{lines}\n"
+    assert load(catalogue_of(text), {"K": "sk"}).model("m").reasoning_rule == rule
 
 
 async def test_the_key_that_the_file_names_reaches_the_provider(catalogue_of: Callable[[str], Path]) -> None:

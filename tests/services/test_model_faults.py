@@ -86,6 +86,43 @@ async def test_a_prompt_the_provider_calls_too_long_is_made_smaller_and_the_wind
         assert stored == [{"model_alias": "main", "context_window": 4096}]
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (429, "in organization org-x on tokens per min (TPM): Limit {limit}, Requested {asked}. The input or output "),
+        (
+            413,
+            "in organization `org_x` service tier `on_demand` on tokens per minute (TPM): Limit {limit}, "
+            "Requested {asked}, please reduce your message size and try again.",
+        ),
+    ],
+    ids=["openai", "groq"],
+)
+async def test_what_an_account_may_use_in_a_minute_is_not_taken_for_the_models_window(
+    database_url: str, tmp_path: Path, status: int, words: str
+) -> None:
+    window = strict_window(4096)
+
+    def by_the_minute(request: Seen) -> Answer:
+        answer = window(request)
+        if answer.status == 200:
+            return answer
+        asked = int(answer.body["error"]["message"].split("requested ")[1].split(" ")[0])
+        message = "Request too large for nobody-knows " + words.format(limit=4096, asked=asked)
+        return Answer({"error": {"message": message, "type": "tokens", "code": "rate_limit_exceeded"}}, status)
+
+    async with (
+        serving(by_the_minute) as server,
+        service(database_url, unknown_window(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"summarize_when": "never"})
+        outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 15)]
+        assert server.hits > len(outcomes), "the provider never refused anything"
+        assert {outcome.context["model_context_limit"] for outcome in outcomes} == {8192}
+        assert {outcome.context["context_limit_source"] for outcome in outcomes} == {"fallback"}
+        assert await at.rows("SELECT 1 FROM learned_windows") == []
+
+
 async def test_after_two_smaller_tries_the_turn_fails_with_the_providers_word(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -181,8 +218,9 @@ async def test_with_no_fallback_left_the_turn_fails_and_nothing_is_asked_twice_a
             assert [row["model_alias"] for row in audits] == ["main", "other"]
 
 
-async def test_a_turn_costs_what_its_calls_cost_summaries_included(database_url: str, tmp_path: Path) -> None:
-    """gpt-4o-mini at its own host has published prices; the transport goes to the scripted server all the same."""
+async def test_at_a_host_nobody_knows_tokens_are_counted_and_no_price_is_made_up(
+    database_url: str, tmp_path: Path
+) -> None:
     async with (
         serving(model()) as server,
         service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,

@@ -21,11 +21,10 @@ from starlette.responses import Response
 from starlette.routing import Match
 from uuid_utils.compat import uuid7
 
-from app.api import problems
 from app.api.direct_route import Service
-from app.api.edge import Edge
+from app.api.edge import Edge, refusal
 from app.api.openapi import describe
-from app.api.routes import context, models, operations, pins, sessions, turns
+from app.api.routes import chat, context, models, operations, pins, portable, sessions, turns
 from app.core.config import Settings
 from app.core.logging import configure_logging
 from app.db import embedded, migrate
@@ -48,7 +47,16 @@ from app.tokenizers import Tokenizers, encoding_for_model
 log = structlog.get_logger()
 
 # The busiest first: routes are matched in order.
-_ROUTERS = (turns.router, sessions.router, context.router, pins.router, models.router, operations.router)
+_ROUTERS = (
+    turns.router,
+    chat.router,
+    sessions.router,
+    context.router,
+    pins.router,
+    portable.router,
+    models.router,
+    operations.router,
+)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -80,7 +88,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         exception_handlers={HTTPException: _refused_by_router},
     )
     app.router.routes[:0] = [route for router in _ROUTERS for route in router.routes]
-    app.add_middleware(Edge, new_id=uuid7, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(
+        Edge,
+        new_id=uuid7,
+        max_body_bytes=settings.max_body_bytes,
+        larger_bodies={portable.IMPORT_PATH: settings.max_import_bytes},
+    )
     describe(app)
     return app
 
@@ -183,10 +196,13 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 async def _refused_by_router(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = ", ".join(sorted(_methods_here(request)))
-        return problems.response(
-            "method_not_allowed", f"This address takes: {allowed}.", headers={"Allow": allowed} if allowed else None
+        return refusal(
+            request.scope,
+            "method_not_allowed",
+            f"This address takes: {allowed}.",
+            headers={"Allow": allowed} if allowed else None,
         )
-    return problems.response("not_found", "There is nothing at this address.")
+    return refusal(request.scope, "not_found", "There is nothing at this address.")
 
 
 def _methods_here(request: Request) -> set[str]:

@@ -27,7 +27,7 @@ disable_created_metrics()
 
 _STORED = frozenset({"used", "fallback"})
 _STATUSES = frozenset({"completed", "awaiting_tools", "failed", "rejected", "cancelled"})
-_PURPOSES = frozenset({"turn", "summary"})
+_PURPOSES = frozenset({"turn", "summary", "count"})
 _KINDS = frozenset({"error", "refused", "overflow", "rate_limited", "down", "timeout"})
 _TURN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _PROVIDER_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

@@ -27,14 +27,15 @@ from app.api import problems
 from app.api.edge import Exchange
 from app.api.strict_json import parse_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
-from app.domain.types import TenantId
+from app.domain.types import JsonObject, TenantId
 from app.services.keys import Authenticator
 from app.services.runtime import Runtime
 
 _JSON_TYPE = re.compile(rb'(?i)application/(?:[\w.+-]+\+)?json\s*(?:;\s*charset="?utf-?8"?\s*)?;?\s*')
 _NOUN_OF_ID = {"session_id": "session", "turn_id": "turn", "summary_id": "summary"}
+_LARGE_BODY_BYTES = 1024 * 1024
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
-_UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +117,24 @@ class DirectRoute(APIRoute):
         try:
             response = await self._answer(scope, receive)
         except PlimsollError as error:
-            response = problems.of_error(error)
+            problem, headers = problems.document_of(error), problems.headers_of(error)
         except ValidationError as error:
-            response = problems.of_validation(error.errors(include_url=False, include_input=False), "body")
+            found = error.errors(include_url=False, include_input=False)
+            problem, headers = problems.document_of_validation(found, "body"), None
         except _BadParameter as bad:
-            response = problems.of_validation(bad.error.errors(include_url=False, include_input=False), *bad.path)
+            found = bad.error.errors(include_url=False, include_input=False)
+            problem, headers = problems.document_of_validation(found, *bad.path), None
         except _NotJson:
-            response = problems.response(
-                "unsupported_media_type", "Send JSON with the header Content-Type: application/json."
-            )
-        await response(scope, receive, send)
+            detail = "Send JSON with the header Content-Type: application/json."
+            problem, headers = problems.document("unsupported_media_type", detail), None
+        else:
+            await response(scope, receive, send)
+            return
+        await self.refusal(problem, headers)(scope, receive, send)
+
+    def refusal(self, problem: JsonObject, headers: Mapping[str, str] | None) -> Response:
+        """How a problem is answered here."""
+        return problems.of_document(problem, headers)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         exchange: Exchange = scope["plimsoll"]
@@ -134,13 +143,18 @@ class DirectRoute(APIRoute):
         if self.authenticated:
             call.tenant_id = await service.authenticator.tenant_of(exchange.headers.get(b"authorization"))
             exchange.fields["tenant"] = call.tenant_id
-        arguments = {name: bind(scope, exchange) for name, bind in self._binders.items()}
+        # A body that takes long to look through must not hold up everybody else.
+        large = len(exchange.body) > _LARGE_BODY_BYTES
+        arguments = await asyncio.to_thread(self._bind, scope, exchange) if large else self._bind(scope, exchange)
         if self._call_name is not None:
             arguments[self._call_name] = call
         result = await self._handler(**arguments)
         if isinstance(result, Response):
             return result
         return json_response(result, self._success)
+
+    def _bind(self, scope: Scope, exchange: Exchange) -> dict[str, Any]:
+        return {name: bind(scope, exchange) for name, bind in self._binders.items()}
 
 
 class OpenRoute(DirectRoute):
@@ -175,7 +189,7 @@ class _NotJson(Exception):
 def _path_id(name: str, noun: str) -> Binder:
     def bind(scope: Scope, exchange: Exchange) -> UUID:
         text: str = scope["path_params"][name]
-        if not _UUID_TEXT.fullmatch(text):
+        if not UUID_TEXT.fullmatch(text):
             raise NotFound(noun)
         exchange.fields[name] = text
         return UUID(text)

@@ -17,7 +17,7 @@ import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api import problems
+from app.api import openai_errors, problems
 from app.core.logging import request_fields
 
 log = structlog.get_logger()
@@ -49,14 +49,24 @@ class _ClientGone(Exception):
 
 
 class Edge:
-    """Wraps the application. `body_timeout_s` is for the whole body, so a trickle does not hold a connection."""
+    """Wraps the application. `body_timeout_s` is for the whole body, so a trickle does not hold a connection.
+
+    `larger_bodies` names the paths whose bodies have a cap of their own, in bytes.
+    """
 
     def __init__(
-        self, app: ASGIApp, *, new_id: Callable[[], UUID], max_body_bytes: int, body_timeout_s: float = 30.0
+        self,
+        app: ASGIApp,
+        *,
+        new_id: Callable[[], UUID],
+        max_body_bytes: int,
+        larger_bodies: Mapping[str, int] | None = None,
+        body_timeout_s: float = 30.0,
     ) -> None:
         self._app = app
         self._new_id = new_id
         self._max_body_bytes = max_body_bytes
+        self._larger_bodies = larger_bodies or {}
         self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,8 +94,10 @@ class Edge:
             log.exception("request_failed")
             if exchange.status is not None:
                 raise  # half an answer is out: only closing the connection can say so
-            await problems.response(
-                "internal_error", f"Something broke on our side. The log has it under the request id {request_id}."
+            await refusal(
+                scope,
+                "internal_error",
+                f"Something broke on our side. The log has it under the request id {request_id}.",
             )(scope, receive, send_with_id)
         finally:
             _log_request(scope, exchange, started)
@@ -95,16 +107,18 @@ class Edge:
             await self._app(scope, receive, send)
             return
         declared = _declared_bytes(exchange.headers)
-        if declared is not None and declared > self._max_body_bytes:
-            await self._refuse_large(scope, receive, send, declared)
+        most_bytes = self._larger_bodies.get(scope["path"], self._max_body_bytes)
+        if declared is not None and declared > most_bytes:
+            await self._refuse_large(scope, receive, send, declared, most_bytes)
             return
         try:
             async with asyncio.timeout(self._body_timeout_s):
-                exchange.body = await _read(receive, self._max_body_bytes)
+                exchange.body = await _read(receive, most_bytes)
         except _TooLarge:
-            await self._refuse_large(scope, receive, send, declared)
+            await self._refuse_large(scope, receive, send, declared, most_bytes)
         except TimeoutError:
-            await problems.response(
+            await refusal(
+                scope,
                 "request_timeout",
                 f"The body did not arrive within {self._body_timeout_s:g} seconds.",
                 headers={"Connection": "close"},
@@ -114,17 +128,20 @@ class Edge:
         else:
             await self._app(scope, _replayed(exchange.body, receive), send)
 
-    async def _refuse_large(self, scope: Scope, receive: Receive, send: Send, declared: int | None) -> None:
+    async def _refuse_large(
+        self, scope: Scope, receive: Receive, send: Send, declared: int | None, most_bytes: int
+    ) -> None:
         """Answers at once, then reads on for a bounded while and throws it away.
 
         Closing with unread bytes makes the kernel reset the connection, and the client may lose the answer. A body of
         known, moderate length is read to its end, after which the connection serves the next request.
         """
         bounded = declared is not None and declared <= _DRAINED_BYTES and b"expect" not in scope["plimsoll"].headers
-        answer = problems.response(
+        answer = refusal(
+            scope,
             "body_too_large",
-            f"A body has at most {self._max_body_bytes} bytes.",
-            {"max_body_bytes": self._max_body_bytes},
+            f"A body has at most {most_bytes} bytes.",
+            {"max_body_bytes": most_bytes},
             None if bounded else {"Connection": "close"},
         )
         await _send_before_end(answer, send)
@@ -141,6 +158,20 @@ class Edge:
         except TimeoutError:
             pass
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def refusal(
+    scope: Scope,
+    code: str,
+    detail: str,
+    members: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """An answer from outside any route: a problem, in the shape that clients of the address know."""
+    problem = problems.document(code, detail, members)
+    if scope["path"] == openai_errors.CHAT_PATH:
+        return openai_errors.of_problem(problem, headers)
+    return problems.of_document(problem, headers)
 
 
 async def _send_before_end(answer: Response, send: Send) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
@@ -37,9 +38,12 @@ KINDS: Mapping[str, Kind] = {
     "turn_not_open": Kind(409, "The turn has ended"),
     "turn_in_progress": Kind(409, "The session already runs a turn"),
     "nothing_to_summarize": Kind(409, "There is nothing to summarize now"),
+    "summary_not_active": Kind(409, "The summary is not the active one"),
+    "turn_not_last": Kind(409, "The turn is not the session's last"),
     "worker_lost": Kind(503, "The turn was ended by another process"),
     "unauthenticated": Kind(401, "An API key is needed"),
     "session_not_found": Kind(404, "No such session"),
+    "model_not_found": Kind(404, "No such model"),
     "turn_not_found": Kind(404, "No such turn"),
     "summary_not_found": Kind(404, "No such summary"),
     "pin_not_found": Kind(404, "No such pin"),
@@ -78,14 +82,12 @@ def response(
     code: str, detail: str, members: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
     """The problem as an HTTP answer."""
-    body = document(code, detail, members)
+    return of_document(document(code, detail, members), headers)
+
+
+def of_document(body: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
+    """A problem's document as an HTTP answer."""
     return Response(orjson.dumps(body), body["status"], headers, PROBLEM_JSON)
-
-
-def of_error(error: PlimsollError) -> Response:
-    """The answer to an error that the service raised on purpose."""
-    body = document_of(error)
-    return Response(orjson.dumps(body), body["status"], _headers(error), PROBLEM_JSON)
 
 
 def document_of(error: PlimsollError) -> JsonObject:
@@ -97,13 +99,20 @@ def document_of(error: PlimsollError) -> JsonObject:
     return document(code if code in KINDS else error.code, error.detail, members)
 
 
-def of_validation(errors: Iterable[ErrorDetails], *within: str) -> Response:
-    """The answer to a body or parameter that Pydantic refused: where and why, never the value."""
-    found = [
-        {"where": where(*within, *error["loc"]), "message": _message(error)} for error in list(errors)[:_MOST_ERRORS]
-    ]
+def document_of_validation(errors: Iterable[ErrorDetails], *within: str) -> JsonObject:
+    """The problem of a body or parameter that Pydantic refused: where and why, never the value."""
+    found = [{"where": place, "message": sentence} for place, sentence in _places(errors, *within)]
     detail = f"{found[0]['where']}: {found[0]['message']}" if found else "The request is not valid."
-    return response("invalid_request", detail, {"errors": found})
+    return document("invalid_request", detail, {"errors": found})
+
+
+def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
+    """Where Pydantic refused what, and why, never the value."""
+    return _places(error.errors(include_url=False, include_input=False), *within)
+
+
+def _places(errors: Iterable[ErrorDetails], *within: str) -> list[tuple[str, str]]:
+    return [(where(*within, *error["loc"]), _message(error)) for error in list(errors)[:_MOST_ERRORS]]
 
 
 def where(*path: object) -> str:
@@ -121,7 +130,8 @@ def complete(stored: JsonObject | None) -> JsonObject | None:
     return document(code, str(stored.get("detail", "")), members)
 
 
-def _headers(error: PlimsollError) -> dict[str, str] | None:
+def headers_of(error: PlimsollError) -> dict[str, str] | None:
+    """The headers that an error's answer carries."""
     if isinstance(error, (Conflict, DatabaseUnavailable)):
         return {"Retry-After": str(max(1, error.retry_after_s))}
     if error.code == "unauthenticated":

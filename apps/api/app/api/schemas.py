@@ -12,6 +12,7 @@ from uuid import UUID
 
 import orjson
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -28,17 +29,17 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 _METADATA_BYTES = 64 * 1024
 
 
-class _In(BaseModel):
+class In(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class _Open(BaseModel):
+class Open(BaseModel):
     """Part of a form that others define: what we need is checked, the rest is passed on."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
 
-class SessionIn(_In):
+class SessionIn(In):
     """A new session; every field may be left out."""
 
     model_alias: Name | None = Field(default=None, description="Alias of the catalogue; its default when absent.")
@@ -63,32 +64,32 @@ class SessionPatch(SessionIn):
     """Fields to set. What is absent stays; null takes a value away; `policy` and `metadata` are replaced whole."""
 
 
-class TextPart(_Open):
+class TextPart(Open):
     type: Literal["text"]
     text: str
 
 
-class ImageUrl(_Open):
+class ImageUrl(Open):
     url: Annotated[str, StringConstraints(min_length=1)]
     detail: str | None = None
 
 
-class ImagePart(_Open):
+class ImagePart(Open):
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
-class InputAudio(_Open):
+class InputAudio(Open):
     data: Annotated[str, StringConstraints(min_length=1)]
     format: str
 
 
-class AudioPart(_Open):
+class AudioPart(Open):
     type: Literal["input_audio"]
     input_audio: InputAudio
 
 
-class FilePart(_Open):
+class FilePart(Open):
     type: Literal["file"]
     file: dict[str, Any]
 
@@ -100,46 +101,46 @@ TEXT_TAG, PARTS_TAG = "(text)", "(parts)"
 """Branches of `content`; they stand in Pydantic's error paths, and `api/problems.py` leaves them out."""
 
 
-def _content_branch(value: object) -> str | None:
+def content_branch(value: object) -> str | None:
     return TEXT_TAG if isinstance(value, str) else PARTS_TAG if isinstance(value, list) else None
 
 
 ContentIn = Annotated[
     Annotated[str, Tag(TEXT_TAG)] | Annotated[list[ContentPartIn], Tag(PARTS_TAG)],
     Discriminator(
-        _content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of parts"
+        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of parts"
     ),
 ]
 
 
-class FunctionIn(_Open):
+class FunctionIn(Open):
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class ToolIn(_Open):
+class ToolIn(Open):
     """A tool in the OpenAI function form."""
 
     type: Literal["function"]
     function: FunctionIn
 
 
-class ChosenFunction(_In):
+class ChosenFunction(In):
     name: Name
 
 
-class ToolChoice(_In):
+class ToolChoice(In):
     type: Literal["function"]
     function: ChosenFunction
 
 
-class CalledFunction(_In):
+class CalledFunction(In):
     name: Name
     arguments: str
 
 
-class ToolCallIn(_In):
+class ToolCallIn(In):
     """A tool call in the OpenAI form; `arguments` is JSON text."""
 
     id: Name
@@ -147,7 +148,7 @@ class ToolCallIn(_In):
     function: CalledFunction
 
 
-class RecordedReplyIn(_In):
+class RecordedReplyIn(In):
     """The assistant message of a recorded conversation, to be answered by the offline model as it stands."""
 
     content: str | None = None
@@ -160,12 +161,9 @@ class RecordedReplyIn(_In):
         return self
 
 
-class TurnIn(_In):
-    """A user's message and how to answer it."""
+class _AskIn(In):
+    """How a user's message is to be answered."""
 
-    content: ContentIn = Field(
-        description="Text, or parts in the OpenAI form: `text`, `image_url`, `input_audio`, `file`. Not blank."
-    )
     tools: list[ToolIn] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     max_output_tokens: int | None = Field(
@@ -177,27 +175,51 @@ class TurnIn(_In):
         default=None, description="Only for a model of the provider `offline`."
     )
 
-    @field_validator("content")
-    @classmethod
-    def _not_blank(cls, value: str | list[Any]) -> str | list[Any]:
-        blank = (
-            not value.strip()
-            if isinstance(value, str)
-            else all(isinstance(part, TextPart) and not part.text.strip() for part in value)
-        )
-        if blank:
-            raise ValueError("The content is empty")
-        return value
+
+def _not_blank(value: str | list[Any] | None) -> str | list[Any] | None:
+    blank = (
+        not value.strip()
+        if isinstance(value, str)
+        else value is not None and all(isinstance(part, TextPart) and not part.text.strip() for part in value)
+    )
+    if blank:
+        raise ValueError("The content is empty")
+    return value
 
 
-class ToolOutputIn(_In):
+class TurnIn(_AskIn):
+    """A user's message and how to answer it."""
+
+    content: Annotated[ContentIn, AfterValidator(_not_blank)] = Field(
+        description="Text, or parts in the OpenAI form: `text`, `image_url`, `input_audio`, `file`. Not blank."
+    )
+
+
+class RegenerateIn(_AskIn):
+    """What is to be different when the last turn is run again; what is absent is as it was then."""
+
+    content: Annotated[ContentIn | None, AfterValidator(_not_blank)] = Field(
+        default=None, description="Other words in the place of the user's; the same ones when absent."
+    )
+    model_alias: Name | None = Field(default=None, description="Another alias; the one that was asked when absent.")
+
+
+class ForkIn(In):
+    """Where the fork's past ends."""
+
+    through_turn_id: Annotated[UUID | None, Field(strict=False)] = Field(
+        default=None, description="The last turn it has; the last one that has ended when absent."
+    )
+
+
+class ToolOutputIn(In):
     """What a tool answered to one call."""
 
     tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=512)]
     content: str | list[ContentPartIn]
 
 
-class ToolOutputsIn(_In):
+class ToolOutputsIn(In):
     """The answers to all open tool calls of a turn."""
 
     outputs: list[ToolOutputIn] = Field(min_length=1, max_length=256)
@@ -207,7 +229,7 @@ class ToolOutputsIn(_In):
     )
 
 
-class PinIn(_In):
+class PinIn(In):
     """Content for every prompt of the session."""
 
     content: Annotated[str, StringConstraints(min_length=1)]
@@ -226,6 +248,13 @@ class Problem(BaseModel):
     code: str
 
 
+class ForkedFrom(BaseModel):
+    """Whose past a session began with, and the last turn of it; null when it began before the first."""
+
+    session_id: UUID
+    turn_id: UUID | None
+
+
 class SessionOut(BaseModel):
     id: UUID
     model_alias: str
@@ -237,6 +266,7 @@ class SessionOut(BaseModel):
     metadata: dict[str, Any]
     created_at: datetime
     updated_at: datetime
+    forked_from: ForkedFrom | None
 
 
 class UsageOut(BaseModel):
@@ -247,6 +277,7 @@ class UsageOut(BaseModel):
     calls: int
     prompt_tokens: int
     cached_prompt_tokens: int
+    cache_write_prompt_tokens: int
     completion_tokens: int
     cost_usd: float | None = Field(description="Null where no price is known.")
 
@@ -333,6 +364,12 @@ class TurnAnswer(BaseModel):
     context: ContextOut
 
 
+class RegeneratedAnswer(TurnAnswer):
+    """The turn that was run again, in the session that was made for it."""
+
+    session: SessionOut
+
+
 class PinOut(BaseModel):
     name: str
     content: str
@@ -381,6 +418,11 @@ class PricesOut(BaseModel):
     input_usd: float | None
     output_usd: float | None
     cached_input_usd: float | None
+    cache_write_usd: float | None
+    above_prompt_tokens: int = Field(
+        description="The size from which on a prompt pays these prices for all its tokens."
+    )
+    tiers: list[PricesOut] = Field(description="The prices of larger prompts.")
 
 
 class ModelOut(BaseModel):
@@ -398,10 +440,23 @@ class ModelOut(BaseModel):
     calibration_ratio: float = Field(description="What estimates for it are multiplied with; 1 until enough is known.")
 
 
+class ListedModel(BaseModel):
+    """A model as OpenAI lists it. `id` is the alias; nobody knows when it was `created`."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
 class ModelList(BaseModel):
+    """`items` is our own form, `data` the same aliases in OpenAI's."""
+
     default: str
     items: list[ModelOut]
     next_cursor: None = None
+    object: Literal["list"]
+    data: list[ListedModel]
 
 
 class HealthOut(BaseModel):

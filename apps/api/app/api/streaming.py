@@ -7,8 +7,8 @@ status. The last event carries what reading the turn gives afterwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, TypeAlias
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeAlias
 
 import orjson
 from starlette.responses import Response, StreamingResponse
@@ -28,19 +28,63 @@ _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 Work: TypeAlias = Callable[[Listener | None], Awaitable[TurnOutcome]]
 
 
-async def stream_turn(call: Call, session_id: SessionId, work: Work) -> Response:
+class StreamForm(Protocol):
+    """How a stream tells what happens. An event may be told as nothing.
+
+    `outcome`'s `told` is false where a stored turn is told again: no event came before.
+    """
+
+    headers: Mapping[str, str]
+
+    def event(self, event: TurnEvent) -> bytes: ...
+    def outcome(self, outcome: TurnOutcome, *, told: bool) -> Iterable[bytes]: ...
+    def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]: ...
+
+
+class TurnEvents:
+    """The service's own events (contract, section 5)."""
+
+    headers: Mapping[str, str] = {}
+
+    def event(self, event: TurnEvent) -> bytes:
+        """One event as it happened."""
+        return _encoded(event.name, event.data)
+
+    def outcome(self, outcome: TurnOutcome, *, told: bool) -> Iterable[bytes]:
+        """The last event; where nothing was told, also those before it, with the stored text in one delta."""
+        turn = turn_json(outcome.turn)
+        if not told:
+            created = {name: turn[name] for name in ("id", "session_id", "seq", "status")}
+            yield _encoded("turn.created", {"turn": created})
+            yield _encoded("context.assembled", {"context": outcome.context})
+            if outcome.turn.assistant_output:
+                yield _encoded("output.delta", {"text": outcome.turn.assistant_output})
+        waits = outcome.turn.status is TurnStatus.AWAITING_TOOLS
+        yield _encoded("turn.awaiting_tools" if waits else "turn.completed", {"turn": turn, "context": outcome.context})
+
+    def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]:
+        """The last event of a turn that failed."""
+        yield _encoded("turn.failed", {"turn": turn, "error": problem})
+
+
+_TURN_EVENTS = TurnEvents()
+
+
+async def stream_turn(call: Call, session_id: SessionId, work: Work, form: StreamForm = _TURN_EVENTS) -> Response:
     """Starts the work and answers with its events, or raises what it raised before the context was assembled.
 
     A client that goes away ends only the stream: the turn runs on and is stored, unless the deployment says `cancel`.
     """
-    stream = _Stream(call, session_id, work)
+    stream = _Stream(call, session_id, work, form)
     await stream.begun()
-    return StreamingResponse(stream.events(), media_type="text/event-stream", headers=_HEADERS)
+    headers = {**_HEADERS, **form.headers}
+    return StreamingResponse(stream.events(), media_type="text/event-stream", headers=headers)
 
 
 class _Stream:
-    def __init__(self, call: Call, session_id: SessionId, work: Work) -> None:
+    def __init__(self, call: Call, session_id: SessionId, work: Work, form: StreamForm) -> None:
         self._call = call
+        self._form = form
         self._session_id = session_id
         self._turn_id: TurnId | None = None
         self._waiting: asyncio.Queue[TurnEvent | None] = asyncio.Queue()
@@ -74,7 +118,8 @@ class _Stream:
         """The stream's bytes: events, a comment when the model is silent for long, and the last event."""
         try:
             for event in self._early:
-                yield _encoded(event.name, event.data)
+                if encoded := self._form.event(event):
+                    yield encoded
             while True:
                 try:
                     async with asyncio.timeout(self._call.service.heartbeat_s):
@@ -84,7 +129,8 @@ class _Stream:
                     continue
                 if event is None:
                     break
-                yield _encoded(event.name, event.data)
+                if encoded := self._form.event(event):
+                    yield encoded
             async for last in self._ending():
                 yield last
         finally:
@@ -95,20 +141,16 @@ class _Stream:
         try:
             outcome = await self._task
         except PlimsollError as error:
-            yield _encoded("turn.failed", {"turn": await self._turn(), "error": problems.document_of(error)})
+            for last in self._form.failure(problems.document_of(error), await self._turn()):
+                yield last
             return
         except Exception:
             detail = "Something broke on our side; the message is kept."
-            yield _encoded(
-                "turn.failed", {"turn": await self._turn(), "error": problems.document("internal_error", detail)}
-            )
+            for last in self._form.failure(problems.document("internal_error", detail), await self._turn()):
+                yield last
             raise
-        if not self._early:
-            for early in _replayed(outcome):
-                yield early
-        waits = outcome.turn.status is TurnStatus.AWAITING_TOOLS
-        name = "turn.awaiting_tools" if waits else "turn.completed"
-        yield _encoded(name, {"turn": turn_json(outcome.turn), "context": outcome.context})
+        for last in self._form.outcome(outcome, told=bool(self._early)):
+            yield last
 
     async def _turn(self) -> JsonObject | None:
         if self._turn_id is None:
@@ -120,18 +162,6 @@ class _Stream:
             await cancel_turn(self._call.rt, self._call.tenant_id, self._session_id, turn_id)
         except (NotFound, PlimsollError):
             return  # it ended by itself meanwhile
-
-
-def _replayed(outcome: TurnOutcome) -> list[bytes]:
-    """A stored turn as a stream: its text in one delta (contract, decision 14)."""
-    created = {name: turn_json(outcome.turn)[name] for name in ("id", "session_id", "seq", "status")}
-    told = [
-        _encoded("turn.created", {"turn": created}),
-        _encoded("context.assembled", {"context": outcome.context}),
-    ]
-    if outcome.turn.assistant_output:
-        told.append(_encoded("output.delta", {"text": outcome.turn.assistant_output}))
-    return told
 
 
 def _encoded(name: str, data: Any) -> bytes:

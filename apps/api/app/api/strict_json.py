@@ -16,6 +16,8 @@ from app.domain.errors import InvalidRequest
 
 DEEPEST = 64
 MOST_VALUES = 250_000
+LEAST_BYTES_A_VALUE = 16
+"""A large body may have more values than that, but not tinier ones on the whole."""
 _INT64 = 2**63
 
 
@@ -33,6 +35,7 @@ def _check(value: Any, raw: bytes) -> None:
     """Looks at every value once, level by level, with no recursion to overflow."""
     may_have_nul = b"\\u0000" in raw
     level: list[Any] = [value]
+    most_values = max(MOST_VALUES, len(raw) // LEAST_BYTES_A_VALUE)
     seen = 0
     huge = False
     for _depth in range(DEEPEST + 1):
@@ -51,8 +54,8 @@ def _check(value: Any, raw: bytes) -> None:
             elif isinstance(item, (int, float)) and not -_INT64 < item < _INT64:
                 huge = True
         seen += len(level)
-        if seen + len(below) > MOST_VALUES:
-            raise InvalidRequest(f"The body has more than {MOST_VALUES} values.", ("body",))
+        if seen + len(below) > most_values:
+            raise InvalidRequest(f"The body has more than {most_values} values.", ("body",))
         if not below:
             if huge:
                 json.loads(raw, parse_int=_refuse_huge_integer)

@@ -46,6 +46,7 @@ class Settings(BaseSettings):
     )
 
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    max_import_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     turn_lease_s: float = Field(default=30.0, gt=0)
     heartbeat_s: float = Field(default=15.0, gt=0)
     on_disconnect: Literal["finish", "cancel"] = "finish"

@@ -81,10 +81,11 @@ _RECLAIM = compile_sql(
         """
         WITH t AS (
             UPDATE turns
-            SET status = 'running', fence = fence + 1,
+            SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
+                request = coalesce(CAST(:request AS jsonb), request),
                 lease_expires_at = clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
             WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-                AND status = 'awaiting_tools'
+                AND status = ANY(CAST(:found_as AS text[]))
             RETURNING session_id, id, fence
         ), m AS (
             INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_call_id, token_estimate,
@@ -269,8 +270,14 @@ async def reclaim_turn(
     waiting: WaitingTurn,
     outputs: Sequence[ToolOutput],
     lease_s: float,
+    request: JsonObject | None = None,
+    *,
+    ended_as: Sequence[TurnStatus] = (),
 ) -> Claim | None:
-    """Stores the outputs and runs the turn again, under the session's lock; None when it no longer waits."""
+    """Stores the outputs and runs the turn again, under the session's lock; None when it no longer waits.
+
+    `request` stands for what was posted first where it is given. With `ended_as` the turn is one that ended so.
+    """
     session = await tx.fetchrow(_LOCK_SESSION, session_id=session_id, tenant_id=tenant_id, messages=len(outputs) + 1)
     if session is None:
         return None
@@ -286,7 +293,15 @@ async def reclaim_turn(
         }
         for at, output in enumerate(outputs)
     ]
-    fence = await tx.fetchval(_RECLAIM, session_id=session_id, turn_id=turn_id, outputs=rows, lease_s=lease_s)
+    fence = await tx.fetchval(
+        _RECLAIM,
+        session_id=session_id,
+        turn_id=turn_id,
+        outputs=rows,
+        lease_s=lease_s,
+        request=request,
+        found_as=[status.value for status in ended_as or (TurnStatus.AWAITING_TOOLS,)],
+    )
     if fence is None:
         return None
     return _claim(
@@ -297,7 +312,7 @@ async def reclaim_turn(
         seq=waiting.seq,
         round_number=waiting.rounds + 1,
         steps=waiting.steps,
-        request=waiting.request,
+        request=request or waiting.request,
     )
 
 

@@ -19,8 +19,10 @@ UNCOUNTED = -1
 _WINDOW = compile_sql(
     sa.text(
         """
-        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning,
+        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning, m.reasoning_blocks,
             CASE WHEN m.token_encoding = :encoding THEN m.token_estimate ELSE c.token_estimate END AS tokens,
+            CASE WHEN m.token_encoding = :encoding THEN m.reasoning_tokens ELSE c.reasoning_tokens END
+                AS reasoning_tokens,
             t.seq AS turn_seq, t.status, t.assistant_output IS NULL AS without_output
         FROM messages m
         JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
@@ -36,8 +38,8 @@ _WINDOW = compile_sql(
 _BY_RUN = compile_sql(
     sa.text(
         """
-        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning,
-            m.token_estimate AS tokens
+        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning, m.reasoning_blocks,
+            m.token_estimate AS tokens, m.reasoning_tokens
         FROM unnest(CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[])) AS run(first_seq, last_seq)
         JOIN messages m ON m.session_id = CAST(:session_id AS uuid) AND m.seq BETWEEN run.first_seq AND run.last_seq
         """
@@ -47,9 +49,10 @@ _BY_RUN = compile_sql(
 _SAVE_COUNTS = compile_sql(
     sa.text(
         """
-        INSERT INTO message_token_counts (session_id, message_id, token_encoding, token_estimate)
-        SELECT CAST(:session_id AS uuid), x.message_id, :encoding, x.tokens
-        FROM unnest(CAST(:message_ids AS uuid[]), CAST(:counts AS bigint[])) AS x(message_id, tokens)
+        INSERT INTO message_token_counts (session_id, message_id, token_encoding, token_estimate, reasoning_tokens)
+        SELECT CAST(:session_id AS uuid), x.message_id, :encoding, x.tokens, x.reasoning_tokens
+        FROM unnest(CAST(:message_ids AS uuid[]), CAST(:counts AS bigint[]), CAST(:reasoning_counts AS bigint[]))
+            AS x(message_id, tokens, reasoning_tokens)
         ON CONFLICT DO NOTHING
         """
     )
@@ -106,16 +109,17 @@ async def messages_in_runs(
 
 
 async def save_token_counts(
-    tx: Transaction, session_id: SessionId, encoding: str, counts: Iterable[tuple[MessageId, int]]
+    tx: Transaction, session_id: SessionId, encoding: str, counts: Iterable[tuple[MessageId, int, int]]
 ) -> None:
-    """Keeps counts in an encoding that is not the messages' own, once a message."""
-    pairs = list(counts)
+    """Keeps counts in an encoding that is not the messages' own, once a message: (its id, tokens, reasoning tokens)."""
+    rows = list(counts)
     await tx.execute(
         _SAVE_COUNTS,
         session_id=session_id,
         encoding=encoding,
-        message_ids=[message_id for message_id, _ in pairs],
-        counts=[tokens for _, tokens in pairs],
+        message_ids=[message_id for message_id, _, _ in rows],
+        counts=[tokens for _, tokens, _ in rows],
+        reasoning_counts=[reasoning_tokens for _, _, reasoning_tokens in rows],
     )
 
 
@@ -132,4 +136,6 @@ def message_of(row: Record) -> Message:
         tool_calls=tool_calls_from_json(row["tool_calls"]),
         tool_call_id=row["tool_call_id"],
         reasoning=row["reasoning"],
+        reasoning_blocks=tuple(row["reasoning_blocks"] or ()),
+        reasoning_tokens=row["reasoning_tokens"] or 0,
     )

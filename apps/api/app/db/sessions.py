@@ -24,6 +24,7 @@ _COLUMNS = (
     sessions.c.metadata,
     sessions.c.created_at,
     sessions.c.updated_at,
+    sessions.c.forked_from,
 )
 _OURS = (sessions.c.id == sa.bindparam("session_id")) & (sessions.c.tenant_id == sa.bindparam("tenant_id"))
 _CHANGEABLE = {
@@ -60,6 +61,23 @@ _PROMPT_VIEW = compile_sql(
         sessions.c.summary_failed_at,
         sessions.c.recall_indexed_seq,
     ).where(_OURS)
+)
+
+# Held to the end of the transaction, so that of two requests with one key the second finds what the first made. No
+# unique index does it: sessions can be distributed by their id alone.
+_LOCK_KEY = compile_sql(
+    sa.text("SELECT pg_advisory_xact_lock(hashtextextended(CAST(:tenant_id || ' ' || :idempotency_key AS text), 0))")
+)
+_BY_KEY = compile_sql(
+    sa.select(sessions.c.id)
+    .where(
+        sessions.c.tenant_id == sa.bindparam("tenant_id"), sessions.c.idempotency_key == sa.bindparam("idempotency_key")
+    )
+    .order_by(sessions.c.id)
+    .limit(sa.literal_column("1", sa.Integer))
+)
+_KEEP_KEY = compile_sql(
+    sa.update(sessions).where(_OURS).values(idempotency_key=sa.bindparam("new_idempotency_key", type_=sa.Text))
 )
 
 
@@ -110,6 +128,18 @@ async def get_prompt_view(tx: Transaction, tenant_id: TenantId, session_id: Sess
     return await tx.fetchrow(_PROMPT_VIEW, session_id=session_id, tenant_id=tenant_id)
 
 
+async def session_of_key(tx: Transaction, tenant_id: TenantId, idempotency_key: str) -> SessionId | None:
+    """The session that a request with this key made. Until the transaction ends nobody else looks the key up."""
+    await tx.fetchrow(_LOCK_KEY, tenant_id=tenant_id, idempotency_key=idempotency_key)
+    row = await tx.fetchrow(_BY_KEY, tenant_id=tenant_id, idempotency_key=idempotency_key)
+    return None if row is None else SessionId(row["id"])
+
+
+async def keep_key(tx: Transaction, tenant_id: TenantId, session_id: SessionId, idempotency_key: str) -> None:
+    """Notes the key of the request that made the session."""
+    await tx.execute(_KEEP_KEY, session_id=session_id, tenant_id=tenant_id, new_idempotency_key=idempotency_key)
+
+
 async def list_sessions(tx: Transaction, tenant_id: TenantId, *, before: UUID, limit: int) -> list[Session]:
     """The tenant's sessions with an id below `before`, newest first."""
     return [session_of(row) for row in await tx.fetch(_LIST, tenant_id=tenant_id, before=before, limit=limit)]
@@ -151,4 +181,5 @@ def session_of(row: Record) -> Session:
         metadata=row["metadata"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
+        forked_from=row["forked_from"],
     )

@@ -35,12 +35,13 @@ _SETTLE = compile_sql(
             RETURNING session_id, id, seq, status, user_input, assistant_output, error, model_alias, finish_reason,
                 prompt_tokens, completion_tokens, cost_usd, idempotency_key, created_at, completed_at
         ), m AS (
-            INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_calls, reasoning, token_estimate,
-                token_encoding)
+            INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_calls, reasoning, reasoning_blocks,
+                reasoning_tokens, token_estimate, token_encoding)
             SELECT x.id, t.session_id, t.id, x.seq, 'assistant', x.content, x.tool_calls, x.reasoning,
-                x.token_estimate, x.token_encoding
+                x.reasoning_blocks, x.reasoning_tokens, x.token_estimate, x.token_encoding
             FROM t, jsonb_to_recordset(CAST(:messages AS jsonb)) AS x(id uuid, seq bigint, content jsonb,
-                tool_calls jsonb, reasoning text, token_estimate bigint, token_encoding text)
+                tool_calls jsonb, reasoning text, reasoning_blocks jsonb, reasoning_tokens bigint,
+                token_estimate bigint, token_encoding text)
         ), st AS (
             INSERT INTO turn_steps (id, turn_id, session_id, seq, kind, status, detail, started_at, finished_at)
             SELECT x.id, t.id, t.session_id, x.seq, x.kind, x.status, x.detail, x.started_at, x.finished_at
@@ -53,9 +54,9 @@ _SETTLE = compile_sql(
             ON CONFLICT DO NOTHING
         ), u AS (
             INSERT INTO usage_records (id, session_id, turn_id, purpose, model_alias, prompt_tokens,
-                cached_prompt_tokens, completion_tokens, cost_usd)
+                cached_prompt_tokens, cache_write_prompt_tokens, completion_tokens, cost_usd)
             SELECT x.id, t.session_id, t.id, x.purpose, x.model_alias, x.prompt_tokens, x.cached_prompt_tokens,
-                x.completion_tokens, x.cost_usd
+                x.cache_write_prompt_tokens, x.completion_tokens, x.cost_usd
             FROM t, jsonb_populate_recordset(CAST(NULL AS usage_records), CAST(:usages AS jsonb)) AS x
         ), a AS (
             INSERT INTO turn_context_audit (id, turn_id, session_id, round, attempt, model_alias, model_context_limit,

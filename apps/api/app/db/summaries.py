@@ -32,6 +32,10 @@ _CONTEXT = compile_sql(
                     WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq < CAST(:before_seq AS bigint)
                         AND t.status <> 'rejected'
                     ORDER BY t.seq DESC LIMIT 1)
+                AND NOT EXISTS (
+                    SELECT 1 FROM turn_steps again
+                    WHERE again.session_id = st.session_id AND again.turn_id = st.turn_id AND again.seq > st.seq
+                        AND again.kind = st.kind AND again.status = 'success')
             ) AS step_failed
         """
     )
@@ -117,6 +121,16 @@ _PAGE = compile_sql(
         WHERE session_id = CAST(:session_id AS uuid)
             AND (CAST(:before_id AS uuid) IS NULL OR id < CAST(:before_id AS uuid))
         ORDER BY id DESC LIMIT CAST(:limit AS integer)
+        """
+    )
+)
+
+
+_GET = compile_sql(
+    sa.text(
+        """
+        SELECT * FROM session_summaries
+        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid)
         """
     )
 )
@@ -232,6 +246,12 @@ async def page_of_summaries(
     """Summaries newest first, as clients read them. The caller has checked whose session it is."""
     rows = await tx.fetch(_PAGE, session_id=session_id, before_id=before_id, limit=limit)
     return [_public(row) for row in rows]
+
+
+async def get_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId) -> JsonObject | None:
+    """One summary as clients read it. The caller has checked whose session it is."""
+    row = await tx.fetchrow(_GET, session_id=session_id, summary_id=summary_id)
+    return _public(row) if row else None
 
 
 def _public(row: Record) -> JsonObject:

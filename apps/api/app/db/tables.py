@@ -69,14 +69,24 @@ sessions = sa.Table(
     sa.Column("summary_count_after_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("summary_failures", sa.Integer, nullable=False, server_default="0"),
     _instant("summary_failed_at", nullable=True),
+    # Of the request that made the session on its way (chat completions): the same key finds it again.
+    sa.Column("idempotency_key", sa.Text),
     # Who makes a summary right now, so that no two do the same work; compare-and-set decides whose is kept.
     sa.Column("summary_lease_id", UUID(as_uuid=True)),
     _instant("summary_lease_expires_at", nullable=True),
     _instant("created_at", default_now=True),
     _instant("updated_at", default_now=True),
+    # Whose past it began with, and the last turn of it: `{session_id, turn_id}`; no key, the other may be erased.
+    sa.Column("forked_from", JSONB),
     sa.PrimaryKeyConstraint("id"),
 )
 sa.Index("ix_sessions_tenant_id_id", sessions.c.tenant_id, sessions.c.id.desc())
+sa.Index(
+    "ix_sessions_idempotency_key",
+    sessions.c.tenant_id,
+    sessions.c.idempotency_key,
+    postgresql_where=sa.text("idempotency_key IS NOT NULL"),
+)
 
 turns = sa.Table(
     "turns",
@@ -155,6 +165,10 @@ messages = sa.Table(
     sa.Column("token_estimate", sa.BigInteger, nullable=False),
     sa.Column("token_encoding", sa.Text, nullable=False),
     _instant("created_at", default_now=True),
+    # The provider's own form of its reasoning, signatures included; null where it gave none.
+    sa.Column("reasoning_blocks", JSONB),
+    # What the reasoning costs where it is sent back; not in `token_estimate`.
+    sa.Column("reasoning_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
     _turn_fk(),
@@ -182,6 +196,7 @@ message_token_counts = sa.Table(
     _id("message_id"),
     sa.Column("token_encoding", sa.Text, nullable=False),
     sa.Column("token_estimate", sa.BigInteger, nullable=False),
+    sa.Column("reasoning_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.PrimaryKeyConstraint("session_id", "message_id", "token_encoding"),
     sa.ForeignKeyConstraint(["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"),
 )
@@ -281,6 +296,7 @@ usage_records = sa.Table(
     sa.Column("completion_tokens", sa.BigInteger, nullable=False),
     sa.Column("cost_usd", sa.Numeric(20, 10)),
     _instant("created_at", default_now=True),
+    sa.Column("cache_write_prompt_tokens", sa.BigInteger, nullable=False, server_default="0"),
     sa.PrimaryKeyConstraint("session_id", "id"),
     _session_fk(),
     _one_of("purpose", ("turn", "summary"), "purpose"),

@@ -14,9 +14,9 @@ _INSERT = compile_sql(
     sa.text(
         """
         INSERT INTO usage_records (id, session_id, turn_id, purpose, model_alias, prompt_tokens,
-            cached_prompt_tokens, completion_tokens, cost_usd)
+            cached_prompt_tokens, cache_write_prompt_tokens, completion_tokens, cost_usd)
         SELECT x.id, CAST(:session_id AS uuid), CAST(:turn_id AS uuid), x.purpose, x.model_alias, x.prompt_tokens,
-            x.cached_prompt_tokens, x.completion_tokens, x.cost_usd
+            x.cached_prompt_tokens, x.cache_write_prompt_tokens, x.completion_tokens, x.cost_usd
         FROM jsonb_populate_recordset(CAST(NULL AS usage_records), CAST(:usages AS jsonb)) AS x
         """
     )
@@ -27,6 +27,7 @@ _TOTALS = compile_sql(
         """
         SELECT model_alias, purpose, count(*) AS calls, CAST(sum(prompt_tokens) AS bigint) AS prompt_tokens,
             CAST(sum(cached_prompt_tokens) AS bigint) AS cached_prompt_tokens,
+            CAST(sum(cache_write_prompt_tokens) AS bigint) AS cache_write_prompt_tokens,
             CAST(sum(completion_tokens) AS bigint) AS completion_tokens,
             CAST(sum(cost_usd) AS float) AS cost_usd
         FROM usage_records WHERE session_id = CAST(:session_id AS uuid)

@@ -2,7 +2,8 @@
 
 PlimsollError
 ├── InvalidRequest                 the request can never work as it is
-│   └── ToolOutputsMismatch        the outputs do not answer exactly the open calls
+│   ├── ToolOutputsMismatch        the outputs do not answer exactly the open calls
+│   └── ImportRefused              what came to be imported contradicts itself, or can not be stored
 ├── NotFound                       session, turn, summary, pin … (also for another tenant's)
 ├── Conflict
 │   ├── TurnInProgress             the session already runs a turn
@@ -10,6 +11,8 @@ PlimsollError
 ├── IdempotencyKeyReused           the same key with another body
 ├── ContextBudgetExceeded          does not fit after summarize and prune
 ├── NothingToSummarize             no turn is old enough, or a summary would not be smaller
+├── SummaryNotActive               only the active summary can be taken back
+├── TurnNotLast                    only a session's last turn can be run again
 ├── TurnLost                       another process ended the turn while this one ran it
 ├── TurnCancelled                  somebody cancelled the turn while it ran
 ├── TurnNotOpen                    the turn neither runs nor waits for tools, so nothing can be added or cancelled
@@ -69,6 +72,19 @@ class ToolOutputsMismatch(InvalidRequest):
 
     def members(self) -> dict[str, Any]:
         return {"missing": self.missing, "unknown": self.unknown}
+
+
+class ImportRefused(InvalidRequest):
+    """`faults` are (place, sentence) of what is wrong, in the order it was found; at least one."""
+
+    def __init__(self, faults: list[tuple[str, str]]) -> None:
+        where, sentence = faults[0]
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        super().__init__(f"Nothing was imported. {where}: {sentence}{more}", (where,))
+        self.faults = faults
+
+    def members(self) -> dict[str, Any]:
+        return {"errors": [{"where": where, "message": sentence} for where, sentence in self.faults]}
 
 
 class NotFound(PlimsollError):
@@ -134,6 +150,14 @@ class NothingToSummarize(PlimsollError):
     code = "nothing_to_summarize"
 
 
+class SummaryNotActive(PlimsollError):
+    code = "summary_not_active"
+
+
+class TurnNotLast(PlimsollError):
+    code = "turn_not_last"
+
+
 class TurnLost(PlimsollError):
     code = "worker_lost"
 
@@ -197,8 +221,9 @@ class ProviderRefused(ProviderError):
 class ProviderOverflow(ProviderError):
     """What the provider stated, where it did: its limit, all that was asked for, and the prompt's share of that.
 
-    `requested_tokens` is prompt and completion together where the provider adds them up, else the prompt alone, and
-    `prompt_tokens` is known only where the provider names the prompt's tokens as such.
+    `limit_is_window` is false where that limit is what an account may use in a minute. `requested_tokens` is prompt and
+    completion together where the provider adds them up, else the prompt alone, and `prompt_tokens` is known only where
+    the provider names the prompt's tokens as such.
     """
 
     code = "provider_context_overflow"
@@ -213,9 +238,11 @@ class ProviderOverflow(ProviderError):
         limit_tokens: int | None = None,
         requested_tokens: int | None = None,
         prompt_tokens: int | None = None,
+        limit_is_window: bool = True,
     ) -> None:
         super().__init__(detail, status=status, attempts=attempts)
         self.limit_tokens = limit_tokens
+        self.limit_is_window = limit_is_window
         self.requested_tokens = requested_tokens
         self.prompt_tokens = prompt_tokens
 

@@ -27,13 +27,16 @@ Content: TypeAlias = str | Sequence[ContentPart] | None
 Role: TypeAlias = Literal["user", "assistant", "tool"]
 PromptMessage: TypeAlias = dict[str, Any]
 """A message as it is sent, in the neutral (OpenAI chat) form: `role`, `content`, and where they apply `tool_calls`,
-`tool_call_id`. Roles here include `system`."""
+`tool_call_id`, and one of `reasoning_content` and `reasoning_blocks`. Roles here include `system`."""
+ReasoningForm: TypeAlias = Literal["text", "blocks"]
+"""How reasoning goes back to a model: as `reasoning_content`, or as the provider's own signed `reasoning_blocks`."""
 ToolDefinition: TypeAlias = Mapping[str, Any]
 """A tool in the OpenAI function form: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
 
 
 class TurnStatus(StrEnum):
-    """Life of a turn. `pending` and `running` and `awaiting_tools` are open; the others are final."""
+    """Life of a turn. `pending` and `running` and `awaiting_tools` are open; the others are final, save
+    that a session's newest turn may be tried again when it `failed` or was `cancelled`."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -57,8 +60,9 @@ class ToolCall:
 class Message:
     """A stored message of a turn; never a system message.
 
-    `tokens` counts content, reasoning, tool calls and tool call id in the encoding the caller asked for, without the
-    provider's per-message framing. `seq` rises through the session and never repeats.
+    `tokens` counts content, tool calls and tool call id in the encoding the caller asked for, without the provider's
+    per-message framing. `reasoning_tokens` is what the reasoning would cost beside that; it is part of `tokens` only
+    where `reasoning_sent` says in which form it goes back. `seq` rises through the session and never repeats.
     """
 
     id: MessageId
@@ -70,6 +74,21 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     reasoning: str | None = None
+    reasoning_blocks: tuple[JsonObject, ...] = ()
+    reasoning_tokens: int = 0
+    reasoning_sent: ReasoningForm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningRule:
+    """Which reasoning a model wants back, and how.
+
+    `tool_loop` is the assistant's messages after the newest user message, while the turn runs; `tool_turns` those of
+    every turn in which tools were called.
+    """
+
+    form: ReasoningForm
+    scope: Literal["tool_loop", "tool_turns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +180,9 @@ class CompletionRequest:
     """One call to a model, in the neutral form; an adapter translates it.
 
     `response_schema` asks for JSON of that schema where the provider can be asked; the answer is validated anyway.
-    `recorded_reply` is for the `offline` provider alone: it answers with it.
+    `recorded_reply` is for the `offline` provider alone: it answers with it. `options` are what a client of chat
+    completions may ask for besides (`temperature`, `stop`, `response_format` …), by OpenAI's names. They stand above
+    the catalogue's own; an adapter takes those that its wire knows.
     """
 
     messages: Sequence[PromptMessage]
@@ -171,6 +192,7 @@ class CompletionRequest:
     tool_choice: str | Mapping[str, Any] | None = None
     response_schema: Mapping[str, Any] | None = None
     recorded_reply: RecordedReply | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +223,10 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation and how it is to be run."""
+    """A conversation and how it is to be run.
+
+    `forked_from` is `{session_id, turn_id}` of the session whose past it began with, through that turn.
+    """
 
     id: SessionId
     tenant_id: TenantId
@@ -214,6 +239,7 @@ class Session:
     metadata: JsonObject
     created_at: datetime
     updated_at: datetime
+    forked_from: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What a picture, a recording or a file in a message costs, and the line that stands for one that was left out.
 
 Never by bytes: a photograph of 3 MB is about a thousand tokens at most providers, and its base64 as text a million.
-Images go by the model family's rule (`image_rules.py`), recordings by their length, files by a flat figure.
+Images go by the model family's rule (`image_rules.py`), recordings by their length, PDFs by their pages, plain text by
+its own tokens, other files by a flat figure.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from math import ceil
 from typing import Any, TypeAlias, cast
 
 from app.domain.types import Content, ContentPart
-from app.engine.media_headers import Size, seconds_of_wav, size_of_base64
+from app.engine.media_headers import Size, size_of_base64
+from app.engine.media_lengths import decoded, pages_of_pdf, seconds_of_mp3, seconds_of_wav
 
 ImageTokens: TypeAlias = Callable[[ContentPart], int]
 """What an `image_url` part costs some model."""
@@ -24,6 +26,9 @@ AUDIO_TOKENS_PER_S = 32
 FLAT_AUDIO_TOKENS = 1000
 """Half a minute, for a recording whose header does not tell its length."""
 FLAT_FILE_TOKENS = 2000
+PDF_PAGE_TOKENS = 2250
+"""The middle of what Anthropic publishes for the text of a page, 1,500 to 3,000 ("PDF support", platform.claude.com).
+Google's 258 a page is for its picture alone."""
 UNKNOWN_PART_TOKENS = 1000
 _SHOWN_NAME_CHARS = 80
 
@@ -52,7 +57,8 @@ def media_tokens(part: ContentPart, image_tokens: ImageTokens = flat_image_token
             seconds = audio_seconds(part)
             return FLAT_AUDIO_TOKENS if seconds is None else ceil(seconds * AUDIO_TOKENS_PER_S)
         case "file":
-            return FLAT_FILE_TOKENS
+            pages = pdf_pages(part)
+            return FLAT_FILE_TOKENS if pages is None else pages * PDF_PAGE_TOKENS
         case _:
             return UNKNOWN_PART_TOKENS
 
@@ -76,7 +82,32 @@ def image_detail(part: ContentPart) -> str:
 def audio_seconds(part: ContentPart) -> float | None:
     """How long the recording is; None where its header does not tell."""
     data = _fields(part.get("input_audio")).get("data")
-    return seconds_of_wav(data) if isinstance(data, str) else None
+    if not isinstance(data, str):
+        return None
+    seconds = seconds_of_wav(data)
+    return seconds_of_mp3(data) if seconds is None else seconds
+
+
+def pdf_pages(part: ContentPart) -> int | None:
+    """How many pages a file has that comes as a `data:` URL of a PDF; None where that can not be told."""
+    kind, data = _file_data(part)
+    return pages_of_pdf(data) if kind == "application/pdf" else None
+
+
+def file_text(part: ContentPart) -> str | None:
+    """The words of a file that is plain text in a `data:` URL, which models read as such; None for any other."""
+    kind, data = _file_data(part)
+    return decoded(data).decode("utf-8", "replace") if kind == "text/plain" else None
+
+
+def _file_data(part: ContentPart) -> tuple[str, str]:
+    """Media type and base64 of a file's content; two empty texts where it has none in that form."""
+    url = _fields(part.get("file")).get("file_data")
+    if part.get("type") != "file" or not isinstance(url, str) or url[:5].lower() != "data:":
+        return "", ""
+    comma = url.find(",", 0, 256)
+    said = url[5:comma].lower().split(";") if comma > 0 else []
+    return (said[0], url[comma + 1 :]) if said and said[-1] == "base64" else ("", "")
 
 
 def marker(part: ContentPart) -> str:

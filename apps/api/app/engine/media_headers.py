@@ -1,13 +1,12 @@
-"""What the first bytes of a picture or a recording say of its size; nothing is decoded beyond its header.
+"""What the first bytes of a picture say of its size; nothing is decoded beyond its header.
 
 Formats: PNG (W3C, section 11.2.1 IHDR), JPEG (ITU T.81, annex B, frame headers), GIF (89a specification, logical screen
-descriptor), WebP (RFC 9649), WAV (RIFF, `fmt ` chunk).
+descriptor), WebP (RFC 9649).
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
+from app.engine.media_lengths import decoded
 
 Size = tuple[int, int]
 """Width and height in pixels."""
@@ -16,29 +15,15 @@ _PREFIX_CHARS = (128, 32_768, 524_288)
 """How much base64 is looked at, in turn: most headers are in the first piece, a JPEG's may follow a thumbnail."""
 _JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})
-_SLOWEST_WAV_BYTES_PER_S = 1000
-"""No codec of speech is slower; a header that claims so is not believed."""
 
 
 def size_of_base64(encoded: str) -> Size | None:
     """The size of the image whose bytes these are in base64; None when its header does not tell."""
     for chars in _PREFIX_CHARS:
-        size = image_size(_decoded(encoded[:chars]))
+        size = image_size(decoded(encoded[:chars]))
         if size is not None or len(encoded) <= chars:
             return size
     return None
-
-
-def seconds_of_wav(encoded: str) -> float | None:
-    """How long the WAV file is whose bytes these are in base64; None when its header does not tell."""
-    head = _decoded(encoded[: _PREFIX_CHARS[0]])
-    if len(head) < 36 or head[:4] != b"RIFF" or head[8:16] != b"WAVEfmt ":
-        return None
-    bytes_per_s = int.from_bytes(head[28:32], "little")
-    if bytes_per_s < _SLOWEST_WAV_BYTES_PER_S:
-        return None
-    # The length field of a streamed file is a placeholder, so the file's own length is what counts.
-    return max(0, len(encoded) * 3 // 4 - encoded[-2:].count("=") - 44) / bytes_per_s
 
 
 def image_size(head: bytes) -> Size | None:
@@ -85,11 +70,3 @@ def _jpeg_size(head: bytes) -> Size | None:
         else:
             at += 2 + int.from_bytes(head[at + 2 : at + 4])
     return None
-
-
-def _decoded(encoded: str) -> bytes:
-    """The bytes of a beginning of base64; none when it is no base64."""
-    try:
-        return base64.b64decode(encoded[: len(encoded) // 4 * 4])
-    except (binascii.Error, ValueError):
-        return b""

@@ -29,13 +29,14 @@ ReactionBasis: TypeAlias = Literal["overage", "limit", "share"]
 class Stated:
     """What the provider's error said, in its own tokens; None where it did not.
 
-    `limit_tokens` is its window, `requested_tokens` the prompt and the output that was asked for, `prompt_tokens` the
-    prompt alone.
+    `limit_tokens` is its window, or with `limit_is_window` false what it lets through for another reason (tokens a
+    minute). `requested_tokens` is the prompt and the output that was asked for, `prompt_tokens` the prompt alone.
     """
 
     limit_tokens: int | None = None
     requested_tokens: int | None = None
     prompt_tokens: int | None = None
+    limit_is_window: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def learned_limit(stated: Stated, *, configured: int, sent_wire_tokens: int) -> 
     """
     limit = stated.limit_tokens
     requested = stated.requested_tokens or stated.prompt_tokens
-    if limit is None or not SMALLEST_WINDOW_TOKENS <= limit < configured:
+    if not stated.limit_is_window or limit is None or not SMALLEST_WINDOW_TOKENS <= limit < configured:
         return None
     if requested is not None and requested <= limit * (1 - OUTPUT_SHARE):
         return None

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import orjson
 
 from app.domain.types import Content, JsonObject, Message, Pin, PromptMessage, ToolCall, ToolDefinition
+from app.engine.reasoning import NO_REASONING
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
 
 Region: TypeAlias = Literal["system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"]
@@ -145,6 +146,10 @@ def neutral_message(message: Message, *, content: Content = None) -> PromptMessa
         sent["tool_calls"] = [tool_call_json(call) for call in message.tool_calls]
     if message.tool_call_id is not None:
         sent["tool_call_id"] = message.tool_call_id
+    if message.role == "assistant" and message.reasoning_sent == "text":
+        sent["reasoning_content"] = message.reasoning or NO_REASONING
+    elif message.reasoning_sent == "blocks" and message.reasoning_blocks:
+        sent["reasoning_blocks"] = list(message.reasoning_blocks)
     return sent
 
 

@@ -3,17 +3,23 @@
 The form is `{"items": [...], "tools": sha256 | null}` where an item is `["b", sha256, role]` for a block,
 `["m", first_seq, last_seq]` for a run of stored messages with neighbouring numbers, or `["s", seq, sha256]` for a
 stored message whose content a block's text replaces; `"j"` in the place of `"s"` when the block is the JSON of a list
-of parts. A run costs the same however long it is, so storage grows with the number of turns, not with what they send.
+of parts. A run whose messages took their reasoning with them is `"mt"` where that was text, `"mb"` where it was the
+provider's blocks. A run costs the same however long it is, so storage grows with the number of turns, not with what
+they send.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
-from app.domain.types import JsonObject, Message, PromptMessage, ToolDefinition
+from app.domain.types import JsonObject, Message, PromptMessage, ReasoningForm, ToolDefinition
 from app.engine.prompt import Prompt, neutral_message, tools_block
+
+_RUN_OF_FORM: Final[Mapping[ReasoningForm | None, str]] = {None: "m", "text": "mt", "blocks": "mb"}
+_FORM_OF_RUN: Final[Mapping[str, ReasoningForm | None]] = {kind: form for form, kind in _RUN_OF_FORM.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +36,11 @@ def refs_of(prompt: Prompt) -> JsonObject:
     run: list[object] | None = None
     for item in prompt.items:
         if item.message is not None and item.block is None:
-            if run is not None and run[2] == item.message.seq - 1:
+            kind = _RUN_OF_FORM[item.message.reasoning_sent]
+            if run is not None and run[0] == kind and run[2] == item.message.seq - 1:
                 run[2] = item.message.seq
             else:
-                run = ["m", item.message.seq, item.message.seq]
+                run = [kind, item.message.seq, item.message.seq]
                 items.append(run)
             continue
         run = None
@@ -48,10 +55,10 @@ def refs_of(prompt: Prompt) -> JsonObject:
 
 def needed_for(refs: JsonObject) -> Needed:
     """Which blocks and messages a rebuild reads."""
-    sha256s = [ref[1] if ref[0] == "b" else ref[2] for ref in refs["items"] if ref[0] != "m"]
+    sha256s = [ref[1] if ref[0] == "b" else ref[2] for ref in refs["items"] if ref[0] not in _FORM_OF_RUN]
     if refs["tools"]:
         sha256s.append(refs["tools"])
-    runs = [(ref[1], ref[2] if ref[0] == "m" else ref[1]) for ref in refs["items"] if ref[0] != "b"]
+    runs = [(ref[1], ref[2] if ref[0] in _FORM_OF_RUN else ref[1]) for ref in refs["items"] if ref[0] != "b"]
     return Needed(tuple(dict.fromkeys(sha256s)), tuple(runs))
 
 
@@ -71,6 +78,8 @@ def rebuild(
         elif kind == "j":
             sent.append(neutral_message(messages[first], content=json.loads(blocks[second])))
         else:
-            sent.extend(neutral_message(messages[seq]) for seq in range(first, second + 1))
+            form = _FORM_OF_RUN[kind]
+            run = (replace(messages[seq], reasoning_sent=form) for seq in range(first, second + 1))
+            sent.extend(neutral_message(message) for message in run)
     tools: list[ToolDefinition] = json.loads(blocks[refs["tools"]]) if refs["tools"] else []
     return sent, tools

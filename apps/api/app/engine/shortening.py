@@ -125,6 +125,5 @@ def _replaced(kind: ShorteningKind, item: PromptItem, block: Block, estimate: Es
         estimate,
         tool_calls=message.tool_calls,
         tool_call_id=message.tool_call_id,
-        reasoning=message.reasoning,
     )
     return Shortening(kind, item, replace(item, tokens=tokens, block=block)) if tokens < item.tokens else None

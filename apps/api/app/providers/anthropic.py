@@ -12,7 +12,7 @@ import httpx
 from app.domain.errors import ProviderError
 from app.domain.types import Completion, CompletionRequest, JsonObject
 from app.providers.anthropic_answer import MessageAssembly, read_message
-from app.providers.anthropic_request import Form, request_body
+from app.providers.anthropic_request import MESSAGES_OPTIONS, Form, request_body
 from app.providers.base import DeltaSink
 from app.providers.endpoint import Endpoint
 from app.providers.failures import ErrorObject
@@ -22,7 +22,7 @@ from app.providers.wire import fields_of, json_bytes, token_count
 
 DEFAULT_BASE_URL: Final = "https://api.anthropic.com"
 _VERSION: Final = "2023-06-01"
-_COUNTING_TIMEOUT_S: Final = 10.0
+_COUNTING_TIMEOUT_S: Final = 3.0
 _COUNTED: Final = ("model", "messages", "system", "tools", "tool_choice", "thinking")
 _NO_SUCH_ENDPOINT: Final = frozenset({404, 405, 501})
 
@@ -38,6 +38,7 @@ class AnthropicProvider:
     """One alias over the Messages API. Remembers which forms of a request its server refuses."""
 
     is_language_model = True
+    options = MESSAGES_OPTIONS
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         self._endpoint = endpoint
@@ -62,7 +63,7 @@ class AnthropicProvider:
         return answer
 
     async def count_tokens(self, request: CompletionRequest) -> int | None:
-        """The prompt's exact tokens, asked once within 10 s; None where the server has no counting endpoint.
+        """The prompt's exact tokens, asked once within 3 s; None where the server has no counting endpoint.
 
         Raises a `ProviderError`.
         """
@@ -107,7 +108,7 @@ class _MessagesCall:
     def assembly(self) -> MessageAssembly:
         return MessageAssembly()
 
-    def concede(self, error: ErrorObject, *, stream: bool) -> bool:  # noqa: ARG002 - the protocol's
+    def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:  # noqa: ARG002 - the protocol's
         """Gives up one thing that the error names; true when the request is now another one.
 
         Some gateways know no cache breakpoints, and some want the definitions of tools that were used long ago.

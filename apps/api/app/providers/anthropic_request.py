@@ -16,6 +16,7 @@ from app.providers.wire import fields_of, items_of
 
 _LEAST_THINKING_TOKENS: Final = 1_024
 _THINKING_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
+MESSAGES_OPTIONS: Final = frozenset({"temperature", "top_p", "stop", "parallel_tool_calls"})
 _EPHEMERAL: Final[Mapping[str, str]] = {"type": "ephemeral"}
 
 
@@ -41,13 +42,27 @@ def request_body(request: CompletionRequest, *, model: str, parameters: Mapping[
     body["messages"] = _alternating(
         request.messages, with_thinking=thinking.get("type") != "disabled" and bool(thinking)
     )
+    body |= _sampling(request.options, is_thinking=thinking.get("type") not in {None, "disabled"})
     tools = _tools(request, form)
     if tools:
         body["tools"] = tools
         choice = _tool_choice(request.tool_choice if request.tools else "none")
+        if request.options.get("parallel_tool_calls") is False and choice != {"type": "none"}:
+            choice = {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
         if choice is not None:
             body["tool_choice"] = choice
     return body
+
+
+def _sampling(options: Mapping[str, Any], *, is_thinking: bool) -> JsonObject:
+    """What the API knows of a client's options: temperature ends at 1, and with thinking there is none."""
+    sent: JsonObject = {}
+    stop = options.get("stop")
+    if stop:
+        sent["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
+    if not is_thinking:
+        sent |= {name: min(1.0, options[name]) for name in ("temperature", "top_p") if options.get(name) is not None}
+    return sent
 
 
 def _system_blocks(messages: Sequence[PromptMessage], *, cached: bool) -> list[JsonObject]:

@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from app.domain.types import Completion, CompletionRequest, Delta
+
+CHAT_OPTIONS: Final = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "stop",
+        "seed",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "response_format",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "verbosity",
+        "service_tier",
+    }
+)
+"""What chat completions may be asked for beside messages, tools and the length of the answer."""
 
 DeltaSink: TypeAlias = Callable[[Delta], None]
 """Gets what a streamed answer grows by: called synchronously, in order, never with an empty delta."""
@@ -16,6 +34,9 @@ class Provider(Protocol):
 
     is_language_model: bool
     """False for the built-in offline responder, which says so wherever it shows."""
+
+    options: frozenset[str]
+    """Which `options` of a request its wire knows; it leaves the others out."""
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Asks once, with the alias's retries and whole-call deadline, and gives the whole answer.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -27,6 +27,9 @@ _OWN_PARAMETERS = frozenset(
         "max_completion_tokens",
     }
 )
+
+
+ReturnReasoning: TypeAlias = Literal["never", "tool_loop", "tool_turns"]
 
 
 class CatalogueError(Exception):
@@ -81,6 +84,8 @@ class ModelEntry(_Strict):
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
     fallbacks: list[str] = Field(default_factory=list[str])
     max_tokens_field: MaxTokensField | None = None
+    return_reasoning: ReturnReasoning | None = None
+    exact_counts: bool = False
     parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(default_factory=dict[str, Any])
 
 
@@ -153,8 +158,20 @@ def _problems_between(entry: CatalogueEntry) -> list[str]:
             problems.append(f"{where}.api_key_env: is missing, and {owner} itself answers nobody without a key")
         if model.provider == "anthropic" and model.max_tokens_field is not None:
             problems.append(f"{where}.max_tokens_field: means nothing to anthropic")
+        if model.provider == "anthropic" and model.return_reasoning is not None:
+            problems.append(f"{where}.return_reasoning: means nothing to anthropic, whose own rule is followed")
+        if model.provider == "openai" and model.exact_counts:
+            problems.append(f"{where}.exact_counts: chat completions have no endpoint that counts")
         if model.provider == "offline":
-            only_remote = ("base_url", "api_key_env", "api_key_header", "max_tokens_field", "parameters")
+            only_remote = (
+                "base_url",
+                "api_key_env",
+                "api_key_header",
+                "max_tokens_field",
+                "return_reasoning",
+                "exact_counts",
+                "parameters",
+            )
             problems.extend(f"{where}.{key}: means nothing to offline" for key in only_remote if getattr(model, key))
         for fallback in model.fallbacks:
             if fallback == alias:

@@ -126,16 +126,21 @@ def provider_error(status: int, error: ErrorObject | None, label: str) -> Provid
             limit_tokens=stated.limit_tokens or error.limit_tokens,
             requested_tokens=stated.requested_tokens or error.prompt_tokens,
             prompt_tokens=stated.prompt_tokens or error.prompt_tokens,
+            limit_is_window=stated.limit_is_window,
         )
     said = f"HTTP {status}, {error.safe_code}" if error.safe_code else f"HTTP {status}"
     if status == 429 and not _QUOTA_CODES.intersection(error.codes):
         return ProviderRateLimited(f"The provider of {label!r} is limiting the rate ({said}).", status=status)
     if status in {408, 409} or status >= 500:
         return ProviderDown(f"The provider of {label!r} could not answer ({said}).", status=status)
-    return ProviderRefused(f"The provider of {label!r} refused the request ({said}).{_advice(status)}", status=status)
+    return ProviderRefused(
+        f"The provider of {label!r} refused the request ({said}).{_advice(status, error)}", status=status
+    )
 
 
-def _advice(status: int) -> str:
+def _advice(status: int, error: ErrorObject) -> str:
+    if status in {400, 422} and error.names("reasoning_content"):
+        return " It is about reasoning_content: see return_reasoning of the model catalogue."
     if status in {401, 403}:
         return " Check the key that its api_key_env names."
     if status == 404:

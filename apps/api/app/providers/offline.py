@@ -18,7 +18,7 @@ import orjson
 from app.domain.errors import ProviderRefused
 from app.domain.extractive import Extract, ExtractItem, SourceText, condense, extract
 from app.domain.types import Completion, CompletionRequest, Delta, RecordedReply, Usage
-from app.providers.base import DeltaSink
+from app.providers.base import CHAT_OPTIONS, DeltaSink
 from app.providers.openai_wire import texts_of
 
 LABEL: Final = "[offline responder, not a language model]"
@@ -34,9 +34,10 @@ _WORD: Final = re.compile(r"\w{3,}")
 
 
 class OfflineProvider:
-    """Answers from the request alone. `count` gives the tokens of a text, for the usage it reports."""
+    """Answers from the request's messages alone. `count` gives the tokens of a text, for the usage it reports."""
 
     is_language_model = False
+    options = CHAT_OPTIONS
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count

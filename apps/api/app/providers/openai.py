@@ -10,7 +10,7 @@ from typing import Any, Final
 import httpx
 
 from app.domain.types import Completion, CompletionRequest
-from app.providers.base import DeltaSink
+from app.providers.base import CHAT_OPTIONS, DeltaSink
 from app.providers.endpoint import Endpoint, MaxTokensField
 from app.providers.failures import ErrorObject
 from app.providers.openai_stream import ChatAssembly
@@ -52,12 +52,14 @@ class _Form:
     max_tokens_field: MaxTokensField
     with_schema: bool = True
     with_usage: bool = True
+    with_reasoning: bool = True
 
 
 class OpenAIProvider:
     """One alias over the chat completions protocol. Remembers which forms of a request its server refuses."""
 
     is_language_model = True
+    options = CHAT_OPTIONS
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         self._endpoint = endpoint
@@ -109,6 +111,7 @@ class _ChatCall:
             with_schema=self.form.with_schema,
             stream=stream,
             with_usage=self.form.with_usage,
+            with_reasoning=self.form.with_reasoning,
         )
 
     def completion(self, answer: Any, *, attempts: int) -> Completion:
@@ -117,19 +120,26 @@ class _ChatCall:
     def assembly(self) -> ChatAssembly:
         return ChatAssembly()
 
-    def concede(self, error: ErrorObject, *, stream: bool) -> bool:
+    def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
         """Gives up one thing that a server may not know; true when the request is now another one.
 
-        The name of the output limit is changed, and the wish for usage dropped, when the error names them. A refused
-        schema is dropped whatever the error says: servers name it in too many ways, and the answer is validated anyway.
+        The name of the output limit is changed, and the wish for usage and what was thought before dropped, when the
+        error names them. In a refusal the schema is dropped whatever the error says: servers name it in too many ways,
+        and the answer is validated anyway.
         """
         form = self.form
         if form.max_tokens_field == self._first_form.max_tokens_field and _names_unknown(error, form.max_tokens_field):
             newer = form.max_tokens_field == "max_tokens"
             self.form = replace(form, max_tokens_field="max_completion_tokens" if newer else "max_tokens")
+        elif form.with_reasoning and _names_unknown(error, "reasoning_content"):
+            self.form = replace(form, with_reasoning=False)
         elif stream and form.with_usage and error.names("stream_options", "include_usage"):
             self.form = replace(form, with_usage=False)
-        elif self._request.response_schema is not None and form.with_schema:
+        elif (
+            self._request.response_schema is not None
+            and form.with_schema
+            and (refused or error.names("response_format", "json_schema"))
+        ):
             self.form = replace(form, with_schema=False)
         else:
             return False

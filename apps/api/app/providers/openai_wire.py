@@ -21,6 +21,8 @@ from app.providers.wire import (
 )
 
 _NOT_OF_THIS_WIRE: Final = frozenset({"reasoning", "reasoning_blocks"})
+_REASONING_TOO: Final = _NOT_OF_THIS_WIRE | {"reasoning_content"}
+_OF_TOOLS: Final = frozenset({"parallel_tool_calls"})
 _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "stop": "stop",
     "eos": "stop",
@@ -44,9 +46,16 @@ def request_body(
     with_schema: bool,
     stream: bool = False,
     with_usage: bool = True,
+    with_reasoning: bool = True,
 ) -> bytes:
     """The JSON body of one call. `parameters` are the catalogue's own additions for this alias."""
-    body: dict[str, Any] = {"model": model, "messages": list(map(_sent, request.messages)), **parameters}
+    left_out = _NOT_OF_THIS_WIRE if with_reasoning else _REASONING_TOO
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [_without(message, left_out) for message in request.messages],
+        **parameters,
+        **{name: value for name, value in request.options.items() if request.tools or name not in _OF_TOOLS},
+    }
     body[max_tokens_field] = request.max_output_tokens
     if request.tools:
         body["tools"] = list(request.tools)
@@ -190,11 +199,11 @@ def _first_count(*values: Any) -> int:
     return next((found for found in map(token_count, values) if found is not None), 0)
 
 
-def _sent(message: PromptMessage) -> PromptMessage:
-    """The neutral form is this wire's own, but for what only other wires want back."""
-    if _NOT_OF_THIS_WIRE.isdisjoint(message):
+def _without(message: PromptMessage, left_out: frozenset[str]) -> PromptMessage:
+    """The neutral form is this wire's own, but for what only other wires, or other servers, want back."""
+    if left_out.isdisjoint(message):
         return message
-    return {name: value for name, value in message.items() if name not in _NOT_OF_THIS_WIRE}
+    return {name: value for name, value in message.items() if name not in left_out}
 
 
 def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:

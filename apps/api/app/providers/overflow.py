@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 _STATUSES: Final = frozenset({200, 400, 413, 422, 429, 500, 502})
@@ -93,11 +93,16 @@ _TOO_LARGE_FOR_A_MINUTE: Final = _sentence(r"request too large for .{0,200}?limi
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """The figures of an overflow, in tokens, where they are stated; `requested_tokens` is all that was asked for."""
+    """The figures of an overflow, in tokens, where they are stated; `requested_tokens` is all that was asked for.
+
+    `limit_is_window` is false where the limit is an allowance for a minute: a smaller prompt passes, but the model's
+    window is another, and the allowance is the account's, of today.
+    """
 
     limit_tokens: int | None = None
     requested_tokens: int | None = None
     prompt_tokens: int | None = None
+    limit_is_window: bool = True
 
 
 def stated_overflow(status: int, codes: Sequence[str], message: str) -> Stated | None:
@@ -108,7 +113,7 @@ def stated_overflow(status: int, codes: Sequence[str], message: str) -> Stated |
     if too_large:
         stated = _figures(too_large)
         fits = (stated.requested_tokens or 0) <= (stated.limit_tokens or 0)
-        return None if fits else stated
+        return None if fits else replace(stated, limit_is_window=False)
     by_code = Stated() if _CODES.intersection(codes) else None
     if status == 429 and by_code is None:
         return None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from app.domain.errors import InvalidRequest
+from app.domain.types import ReasoningRule
 from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
 from app.providers.anthropic import AnthropicProvider
 from app.providers.base import Provider
@@ -17,6 +18,7 @@ from app.providers.endpoint import Endpoint
 from app.providers.offline import OfflineProvider
 from app.providers.openai import DEFAULT_BASE_URL as OPENAI_BASE_URL
 from app.providers.openai import OpenAIProvider
+from app.providers.reasoning_rules import reasoning_rule
 from app.providers.windows import LearnedWindow, Prices, Published, WindowSource, published
 
 __all__ = ["Catalogue", "CatalogueError", "Instructions", "LearnedWindow", "Model", "Prices", "load_catalogue"]
@@ -35,7 +37,10 @@ class Instructions:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """An alias as it stands now. `context_window` is in tokens, and `context_limit_source` says who named it."""
+    """An alias as it stands now. `context_window` is in tokens, and `context_limit_source` says who named it.
+
+    `exact_counts` asks for the provider's own count of a prompt that is near a threshold.
+    """
 
     alias: str
     provider: ProviderName
@@ -47,6 +52,8 @@ class Model:
     context_limit_source: WindowSource
     is_language_model: bool
     prices: Prices | None
+    reasoning_rule: ReasoningRule | None = None
+    exact_counts: bool = False
 
 
 class Catalogue:
@@ -142,6 +149,8 @@ def load_catalogue(
             context_limit_source=source,
             is_language_model=provider.is_language_model,
             prices=known.prices,
+            reasoning_rule=reasoning_rule(listed, name),
+            exact_counts=listed.exact_counts,
         )
     said = entry.instructions
     return Catalogue(

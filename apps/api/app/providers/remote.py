@@ -13,7 +13,7 @@ from app.domain.types import Completion, Delta
 from app.providers.base import DeltaSink
 from app.providers.failures import ErrorObject, error_object, provider_error, status_of
 from app.providers.retry import AttemptError, RetryPolicy, call_with_retries, retry_after_s
-from app.providers.streaming import Assembly, BrokenStreamError, DeltaTap, StreamedError, read_stream
+from app.providers.streaming import Assembly, BrokenStreamError, DeltaTap, EmptyStreamError, StreamedError, read_stream
 from app.providers.transport import HttpTransport, Reply
 from app.providers.wire import MalformedAnswerError, parse_json
 
@@ -36,8 +36,11 @@ class Call(Protocol):
         """A new one for each streamed answer."""
         ...
 
-    def concede(self, error: ErrorObject, *, stream: bool) -> bool:
-        """Gives up one thing that the server refused; true when the next body is another one."""
+    def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
+        """Gives up one thing that the server did not take; true when the next body is another one.
+
+        Without `refused` the server calls it a fault of its own: then only what the error names is given up.
+        """
         ...
 
 
@@ -65,10 +68,16 @@ class RemoteModel:
     async def ask(self, call: Call, on_delta: DeltaSink | None) -> Completion:
         """Asks, with retries, under the deadline. Raises a `ProviderError`."""
         tap = DeltaTap(on_delta) if on_delta is not None else None
+        stream = tap is not None
 
         async def attempt(number: int) -> Completion:
+            nonlocal stream
             try:
-                return await self._ask_once(call, tap, number)
+                return await self._ask_once(call, tap, number, stream=stream)
+            except EmptyStreamError as empty:
+                # llama-cpp-python streams nothing where a plain call is told why: the prompt is too long.
+                stream = False
+                raise AttemptError(self._broke_off()) from empty
             except AttemptError as failure:
                 if tap is not None and tap.has_begun:
                     raise failure.error from failure  # what was told cannot be taken back
@@ -110,28 +119,29 @@ class RemoteModel:
             f"The answer of the provider of {self._label!r} cannot be used: {malformed}.", status=reply.status
         )
 
-    async def _ask_once(self, call: Call, tap: DeltaTap | None, number: int) -> Completion:
-        reply = await self._transport.post(self._url, self._headers, call.body(stream=tap is not None))
+    def _broke_off(self) -> ProviderDown:
+        return ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
+
+    async def _ask_once(self, call: Call, tap: DeltaTap | None, number: int, *, stream: bool) -> Completion:
+        reply = await self._transport.post(self._url, self._headers, call.body(stream=stream))
         try:
-            if tap is None or not reply.is_success or not _is_stream(reply):
-                return await self._read_whole(reply, call, tap, number)
+            if tap is None or not reply.is_success or not _is_stream(reply, asked=stream):
+                return await self._read_whole(reply, call, tap, number, stream=stream)
             assembly = call.assembly()
             await read_stream(reply.chunks(), assembly, tap)
             return assembly.completion(attempts=number)
         except StreamedError as streamed:
-            raise self._failure(
-                status_of(streamed.error), streamed.error, reply, call, stream=tap is not None
-            ) from streamed
+            raise self._failure(status_of(streamed.error), streamed.error, reply, call, stream=stream) from streamed
         except BrokenStreamError as broken:
-            raise AttemptError(
-                ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
-            ) from broken
+            raise AttemptError(self._broke_off()) from broken
         except MalformedAnswerError as malformed:
             raise self._unusable(malformed, reply) from malformed
         finally:
             await reply.aclose()
 
-    async def _read_whole(self, reply: Reply, call: Call, tap: DeltaTap | None, number: int) -> Completion:
+    async def _read_whole(
+        self, reply: Reply, call: Call, tap: DeltaTap | None, number: int, *, stream: bool
+    ) -> Completion:
         """An answer that is no stream; a server that was asked for one and does not stream tells it all at once."""
         raw = await reply.read()
         answer: Any = None
@@ -143,7 +153,6 @@ class RemoteModel:
             if reply.is_success:
                 raise
         error = error_object(answer)
-        stream = tap is not None
         if not reply.is_success:
             raise self._failure(reply.status, error, reply, call, stream=stream)
         if error is not None:  # a success by its status alone
@@ -156,16 +165,21 @@ class RemoteModel:
     def _failure(self, status: int, error: ErrorObject | None, reply: Reply, call: Call, *, stream: bool) -> Exception:
         """What to raise: an error that ends the question, or an `AttemptError`. The call may concede something."""
         mapped = provider_error(status, error, self._label)
-        if isinstance(mapped, ProviderRefused) and status in {400, 422}:
-            if call.concede(error or ErrorObject(), stream=stream):
-                return AttemptError(mapped, at_once=True)
-            return mapped
+        refused = isinstance(mapped, ProviderRefused) and status in {400, 422}
+        # Some servers call a request that they do not understand a fault of their own (llama-cpp-python: 500).
+        if (refused or (isinstance(mapped, ProviderDown) and status == 500)) and call.concede(
+            error or ErrorObject(), stream=stream, refused=refused
+        ):
+            return AttemptError(mapped, at_once=True)
         retried = status in _RETRIED_STATUSES or status >= 500
         if not retried or not isinstance(mapped, ProviderDown | ProviderRateLimited):
             return mapped
         return AttemptError(mapped, retry_after_s=retry_after_s(reply.retry_after, self._now()))
 
 
-def _is_stream(reply: Reply) -> bool:
-    """True unless it says that it is something else: not every server names its event streams rightly."""
+def _is_stream(reply: Reply, *, asked: bool) -> bool:
+    """Where one was `asked` for, true unless it says that it is something else: not every server names its event
+    streams rightly."""
+    if not asked:
+        return "event-stream" in reply.content_type
     return not any(kind in reply.content_type for kind in ("json", "html", "xml"))

@@ -33,6 +33,10 @@ class BrokenStreamError(Exception):
     """The stream stopped before the model had said why it stopped."""
 
 
+class EmptyStreamError(Exception):
+    """The stream ended properly and not one event was in it."""
+
+
 class Assembly(Protocol):
     """Puts the events of one answer together.
 
@@ -109,12 +113,14 @@ async def read_stream(chunks: AsyncGenerator[bytes], assembly: Assembly, tap: De
     """Reads to the end mark, or to the end of a stream whose model has said why it stopped.
 
     Once that is said, a server that neither goes on nor closes is waited for only briefly. Raises what the assembly
-    raises, `AttemptError` when the connection breaks, `BrokenStreamError` when the stream just ends.
+    raises, `AttemptError` when the connection breaks, `BrokenStreamError` when the stream just ends, and
+    `EmptyStreamError` when it ends before it began.
     """
     patience = asyncio.timeout(None)
     try:
         async with aclosing(chunks), patience:
-            await _read_events(chunks, assembly, tap, patience)
+            if not await _read_events(chunks, assembly, tap, patience):
+                raise EmptyStreamError
     except TimeoutError:
         if not patience.expired():
             raise
@@ -128,15 +134,18 @@ async def read_stream(chunks: AsyncGenerator[bytes], assembly: Assembly, tap: De
 
 async def _read_events(
     chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap, patience: asyncio.Timeout
-) -> None:
+) -> bool:
+    """Whether there was an event."""
     events = EventReader(MOST_EVENT_BYTES)
     now = asyncio.get_running_loop().time
     size = 0
+    has_events = False
     async for chunk in chunks:
         size += len(chunk)
         if size > MOST_STREAM_BYTES:
             raise MalformedAnswerError(f"it is longer than {MOST_STREAM_BYTES} bytes")
         for event in events.feed(chunk):
+            has_events = True
             if assembly.is_over:
                 break
             tap(assembly.read(event))
@@ -151,3 +160,4 @@ async def _read_events(
         except MalformedAnswerError as cut:
             if not assembly.has_finish:
                 raise BrokenStreamError from cut
+    return has_events or last is not None

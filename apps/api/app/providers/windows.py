@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Literal, Protocol, TypeAlias
@@ -24,11 +25,24 @@ class LearnedWindow(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars for a million tokens; None where nobody has published one. Tiered prices give their first tier."""
+    """US dollars for a million tokens; None where nobody has published one.
+
+    `cached_input_usd` is for what was read from the provider's cache, `cache_write_usd` for what was written to it.
+    They hold for calls whose prompt has more than `above_prompt_tokens`, and `tiers` are the ones for larger prompts,
+    in rising order: a prompt that reaches a tier pays its prices for all its tokens.
+    """
 
     input_usd: float | None = None
     output_usd: float | None = None
     cached_input_usd: float | None = None
+    cache_write_usd: float | None = None
+    above_prompt_tokens: int = 0
+    tiers: tuple[Prices, ...] = ()
+
+    def of_prompt(self, prompt_tokens: int) -> Prices:
+        """The prices that a call with a prompt of this size pays."""
+        reached = [tier for tier in self.tiers if prompt_tokens > tier.above_prompt_tokens]
+        return reached[-1] if reached else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +70,20 @@ def published(model: str, base_url: str, at: datetime) -> Published:
 
 def _prices(model: ModelInfo, at: datetime) -> Prices:
     listed = model.get_prices(at)
-    return Prices(
-        input_usd=_usd(getattr(listed, "input_mtok", None)),
-        output_usd=_usd(getattr(listed, "output_mtok", None)),
-        cached_input_usd=_usd(getattr(listed, "cache_read_mtok", None)),
-    )
+    kinds = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
+    prices = [getattr(listed, kind, None) for kind in kinds]
+    starts = {tier.start for price in prices if isinstance(price, TieredPrices) for tier in price.tiers}
+    tiers = tuple(_tier(prices, start) for start in sorted(starts))
+    return replace(_tier(prices, 0), tiers=tiers)
 
 
-def _usd(price: object) -> float | None:
+def _tier(listed: Sequence[object], above_prompt_tokens: int) -> Prices:
+    fresh, output, cached, written = (_usd(price, above_prompt_tokens) for price in listed)
+    return Prices(fresh, output, cached, written, above_prompt_tokens)
+
+
+def _usd(price: object, above_prompt_tokens: int) -> float | None:
     if isinstance(price, TieredPrices):
-        price = price.base
+        reached = [tier.price for tier in price.tiers if tier.start <= above_prompt_tokens]
+        price = reached[-1] if reached else price.base
     return float(price) if isinstance(price, Decimal | int | float) else None

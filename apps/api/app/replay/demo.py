@@ -24,7 +24,8 @@ from app.replay.cli import EXIT_BROKEN_PROMISE, EXIT_UNUSABLE, print_table, repl
 from app.replay.client import Service, ServiceUnavailableError
 from app.replay.driver import ReplayOptions
 from app.replay.figures import SessionFigures, TurnFigures, totals
-from app.replay.own_service import ServiceDidNotStartError, own_service
+from app.replay.own_process import ServerDidNotStartError
+from app.replay.own_service import own_service
 from app.replay.picture import window_svg
 from app.replay.playing import unanswered_figures
 from app.replay.reader import read_conversations
@@ -82,7 +83,7 @@ def demo(
             refused = service.post_turn(sessions[0].session_id, {"content": message_that_cannot_fit()})
             console.print(refusal_panel(refused.status_code, refused.body))
             refusal = TurnFigures(len(sessions[0].turns) + 1, "refused", (unanswered_figures(1, refused),))
-    except (ServiceDidNotStartError, ServiceUnavailableError) as error:
+    except (ServerDidNotStartError, ServiceUnavailableError) as error:
         Console(stderr=True, highlight=False).print(str(error), style="red", markup=False)
         raise typer.Exit(EXIT_UNUSABLE) from error
     if picture is not None:

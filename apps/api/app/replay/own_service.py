@@ -4,52 +4,40 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
-
 import app
+from app.replay.own_process import free_port, running
 
 READY_WITHIN_S = 40.0
-STOP_WITHIN_S = 10.0
 SERVE = "from app.cli import main; main()"
 
 
-class ServiceDidNotStartError(Exception):
-    """The service was not ready in time or ended. The message carries the end of its log."""
-
-
 @contextmanager
-def own_service() -> Generator[str]:
+def own_service(settings: Mapping[str, str] | None = None, *, log_path: Path | None = None) -> Generator[str]:
     """Starts `plimsoll serve`, waits for `/readyz`, gives its address; stops it and deletes its data at the end.
 
-    Raises `ServiceDidNotStartError`. Settings of the surrounding environment do not reach it: it runs the defaults.
+    Settings of the surrounding environment do not reach it: it runs the defaults, but for the variables in `settings`.
+    Its log goes with its data, unless `log_path` names a file. Raises `ServerDidNotStartError`.
     """
     folder = Path(tempfile.mkdtemp(prefix="plimsoll-demo-"))
-    port = _free_port()
-    log_path = folder / "service.log"
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
     try:
-        with log_path.open("wb") as log:
-            process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own module
-                [sys.executable, "-c", SERVE, "serve"],
-                cwd=folder,
-                env=_environment(folder, port),
-                stdout=log,
-                stderr=log,
-            )
-        try:
-            url = f"http://127.0.0.1:{port}"
-            _wait_until_ready(url, process, log_path)
+        with running(
+            [sys.executable, "-c", SERVE, "serve"],
+            name="plimsoll serve",
+            folder=folder,
+            environment=_environment(folder, port) | dict(settings or {}),
+            log_path=log_path or folder / "service.log",
+            ready_url=f"{url}/readyz",
+            ready_within_s=READY_WITHIN_S,
+        ):
             yield url
-        finally:
-            _stop(process)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -64,33 +52,3 @@ def _environment(folder: Path, port: int) -> dict[str, str]:
         "PLIMSOLL_DATA_DIR": str(folder / "data"),
         "PLIMSOLL_LOG_LEVEL": "WARNING",
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log_path: Path) -> None:
-    deadline = time.monotonic() + READY_WITHIN_S
-    with httpx.Client(base_url=url, timeout=2.0, trust_env=False) as http:
-        while time.monotonic() < deadline and process.poll() is None:
-            try:
-                if http.get("/readyz").status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            time.sleep(0.1)
-    how = "was not ready in time" if process.poll() is None else f"ended with status {process.returncode}"
-    end_of_log = log_path.read_text(encoding="utf-8", errors="replace")[-3000:]
-    raise ServiceDidNotStartError(f"plimsoll serve {how}; the end of its log:\n{end_of_log}")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(timeout=STOP_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

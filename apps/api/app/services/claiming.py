@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -32,6 +32,7 @@ from app.domain.errors import (
     TurnNotOpen,
 )
 from app.domain.types import (
+    Completion,
     Content,
     JsonObject,
     RecordedReply,
@@ -53,12 +54,17 @@ RETRY_AFTER_S = 1
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How the model is to be asked, in every round of a turn. `recorded_reply` is of one round alone."""
+    """How the model is to be asked, in every round of a turn. `recorded_reply` is of one round alone.
+
+    `instructions` are a system layer of this turn; `options` go into the model's request (`CompletionRequest`).
+    """
 
     tools: tuple[ToolDefinition, ...] = ()
     tool_choice: str | Mapping[str, Any] | None = None
     max_output_tokens: int | None = None
     recorded_reply: RecordedReply | None = None
+    instructions: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def stored(self) -> JsonObject | None:
         """What later rounds need; None when there can be no later round."""
@@ -68,6 +74,8 @@ class Asking:
             "tools": list(self.tools),
             "tool_choice": self.tool_choice,
             "max_output_tokens": self.max_output_tokens,
+            "instructions": self.instructions,
+            "options": dict(self.options),
         }
 
 
@@ -83,18 +91,27 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class OutputsRequest:
-    """What a client posts when tools have run: (tool call id, content) for each open call."""
+    """What a client posts when tools have run: (tool call id, content) for each open call.
+
+    `asking` and `model_alias` stand for the turn's own from this round on; None keeps those.
+    """
 
     outputs: tuple[tuple[str, Content], ...]
     recorded_reply: RecordedReply | None = None
+    asking: Asking | None = None
+    model_alias: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnOutcome:
-    """A turn that has ended or waits for tools, and its `context`, in the contract's shape."""
+    """A turn that has ended or waits for tools, and its `context`, in the contract's shape.
+
+    `completion` is the model's answer that brought it there; None where a stored turn is told again.
+    """
 
     turn: TurnRecord
     context: JsonObject
+    completion: Completion | None = None
 
 
 def check(rt: Runtime, request: TurnRequest) -> None:
@@ -156,26 +173,67 @@ async def claim_outputs(
 
     Raises `NotFound`, `TurnNotOpen`, `TurnInProgress`, `ToolOutputsMismatch`.
     """
-    outputs = [await _draft_output(rt, call_id, content) for call_id, content in request.outputs]
+    outputs = await draft_outputs(rt, request.outputs)
     started_at = rt.now()
     async with rt.database.begin() as tx:
         waiting = await waiting_turn(tx, tenant_id, session_id, turn_id)
         if waiting is None:
             raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
-        _check_outputs(waiting, request)
-        claim = await reclaim_turn(tx, tenant_id, session_id, turn_id, waiting, outputs, rt.turn_lease_s)
+        check_outputs(waiting, [call_id for call_id, _ in request.outputs])
+        claim = await reclaim_turn(
+            tx, tenant_id, session_id, turn_id, waiting, outputs, rt.turn_lease_s, _new_request(request.asking)
+        )
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
-        gathered = await _gather(tx, rt, claim, waiting.model_alias)
+        gathered = await _gather(tx, rt, claim, request.model_alias or waiting.model_alias)
         _check_recorded(gathered.model, request.recorded_reply)
-    stored = claim.request or {}
-    asking = Asking(
+    asking = request.asking or _asking_again(claim.request or {}, request.recorded_reply)
+    return Claimed(tenant_id, claim, gathered, started_at, asking)
+
+
+async def claim_again(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, asking: Asking, model_alias: str
+) -> Claimed:
+    """Transaction one of another try at a turn that failed or was cancelled: its message is stored already.
+
+    Only for the session's newest turn that was not rejected. Raises `NotFound`, `TurnInProgress`, `UniqueViolated` when
+    another turn is open.
+    """
+    started_at = rt.now()
+    async with rt.database.begin() as tx:
+        ended = await waiting_turn(tx, tenant_id, session_id, turn_id)
+        if ended is None:
+            raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
+        claim = await reclaim_turn(
+            tx,
+            tenant_id,
+            session_id,
+            turn_id,
+            ended,
+            (),
+            rt.turn_lease_s,
+            _new_request(asking),
+            ended_as=(TurnStatus.FAILED, TurnStatus.CANCELLED),
+        )
+        if claim is None:
+            raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
+        gathered = await _gather(tx, rt, claim, _awake(rt, model_alias))
+    return Claimed(tenant_id, claim, gathered, started_at, asking)
+
+
+def _new_request(asking: Asking | None) -> JsonObject | None:
+    return asking.stored() if asking else None
+
+
+def _asking_again(stored: JsonObject, recorded_reply: RecordedReply | None) -> Asking:
+    return Asking(
         tools=tuple(stored.get("tools", ())),
         tool_choice=_later_choice(stored.get("tool_choice")),
         max_output_tokens=stored.get("max_output_tokens"),
-        recorded_reply=request.recorded_reply,
+        recorded_reply=recorded_reply,
+        instructions=stored.get("instructions"),
+        options=stored.get("options") or {},
     )
-    return Claimed(tenant_id, claim, gathered, started_at, asking)
 
 
 def _awake(rt: Runtime, model_alias: str) -> str:
@@ -210,13 +268,13 @@ def _check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
         )
 
 
-def _check_outputs(waiting: WaitingTurn, request: OutputsRequest) -> None:
+def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
+    """Holds outputs, by call id, to a turn's open calls. Raises as `claim_outputs`."""
     if waiting.status in (TurnStatus.RUNNING, TurnStatus.PENDING):
         raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
     if waiting.status is not TurnStatus.AWAITING_TOOLS:
         raise TurnNotOpen(f"The turn is {waiting.status.value} and waits for no tools.")
     open_ids = [call.id for call in waiting.open_calls]
-    answered = [call_id for call_id, _ in request.outputs]
     missing = [call_id for call_id in open_ids if call_id not in answered]
     unknown = [call_id for at, call_id in enumerate(answered) if call_id not in open_ids or call_id in answered[:at]]
     if missing or unknown:
@@ -228,10 +286,14 @@ def _later_choice(tool_choice: Any) -> Any:
     return tool_choice if tool_choice in (None, "none", "auto") else "auto"
 
 
-async def _draft_output(rt: Runtime, call_id: str, content: Content) -> ToolOutput:
+async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> list[ToolOutput]:
+    """Counts outputs before any connection is taken."""
     encoding = rt.catalogue.model(rt.catalogue.default).encoding
-    tokens, used = await count_message(rt, encoding, content, tool_call_id=call_id)
-    return ToolOutput(rt.new_id(), call_id, content, tokens, used)
+    drafted: list[ToolOutput] = []
+    for call_id, content in outputs:
+        tokens, used = await count_message(rt, encoding, content, tool_call_id=call_id)
+        drafted.append(ToolOutput(rt.new_id(), call_id, content, tokens, used))
+    return drafted
 
 
 async def resolve_conflict(
@@ -246,16 +308,17 @@ async def resolve_conflict(
         if draft.idempotency_key is not None:
             found = await store.turn_by_key(tx, tenant_id, session_id, draft.idempotency_key)
             if found is not None:
-                return await _replay(tx, tenant_id, *found, draft)
+                return await replay(tx, tenant_id, *found, draft.request_sha256)
     if lost and not give_up:
         return None
     raise TurnInProgress("The session already runs a turn.", RETRY_AFTER_S)
 
 
-async def _replay(
-    tx: Transaction, tenant_id: TenantId, turn: TurnRecord, request_sha256: str, draft: NewTurn
+async def replay(
+    tx: Transaction, tenant_id: TenantId, turn: TurnRecord, stored_sha256: str, request_sha256: str
 ) -> TurnOutcome:
-    if request_sha256 != draft.request_sha256:
+    """The stored turn of an idempotency key, told again to the same request. Raises what it ended with."""
+    if request_sha256 != stored_sha256:
         raise IdempotencyKeyReused("This idempotency key was used with another body.")
     if turn.error is not None:
         raise StoredFailure(turn.error)

@@ -21,6 +21,7 @@ def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage) -> JsonO
         "model_alias": model.alias,
         "prompt_tokens": usage.prompt_tokens,
         "cached_prompt_tokens": usage.cached_prompt_tokens,
+        "cache_write_prompt_tokens": usage.cache_write_prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "cost_usd": cost,
     }
@@ -30,8 +31,9 @@ def cost_of(model: Model, usage: Usage) -> Decimal | None:
     """US dollars at the published prices; None where none is known."""
     if model.prices is None:
         return None
+    listed = model.prices.of_prompt(usage.prompt_tokens)
     prices = TokenPrices(
-        price(model.prices.input_usd), price(model.prices.output_usd), price(model.prices.cached_input_usd)
+        price(listed.input_usd), price(listed.output_usd), price(listed.cached_input_usd), price(listed.cache_write_usd)
     )
     return call_cost(usage, prices, cache_write_tokens=usage.cache_write_prompt_tokens)
 

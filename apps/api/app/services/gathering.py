@@ -10,13 +10,14 @@ from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
 from app.db.summaries import PromptContext, prompt_context
 from app.domain.evicted import Evicted
-from app.domain.types import Content, Message, SessionId, ToolCall, ToolDefinition, Turn, TurnStatus
+from app.domain.types import Content, JsonObject, Message, SessionId, ToolCall, ToolDefinition, Turn, TurnStatus
 from app.engine.budget import Budget, budget_for
 from app.engine.image_rules import image_rule_for
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
 from app.engine.prompt import goal_text
-from app.engine.tokens import content_text, message_tokens, with_images_by_rule
+from app.engine.reasoning import with_reasoning
+from app.engine.tokens import content_text, message_tokens, part_text, reasoning_tokens, with_images_by_rule
 from app.engine.turns import completed_after
 from app.engine.window import Snapshot
 from app.providers.registry import Model
@@ -149,26 +150,24 @@ async def with_all_counts(rt: Runtime, gathered: Gathered) -> Gathered:
 
 
 async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Message]) -> Gathered:
-    counted: dict[int, int] = {}
+    counted: dict[int, Message] = {}
     fell_back = False
     for message in missing:
-        counted[message.seq], used = await count_message(
+        tokens, used = await count_message(
             rt,
             gathered.encoding,
             message.content,
             tool_calls=message.tool_calls,
             tool_call_id=message.tool_call_id,
-            reasoning=message.reasoning,
         )
+        of_reasoning = await count_reasoning(rt, gathered.encoding, message.reasoning, message.reasoning_blocks)
+        counted[message.seq] = replace(message, tokens=tokens, reasoning_tokens=of_reasoning)
         fell_back = fell_back or used != gathered.encoding
     if not fell_back:
         async with rt.database.autocommit() as tx:
-            pairs = [(message.id, counted[message.seq]) for message in missing]
-            await save_token_counts(tx, gathered.session.id, gathered.encoding, pairs)
-    recounted = _with_messages(
-        gathered,
-        lambda message: replace(message, tokens=counted[message.seq]) if message.seq in counted else message,
-    )
+            rows = [(message.id, message.tokens, message.reasoning_tokens) for message in counted.values()]
+            await save_token_counts(tx, gathered.session.id, gathered.encoding, rows)
+    recounted = _with_messages(gathered, lambda message: counted.get(message.seq, message))
     return replace(recounted, fell_back=fell_back)
 
 
@@ -188,17 +187,27 @@ async def count_message(
     *,
     tool_calls: Sequence[ToolCall] = (),
     tool_call_id: str | None = None,
-    reasoning: str | None = None,
 ) -> tuple[int, str]:
-    """Tokens of all a message carries, and the encoding they are in; long texts are counted off the event loop."""
-    texts = [content] if isinstance(content, str) else [str(part.get("text", "")) for part in content or ()]
+    """Tokens of all a message carries but its reasoning, and the encoding they are in."""
+    texts = [content] if isinstance(content, str) else [part_text(part) or "" for part in content or ()]
     texts += [call.arguments for call in tool_calls]
-    texts += [reasoning] if reasoning else []
-    # The counts land in the cache that the estimator answers from.
-    _, used = await rt.tokenizers.count(encoding, texts)
-    estimator = rt.tokenizers.estimator(used)
-    tokens = message_tokens(content, estimator, tool_calls=tool_calls, tool_call_id=tool_call_id, reasoning=reasoning)
+    estimator = await _ready_estimator(rt, encoding, texts)
+    tokens = message_tokens(content, estimator, tool_calls=tool_calls, tool_call_id=tool_call_id)
     return tokens, estimator.encoding
+
+
+async def count_reasoning(rt: Runtime, encoding: str, reasoning: str | None, blocks: Sequence[JsonObject]) -> int:
+    """What a message's reasoning costs where it is sent back."""
+    if not reasoning and not blocks:
+        return 0
+    texts = [reasoning or "", *(str(block.get("thinking", "")) for block in blocks)]
+    return reasoning_tokens(reasoning, blocks, await _ready_estimator(rt, encoding, texts))
+
+
+async def _ready_estimator(rt: Runtime, encoding: str, texts: Sequence[str]) -> Estimator:
+    """An estimator that has these texts in the cache it answers from; long ones were counted off the event loop."""
+    _, used = await rt.tokenizers.count(encoding, texts)
+    return rt.tokenizers.estimator(used)
 
 
 def budget_of(model: Model, policy: ContextPolicy) -> Budget:
@@ -217,18 +226,23 @@ def snapshot_of(
     current: Turn,
     *,
     tools: tuple[ToolDefinition, ...] = (),
+    instructions: str | None = None,
 ) -> Snapshot:
-    """The engine's view of gathered rows; `current` is the running turn, which need not be stored."""
+    """The engine's view of gathered rows; `current` is the running turn, which need not be stored.
+
+    `instructions` are the turn's own, a system layer behind the session's.
+    """
     session = gathered.session
-    past = tuple(turn for turn in gathered.turns if turn.id != current.id)
+    rule = gathered.model.reasoning_rule
+    past = tuple(with_reasoning(turn, rule) for turn in gathered.turns if turn.id != current.id)
     return Snapshot(
         budget=budget_of(gathered.model, session.policy),
-        layers=_layers(rt, session),
+        layers=_layers(rt, session, instructions),
         goal=goal_text(session.room_goal, session.mode),
         pins=gathered.context.pins,
         summary=gathered.context.summary,
         turns=past,
-        current=current,
+        current=with_reasoning(current, rule),
         tools=tools,
         completed_since_summary=completed_after(past, session.summary_count_after_seq),
         calibration_ratio=rt.calibrations.ratio(gathered.model.alias, gathered.encoding),
@@ -236,7 +250,7 @@ def snapshot_of(
     )
 
 
-def _layers(rt: Runtime, session: SessionView) -> tuple[tuple[str, str], ...]:
+def _layers(rt: Runtime, session: SessionView, of_turn: str | None) -> tuple[tuple[str, str], ...]:
     """The active system layers, outermost first (contract, section 8)."""
     instructions = rt.catalogue.instructions
     layers = (
@@ -244,6 +258,7 @@ def _layers(rt: Runtime, session: SessionView) -> tuple[tuple[str, str], ...]:
         ("system:mode", instructions.modes.get(session.mode or "")),
         ("system:role", instructions.roles.get(session.agent_role or "")),
         ("system:session", session.instructions),
+        ("system:turn", of_turn),
     )
     return tuple((label, text) for label, text in layers if text)
 

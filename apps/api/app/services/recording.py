@@ -140,7 +140,13 @@ def block_rows(blocks: tuple[Block, ...]) -> list[JsonObject]:
 
 
 def reply_row(
-    rt: Runtime, completion: Completion, calls: Sequence[ToolCall], seq: int, tokens: int, encoding: str
+    rt: Runtime,
+    completion: Completion,
+    calls: Sequence[ToolCall],
+    seq: int,
+    tokens: int,
+    reasoning_tokens: int,
+    encoding: str,
 ) -> JsonObject:
     """The assistant's message by column."""
     return {
@@ -149,6 +155,8 @@ def reply_row(
         "content": completion.text,
         "tool_calls": [tool_call_json(call) for call in calls] or None,
         "reasoning": completion.reasoning,
+        "reasoning_blocks": completion.reasoning_blocks or None,
+        "reasoning_tokens": reasoning_tokens,
         "token_estimate": tokens,
         "token_encoding": encoding,
     }

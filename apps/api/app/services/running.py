@@ -28,7 +28,7 @@ from app.services.claiming import Claimed, TurnOutcome
 from app.services.costing import total_cost, used_row
 from app.services.deciding import Deciding
 from app.services.events import Listener, TurnEvent, to_nobody
-from app.services.gathering import Gathered, count_message
+from app.services.gathering import Gathered, count_message, count_reasoning
 from app.services.learned_windows import learn
 from app.services.recording import Step, Steps, context_of, reply_row, with_own_ids
 from app.services.runtime import Runtime
@@ -48,7 +48,7 @@ class TurnRun:
         self.on_delta = self._tell_delta if listen else None
         self.steps = Steps(rt, after=turn.claim.steps)
         self.steps.add("gather", turn.gathered_at, _gather_step(turn.gathered))
-        self.deciding = Deciding(rt, turn.claim, turn.gathered, turn.asking.tools, self.steps)
+        self.deciding = Deciding(rt, turn.claim, turn.gathered, turn.asking.tools, self.steps, turn.asking.instructions)
 
     async def run(self) -> TurnOutcome:
         """One model call of the turn. Whatever goes wrong in between, the turn gets an end."""
@@ -124,6 +124,7 @@ class TurnRun:
             tools=assembled.tools,
             tool_choice=self.asking.tool_choice,
             recorded_reply=self.asking.recorded_reply,
+            options=self.asking.options,
         )
         audit = self.deciding.audit(snapshot, ready, assembled)
         return ModelCall(self.deciding.model, snapshot, ready, assembled, request, audit)
@@ -166,7 +167,7 @@ class TurnRun:
         self, error: ProviderOverflow, call: ModelCall, attempts: Attempts
     ) -> tuple[Snapshot, Ready] | None:
         """The same turn within what the provider turned out to take; what it stated is learned."""
-        stated = Stated(error.limit_tokens, error.requested_tokens, error.prompt_tokens)
+        stated = Stated(error.limit_tokens, error.requested_tokens, error.prompt_tokens, error.limit_is_window)
         budget, sent = call.snapshot.budget, call.ready
         limit = learned_limit(stated, configured=call.model.context_window, sent_wire_tokens=sent.prompt.wire_tokens)
         if error.prompt_tokens is not None:
@@ -224,13 +225,9 @@ class TurnRun:
     async def _complete(self, completion: Completion, call: ModelCall, attempts: Attempts) -> TurnOutcome:
         """Stores the reply; a turn whose reply calls tools waits for them."""
         calls = with_own_ids(completion.tool_calls, self.claim.turn_id.hex[-8:], self.claim.round)
-        tokens, encoding = await count_message(
-            self.rt,
-            self.deciding.gathered.encoding,
-            completion.text,
-            tool_calls=calls,
-            reasoning=completion.reasoning,
-        )
+        wanted = self.deciding.gathered.encoding
+        tokens, encoding = await count_message(self.rt, wanted, completion.text, tool_calls=calls)
+        of_reasoning = await count_reasoning(self.rt, encoding, completion.reasoning, completion.reasoning_blocks)
         usage = completion.usage
         used = used_row(self.rt, call.model, "turn", usage) if usage else None
         if usage:
@@ -242,7 +239,7 @@ class TurnRun:
             self.steps.rows,
             attempts.audits,
             attempts.blocks(),
-            messages=[reply_row(self.rt, completion, calls, self.claim.assistant_seq, tokens, encoding)],
+            messages=[reply_row(self.rt, completion, calls, self.claim.assistant_seq, tokens, of_reasoning, encoding)],
             assistant_output=None if calls else completion.text or "",
             finish_reason=completion.finish_reason,
             prompt_tokens=usage.prompt_tokens if usage else None,
@@ -253,7 +250,8 @@ class TurnRun:
         turn = await self._settle(settlement, call.audit)
         if not calls:
             self._leave_behind(call)
-        return TurnOutcome(replace(turn, tool_calls=calls), context_of(call.audit))
+        completion = replace(completion, tool_calls=calls)
+        return TurnOutcome(replace(turn, tool_calls=calls), context_of(call.audit), completion)
 
     def _leave_behind(self, call: ModelCall) -> None:
         """The look at a completed turn's window, where its policy has summaries made then."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.db import sessions as store
+from app.db.database import Transaction
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId
@@ -23,21 +24,32 @@ async def create_session(rt: Runtime, tenant_id: TenantId, fields: JsonObject) -
 
     Raises `InvalidRequest` for an alias, mode, role or policy that this service does not know.
     """
-    alias = fields.get("model_alias") or rt.catalogue.default
-    _check(rt, {**fields, "model_alias": alias})
+    fields = with_defaults(rt, fields)
     async with rt.database.autocommit() as tx:
-        return await store.insert_session(
-            tx,
-            session_id=SessionId(rt.new_id()),
-            tenant_id=tenant_id,
-            model_alias=alias,
-            mode=fields.get("mode"),
-            agent_role=fields.get("agent_role"),
-            room_goal=fields.get("room_goal"),
-            instructions=fields.get("instructions"),
-            policy=fields.get("policy") or {},
-            metadata=fields.get("metadata") or {},
-        )
+        return await insert_checked(rt, tx, tenant_id, fields)
+
+
+def with_defaults(rt: Runtime, fields: JsonObject) -> JsonObject:
+    """The fields of a new session with its model's alias in them. Raises `InvalidRequest` as `create_session`."""
+    complete = {**fields, "model_alias": fields.get("model_alias") or rt.catalogue.default}
+    _check(rt, complete)
+    return complete
+
+
+async def insert_checked(rt: Runtime, tx: Transaction, tenant_id: TenantId, fields: JsonObject) -> Session:
+    """Stores a session of fields that `with_defaults` gave."""
+    return await store.insert_session(
+        tx,
+        session_id=SessionId(rt.new_id()),
+        tenant_id=tenant_id,
+        model_alias=fields["model_alias"],
+        mode=fields.get("mode"),
+        agent_role=fields.get("agent_role"),
+        room_goal=fields.get("room_goal"),
+        instructions=fields.get("instructions"),
+        policy=fields.get("policy") or {},
+        metadata=fields.get("metadata") or {},
+    )
 
 
 async def get_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Session:

@@ -1,11 +1,12 @@
-"""Summaries as clients ask for them: listed, and made now."""
+"""Summaries as clients ask for them: listed, made now, and taken back."""
 
 from __future__ import annotations
 
 from app.db.sessions import session_exists
-from app.db.summaries import page_of_summaries
-from app.domain.errors import NotFound, NothingToSummarize, TurnInProgress
-from app.domain.types import JsonObject, SessionId, TenantId, TurnStatus
+from app.db.summaries import get_summary, page_of_summaries
+from app.db.undoing import find_summary, lock_and_restart_count, undo_active
+from app.domain.errors import NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress
+from app.domain.types import JsonObject, SessionId, SummaryId, TenantId, TurnStatus
 from app.engine.window import Window
 from app.services.claiming import RETRY_AFTER_S
 from app.services.gathering import estimator_of, snapshot_of
@@ -54,3 +55,27 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
     async with rt.database.autocommit() as tx:
         rows = await page_of_summaries(tx, session_id, None, 1)
     return rows[0]
+
+
+async def undo_summary(rt: Runtime, tenant_id: TenantId, session_id: SessionId, summary_id: SummaryId) -> JsonObject:
+    """Takes the active summary back and gives it as it is then.
+
+    The summary it had folded in is active again, what it stood for beyond that one is raw again, and the turn count
+    begins anew, so the next turn decides afresh. Prompts that had it can still be rebuilt. Raises `NotFound`,
+    `SummaryNotActive`, and `TurnInProgress` while a turn decides on it.
+    """
+    async with rt.database.begin() as tx:
+        if not await lock_and_restart_count(tx, tenant_id, session_id):
+            raise NotFound("session")
+        found = await find_summary(tx, session_id, summary_id)
+        if found.status is None:
+            raise NotFound("summary")
+        if found.status != "active":
+            raise SummaryNotActive(f"The summary is {found.status}; only the active one can be taken back.")
+        if found.turn_open:
+            raise TurnInProgress("The session runs a turn; take the summary back when it is done.", RETRY_AFTER_S)
+        await undo_active(tx, session_id, summary_id)
+        undone = await get_summary(tx, session_id, summary_id)
+    if undone is None:
+        raise NotFound("summary")
+    return undone

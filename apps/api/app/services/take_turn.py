@@ -14,11 +14,13 @@ from app.domain.errors import NotFound, TurnCancelled, TurnInProgress, TurnNotOp
 from app.domain.types import SessionId, TenantId, TurnId, TurnRecord
 from app.services.claiming import (
     RETRY_AFTER_S,
+    Asking,
     Claimed,
     OutputsRequest,
     TurnOutcome,
     TurnRequest,
     check,
+    claim_again,
     claim_and_gather,
     claim_outputs,
     draft_turn,
@@ -72,6 +74,27 @@ async def continue_turn(
     """
     started = perf_counter()
     claimed = await claim_outputs(rt, tenant_id, session_id, turn_id, request)
+    return await _run(rt, claimed, started, listen)
+
+
+async def try_again(
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    turn_id: TurnId,
+    asking: Asking,
+    model_alias: str,
+    listen: Listener | None = None,
+) -> TurnOutcome:
+    """Runs the session's newest turn again, which failed or was cancelled: nothing of it is stored twice.
+
+    What it has of complete tool groups stays. Raises as `take_turn`.
+    """
+    started = perf_counter()
+    try:
+        claimed = await claim_again(rt, tenant_id, session_id, turn_id, asking, model_alias)
+    except UniqueViolated:
+        raise TurnInProgress("The session already runs a turn.", RETRY_AFTER_S) from None
     return await _run(rt, claimed, started, listen)
 
 

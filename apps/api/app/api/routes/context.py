@@ -10,7 +10,7 @@ from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
 from app.api.schemas import Document, SummaryPage
-from app.domain.types import JsonObject, SessionId
+from app.domain.types import JsonObject, SessionId, SummaryId
 from app.services import summaries, window
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["context"], route_class=DirectRoute)
@@ -35,3 +35,9 @@ async def list_summaries(
 async def summarize_now(call: Call, session_id: UUID) -> JsonObject:
     """Summarizes now what may be summarized, whatever the thresholds say. Takes no body."""
     return await summaries.summarize_now(call.rt, call.tenant_id, SessionId(session_id))
+
+
+@router.post("/summaries/{summary_id}/undo", response_model=Document, responses=answers(*READ, 409))
+async def undo_summary(call: Call, session_id: UUID, summary_id: UUID) -> JsonObject:
+    """Takes the active summary back: its predecessor stands again, its range is raw again. Takes no body."""
+    return await summaries.undo_summary(call.rt, call.tenant_id, SessionId(session_id), SummaryId(summary_id))

@@ -21,7 +21,8 @@ async def get_models(call: Call) -> JsonObject:
     items = [
         _model_json(model) | {"calibration_ratio": calibrations.ratio(model.alias, model.encoding)} for model in models
     ]
-    return {"default": catalogue.default, "items": items, "next_cursor": None}
+    listed = [{"id": model.alias, "object": "model", "created": 0, "owned_by": model.provider} for model in models]
+    return {"default": catalogue.default, "items": items, "next_cursor": None, "object": "list", "data": listed}
 
 
 def _model_json(model: Model) -> JsonObject:

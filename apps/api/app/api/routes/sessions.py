@@ -10,13 +10,16 @@ from starlette.responses import Response
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, WRITE, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
-from app.api.schemas import SessionDetail, SessionIn, SessionOut, SessionPage, SessionPatch
-from app.domain.types import JsonObject, Session, SessionId
+from app.api.schemas import ForkIn, SessionDetail, SessionIn, SessionOut, SessionPage, SessionPatch
+from app.api.session_json import session_json
+from app.domain.types import JsonObject, SessionId, TurnId
 from app.services import sessions
+from app.services.forking import fork_session
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 
 _NO_FIELDS = SessionIn()
+_WHOLE = ForkIn()
 
 
 @router.post("", status_code=201, response_model=SessionOut, responses=answers(401, 408, 413, 415, 422, 503))
@@ -55,22 +58,15 @@ async def delete_session(call: Call, session_id: UUID) -> Response:
     return Response(status_code=204)
 
 
+@router.post("/{session_id}/fork", status_code=201, response_model=SessionOut, responses=answers(*WRITE, 409))
+async def post_fork(call: Call, session_id: UUID, body: ForkIn = _WHOLE) -> JsonObject:
+    """Makes a new session with the same past, through the given turn or the last that has ended."""
+    through = None if body.through_turn_id is None else TurnId(body.through_turn_id)
+    forked = await fork_session(call.rt, call.tenant_id, SessionId(session_id), through)
+    call.note(forked_session_id=str(forked.id))
+    return session_json(forked)
+
+
 def _given(call: Call, body: SessionIn) -> JsonObject:
     """The fields that the body names, as they came."""
     return {name: call.raw_body[name] for name in body.model_fields_set}
-
-
-def session_json(session: Session) -> JsonObject:
-    """A session as clients read it."""
-    return {
-        "id": session.id,
-        "model_alias": session.model_alias,
-        "mode": session.mode,
-        "agent_role": session.agent_role,
-        "room_goal": session.room_goal,
-        "instructions": session.instructions,
-        "policy": session.policy,
-        "metadata": session.metadata,
-        "created_at": session.created_at,
-        "updated_at": session.updated_at,
-    }

@@ -9,29 +9,37 @@ import orjson
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from app.api.direct_route import Call, DirectRoute
+from app.api import problems
+from app.api.chat_schemas import ChatIn
+from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import READ, STREAMED, WRITE, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, IdempotencyKey, Limit, Round
 from app.api.schemas import (
     Document,
     PromptOut,
     RecordedReplyIn,
+    RegeneratedAnswer,
+    RegenerateIn,
     ToolOutputsIn,
     TurnAnswer,
     TurnIn,
     TurnOut,
     TurnPage,
 )
+from app.api.session_json import session_json
 from app.api.streaming import Work, stream_turn
 from app.api.turn_json import turn_json
-from app.domain.errors import InvalidRequest
+from app.domain.errors import InvalidRequest, PlimsollError
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
 from app.services import turns
 from app.services.claiming import Asking, OutputsRequest, TurnRequest
+from app.services.regenerating import prepare_again, take_again
 from app.services.sessions import check_alias
 from app.services.take_turn import cancel_turn, continue_turn, take_turn
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/turns", tags=["turns"], route_class=DirectRoute)
+
+_AS_IT_WAS = RegenerateIn()
 
 
 @router.post("", status_code=201, response_model=TurnAnswer, responses=STREAMED | answers(*WRITE, 409, 502, 504))
@@ -40,20 +48,7 @@ async def create_turn(
 ) -> JsonObject | Response:
     """Sends a message within the budget and answers with the turn and how its context came about."""
     rt, tenant_id, session = call.rt, call.tenant_id, SessionId(session_id)
-    check_alias(rt, body.model_alias)
-    _check_tool_choice(body)
-    raw: JsonObject = call.raw_body
-    request = TurnRequest(
-        content=raw["content"],
-        request_sha256=request_sha256(raw),
-        asking=Asking(
-            tools=tuple(raw.get("tools") or ()),
-            tool_choice=raw.get("tool_choice"),
-            max_output_tokens=body.max_output_tokens,
-            recorded_reply=_recorded(body.recorded_reply),
-        ),
-        model_alias=body.model_alias,
-    )
+    request = _request(call, body)
     return await _answer(
         call, session, body.stream, lambda listen: take_turn(rt, tenant_id, session, request, idempotency_key, listen)
     )
@@ -81,6 +76,36 @@ async def post_tool_outputs(call: Call, session_id: UUID, turn_id: UUID, body: T
 async def post_cancel(call: Call, session_id: UUID, turn_id: UUID) -> JsonObject:
     """Ends a turn that runs or waits for tools. Its message is kept; later prompts hold no half of a tool call."""
     return turn_json(await cancel_turn(call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id)))
+
+
+@router.post(
+    "/{turn_id}/regenerate",
+    status_code=201,
+    response_model=RegeneratedAnswer,
+    responses=STREAMED | answers(*WRITE, 409, 502, 504),
+)
+async def post_regenerate(
+    call: Call, session_id: UUID, turn_id: UUID, body: RegenerateIn = _AS_IT_WAS
+) -> JsonObject | Response:
+    """Runs the session's last turn again, with other words where the body has some, in a fork that ends before it.
+
+    A problem after the fork was made carries its `session_id`: the turn is stored there as it ended.
+    """
+    rt, tenant_id = call.rt, call.tenant_id
+    request = _request(call, body)
+    again = await prepare_again(rt, tenant_id, SessionId(session_id), TurnId(turn_id), request)
+    made = again.session.id
+    call.note(forked_session_id=str(made))
+    try:
+        answer = await _answer(call, made, body.stream, lambda listen: take_again(rt, tenant_id, again, listen))
+    except InvalidRequest:
+        raise
+    except PlimsollError as error:
+        return problems.of_document(problems.document_of(error) | {"session_id": str(made)}, problems.headers_of(error))
+    if isinstance(answer, dict):
+        answer = json_response({"session": session_json(again.session), **answer}, 201)
+    answer.headers["Location"] = f"/v1/sessions/{made}"
+    return answer
 
 
 @router.get("", response_model=TurnPage, responses=answers(*READ))
@@ -114,6 +139,23 @@ def request_sha256(body: JsonObject) -> str:
     return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
+def _request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
+    check_alias(call.rt, body.model_alias)
+    check_tool_choice(body)
+    raw: JsonObject = call.raw_body
+    return TurnRequest(
+        content=raw.get("content"),
+        request_sha256=request_sha256(raw),
+        asking=Asking(
+            tools=tuple(raw.get("tools") or ()),
+            tool_choice=raw.get("tool_choice"),
+            max_output_tokens=body.max_output_tokens,
+            recorded_reply=_recorded(body.recorded_reply),
+        ),
+        model_alias=body.model_alias,
+    )
+
+
 async def _answer(call: Call, session_id: SessionId, stream: bool, work: Work) -> JsonObject | Response:
     if stream:
         return await stream_turn(call, session_id, work)
@@ -129,7 +171,8 @@ def _recorded(reply: RecordedReplyIn | None) -> RecordedReply | None:
     return RecordedReply(content=reply.content, tool_calls=tuple(calls))
 
 
-def _check_tool_choice(body: TurnIn) -> None:
+def check_tool_choice(body: TurnIn | RegenerateIn | ChatIn) -> None:
+    """Raises `InvalidRequest` for a choice of a function that is not there."""
     if body.tool_choice is None or isinstance(body.tool_choice, str):
         return
     if body.tool_choice.function.name not in {tool.function.name for tool in body.tools or ()}:

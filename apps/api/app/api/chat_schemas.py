@@ -1,0 +1,237 @@
+"""What comes in and goes out in OpenAI's chat form."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    field_validator,
+    model_validator,
+)
+
+from app.api.schemas import (
+    PARTS_TAG,
+    TEXT_TAG,
+    ContentIn,
+    Name,
+    Open,
+    TextPart,
+    ToolCallIn,
+    ToolChoice,
+    ToolIn,
+    content_branch,
+)
+
+CallId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+
+
+class RefusalPart(Open):
+    type: Literal["refusal"]
+    refusal: str
+
+
+SpokenPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+TextIn = Annotated[
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[TextPart], Tag(PARTS_TAG)],
+    Discriminator(
+        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of text parts"
+    ),
+]
+SpokenIn = Annotated[
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[SpokenPart], Tag(PARTS_TAG)],
+    Discriminator(
+        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of text parts"
+    ),
+]
+
+
+class ResentFunction(Open):
+    name: Name
+    arguments: str
+
+
+class ResentCall(Open):
+    """A tool call as clients send it back; streamed ones keep their `index`, parsing clients add members of theirs."""
+
+    id: CallId
+    type: Literal["function"] = "function"
+    function: ResentFunction
+
+
+class SystemMessageIn(Open):
+    """Instructions. `name` is taken and not kept, here and in the other roles."""
+
+    role: Literal["system"]
+    content: TextIn
+
+
+class DeveloperMessageIn(Open):
+    role: Literal["developer"]
+    content: TextIn
+
+
+class UserMessageIn(Open):
+    role: Literal["user"]
+    content: ContentIn
+
+
+class AssistantMessageIn(Open):
+    """What a model said or called. Of members that are not named here (reasoning, audio) nothing is kept."""
+
+    role: Literal["assistant"]
+    content: SpokenIn | None = None
+    refusal: str | None = None
+    tool_calls: list[ResentCall] | None = Field(default=None, max_length=128)
+    function_call: None = Field(default=None, description="The form of 2023; send `tool_calls`.")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> AssistantMessageIn:
+        if self.content is None and self.refusal is None and not self.tool_calls:
+            raise ValueError("An assistant message has content or tool calls")
+        return self
+
+
+class ToolMessageIn(Open):
+    role: Literal["tool"]
+    content: ContentIn
+    tool_call_id: CallId
+
+
+ChatMessageIn = Annotated[
+    SystemMessageIn | DeveloperMessageIn | UserMessageIn | AssistantMessageIn | ToolMessageIn,
+    Field(discriminator="role"),
+]
+
+
+class TextFormat(Open):
+    type: Literal["text"]
+
+
+class JsonFormat(Open):
+    type: Literal["json_object"]
+
+
+class JsonSchema(Open):
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+
+
+class JsonSchemaFormat(Open):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+class StreamOptions(Open):
+    include_usage: bool | None = None
+
+
+class ChatMetadata(Open):
+    session_id: str | None = Field(default=None, description="As the header `X-Session-Id`. All else is not kept.")
+
+
+class ChatIn(BaseModel):
+    """A request of OpenAI's chat completions. A field that is not listed is refused, for it would be without effect."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    model: Name = Field(description="An alias of the catalogue.")
+    messages: list[ChatMessageIn] = Field(
+        min_length=1,
+        description="The history, its newest part, or the newest message alone. What the session holds is not stored "
+        "twice; system and developer messages are this turn's instructions.",
+    )
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    tools: list[ToolIn] | None = Field(default=None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    max_completion_tokens: int | None = Field(
+        default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve."
+    )
+    max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="The older name of the same.")
+    metadata: ChatMetadata | None = None
+    # Passed on to the provider.
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    stop: str | list[str] | None = Field(default=None, description="At most four texts.")
+    seed: int | None = None
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    logit_bias: dict[str, float] | None = None
+    response_format: Annotated[TextFormat | JsonFormat | JsonSchemaFormat, Field(discriminator="type")] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Name | None = None
+    verbosity: Name | None = None
+    service_tier: Name | None = None
+    # Taken at the one value that this service can give.
+    n: Literal[1] | None = None
+    logprobs: Literal[False] | None = None
+    top_logprobs: Literal[0] | None = None
+    modalities: list[Literal["text"]] | None = None
+    # Taken without effect.
+    user: str | None = None
+    store: bool | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prediction: dict[str, Any] | None = None
+
+    @field_validator("stop")
+    @classmethod
+    def _at_most_four(cls, value: str | list[str] | None) -> str | list[str] | None:
+        if isinstance(value, list) and len(value) > 4:
+            raise ValueError("At most four texts")
+        return value
+
+
+class ChatUsage(BaseModel):
+    """The provider's figures for this one call."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+
+
+class ChatReply(BaseModel):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    tool_calls: list[ToolCallIn] | None = None
+
+
+class ChatChoice(BaseModel):
+    index: Literal[0]
+    message: ChatReply
+    logprobs: None
+    finish_reason: Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class ChatCompletion(BaseModel):
+    """OpenAI's `chat.completion`."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str = Field(description="The alias that answered: a fallback's, when the one asked for was down.")
+    choices: list[ChatChoice]
+    usage: ChatUsage | None = None
+
+
+class ChatError(BaseModel):
+    """OpenAI's error. A code of its own, where OpenAI has none: those of the service's other routes."""
+
+    model_config = ConfigDict(extra="allow")
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ChatErrorOut(BaseModel):
+    error: ChatError

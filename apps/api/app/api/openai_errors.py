@@ -1,0 +1,88 @@
+"""A problem in OpenAI's error shape, for the routes whose clients know no other.
+
+Those clients branch on the status, and try again by themselves on 408, 409, 429 and 5xx unless `x-should-retry` tells
+them not to. So it does, wherever the service has done its own retries or another try can not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+from starlette.responses import Response
+
+from app.domain.types import JsonObject
+
+CHAT_PATH = "/v1/chat/completions"
+_OVERFLOWS = frozenset({"context_budget_exceeded", "provider_context_overflow"})
+_CODES: Mapping[str, str] = {
+    "context_budget_exceeded": "context_length_exceeded",
+    "provider_context_overflow": "context_length_exceeded",
+    "unauthenticated": "invalid_api_key",
+}
+_STATUSES: Mapping[str, int] = {
+    "context_budget_exceeded": 400,
+    "provider_context_overflow": 400,
+    "invalid_request": 400,
+}
+_TYPES: Mapping[int, str] = {401: "authentication_error", 409: "conflict_error", 429: "rate_limit_error"}
+_WORTH_ANOTHER_TRY = frozenset(
+    {"turn_in_progress", "idempotency_in_flight", "database_unavailable", "request_timeout", "rate_limit_exceeded"}
+)
+_PARAMETERS: Mapping[str, str] = {"session_not_found": "X-Session-Id", "model_not_found": "model"}
+
+
+def of_problem(problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
+    """The answer that tells of a problem."""
+    error = error_of(problem)
+    told = dict(headers or {})
+    if error["code"] not in _WORTH_ANOTHER_TRY:
+        told["x-should-retry"] = "false"
+    return Response(orjson.dumps({"error": error}), _status(problem), told, "application/json")
+
+
+def error_of(problem: JsonObject) -> JsonObject:
+    """The `error` object. What the problem carries beside its sentence stands in it too."""
+    code: str = problem["code"]
+    status = _status(problem)
+    kept = {name: value for name, value in problem.items() if name not in ("type", "title", "status", "detail", "code")}
+    return {
+        "message": _overflow_message(problem) if code in _OVERFLOWS else problem["detail"].removeprefix("body."),
+        "type": _TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error"),
+        "param": _parameter(problem),
+        "code": "rate_limit_exceeded" if status == 429 else _CODES.get(code, code),
+        **kept,
+    }
+
+
+def _status(problem: JsonObject) -> int:
+    if problem["code"] == "provider_error" and problem.get("kind") == "rate_limited":
+        return 429
+    return _STATUSES.get(problem["code"], problem["status"])
+
+
+def _overflow_message(problem: JsonObject) -> str:
+    """With the words that clients and frameworks look for: the sentence of the API, and the code itself (LangChain)."""
+    budget = problem.get("budget")
+    if not budget:
+        return (
+            "The prompt exceeds the context window, the model's maximum context length (context_length_exceeded). "
+            f"{problem['detail']}"
+        )
+    return (
+        f"This model's maximum context length is {budget['limit']} tokens, of which {budget['input_budget']} are for "
+        f"the input. However, your messages resulted in {budget['estimated']} tokens (context_length_exceeded). Please "
+        "reduce the length of the messages. Nothing was sent to the model."
+    )
+
+
+def _parameter(problem: JsonObject) -> str | None:
+    """The field at fault, as OpenAI writes it: `messages[3].content`."""
+    if problem["code"] in _OVERFLOWS or "missing" in problem:
+        return "messages"
+    errors = problem.get("errors")
+    if not errors:
+        return _PARAMETERS.get(problem["code"])
+    first, *path = str(errors[0]["where"]).split(".")
+    named = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path).removeprefix(".")
+    return (named or None) if first == "body" else (named or first)

@@ -1,0 +1,131 @@
+"""A session's past as a whole: what its newest messages are, and turns that were had elsewhere and are added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from app.db.database import Transaction
+from app.db.messages import message_of
+from app.db.sql import compile_sql
+from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnStatus
+
+# A statement of its own: one that waits for the lock sees what else it reads as it was before it waited.
+_LOCK = compile_sql(
+    sa.text("SELECT 1 FROM sessions WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id FOR UPDATE")
+)
+
+_NEWEST = compile_sql(
+    sa.text(
+        """
+        SELECT s.last_message_seq, t.id AS turn_id, t.status, t.request_sha256
+        FROM sessions s LEFT JOIN LATERAL (
+            SELECT id, status, request_sha256 FROM turns
+            WHERE session_id = s.id AND status <> 'rejected' ORDER BY seq DESC LIMIT 1
+        ) t ON true
+        WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
+        """
+    )
+)
+
+_TAIL = compile_sql(
+    sa.text(
+        """
+        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning,
+            m.token_estimate AS tokens
+        FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+        WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected'
+        ORDER BY m.seq DESC LIMIT CAST(:limit AS integer)
+        """
+    )
+)
+
+# `seq` of the rows counts from 1 within what is added; the session's counters are raised under its lock.
+_APPEND = compile_sql(
+    sa.text(
+        """
+        WITH s AS (
+            UPDATE sessions
+            SET last_turn_seq = last_turn_seq + CAST(:turn_count AS bigint),
+                last_message_seq = last_message_seq + CAST(:message_count AS bigint), updated_at = clock_timestamp()
+            WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
+            RETURNING id, last_turn_seq - CAST(:turn_count AS bigint) AS turns_before,
+                last_message_seq - CAST(:message_count AS bigint) AS messages_before
+        ), t AS (
+            INSERT INTO turns (id, session_id, seq, status, user_input, assistant_output, error, model_alias,
+                finish_reason, request_sha256, completed_at)
+            SELECT x.id, s.id, s.turns_before + x.seq, x.status, x.user_input, x.assistant_output, x.error,
+                x.model_alias, x.finish_reason, x.request_sha256,
+                CASE WHEN x.status = 'awaiting_tools' THEN NULL ELSE clock_timestamp() END
+            FROM s, jsonb_to_recordset(CAST(:turns AS jsonb)) AS x(id uuid, seq bigint, status text, user_input text,
+                assistant_output text, error jsonb, model_alias text, finish_reason text, request_sha256 text)
+            RETURNING session_id, id
+        ), m AS (
+            INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_calls, tool_call_id,
+                token_estimate, token_encoding)
+            SELECT x.id, t.session_id, t.id, s.messages_before + x.seq, x.role, x.content, x.tool_calls,
+                x.tool_call_id, x.token_estimate, x.token_encoding
+            FROM s, jsonb_to_recordset(CAST(:messages AS jsonb)) AS x(id uuid, turn_id uuid, seq bigint, role text,
+                content jsonb, tool_calls jsonb, tool_call_id text, token_estimate bigint, token_encoding text)
+            JOIN t ON t.id = x.turn_id
+        )
+        SELECT id FROM s
+        """
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """Where a session stands: the last message number given out, and its newest turn that was not rejected, if any."""
+
+    last_message_seq: int
+    turn_id: TurnId | None
+    status: TurnStatus | None
+    request_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewHistory:
+    """Turns to add, and their messages, as rows by column; `seq` counts from 1 in each list."""
+
+    turns: Sequence[JsonObject]
+    messages: Sequence[JsonObject]
+
+
+async def newest_of(
+    tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, lock: bool = False
+) -> Newest | None:
+    """Where the tenant's session stands, or None. `lock` holds the session's row until the transaction ends."""
+    if lock:
+        await tx.execute(_LOCK, session_id=session_id, tenant_id=tenant_id)
+    row = await tx.fetchrow(_NEWEST, session_id=session_id, tenant_id=tenant_id)
+    if row is None:
+        return None
+    status = TurnStatus(row["status"]) if row["status"] else None
+    return Newest(row["last_message_seq"], row["turn_id"], status, row["request_sha256"])
+
+
+async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) -> list[Message]:
+    """The newest messages in time order, those of rejected turns left out."""
+    rows = await tx.fetch(_TAIL, session_id=session_id, limit=limit)
+    return [message_of(row) for row in reversed(rows)]
+
+
+async def append_history(tx: Transaction, tenant_id: TenantId, session_id: SessionId, new: NewHistory) -> bool:
+    """Adds turns at the session's end under its lock; false when there is no such session.
+
+    Raises `UniqueViolated` when one of them is open and the session has an open turn.
+    """
+    row = await tx.fetchrow(
+        _APPEND,
+        session_id=session_id,
+        tenant_id=tenant_id,
+        turn_count=len(new.turns),
+        message_count=len(new.messages),
+        turns=new.turns,
+        messages=new.messages,
+    )
+    return row is not None

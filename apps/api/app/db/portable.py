@@ -1,0 +1,172 @@
+"""A session's rows as they leave in an export, and as they come back in an import. Columns come from `db/tables.py`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from app.db import tables
+from app.db.database import Transaction
+from app.db.forks import ForkPoint
+from app.db.sql import Statement, compile_sql
+from app.domain.types import JsonObject, SessionId, TenantId
+
+BATCH: Final = 200
+"""Turns, or rows, that are in memory at once."""
+
+_TABLES: Final[Mapping[str, sa.Table]] = {
+    "pins": tables.pins,
+    "blocks": tables.prompt_blocks,
+    "turns": tables.turns,
+    "messages": tables.messages,
+    "steps": tables.turn_steps,
+    "summaries": tables.session_summaries,
+    "audits": tables.turn_context_audit,
+}
+_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
+    "blocks": frozenset({"created_at"}),
+    # Who ran it and under which key is of no use elsewhere.
+    "turns": frozenset({"idempotency_key", "request_sha256", "fence", "lease_expires_at"}),
+    "summaries": frozenset({"to_message_seq"}),  # told by `to_message_id`
+}
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    section: tuple(
+        column.name
+        for column in table.columns
+        if column.name != "session_id" and column.name not in _LEFT_OUT.get(section, ())
+    )
+    for section, table in _TABLES.items()
+}
+"""What an export has of each section's rows."""
+_SESSION_COLUMNS = (
+    "id, model_alias, mode, agent_role, room_goal, instructions, policy, metadata, summary_count_after_seq,"
+    " created_at, updated_at"
+)
+
+_SESSION = compile_sql(
+    sa.text(
+        f"""
+        SELECT {_SESSION_COLUMNS} FROM sessions
+        WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
+        """
+    )
+)
+
+
+def _of_turns(section: str, order: str) -> Statement:
+    """Rows that belong to turns, those of a range of turns at a time."""
+    table = _TABLES[section].name
+    source = "turns x" if section == "turns" else f"{table} x JOIN turns t ON t.session_id = x.session_id"
+    turn = "x" if section == "turns" else "t"
+    own = "" if section == "turns" else " AND t.id = x.turn_id"
+    return compile_sql(
+        sa.text(
+            f"SELECT {', '.join(f'x.{column}' for column in COLUMNS[section])} FROM {source}{own}"
+            f" WHERE {turn}.session_id = CAST(:session_id AS uuid)"
+            f" AND {turn}.seq > CAST(:after AS bigint) AND {turn}.seq <= CAST(:through AS bigint)"
+            f" ORDER BY {turn}.seq, {order}"
+        )
+    )
+
+
+def _by_key(section: str, key: str, key_type: str) -> Statement:
+    return compile_sql(
+        sa.text(
+            f"SELECT {', '.join(f'x.{column}' for column in COLUMNS[section])} FROM {_TABLES[section].name} x"
+            f" WHERE x.session_id = CAST(:session_id AS uuid) AND x.{key} > CAST(:after AS {key_type})"
+            f" ORDER BY x.{key} LIMIT {BATCH}"
+        )
+    )
+
+
+_RANGES = {
+    "turns": _of_turns("turns", "x.seq"),
+    "messages": _of_turns("messages", "x.seq"),
+    "steps": _of_turns("steps", "x.seq"),
+    "audits": _of_turns("audits", "x.round, x.attempt"),
+}
+_KEYED: Mapping[str, tuple[str, Statement, Any]] = {
+    "pins": ("name", _by_key("pins", "name", "text"), ""),
+    "blocks": ("sha256", _by_key("blocks", "sha256", "text"), ""),
+    "summaries": ("id", _by_key("summaries", "id", "uuid"), UUID(int=0)),
+}
+
+
+async def exported_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> JsonObject | None:
+    """The session's own members in an export; None when the tenant has no such session."""
+    row = await tx.fetchrow(_SESSION, session_id=session_id, tenant_id=tenant_id)
+    return dict(row) if row else None
+
+
+async def exported_rows(
+    tx: Transaction, session_id: SessionId, section: str, point: ForkPoint
+) -> AsyncGenerator[list[JsonObject]]:
+    """A section's rows through the point, in batches, in the order a document has them."""
+    if section in _RANGES:
+        for after in range(0, point.through_seq, BATCH):
+            through = min(after + BATCH, point.through_seq)
+            rows = await tx.fetch(_RANGES[section], session_id=session_id, after=after, through=through)
+            yield [dict(row) for row in rows]
+        return
+    key, statement, after_key = _KEYED[section]
+    while rows := await tx.fetch(statement, session_id=session_id, after=after_key):
+        yield [_settled(dict(row), point) for row in rows]
+        after_key = rows[-1][key]
+
+
+def _settled(row: JsonObject, point: ForkPoint) -> JsonObject:
+    """A summary that an open turn made was not made by anything that is exported."""
+    if point.next_id is not None and row.get("created_by_turn_id") == point.next_id:
+        return row | {"created_by_turn_id": None}
+    return row
+
+
+_ADDED: Final[Mapping[str, tuple[str, ...]]] = {"turns": ("request_sha256",), "summaries": ("to_message_seq",)}
+
+
+def _inserting(section: str) -> Statement:
+    table = _TABLES[section].name
+    columns = (*COLUMNS[section], *_ADDED.get(section, ()))
+    return compile_sql(
+        sa.text(
+            f"INSERT INTO {table} (session_id, {', '.join(columns)})"
+            f" SELECT CAST(:session_id AS uuid), {', '.join(f'x.{column}' for column in columns)}"
+            f" FROM jsonb_populate_recordset(CAST(NULL AS {table}), CAST(:rows AS jsonb)) AS x"
+        )
+    )
+
+
+_INSERTS = {section: _inserting(section) for section in _TABLES}
+
+_COUNTERS = compile_sql(
+    sa.text(
+        """
+        UPDATE sessions SET last_turn_seq = CAST(:last_turn_seq AS bigint),
+            last_message_seq = CAST(:last_message_seq AS bigint),
+            summary_count_after_seq = CAST(:summary_count_after_seq AS bigint)
+        WHERE id = CAST(:session_id AS uuid)
+        """
+    )
+)
+
+
+async def insert_rows(tx: Transaction, session_id: SessionId, section: str, rows: Sequence[JsonObject]) -> None:
+    """Stores a section's rows in a session that was just made; turns come first."""
+    for at in range(0, len(rows), BATCH):
+        await tx.execute(_INSERTS[section], session_id=session_id, rows=rows[at : at + BATCH])
+
+
+async def set_counters(
+    tx: Transaction, session_id: SessionId, *, last_turn_seq: int, last_message_seq: int, summary_count_after_seq: int
+) -> None:
+    """Where the numbers of a session that was just filled go on."""
+    await tx.execute(
+        _COUNTERS,
+        session_id=session_id,
+        last_turn_seq=last_turn_seq,
+        last_message_seq=last_message_seq,
+        summary_count_after_seq=summary_count_after_seq,
+    )

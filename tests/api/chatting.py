@@ -1,0 +1,92 @@
+"""A service for chat clients: the unmodified `openai` client at it, and a scripted model behind it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+
+from tests.api.conftest import serving, settings_for
+from tests.providers.playing import ThreadedServer, threaded_serving
+from tests.providers.server import Answer, Play, Seen
+
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {"name": "look_up", "parameters": {"type": "object", "properties": {"id": {"type": "string"}}}},
+    }
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """`client` is the application's; `http` is for what the service's own routes say of it."""
+
+    address: str
+    client: openai.OpenAI
+    http: httpx.Client
+    model: ThreadedServer
+
+    def turns(self, session_id: str) -> list[dict[str, Any]]:
+        return self.http.get(f"/v1/sessions/{session_id}/turns").json()["items"]
+
+    def sent(self, number: int = -1) -> list[dict[str, Any]]:
+        """The messages of a request that the model got."""
+        return self.model.seen[number].json["messages"]
+
+
+@contextmanager
+def chat_service(
+    database_url: str, folder: Path, *script: Play, window: int = 4096, key: str = "none", **changes: Any
+) -> Generator[Chat]:
+    """A service with the aliases `main`, behind which the script is played, and `offline`."""
+    with threaded_serving(*(script or (say("Noted."),))) as model:
+        models = folder / "models.toml"
+        models.write_text(
+            f'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "served"\ncontext_window = {window}\n'
+            f'timeout_s = 5\nbase_url = "{model.base_url}"\n[models.offline]\nprovider = "offline"\nmodel = "offline"\n'
+        )
+        headers = {"authorization": f"Bearer {key}"}
+        with (
+            serving(settings_for(database_url, models_file=models, **changes)) as address,
+            httpx.Client(base_url=address, timeout=30, trust_env=False, headers=headers) as http,
+            openai_at(address, key) as client,
+        ):
+            yield Chat(address, client, http, model)
+
+
+def openai_at(address: str, key: str = "none", **options: Any) -> openai.OpenAI:
+    """An application that changed its base_url, and nothing else."""
+    return openai.OpenAI(base_url=f"{address}/v1", api_key=key, **options)
+
+
+def say(text: str | None, *calls: str) -> Play:
+    """A reply, whole or streamed as it is asked for; it calls `look_up` once for each id."""
+    tool_calls = [
+        {"id": call_id, "type": "function", "function": {"name": "look_up", "arguments": json.dumps({"id": call_id})}}
+        for call_id in calls
+    ]
+    finish_reason = "tool_calls" if calls else "stop"
+    usage = {"prompt_tokens": 20, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 8}}
+
+    def play(request: Seen) -> Answer:
+        if not request.json.get("stream"):
+            message = {"role": "assistant", "content": text, **({"tool_calls": tool_calls} if calls else {})}
+            choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+            return Answer({"model": "served-1", "choices": [choice], "usage": usage})
+        deltas: list[dict[str, Any]] = [{"content": word} for word in (text or "").split(" ")] if text else []
+        deltas = [{"content": (" " if at else "") + delta["content"]} for at, delta in enumerate(deltas)]
+        deltas += [{"tool_calls": [{"index": at, **call}]} for at, call in enumerate(tool_calls)]
+        chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+        chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}]})
+        chunks.append({"choices": [], "usage": usage})
+        body = b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks) + b"data: [DONE]\n\n"
+        return Answer(body, content_type="text/event-stream")
+
+    return play

@@ -1,0 +1,321 @@
+"""`/v1/chat/completions` as the unmodified `openai` client sees it, with a scripted model behind real sockets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import openai
+import pytest
+
+from app.engine.assembly import assert_tool_pairing
+from tests.api.chatting import TOOLS, chat_service, openai_at, say
+from tests.api.conftest import new_session
+from tests.api.test_auth import make_key
+from tests.providers.server import Answer
+
+SYSTEM: Any = {"role": "system", "content": "Answer in one line."}
+
+
+def user(text: str) -> Any:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> Any:
+    return {"role": "assistant", "content": text}
+
+
+def test_without_a_session_one_is_made_and_the_next_message_alone_goes_on_with_it(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, say("Hello Anna."), say("Anna.")) as at:
+        raw = at.client.chat.completions.with_raw_response.create(model="main", messages=[SYSTEM, user("I am Anna.")])
+        session_id = raw.headers["x-session-id"]
+        completion = raw.parse()
+        assert completion.choices[0].message.content == "Hello Anna."
+        assert completion.choices[0].finish_reason == "stop"
+        assert completion.object == "chat.completion"
+        assert completion.usage is not None
+        assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (20, 7)
+        assert (completion.usage.total_tokens, completion.model) == (27, "main")
+        again = at.client.chat.completions.with_raw_response.create(
+            model="main", messages=[user("Who am I?")], extra_headers={"X-Session-Id": session_id}
+        )
+        assert again.headers["x-session-id"] == session_id
+        assert again.parse().choices[0].message.content == "Anna."
+        assert at.sent() == [user("I am Anna."), assistant("Hello Anna."), user("Who am I?")]
+        assert [turn["status"] for turn in at.turns(session_id)] == ["completed", "completed"]
+        assert at.http.get(f"/v1/sessions/{session_id}").json()["model_alias"] == "main"
+
+
+def test_a_resent_history_is_stored_once_and_its_instructions_are_the_turns_own(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, say("One."), say("Two."), say("Three.")) as at:
+        session_id = new_session(at.http, instructions="Of the session.")
+        history: list[Any] = [SYSTEM]
+        for text in ("First", "Second", "Third"):
+            history.append(user(text))
+            completion = at.client.chat.completions.create(
+                model="main", messages=history, metadata={"session_id": session_id}
+            )
+            history.append(completion.choices[0].message)
+        said = [user("First"), assistant("One."), user("Second"), assistant("Two."), user("Third")]
+        assert at.sent() == [{"role": "system", "content": "Of the session."}, SYSTEM, *said]
+        turns = at.turns(session_id)
+        assert [turn["user_input"] for turn in turns] == ["First", "Second", "Third"]
+        address = f"/v1/sessions/{session_id}/turns/{turns[2]['id']}"
+        prompt, audit = at.http.get(f"{address}/prompt").json(), at.http.get(f"{address}/audit").json()
+        assert prompt["messages"] == at.sent()
+        assert audit["prompt_sha256"] == prompt["prompt_sha256"]
+        plain = at.http.post(f"/v1/sessions/{session_id}/turns", json={"content": "Without"}).json()["context"]
+        assert 0 < plain["regions"]["system"] < audit["regions"]["system"]
+        assert SYSTEM not in at.sent()
+
+
+def test_a_new_session_takes_in_the_past_that_the_client_had_elsewhere(database_url: str, tmp_path: Path) -> None:
+    call: Any = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+    past: list[Any] = [
+        assistant("How can I help?"),
+        user("Look up 1"),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "found"},
+        assistant("It is found."),
+    ]
+    with chat_service(database_url, tmp_path, say("You are welcome.")) as at:
+        raw = at.client.chat.completions.with_raw_response.create(model="main", messages=[*past, user("Thanks")])
+        assert at.sent() == [*past, user("Thanks")]
+        turns = at.turns(raw.headers["x-session-id"])
+        assert [(turn["status"], turn["user_input"], turn["assistant_output"]) for turn in turns] == [
+            ("completed", "", "How can I help?"),
+            ("completed", "Look up 1", "It is found."),
+            ("completed", "Thanks", "You are welcome."),
+        ]
+
+
+@pytest.mark.parametrize("resends", [True, False], ids=["resending all", "sending the outputs alone"])
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+def test_a_tool_loop_is_one_turn(database_url: str, tmp_path: Path, resends: bool, stream: bool) -> None:
+    script = [say("Let me see.", "a", "b"), say(None, "c"), say("All paid.")]
+    with chat_service(database_url, tmp_path, *script) as at:
+        session_id = new_session(at.http)
+        history: list[Any] = [SYSTEM, user("Are a, b and c paid?")]
+        message = _ask(at.client, session_id, history, stream=stream)
+        assert [call["id"] for call in message["tool_calls"]] == ["a", "b"]
+        assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"id": "a"}
+        assert message["content"] == "Let me see."
+        assert at.turns(session_id)[0]["status"] == "awaiting_tools"
+        rounds = 0
+        while message.get("tool_calls"):
+            outputs = [
+                {"role": "tool", "tool_call_id": call["id"], "content": f"{call['id']} is paid"}
+                for call in message["tool_calls"]
+            ]
+            history += [message, *outputs]
+            message = _ask(at.client, session_id, history if resends else outputs, stream=stream)
+            rounds += 1
+        assert (rounds, message["content"]) == (2, "All paid.")
+        (turn,) = at.turns(session_id)
+        assert (turn["status"], turn["assistant_output"]) == ("completed", "All paid.")
+        roles = ["user", "assistant", "tool", "tool", "assistant", "tool"]
+        assert [sent["role"] for sent in at.sent() if sent["role"] != "system"] == roles
+        assert (at.sent()[0] == SYSTEM) is resends
+        assert at.model.seen[-1].json["tools"] == TOOLS
+
+
+def _ask(client: openai.OpenAI, session_id: str, messages: list[Any], *, stream: bool) -> dict[str, Any]:
+    """The assistant's message as the client would resend it."""
+    asked: dict[str, Any] = {"model": "main", "messages": messages, "tools": TOOLS}
+    headers = {"X-Session-Id": session_id}
+    if not stream:
+        completion = cast(Any, client.chat.completions.create)(**asked, extra_headers=headers)
+        return completion.choices[0].message.model_dump(exclude_none=True)
+    with client.chat.completions.stream(**asked, extra_headers=headers) as events:
+        for _ in events:
+            pass
+        final: Any = events.get_final_completion()
+        return final.choices[0].message.model_dump(exclude_none=True, exclude={"parsed"})
+
+
+def test_a_tool_loop_that_began_elsewhere_goes_on_here(database_url: str, tmp_path: Path) -> None:
+    call: Any = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+    loop: list[Any] = [
+        user("Look up 1"),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "found"},
+    ]
+    with chat_service(database_url, tmp_path, say("It is found.")) as at:
+        raw = at.client.chat.completions.with_raw_response.create(model="main", messages=loop, tools=TOOLS)
+        assert raw.parse().choices[0].message.content == "It is found."
+        assert at.sent() == loop
+        (turn,) = at.turns(raw.headers["x-session-id"])
+        assert (turn["status"], turn["user_input"]) == ("completed", "Look up 1")
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["instead of the outputs", "after the outputs"])
+def test_a_user_who_speaks_while_tools_are_open_ends_that_turn_and_later_prompts_stay_valid(
+    database_url: str, tmp_path: Path, answered: bool
+) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a"), say("Never mind then."), say("Done.")) as at:
+        session_id = new_session(at.http)
+        first = _ask(at.client, session_id, [user("Look up a")], stream=False)
+        output = {"role": "tool", "tool_call_id": "a", "content": "found"}
+        history = [user("Look up a"), first, output] if answered else []
+        _ask(at.client, session_id, [*history, user("Forget it")], stream=False)
+        assert [turn["status"] for turn in at.turns(session_id)] == ["cancelled", "completed"]
+        group = ["assistant", "tool"] if answered else []
+        assert [sent["role"] for sent in at.sent()] == ["user", *group, "user"]
+        _ask(at.client, session_id, [user("Next")], stream=False)
+        for number in range(3):
+            assert_tool_pairing(at.sent(number))
+
+
+def test_outputs_that_do_not_answer_exactly_the_open_calls_are_refused(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a", "b")) as at:
+        session_id = new_session(at.http)
+        first = _ask(at.client, session_id, [user("Go")], stream=False)
+        output = {"role": "tool", "tool_call_id": "a", "content": "1"}
+        stranger = {"role": "tool", "tool_call_id": "x", "content": "1"}
+        for tail in ([output], [output, stranger], [stranger], [output, user("and?")]):
+            with pytest.raises(openai.BadRequestError) as refused:
+                _ask(at.client, session_id, [user("Go"), first, *tail], stream=False)
+            assert refused.value.param == "messages"
+        assert at.turns(session_id)[0]["status"] == "awaiting_tools"
+        with pytest.raises(openai.BadRequestError) as refused:
+            at.client.chat.completions.create(model="main", messages=cast(Any, [user("Go"), first, user("No output")]))
+        assert refused.value.param == "messages[1]"
+        assert at.model.hits == 1
+
+
+def test_a_stream_has_role_deltas_reason_usage_and_end_mark(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("One two three.")) as at:
+        stream = at.client.chat.completions.create(
+            model="main", messages=[user("Count")], stream=True, stream_options={"include_usage": True}
+        )
+        session_id = stream.response.headers["x-session-id"]
+        chunks = list(stream)
+        assert chunks[0].choices[0].delta.role == "assistant"
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "One two three."
+        assert sum(bool(chunk.choices and chunk.choices[0].delta.content) for chunk in chunks) > 1
+        assert [chunk.choices[0].finish_reason for chunk in chunks[-2:] if chunk.choices] == ["stop"]
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.total_tokens == 27
+        assert len({chunk.id for chunk in chunks}) == 1
+        assert at.turns(session_id)[0]["assistant_output"] == "One two three."
+        body = {"model": "main", "messages": [user("Count again")], "stream": True}
+        raw = at.http.post("/v1/chat/completions", json=body).text
+        assert raw.endswith("data: [DONE]\n\n")
+        assert "usage" not in raw
+
+
+async def test_the_asynchronous_client_asks_and_streams_too(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Hello."), say("Again.")) as at:
+        async with openai.AsyncOpenAI(base_url=f"{at.address}/v1", api_key="none") as client:
+            raw = await client.chat.completions.with_raw_response.create(model="main", messages=[user("Hi")])
+            assert raw.parse().choices[0].message.content == "Hello."
+            headers = {"X-Session-Id": raw.headers["x-session-id"]}
+            stream = await client.chat.completions.create(
+                model="main", messages=[user("More")], stream=True, extra_headers=headers
+            )
+            texts = [chunk.choices[0].delta.content or "" async for chunk in stream]
+            assert "".join(texts) == "Again."
+            models = [model.id async for model in client.models.list()]
+            assert models == ["main", "offline"]
+        assert at.sent() == [user("Hi"), assistant("Hello."), user("More")]
+
+
+def test_wishes_reach_the_provider_and_the_output_limit_is_clamped(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path) as at:
+        wishes: dict[str, Any] = {
+            "temperature": 0.0,
+            "top_p": 0.5,
+            "stop": ["END"],
+            "seed": 7,
+            "response_format": {"type": "json_object"},
+        }
+        at.client.chat.completions.create(
+            model="main", messages=[user("Hi")], max_tokens=50, user="u1", n=1, presence_penalty=0, **wishes
+        )
+        sent = at.model.seen[-1].json
+        assert wishes.items() <= sent.items()
+        assert sent["max_tokens"] == 50
+        assert not {"user", "n", "presence_penalty"} & sent.keys()
+        at.client.chat.completions.create(model="main", messages=[user("Hi")], max_completion_tokens=100_000)
+        assert at.model.seen[-1].json["max_tokens"] == 819
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("n", 2), ("logprobs", True), ("functions", [{"name": "f"}]), ("web_search_options", {}), ("temperature", 3)],
+)
+def test_what_would_be_without_effect_is_refused_by_name(
+    database_url: str, tmp_path: Path, field: str, value: Any
+) -> None:
+    with chat_service(database_url, tmp_path) as at:
+        with pytest.raises(openai.BadRequestError) as refused:
+            at.client.chat.completions.create(model="main", messages=[user("Hi")], extra_body={field: value})
+        assert (refused.value.param, refused.value.type) == (field, "invalid_request_error")
+        assert at.http.get("/v1/sessions").json()["items"] == []
+        assert at.model.hits == 0
+
+
+def test_errors_have_openais_shape_and_the_clients_own_classes(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path) as at:
+        ask = at.client.chat.completions.create
+        with pytest.raises(openai.NotFoundError) as unknown_model:
+            ask(model="gpt-5", messages=[user("Hi")])
+        assert (unknown_model.value.code, unknown_model.value.param) == ("model_not_found", "model")
+        for session_id in ("nonsense", f"{'0' * 8}-0000-7000-8000-{'0' * 12}"):
+            with pytest.raises(openai.NotFoundError) as unknown_session:
+                ask(model="main", messages=[user("Hi")], extra_headers={"X-Session-Id": session_id})
+            assert unknown_session.value.code == "session_not_found"
+        for messages in ([SYSTEM], [user("Hi"), assistant("Hello")], [user(" ")], [{"role": "wizard", "content": "x"}]):
+            with pytest.raises(openai.BadRequestError) as refused:
+                ask(model="main", messages=cast(Any, messages))
+            assert str(refused.value.param).startswith("messages")
+        large = at.http.post("/v1/chat/completions", json={"model": "main", "messages": [user("x" * 1_100_000)]})
+        assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
+        assert at.http.get("/v1/chat/completions").json()["error"]["code"] == "method_not_allowed"
+        assert at.http.get("/v1/sessions").json()["items"] == []
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+def test_what_does_not_fit_is_a_400_that_frameworks_recognise(database_url: str, tmp_path: Path, stream: bool) -> None:
+    with chat_service(database_url, tmp_path) as at:
+        with pytest.raises(openai.BadRequestError) as refused:
+            at.client.chat.completions.create(model="main", messages=[user("word " * 5000)], stream=stream)
+        assert refused.value.code == "context_length_exceeded"
+        assert "maximum context length is 4096 tokens" in refused.value.message
+        assert refused.value.body["budget"]["limit"] == 4096  # type: ignore[index] # the client types it as object
+        session_id = refused.value.response.headers["x-session-id"]
+        assert at.turns(session_id)[0]["status"] == "rejected"
+        assert at.model.hits == 0
+        at.client.chat.completions.create(
+            model="main", messages=[user("Shorter")], extra_headers={"X-Session-Id": session_id}
+        )
+        assert at.sent() == [user("Shorter")]
+
+
+def test_a_providers_overflow_that_outlasts_the_reactions_is_the_same_400(database_url: str, tmp_path: Path) -> None:
+    said = {"message": "This model's maximum context length is 100 tokens.", "code": "context_length_exceeded"}
+    with chat_service(database_url, tmp_path, Answer({"error": said}, status=400)) as at:
+        with pytest.raises(openai.BadRequestError) as refused:
+            at.client.chat.completions.create(model="main", messages=[user("Hi")])
+        assert refused.value.code == "context_length_exceeded"
+        assert "maximum context length" in refused.value.message
+
+
+def test_keys_and_tenants_hold_here_as_elsewhere(database_url: str, tmp_path: Path) -> None:
+    (_, anna), (_, bert) = make_key(database_url, "anna"), make_key(database_url, "bert")
+    with chat_service(database_url, tmp_path, key=anna) as at:
+        session_id = new_session(at.http)
+        with openai_at(at.address) as nobody, pytest.raises(openai.AuthenticationError) as refused:
+            nobody.chat.completions.create(model="main", messages=[user("Hi")])
+        assert refused.value.code == "invalid_api_key"
+        with openai_at(at.address, bert) as other, pytest.raises(openai.NotFoundError) as unknown:
+            other.chat.completions.create(
+                model="main", messages=[user("Hi")], extra_headers={"X-Session-Id": session_id}
+            )
+        assert unknown.value.code == "session_not_found"
+        assert at.turns(session_id) == []

@@ -1,0 +1,196 @@
+"""What chat clients do when an answer does not come: nothing is doubled, and what was remembered stays."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.api.chatting import TOOLS, chat_service, openai_at, say
+from tests.api.conftest import new_session
+from tests.api.test_chat import assistant, user
+from tests.providers.server import Answer, Stream
+
+BROKEN = Answer({"error": {"message": "no such thing", "type": "invalid_request_error"}}, status=400)
+
+
+def test_a_failed_turn_is_tried_again_and_its_message_is_there_once(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("One."), BROKEN, say("Two.")) as at:
+        headers = {"X-Session-Id": new_session(at.http)}
+        history = [user("First")]
+        ask = at.client.chat.completions.create
+        ask(model="main", messages=history, extra_headers=headers)
+        history += [assistant("One."), user("Second")]
+        with pytest.raises(openai.InternalServerError) as failed:
+            ask(model="main", messages=history, extra_headers=headers)
+        assert (failed.value.status_code, failed.value.code) == (502, "provider_error")
+        assert failed.value.response.headers["x-session-id"] == headers["X-Session-Id"]
+        assert at.model.hits == 2, "the client tried by itself what the service had tried"
+        assert [turn["status"] for turn in at.turns(headers["X-Session-Id"])] == ["completed", "failed"]
+        ask(model="main", messages=history, extra_headers=headers)
+        assert at.sent() == history
+        turns = at.turns(headers["X-Session-Id"])
+        assert [(turn["status"], turn["assistant_output"], turn["error"]) for turn in turns] == [
+            ("completed", "One.", None),
+            ("completed", "Two.", None),
+        ]
+        prompt = at.http.get(f"/v1/sessions/{headers['X-Session-Id']}/turns/{turns[1]['id']}/prompt").json()
+        assert prompt["messages"] == history
+
+
+def test_after_a_failure_another_message_goes_on_and_the_unanswered_one_is_kept_once(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, BROKEN, say("Both.")) as at:
+        headers = {"X-Session-Id": new_session(at.http)}
+        ask = at.client.chat.completions.create
+        with pytest.raises(openai.InternalServerError):
+            ask(model="main", messages=[user("First")], extra_headers=headers)
+        ask(model="main", messages=[user("First"), user("Second")], extra_headers=headers)
+        assert at.sent() == [user("First"), user("Second")]
+        assert [turn["status"] for turn in at.turns(headers["X-Session-Id"])] == ["failed", "completed"]
+
+
+def test_a_client_that_gave_up_waiting_gets_the_stored_answer(database_url: str, tmp_path: Path) -> None:
+    """Its own retry comes while the turn runs: 409, again after a while, and then the answer, from one model call."""
+    slow = Answer({"choices": [{"index": 0, "message": {"content": "At last."}, "finish_reason": "stop"}]}, delay_s=1.5)
+    with chat_service(database_url, tmp_path, slow) as at:
+        session_id = new_session(at.http)
+        with openai_at(at.address, timeout=0.7, max_retries=4) as hasty:
+            completion = hasty.chat.completions.create(
+                model="main", messages=[user("Slowly")], extra_headers={"X-Session-Id": session_id}
+            )
+        assert completion.choices[0].message.content == "At last."
+        assert at.model.hits == 1
+        assert len(at.turns(session_id)) == 1
+
+
+def test_a_resent_list_whose_answer_is_stored_is_told_it_again(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("One."), say(None, "a"), say("Two.")) as at:
+        headers = {"X-Session-Id": new_session(at.http)}
+        ask = at.client.chat.completions.create
+        ask(model="main", messages=[user("First")], extra_headers=headers)
+        history: list[Any] = [user("First"), assistant("One."), user("Second")]
+        calls = [
+            ask(model="main", messages=history, tools=TOOLS, extra_headers=headers).choices[0].message for _ in range(2)
+        ]
+        assert calls[0] == calls[1]
+        assert at.model.hits == 2
+        history += [calls[0], {"role": "tool", "tool_call_id": "a", "content": "1"}]
+        for stream in (False, True):
+            for messages in (history, history[-1:]):
+                if stream:
+                    chunks = ask(model="main", messages=messages, tools=TOOLS, extra_headers=headers, stream=True)
+                    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+                else:
+                    again = ask(model="main", messages=messages, tools=TOOLS, extra_headers=headers)
+                    text = again.choices[0].message.content
+                assert text == "Two."
+        assert at.model.hits == 3
+        assert len(at.turns(headers["X-Session-Id"])) == 2
+
+
+def test_an_idempotency_key_makes_one_turn_and_one_session(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("One."), say("Two.")) as at:
+        session_id = new_session(at.http)
+        body = {"model": "main", "messages": [user("Go on")]}
+        for headers in ({"X-Session-Id": session_id, "Idempotency-Key": "k"}, {"Idempotency-Key": "k"}):
+            answers = [at.http.post("/v1/chat/completions", json=body, headers=headers) for _ in range(2)]
+            assert len({answer.headers["x-session-id"] for answer in answers}) == 1
+            assert len({answer.json()["choices"][0]["message"]["content"] for answer in answers}) == 1
+            assert len(at.turns(answers[0].headers["x-session-id"])) == 1
+        other = {"model": "main", "messages": [user("Something else")]}
+        reused = at.http.post("/v1/chat/completions", json=other, headers={"Idempotency-Key": "k"})
+        assert (reused.status_code, reused.json()["error"]["code"]) == (422, "idempotency_key_reused")
+        assert at.model.hits == 2
+        assert len(at.http.get("/v1/sessions").json()["items"]) == 2
+
+
+def test_of_many_requests_at_once_one_runs_and_the_past_is_stored_once(database_url: str, tmp_path: Path) -> None:
+    slow = Answer({"choices": [{"index": 0, "message": {"content": "Once."}, "finish_reason": "stop"}]}, delay_s=0.5)
+    with chat_service(database_url, tmp_path, slow) as at:
+        headers = {"X-Session-Id": new_session(at.http)}
+        messages = [user("Before"), assistant("Yes."), user("Now")]
+        answers: list[httpx.Response] = []
+
+        def ask() -> None:
+            answers.append(
+                httpx.post(
+                    f"{at.address}/v1/chat/completions",
+                    json={"model": "main", "messages": messages},
+                    headers=headers,
+                    trust_env=False,
+                    timeout=20,
+                )
+            )
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted({answer.status_code for answer in answers}) == [200, 409]
+        refused = next(answer for answer in answers if answer.status_code == 409)
+        assert refused.json()["error"]["code"] == "turn_in_progress"
+        assert "x-should-retry" not in refused.headers
+        assert int(refused.headers["retry-after"]) >= 1
+        assert [turn["user_input"] for turn in at.turns(headers["X-Session-Id"])] == ["Before", "Now"]
+        assert at.model.hits == 1
+
+
+def test_a_stream_that_breaks_raises_in_the_client_and_the_turn_can_be_asked_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    half = b'data: {"choices": [{"index": 0, "delta": {"content": "Half"}}]}\n\n'
+    with chat_service(database_url, tmp_path, Stream((half,), ending="cut"), say("Whole.")) as at:
+        session_id = new_session(at.http)
+        headers = {"X-Session-Id": session_id}
+        stream = at.client.chat.completions.create(
+            model="main", messages=[user("Go")], stream=True, extra_headers=headers
+        )
+        texts: list[str] = []
+        with pytest.raises(openai.APIError) as broken:
+            texts.extend(chunk.choices[0].delta.content or "" for chunk in stream)
+        assert broken.value.code == "provider_error"
+        assert at.turns(session_id)[0]["status"] == "failed"
+        again = at.client.chat.completions.create(model="main", messages=[user("Go")], extra_headers=headers)
+        assert again.choices[0].message.content == "Whole."
+        assert at.sent() == [user("Go")]
+        assert len(at.turns(session_id)) == 1
+
+
+def test_a_silent_model_is_bridged_by_comments_that_clients_ignore(database_url: str, tmp_path: Path) -> None:
+    body = b'data: {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+    slow = Answer(body, content_type="text/event-stream", delay_s=0.6)
+    with chat_service(database_url, tmp_path, slow, heartbeat_s=0.1) as at:
+        request = {"model": "main", "messages": [user("Hello")], "stream": True}
+        text = at.http.post("/v1/chat/completions", json=request).text
+        assert text.count(": the model is still silent") >= 3
+        chunks = list(at.client.chat.completions.create(model="main", messages=[user("Hello")], stream=True))
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hi"
+
+
+def test_a_client_that_goes_away_finds_the_answer_when_it_comes_back(database_url: str, tmp_path: Path) -> None:
+    body = b'data: {"choices": [{"index": 0, "delta": {"content": "Kept"}, "finish_reason": "stop"}]}\n\n'
+    slow = Answer(body, content_type="text/event-stream", delay_s=0.5)
+    with chat_service(database_url, tmp_path, say("One."), slow) as at:
+        session_id = new_session(at.http)
+        headers = {"X-Session-Id": session_id}
+        ask = at.client.chat.completions.create
+        ask(model="main", messages=[user("First")], extra_headers=headers)
+        history = [user("First"), assistant("One."), user("Second")]
+        stream = ask(model="main", messages=history, stream=True, extra_headers=headers)
+        next(iter(stream))
+        stream.close()
+        deadline = time.monotonic() + 10
+        while at.turns(session_id)[1]["status"] == "running":
+            assert time.monotonic() < deadline, "the turn never ended"
+            time.sleep(0.05)
+        again = ask(model="main", messages=history, extra_headers=headers)
+        assert again.choices[0].message.content == "Kept"
+        assert at.model.hits == 2

@@ -1,0 +1,162 @@
+"""Fork, regenerate and undo over a real socket, against the built-in offline model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+
+from tests.api.conftest import assert_problem, new_session, serving, settings_for
+
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}},
+}
+LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
+
+
+def post_turn(client: httpx.Client, session_id: str, content: Any, **fields: Any) -> dict[str, Any]:
+    answer = client.post(f"/v1/sessions/{session_id}/turns", json={"content": content, **fields})
+    assert answer.status_code == 201, answer.text
+    return answer.json()["turn"]
+
+
+def turns_of(client: httpx.Client, session_id: str) -> list[dict[str, Any]]:
+    return client.get(f"/v1/sessions/{session_id}/turns?limit=200").json()["items"]
+
+
+def test_a_fork_goes_its_own_way_and_both_can_be_read(client: httpx.Client) -> None:
+    source = new_session(client, room_goal="Ship", metadata={"a": 1})
+    first, second = (post_turn(client, source, content) for content in ("One", "Two"))
+    answer = client.post(f"/v1/sessions/{source}/fork", json={"through_turn_id": first["id"]})
+    assert answer.status_code == 201
+    fork = answer.json()
+    assert fork["forked_from"] == {"session_id": source, "turn_id": first["id"]}
+    assert (fork["room_goal"], fork["metadata"]) == ("Ship", {"a": 1})
+    assert client.get(f"/v1/sessions/{source}").json()["forked_from"] is None
+    assert [turn["user_input"] for turn in turns_of(client, fork["id"])] == ["One"]
+    post_turn(client, fork["id"], "Another two")
+    assert [turn["user_input"] for turn in turns_of(client, source)] == ["One", "Two"]
+    whole = client.post(f"/v1/sessions/{source}/fork").json()
+    assert whole["forked_from"]["turn_id"] == second["id"]
+    copied = turns_of(client, whole["id"])[1]
+    assert copied["id"] != second["id"]
+    paths = (f"/v1/sessions/{source}/turns/{second['id']}", f"/v1/sessions/{whole['id']}/turns/{copied['id']}")
+    assert client.get(f"{paths[0]}/prompt").json() == client.get(f"{paths[1]}/prompt").json()
+    assert client.get(f"/v1/sessions/{whole['id']}").json()["usage"] == []
+
+
+def test_what_can_not_be_forked_says_why_and_makes_nothing(client: httpx.Client) -> None:
+    source = new_session(client)
+    fork = f"/v1/sessions/{source}/fork"
+    assert_problem(client.post(fork, json={"through_turn_id": str(uuid4())}), 404, "turn_not_found")
+    bodies: list[dict[str, Any]] = [{"through_turn_id": wrong} for wrong in ("x", 5, {"a": 1}, True)]
+    for wrong in (*bodies, {"through": None}):
+        assert_problem(client.post(fork, json=wrong), 422, "invalid_request")
+    assert_problem(client.post(f"/v1/sessions/{uuid4()}/fork"), 404, "session_not_found")
+    waiting = post_turn(client, source, "Go", tools=[TOOL], recorded_reply=_CALL)
+    assert_problem(client.post(fork, json={"through_turn_id": waiting["id"]}), 409, "turn_in_progress")
+    assert len(client.get("/v1/sessions").json()["items"]) == 1
+
+
+_CALL = {"tool_calls": [{"id": "a", "function": {"name": "look_up", "arguments": "{}"}}]}
+
+
+def test_the_last_turn_is_run_again_in_a_fork_with_the_same_or_other_words(client: httpx.Client) -> None:
+    source = new_session(client, instructions="Be brief.")
+    post_turn(client, source, "One")
+    last = post_turn(client, source, "Two", recorded_reply={"content": "A poor answer."})
+    path = f"/v1/sessions/{source}/turns/{last['id']}"
+    answer = client.post(f"{path}/regenerate", json={"recorded_reply": {"content": "A better one."}})
+    assert answer.status_code == 201
+    body = answer.json()
+    assert set(body) == {"session", "turn", "context"}
+    made = body["session"]["id"]
+    assert answer.headers["location"] == f"/v1/sessions/{made}"
+    assert made != source
+    assert (body["turn"]["seq"], body["turn"]["user_input"], body["turn"]["assistant_output"]) == (
+        2,
+        "Two",
+        "A better one.",
+    )
+    assert body["context"]["prompt_sha256"] == client.get(f"{path}/audit").json()["prompt_sha256"]
+    edited = client.post(f"{path}/regenerate", json={"content": "Two and a half"}).json()
+    assert edited["turn"]["user_input"] == "Two and a half"
+    sent = client.get(f"/v1/sessions/{edited['session']['id']}/turns/{edited['turn']['id']}/prompt").json()["messages"]
+    assert [message["content"] for message in sent if message["role"] == "user"] == ["One", "Two and a half"]
+    assert [turn["assistant_output"] for turn in turns_of(client, source)][1] == "A poor answer."
+    again = client.post(f"/v1/sessions/{made}/turns/{body['turn']['id']}/regenerate")
+    assert again.json()["session"]["forked_from"]["session_id"] == made
+
+
+def test_only_a_last_turn_that_has_ended_is_run_again(client: httpx.Client) -> None:
+    source = new_session(client)
+    first = post_turn(client, source, "One")
+    path = f"/v1/sessions/{source}/turns"
+    waiting = post_turn(client, source, "Go", tools=[TOOL], recorded_reply=_CALL)
+    assert_problem(client.post(f"{path}/{first['id']}/regenerate"), 409, "turn_not_last")
+    assert_problem(client.post(f"{path}/{waiting['id']}/regenerate"), 409, "turn_in_progress")
+    assert_problem(client.post(f"{path}/{uuid4()}/regenerate"), 404, "turn_not_found")
+    for wrong in ({"content": " "}, {"content": 5}, {"words": "x"}, {"model_alias": "nobody"}, {"stream": "yes"}):
+        assert_problem(client.post(f"{path}/{waiting['id']}/regenerate", json=wrong), 422, "invalid_request")
+    assert len(client.get("/v1/sessions").json()["items"]) == 1
+    client.post(f"{path}/{waiting['id']}/cancel")
+    answer = client.post(f"{path}/{waiting['id']}/regenerate", json={"recorded_reply": _CALL})
+    assert answer.json()["turn"]["status"] == "awaiting_tools"
+    made = f"/v1/sessions/{answer.json()['session']['id']}/turns/{answer.json()['turn']['id']}"
+    done = client.post(f"{made}/tool-outputs", json={"outputs": [{"tool_call_id": "a", "content": "yes"}]})
+    assert done.json()["turn"]["status"] == "completed"
+
+
+def test_a_turn_that_fails_again_is_told_with_the_session_it_is_in(client: httpx.Client) -> None:
+    source = new_session(client)
+    last = post_turn(client, source, "One")
+    path = f"/v1/sessions/{source}/turns/{last['id']}/regenerate"
+    problem = assert_problem(client.post(path, json={"content": "word " * 20_000}), 422, "context_budget_exceeded")
+    assert [turn["status"] for turn in turns_of(client, problem["session_id"])] == ["rejected"]
+
+
+def test_a_request_that_can_never_work_leaves_no_fork(database_url: str, tmp_path: Path) -> None:
+    catalogue = tmp_path / "models.toml"
+    catalogue.write_text(
+        'default = "off"\n[models.off]\nprovider = "offline"\n'
+        '[models.real]\nprovider = "openai"\nmodel = "gpt-5-mini"\nbase_url = "http://127.0.0.1:1/v1"\n'
+    )
+    settings = settings_for(database_url, models_file=catalogue)
+    with serving(settings) as url, httpx.Client(base_url=url, trust_env=False) as client:
+        source = new_session(client)
+        last = post_turn(client, source, "One")
+        body = {"model_alias": "real", "recorded_reply": {"content": "b"}}
+        answer = client.post(f"/v1/sessions/{source}/turns/{last['id']}/regenerate", json=body)
+        assert_problem(answer, 422, "invalid_request")
+        assert len(client.get("/v1/sessions").json()["items"]) == 1
+
+
+def test_running_again_can_be_streamed(client: httpx.Client) -> None:
+    source = new_session(client)
+    last = post_turn(client, source, "One")
+    path = f"/v1/sessions/{source}/turns/{last['id']}/regenerate"
+    with client.stream("POST", path, json={"stream": True}) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        text = answer.read().decode()
+    made = answer.headers["location"].rpartition("/")[2]
+    events = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
+    assert (events[:2], events[-1]) == (["turn.created", "context.assembled"], "turn.completed")
+    assert made in text
+    assert [turn["status"] for turn in turns_of(client, made)] == ["completed"]
+
+
+def test_a_summary_is_taken_back_once(client: httpx.Client) -> None:
+    session_id = new_session(client)
+    for number in range(1, 7):
+        post_turn(client, session_id, f"Point {number}. {LONG}")
+    path = f"/v1/sessions/{session_id}/summaries"
+    made = client.post(path).json()
+    undone = client.post(f"{path}/{made['id']}/undo")
+    assert (undone.status_code, undone.json()) == (200, made | {"status": "undone"})
+    assert client.get(f"/v1/sessions/{session_id}/context").json()["raw_turns"] == 6
+    assert_problem(client.post(f"{path}/{made['id']}/undo"), 409, "summary_not_active")
+    assert_problem(client.post(f"{path}/{uuid4()}/undo"), 404, "summary_not_found")
+    assert_problem(client.post(f"{path}/x/undo"), 404, "summary_not_found")

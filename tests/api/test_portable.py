@@ -1,0 +1,137 @@
+"""Export and import over a real socket."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import assert_problem, new_session, serving, settings_for
+from tests.api.test_forks import post_turn, turns_of
+
+JSON = {"content-type": "application/json"}
+IMPORT = "/v1/sessions/import"
+
+
+def export(client: httpx.Client, session_id: str) -> dict[str, Any]:
+    answer = client.get(f"/v1/sessions/{session_id}/export")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["content-disposition"] == f'attachment; filename="session-{session_id}.json"'
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    return answer.json()
+
+
+def test_an_export_is_a_session_again_and_goes_on(client: httpx.Client) -> None:
+    source = new_session(client, room_goal="Ship", metadata={"a": 1})
+    client.put(f"/v1/sessions/{source}/pins/p", json={"content": "Pinned.", "relevance": 0.5})
+    last = [post_turn(client, source, content) for content in ("One", "Two \U0001f6a2")][-1]
+    document = export(client, source)
+    assert (document["format"], document["version"], document["session"]["id"]) == ("plimsoll.session", 1, source)
+    answer = client.post(IMPORT, json=document)
+    assert answer.status_code == 201
+    made = answer.json()
+    assert made["id"] != source
+    assert (made["room_goal"], made["metadata"], made["forked_from"]) == ("Ship", {"a": 1}, None)
+    copies = turns_of(client, made["id"])
+    assert [turn["user_input"] for turn in copies] == ["One", "Two \U0001f6a2"]
+    paths = (f"/v1/sessions/{source}/turns/{last['id']}", f"/v1/sessions/{made['id']}/turns/{copies[-1]['id']}")
+    assert client.get(f"{paths[0]}/prompt").json() == client.get(f"{paths[1]}/prompt").json()
+    assert client.get(f"{paths[1]}/audit").status_code == 200
+    assert client.get(f"/v1/sessions/{made['id']}/pins/p").json()["content"] == "Pinned."
+    assert post_turn(client, made["id"], "Three")["seq"] == 3
+
+
+def test_messages_in_the_openai_form_become_a_session(client: httpx.Client) -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Is order 1 paid?"},
+        {"role": "assistant", "content": "It is."},
+    ]
+    made = client.post(IMPORT, json={"messages": messages, "room_goal": "Books"}).json()
+    assert (made["instructions"], made["room_goal"]) == ("Be brief.", "Books")
+    turn = post_turn(client, made["id"], "And order 2?")
+    assert turn["seq"] == 2
+    sent = client.get(f"/v1/sessions/{made['id']}/turns/{turn['id']}/prompt").json()["messages"]
+    assert [message["content"] for message in sent] == [
+        "Be brief.",
+        "Goal of this conversation: Books",
+        "Is order 1 paid?",
+        "It is.",
+        "And order 2?",
+    ]
+
+
+WRONG: dict[str, tuple[object, str]] = {
+    "nothing": ({}, "body.messages"),
+    "no messages": ({"messages": []}, "body.messages"),
+    "messages of text": ({"messages": "all"}, "body.messages"),
+    "a message of text": ({"messages": ["x"]}, "body.messages.0"),
+    "no role": ({"messages": [{"content": "x"}]}, "body.messages.0"),
+    "a role nobody has": ({"messages": [{"role": "x", "content": "x"}]}, "body.messages.0"),
+    "no content": ({"messages": [{"role": "user"}]}, "body.messages.0.user.content"),
+    "an orphan": ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "a"}]}, "body.messages.0"),
+    "instructions alone": ({"messages": [{"role": "system", "content": "x"}]}, "body.messages"),
+    "an unknown field": ({"messages": [{"role": "user", "content": "x"}], "sessoin": {}}, "body.sessoin"),
+    "an unknown alias": ({"messages": [{"role": "user", "content": "x"}], "model_alias": "nobody"}, "body.model_alias"),
+    "a format nobody reads": ({"messages": [], "format": "csv"}, "body.format"),
+    "half an export": ({"messages": [], "format": "plimsoll.session", "version": 1}, "body.session"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_import_is_refused_by_its_place(client: httpx.Client, name: str) -> None:
+    body, where = WRONG[name]
+    problem = assert_problem(client.post(IMPORT, json=body), 422, "invalid_request")
+    assert any(error["where"].startswith(where) for error in problem["errors"]), problem
+    assert client.get("/v1/sessions").json()["items"] == []
+
+
+class _Missing:
+    """The member is not there at all."""
+
+
+WRONG_MEMBERS: tuple[Any, ...] = (_Missing, [[]], {"a": {"b": 1}}, -(2**63), "\u0394" * 300, True)
+
+
+def test_every_member_of_an_export_put_wrong_is_a_422_and_nothing_is_stored(client: httpx.Client) -> None:
+    source = new_session(client)
+    client.put(f"/v1/sessions/{source}/pins/p", json={"content": "Pinned."})
+    post_turn(client, source, "One")
+    document = export(client, source)
+    tried = 0
+    for section in ("session", "pins", "blocks", "turns", "messages", "steps", "audits"):
+        row = document[section] if section == "session" else document[section][0]
+        for member in row:
+            for wrong in WRONG_MEMBERS:
+                changed = json.loads(json.dumps(document))
+                target = changed[section] if section == "session" else changed[section][0]
+                if wrong is _Missing:
+                    del target[member]
+                else:
+                    target[member] = wrong
+                answer = client.post(IMPORT, json=changed)
+                assert answer.status_code in (201, 422), (section, member, wrong, answer.text)
+                tried += 1
+                if answer.status_code == 422:
+                    assert_problem(answer, 422, "invalid_request")
+                else:
+                    assert client.get(f"/v1/sessions/{answer.json()['id']}/export").status_code == 200
+                    client.delete(f"/v1/sessions/{answer.json()['id']}")
+    assert tried > 400
+    assert [item["id"] for item in client.get("/v1/sessions").json()["items"]] == [source]
+
+
+def test_an_import_has_a_cap_of_its_own_and_other_bodies_keep_theirs(database_url: str) -> None:
+    settings = settings_for(database_url, max_body_bytes=64 * 1024, max_import_bytes=512 * 1024)
+    with serving(settings) as url, httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
+        words = {"messages": [{"role": "user", "content": "word " * 50_000}]}
+        assert client.post(IMPORT, json=words).status_code == 201
+        problem = assert_problem(client.post("/v1/sessions", json={"room_goal": "x" * 100_000}), 413, "body_too_large")
+        assert problem["max_body_bytes"] == 64 * 1024
+        too_many = {"messages": [{"role": "user", "content": "word " * 150_000}]}
+        problem = assert_problem(client.post(IMPORT, json=too_many), 413, "body_too_large")
+        assert problem["max_body_bytes"] == 512 * 1024
+        assert len(client.get("/v1/sessions").json()["items"]) == 1

@@ -1,0 +1,83 @@
+"""What turns cost at published prices: summaries included and marked as such, caches at prices of their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from app.providers.registry import Catalogue, load_catalogue
+from app.services.sessions import session_usage
+from app.tokenizers import encoding_for_model
+from tests.providers.server import serving
+from tests.providers.wires import ANTHROPIC, OPENAI, Said, Wire
+from tests.services.service import Service, service
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
+OPENAI_CALL = Decimal(7 * 15 + 3 * 60) / 10**8 + Decimal(4 * 75) / 10**9
+"""gpt-4o-mini: 7 prompt tokens at $0.15 a million, 4 cached ones at $0.075, 3 of completion at $0.60."""
+ANTHROPIC_CALL = Decimal(5 * 100 + 4 * 10 + 2 * 125 + 3 * 500) / 10**8
+"""claude-haiku-4-5: 5 tokens at $1, 4 read from a cache at $0.10, 2 written to it at $1.25, 3 of completion at $5."""
+
+
+@asynccontextmanager
+async def sold_by(database_url: str, folder: Path, wire: Wire, model: str) -> AsyncGenerator[Service]:
+    """A service whose model has its maker's window and prices, and answers from a scripted server."""
+    entry = f'default = "main"\n[models.main]\nprovider = "{wire.name}"\nmodel = "{model}"\n'
+    at_its_maker = folder / "maker.toml"
+    at_its_maker.write_text(f'{entry}api_key_env = "K"\n')
+    listed = load_catalogue(
+        at_its_maker,
+        environ={"K": "sk"},
+        fallback_window=8192,
+        now=lambda: NOW,
+        encoding_for_model=encoding_for_model,
+        estimator=lambda _: len,
+    )
+    async with (
+        serving(wire.whole(Said("Noted."))) as server,
+        service(database_url, f'{entry}base_url = "{server.base_url}"\n', folder=folder) as at,
+    ):
+        catalogue = Catalogue(
+            default="main",
+            instructions=listed.instructions,
+            models={"main": replace(listed.model("main"), context_window=16_384)},
+            providers={"main": at.rt.catalogue.provider("main")},
+            now=lambda: NOW,
+        )
+        yield Service(replace(at.rt, catalogue=catalogue))
+    await listed.aclose()
+
+
+@pytest.mark.parametrize(
+    ("wire", "model", "call"),
+    [(OPENAI, "gpt-4o-mini", OPENAI_CALL), (ANTHROPIC, "claude-haiku-4-5", ANTHROPIC_CALL)],
+    ids=["openai", "anthropic"],
+)
+async def test_a_turn_costs_what_its_calls_cost_at_the_makers_prices_its_summary_included(
+    database_url: str, tmp_path: Path, wire: Wire, model: str, call: Decimal
+) -> None:
+    async with sold_by(database_url, tmp_path, wire, model) as at:
+        session = await at.session()
+        outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 10)]
+        assert [outcome.context["summary_triggered"] for outcome in outcomes] == [False] * 8 + [True]
+        assert [outcome.turn.cost_usd for outcome in outcomes] == [call] * 8 + [2 * call]
+        totals = {row["purpose"]: row for row in await session_usage(at.rt, session.id)}
+        assert (totals["turn"]["calls"], totals["summary"]["calls"]) == (9, 1)
+        assert totals["turn"]["cost_usd"] == pytest.approx(float(9 * call))
+        assert totals["summary"]["cost_usd"] == pytest.approx(float(call))
+        assert totals["turn"]["cached_prompt_tokens"] == 9 * 4
+        assert totals["turn"]["cache_write_prompt_tokens"] == (9 * 2 if wire is ANTHROPIC else 0)
+        step = (await at.rows("SELECT detail FROM turn_steps WHERE kind = 'summarize'"))[0]["detail"]
+        assert Decimal(str(step["cost_usd"])) == call
+        metrics = at.rt.telemetry.render()[0].decode().splitlines()
+        for purpose, calls in (("turn", 9), ("summary", 1)):
+            name = f'model_cost_usd_total{{model_alias="main",purpose="{purpose}"}} '
+            (line,) = [line for line in metrics if line.startswith(name)]
+            assert float(line.removeprefix(name)) == pytest.approx(float(calls * call))

@@ -1,0 +1,275 @@
+"""Forks: the same past under ids of its own, that decides and replays the same, and a source nothing happens to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from app.db import forks
+from app.db.sql import Statement
+from app.db.tables import metadata
+from app.domain.errors import ContextBudgetExceeded, NotFound, ProviderError, SummaryNotActive, TurnInProgress
+from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnId, TurnStatus
+from app.services.forking import fork_session
+from app.services.pins import list_pins, put_pin
+from app.services.summaries import list_summaries, summarize_now, undo_summary
+from app.services.turns import get_audit, get_prompt, list_turns
+from app.services.window import window_now
+from tests.providers.server import Answer, Seen, serving
+from tests.services.service import TENANT, Service, chat, model, models_toml, service
+from tests.services.test_tools import TOOLS, calls
+
+LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
+NOT_COPIED = {"usage_records"}
+
+
+async def _turns(at: Service, session_id: SessionId) -> list[Any]:
+    return (await list_turns(at.rt, TENANT, session_id, 200, None)).items
+
+
+async def _fork(at: Service, session_id: SessionId, through: Any = None) -> SessionId:
+    return (await fork_session(at.rt, TENANT, session_id, through and TurnId(through))).id
+
+
+async def _ids(at: Service, session_id: SessionId) -> set[str]:
+    """Every id of the session's rows."""
+    rows = await at.rows(
+        " UNION ALL ".join(
+            f"SELECT id FROM {table} WHERE session_id = CAST(:sid AS uuid)"  # noqa: S608 - names of tables
+            for table in ("turns", "messages", "turn_steps", "session_summaries", "turn_context_audit")
+        ),
+        sid=session_id,
+    )
+    return {str(row["id"]) for row in rows}
+
+
+async def _text_of(at: Service, session_id: SessionId) -> str:
+    """All that is stored of a session but its own row, as one text."""
+    rows: list[Any] = []
+    for table in metadata.tables:
+        if "session_id" in metadata.tables[table].columns and table not in NOT_COPIED:
+            rows += await at.rows(f"SELECT to_jsonb(x) AS x FROM {table} x WHERE session_id = :sid", sid=session_id)  # noqa: S608
+    return json.dumps(rows, default=str)
+
+
+async def busy_session(at: Service) -> SessionId:
+    """Nineteen turns of every kind: plain, with tools, failed, rejected, with an image; two summaries, two pins."""
+    session = await at.session(room_goal="Ship", instructions="Be brief.", metadata={"a": 1}, mode="m")
+    await put_pin(at.rt, TENANT, session.id, Pin("a", "Pinned.", 0.5, "a.md"))
+    for number in range(1, 20):
+        if number == 3:
+            waiting = await at.turn(session.id, "Look it up.", tools=TOOLS)
+            await at.outputs(session.id, waiting.turn.id, {"a": "yes"})
+        elif number == 7:
+            with pytest.raises(ProviderError):
+                await at.turn(session.id, "FAIL")
+        elif number == 14:
+            with pytest.raises(ContextBudgetExceeded):
+                await at.turn(session.id, "word " * 200_000)
+        elif number == 15:
+            await at.turn(session.id, [{"type": "text", "text": "Look"}, _IMAGE], f"key-{number}")
+        else:
+            await at.turn(session.id, f"Point {number}. {LONG}", f"key-{number}")
+    await put_pin(at.rt, TENANT, session.id, Pin("b", "Pinned late."))
+    return session.id
+
+
+_IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+
+
+def reply(request: Seen) -> Answer:
+    newest = request.json["messages"][-1]
+    if newest["content"] == "FAIL":
+        return Answer({"error": {"message": "no"}}, status=400)
+    if newest["role"] == "user" and request.json.get("tools"):
+        return calls("a")
+    return chat("Noted.")
+
+
+def uncounted(request: Seen) -> Answer:
+    """An answer without usage, so that no calibration comes between two runs."""
+    message = {"role": "assistant", "content": f"Noted {request.json['messages'][-1]['content'][:9]}"}
+    return Answer({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+
+async def test_a_fork_has_the_same_past_under_ids_of_its_own_and_the_source_stays(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model(reply)) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        source = await busy_session(at)
+        before = await _text_of(at, source)
+        fork = await fork_session(at.rt, TENANT, source, None)
+        assert await _text_of(at, source) == before
+        turns, copied = await _turns(at, source), await _turns(at, fork.id)
+        assert fork.forked_from == {"session_id": str(source), "turn_id": str(turns[-1].id)}
+        assert (fork.room_goal, fork.instructions, fork.metadata, fork.mode) == ("Ship", "Be brief.", {"a": 1}, "m")
+        assert {turn.status for turn in copied} == {TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.REJECTED}
+        for turn, copy in zip(turns, copied, strict=True):
+            assert (copy.seq, copy.status, copy.user_input, copy.assistant_output, copy.created_at) == (
+                turn.seq,
+                turn.status,
+                turn.user_input,
+                turn.assistant_output,
+                turn.created_at,
+            )
+            assert copy.idempotency_key is None
+        assert (await list_pins(at.rt, TENANT, fork.id, 9, None)).items == (
+            await list_pins(at.rt, TENANT, source, 9, None)
+        ).items
+        old_ids = await _ids(at, source)
+        text = await _text_of(at, fork.id)
+        assert not [old for old in (*old_ids, str(source)) if old in text]
+        assert len(await _ids(at, fork.id)) == len(old_ids)
+        mentioned = [row for row in await at.rows("SELECT key_facts FROM session_summaries") if row["key_facts"]]
+        assert mentioned, "no summary cites anything, so nothing was tested of that"
+
+
+async def test_every_prompt_of_a_fork_is_rebuilt_with_the_hash_it_was_sent_with(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model(reply)) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        source = await busy_session(at)
+        fork = await _fork(at, source)
+        rebuilt = 0
+        for turn, copy in zip(await _turns(at, source), await _turns(at, fork), strict=True):
+            rounds = (1, 2) if turn.seq == 3 else (1,)
+            for number in rounds if turn.status is not TurnStatus.REJECTED else ():
+                original = await get_prompt(at.rt, TENANT, source, turn.id, number)
+                assert await get_prompt(at.rt, TENANT, fork, copy.id, number) == original
+                rebuilt += 1
+        assert rebuilt == 19
+        ids = await _ids(at, fork)
+        audits = [await get_audit(at.rt, TENANT, fork, copy.id, None) for copy in await _turns(at, fork)]
+        actions = [action for audit in audits for action in audit["context_trim_log"]["actions"]]
+        assert {"summary_folded", "assistant_dropped"} == {action["kind"] for action in actions}
+        assert {action["target"].partition(":")[2] for action in actions} <= ids
+
+
+@pytest.mark.parametrize("window", [128_000, 5_000], ids=["by turns", "by tokens"])
+async def test_what_follows_in_a_fork_is_what_followed_in_the_source(
+    database_url: str, tmp_path: Path, window: int
+) -> None:
+    """The promise of a fork: the same messages give the same prompts, wherever it was made, summaries included."""
+    async with (
+        serving(model(uncounted)) as server,
+        service(database_url, models_toml(server, window=window), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        originals = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 19)]
+        summarized = [outcome.turn.seq for outcome in originals if outcome.context["summary_triggered"]]
+        assert len(summarized) > 1
+        for through in sorted({1, 5, 11, 18, *(seq + by for seq in summarized for by in (-1, 0, 1))} - {19}):
+            fork = await _fork(at, session.id, originals[through - 1].turn.id)
+            for original in originals[through : through + 9]:
+                outcome = await at.turn(fork, original.turn.user_input)
+                assert outcome.context["prompt_sha256"] == original.context["prompt_sha256"], (through, original.turn)
+
+
+async def test_a_fork_of_the_middle_holds_nothing_that_came_later(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 27)]
+        first, second, third = (await list_summaries(at.rt, TENANT, session.id, 9, None)).items[::-1]
+        assert [summary["status"] for summary in (first, second, third)] == ["superseded", "superseded", "active"]
+        fork = await _fork(at, session.id, outcomes[13].turn.id)
+        kept = (await list_summaries(at.rt, TENANT, fork, 9, None)).items
+        assert [(each["status"], each["summary_text"]) for each in kept] == [("active", first["summary_text"])]
+        text = await _text_of(at, fork)
+        assert "Point 14." in text
+        assert "Point 15." not in text
+        counters = "SELECT last_turn_seq, last_message_seq, summary_count_after_seq FROM sessions WHERE id = :sid"
+        assert await at.rows(counters, sid=fork) == [
+            {"last_turn_seq": 14, "last_message_seq": 28, "summary_count_after_seq": 8}
+        ]
+        await undo_summary(at.rt, TENANT, fork, SummaryId(kept[0]["id"]))
+        now = await window_now(at.rt, TENANT, fork)
+        assert (now["active_summary_id"], now["raw_turns"]) == (None, 14)
+        assert (await list_summaries(at.rt, TENANT, session.id, 9, None)).items[::-1] == [first, second, third]
+
+
+async def test_an_undo_of_the_source_holds_in_its_fork_and_the_forks_chain_can_be_undone(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        for number in range(1, 19):
+            await at.turn(session.id, f"Point {number}. {LONG}")
+        third = await summarize_now(at.rt, TENANT, session.id)
+        await undo_summary(at.rt, TENANT, session.id, SummaryId(third["id"]))
+        fork = await _fork(at, session.id)
+        newest, middle, oldest = (await list_summaries(at.rt, TENANT, fork, 9, None)).items
+        assert [each["status"] for each in (newest, middle, oldest)] == ["undone", "active", "superseded"]
+        assert middle["previous_summary_id"] == oldest["id"]
+        with pytest.raises(SummaryNotActive):
+            await undo_summary(at.rt, TENANT, fork, SummaryId(newest["id"]))
+        await undo_summary(at.rt, TENANT, fork, SummaryId(middle["id"]))
+        assert (await window_now(at.rt, TENANT, fork))["active_summary_id"] == str(oldest["id"])
+
+
+async def test_an_open_turn_is_not_copied_and_can_not_be_asked_for(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model(reply)) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        await at.turn(session.id, "One.")
+        waiting = await at.turn(session.id, "Look it up.", tools=TOOLS)
+        fork = await _fork(at, session.id)
+        assert [turn.user_input for turn in await _turns(at, fork)] == ["One."]
+        assert "Look it up." not in await _text_of(at, fork)
+        assert (await at.turn(fork, "Two.")).turn.seq == 2
+        with pytest.raises(TurnInProgress):
+            await _fork(at, session.id, waiting.turn.id)
+        again = await _fork(at, fork)
+        assert [turn.user_input for turn in await _turns(at, again)] == ["One.", "Two."]
+        assert len(await at.rows("SELECT id FROM sessions")) == 3
+
+
+async def test_an_empty_session_forks_and_what_is_not_there_does_not(database_url: str, tmp_path: Path) -> None:
+    async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session()
+        fork = await fork_session(at.rt, TENANT, session.id, None)
+        assert fork.forked_from == {"session_id": str(session.id), "turn_id": None}
+        assert (await at.turn(fork.id, "One.")).turn.seq == 1
+        with pytest.raises(NotFound, match="turn"):
+            await _fork(at, session.id, uuid4())
+        with pytest.raises(NotFound, match="session"):
+            await fork_session(at.rt, TenantId("other"), session.id, None)
+        assert len(await at.rows("SELECT id FROM sessions")) == 2
+
+
+def test_every_column_of_a_session_is_copied_or_known_to_start_anew() -> None:
+    anew = {"created_at", "updated_at", "summary_lease_id", "summary_lease_expires_at"}
+    (inserted,) = [
+        statement.text.partition("(")[2].partition(")")[0]
+        for statement in vars(forks).values()
+        if isinstance(statement, Statement) and statement.text.split()[:3] == ["INSERT", "INTO", "sessions"]
+    ]
+    assert {name.strip() for name in inserted.split(",")} == {
+        column.name for column in metadata.tables["sessions"].columns
+    } - anew
+
+
+def test_every_table_below_a_session_is_copied_or_known_to_stay() -> None:
+    copied = {
+        statement.text.split()[2]
+        for statement in vars(forks).values()
+        if isinstance(statement, Statement) and statement.text.strip().startswith("INSERT")
+    }
+    assert copied == set(metadata.tables) - NOT_COPIED - {"calibrations", "learned_windows", "api_keys"}

@@ -1,0 +1,286 @@
+"""Export and import: a round trip that changes nothing but ids, and documents that lie."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from app.api.portable_json import read_export, spooled
+from app.api.portable_schemas import ROWS, SessionRow
+from app.db.portable import COLUMNS
+from app.domain.errors import ImportRefused, NotFound
+from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnStatus
+from app.engine.portable import SECTIONS
+from app.services.exporting import export_session
+from app.services.pins import put_pin
+from app.services.restoring import import_export
+from app.services.sessions import list_sessions
+from app.services.summaries import list_summaries, undo_summary
+from app.services.turns import get_audit, get_prompt, list_turns
+from app.services.window import window_now
+from tests.providers.server import serving
+from tests.services.service import TENANT, Service, model, models_toml, service
+from tests.services.test_forks import LONG, busy_session, reply, uncounted
+from tests.services.test_tools import TOOLS
+
+OTHER = TenantId("other")
+UUID_TEXT = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+
+
+async def _export(at: Service, session_id: SessionId, tenant_id: TenantId = TENANT) -> dict[str, Any]:
+    with await spooled(export_session(at.rt, tenant_id, session_id)) as file:
+        return json.load(file)
+
+
+async def _import(at: Service, document: dict[str, Any], tenant_id: TenantId = TENANT) -> SessionId:
+    return (await import_export(at.rt, tenant_id, read_export(copy.deepcopy(document)))).id
+
+
+def _without_ids(document: dict[str, Any]) -> Any:
+    """The document with each id as the number of its first appearance, and no instant of the session's own."""
+    numbers: dict[str, str] = {}
+    document = document | {
+        "session": {name: value for name, value in document["session"].items() if not name.endswith("_at")}
+    }
+    text = UUID_TEXT.sub(lambda found: numbers.setdefault(found[0], f"id-{len(numbers)}"), json.dumps(document))
+    return json.loads(text)
+
+
+async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model(reply)) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        source = await busy_session(at)
+        active = (await list_summaries(at.rt, TENANT, source, 1, None)).items[0]
+        await at.turn(source, f"Point 20. {LONG}")
+        await undo_summary(at.rt, TENANT, source, SummaryId(active["id"]))
+        document = await _export(at, source)
+        assert [len(document[section]) > 0 for section in SECTIONS] == [True] * len(SECTIONS)
+        made = await _import(at, document, OTHER)
+        again = await _export(at, made, OTHER)
+        assert _without_ids(again) == _without_ids(document)
+        assert not set(UUID_TEXT.findall(json.dumps(again))) & set(UUID_TEXT.findall(json.dumps(document)))
+        turns = (await list_turns(at.rt, TENANT, source, 200, None)).items
+        copies = (await list_turns(at.rt, OTHER, made, 200, None)).items
+        for turn, copied in zip(turns, copies, strict=True):
+            if turn.status is not TurnStatus.REJECTED:
+                original = await get_prompt(at.rt, TENANT, source, turn.id, None)
+                assert await get_prompt(at.rt, OTHER, made, copied.id, None) == original
+            audit = await get_audit(at.rt, OTHER, made, copied.id, None)
+            assert audit["regions"] == (await get_audit(at.rt, TENANT, source, turn.id, None))["regions"]
+        ours = await window_now(at.rt, TENANT, source) | {"active_summary_id": None}
+        assert await window_now(at.rt, OTHER, made) | {"active_summary_id": None} == ours
+        with pytest.raises(NotFound):
+            await _export(at, made, TENANT)
+        assert [session.id for session in (await list_sessions(at.rt, OTHER, 9, None)).items] == [made]
+
+
+async def test_what_follows_in_an_imported_session_is_what_followed_in_the_source(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model(uncounted)) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        for number in range(1, 13):
+            await at.turn(session.id, f"Point {number}. {LONG}")
+        made = await _import(at, await _export(at, session.id))
+        for number in range(13, 19):
+            ours = await at.turn(session.id, f"Point {number}. {LONG}")
+            theirs = await at.turn(made, f"Point {number}. {LONG}")
+            assert theirs.context["prompt_sha256"] == ours.context["prompt_sha256"]
+            assert theirs.context["summary_triggered"] == (number == 17)
+
+
+async def test_an_open_turn_is_not_exported_and_an_empty_session_is(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model(reply)) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        session = await at.session(metadata={"é": [1, None]})
+        empty = await _export(at, session.id)
+        assert [empty[section] for section in SECTIONS] == [[]] * len(SECTIONS)
+        assert _without_ids(await _export(at, await _import(at, empty))) == _without_ids(empty)
+        for number in range(1, 9):
+            await at.turn(session.id, f"Point {number}. {LONG}")
+        waiting = await at.turn(session.id, "Look it up.", tools=TOOLS)
+        assert waiting.context["summary_triggered"]
+        document = await _export(at, session.id)
+        assert len(document["turns"]) == 8
+        assert "Look it up." not in json.dumps(document)
+        assert [summary["created_by_turn_id"] for summary in document["summaries"]] == [None]
+        made = await _import(at, document)
+        assert (await at.turn(made, "Next.")).turn.seq == 9
+
+
+async def test_counts_are_ours_whatever_a_document_says(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        await at.turn(session.id, LONG)
+        document = await _export(at, session.id)
+        lied = copy.deepcopy(document)
+        for message in lied["messages"]:
+            message |= {"token_estimate": 0, "token_encoding": "nonsense"}
+        lied["turns"][0]["user_input"] = "Something else."
+        assert _without_ids(await _export(at, await _import(at, lied))) == _without_ids(document)
+
+
+def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(document: dict[str, Any]) -> None:
+        *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+        target: Any = document
+        for parent in parents:
+            target = target[parent]
+        if callable(value):
+            target[last] = value(target[last])
+        else:
+            target[last] = value
+
+    return change
+
+
+def _drop(section: str, at: int) -> Callable[[dict[str, Any]], None]:
+    return lambda document: document[section].pop(at)
+
+
+def _twice(section: str, at: int) -> Callable[[dict[str, Any]], None]:
+    return lambda document: document[section].append(copy.deepcopy(document[section][at]))
+
+
+ANY_ID = str(uuid4())
+LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "another format": (_set("format", "csv"), "body.format"),
+    "a later version": (_set("version", 2), "body.version"),
+    "an unknown member": (_set("secrets", []), "body.secrets"),
+    "no list of turns": (_set("turns", None), "body.turns"),
+    "a row of text": (_set("turns.1", "x"), "body.turns.1"),
+    "an unknown field": (_set("turns.1.fence", 7), "body.turns.1.fence"),
+    "an open turn": (_set("turns.8.status", "running"), "body.turns.8.status"),
+    "a turn that waits": (_set("turns.8.status", "awaiting_tools"), "body.turns.8.status"),
+    "no such status": (_set("turns.8.status", "done"), "body.turns.8.status"),
+    "a gap in the numbers": (_set("turns.8.seq", 11), "body.turns.8.seq"),
+    "a number below one": (_set("turns.0.seq", 0), "body.turns.0.seq"),
+    "an error of a completed turn": (_set("turns.0.error", {"code": "a", "detail": "b"}), "body.turns.0.error"),
+    "no error of a failed turn": (_set("turns.0.status", "failed"), "body.turns.0.error"),
+    "a price beyond the column": (_set("turns.0.cost_usd", "99999999999999"), "body.turns.0.cost_usd"),
+    "an instant of no calendar": (_set("turns.0.created_at", "2026-02-30T00:00:00Z"), "body.turns.0.created_at"),
+    "an instant before time": (_set("turns.0.created_at", "0001-01-01T00:00:00Z"), "body.turns.0.created_at"),
+    "tokens below zero": (_set("turns.0.prompt_tokens", -1), "body.turns.0.prompt_tokens"),
+    "a turn twice": (_twice("turns", 0), "body.turns.9.id"),
+    "a message twice": (_twice("messages", 0), "body.messages.18.id"),
+    "a message without a turn": (_set("messages.3.turn_id", ANY_ID), "body.messages.3.turn_id"),
+    "a turn without a message": (lambda document: document["messages"].__delitem__(slice(2, 4)), "body.messages.2"),
+    "messages out of order": (_set("messages.3.seq", 3), "body.messages.3.seq"),
+    "a system message": (_set("messages.0.role", "system"), "body.messages.0.role"),
+    "a tool's word without a call": (_set("messages.1.role", "tool"), "body.messages.1"),
+    "a user without content": (_set("messages.0.content", None), "body.messages.0"),
+    "a part of no type": (_set("messages.0.content", [{"type": "x"}]), "body.messages.0.content"),
+    "a summary of nothing": (_set("summaries.0.to_message_id", ANY_ID), "body.summaries.0"),
+    "a summary that cuts a turn": (
+        lambda document: document["summaries"][0].update(to_message_id=document["messages"][2]["id"]),
+        "body.summaries.0.to_message_id",
+    ),
+    "a summary that cites nothing": (
+        _set("summaries.0.key_facts", [{"text": "a", "message_ids": [ANY_ID]}]),
+        "body.summaries.0.key_facts",
+    ),
+    "a summary of a turn that is not": (
+        _set("summaries.0.created_by_turn_id", ANY_ID),
+        "body.summaries.0.created_by_turn_id",
+    ),
+    "a summary of itself": (
+        lambda document: document["summaries"][0].update(previous_summary_id=document["summaries"][0]["id"]),
+        "body.summaries.0.previous_summary_id",
+    ),
+    "two active summaries": (
+        lambda document: document["summaries"].append(copy.deepcopy(document["summaries"][0]) | {"id": ANY_ID}),
+        "body.summaries.1.status",
+    ),
+    "a block under a wrong hash": (_set("blocks.0.content", "x"), "body.blocks.0.sha256"),
+    "a hash that is none": (_set("blocks.0.sha256", "x"), "body.blocks.0.sha256"),
+    "a missing block": (_drop("blocks", 0), "body.audits"),
+    "a changed message": (_set("messages.0.content", "Rewritten."), "body.audits.0.prompt_sha256"),
+    "a changed hash": (_set("audits.0.prompt_sha256", "0" * 64), "body.audits.0.prompt_sha256"),
+    "references without a hash": (_set("audits.0.prompt_sha256", None), "body.audits.0.prompt_sha256"),
+    "references to nothing": (_set("audits.0.prompt_refs.items", [["m", 1, 2**60]]), "body.audits.0.prompt_refs"),
+    "references of no form": (_set("audits.0.prompt_refs", {"a": 1}), "body.audits.0.prompt_refs"),
+    "references of nonsense": (
+        _set("audits.0.prompt_refs.items", [[[], {}, None], "abc"]),
+        "body.audits.0.prompt_refs",
+    ),
+    "an audit of no turn": (_set("audits.0.turn_id", ANY_ID), "body.audits.0.turn_id"),
+    "two audits of one call": (
+        lambda document: document["audits"].append(copy.deepcopy(document["audits"][0]) | {"id": ANY_ID}),
+        "body.audits.9.attempt",
+    ),
+    "a ratio that is none": (_set("audits.0.calibration_ratio", -1.0), "body.audits.0.calibration_ratio"),
+    "a step of no turn": (_set("steps.0.turn_id", ANY_ID), "body.steps.0.turn_id"),
+    "a step beyond its column": (_set("steps.0.seq", 2**31), "body.steps.0.seq"),
+    "a pin twice": (_twice("pins", 0), "body.pins.2.name"),
+    "a pin nobody can name": (_set("pins.0.name", "a\nb"), "body.pins.0.name"),
+    "a pin above relevance": (_set("pins.0.relevance", 1.5), "body.pins.0.relevance"),
+    "an alias that is not here": (_set("session.model_alias", "nobody"), "body.session.model_alias"),
+    "a policy that is none": (_set("session.policy", {"nonsense": 1}), "body.session.policy.nonsense"),
+    "metadata too large": (_set("session.metadata", {"a": "x" * 70_000}), "body.session.metadata"),
+    "a count beyond the turns": (
+        _set("session.summary_count_after_seq", 10),
+        "body.session.summary_count_after_seq",
+    ),
+}
+
+
+async def test_a_document_that_lies_is_refused_with_the_place_and_nothing_is_stored(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        session = await at.session(instructions="Be brief.")
+        await _pins(at, session.id)
+        for number in range(1, 10):
+            await at.turn(session.id, f"Point {number}. {LONG}")
+        document = await _export(at, session.id)
+        assert [len(document[section]) for section in ("turns", "messages", "summaries", "audits", "pins")] == [
+            9,
+            18,
+            1,
+            9,
+            2,
+        ]
+        for name, (lie, place) in LIES.items():
+            changed = copy.deepcopy(document)
+            lie(changed)
+            with pytest.raises(ImportRefused) as refused:
+                await _import(at, changed)
+            places = [found for found, _ in refused.value.faults]
+            assert any(found.startswith(place) for found in places), (name, refused.value.faults)
+            assert len(places) <= 20
+        assert [kept.id for kept in (await list_sessions(at.rt, TENANT, 9, None)).items] == [session.id]
+        assert await at.rows("SELECT count(*) AS n FROM turns") == [{"n": 9}]
+        await _import(at, document)
+
+
+async def _pins(at: Service, session_id: SessionId) -> None:
+    for name in ("a", "b"):
+        await put_pin(at.rt, TENANT, session_id, Pin(name, "Pinned."))
+
+
+def test_every_column_that_is_exported_can_come_back() -> None:
+    assert {section: set(model.model_fields) for section, model in ROWS.items()} == {
+        section: set(columns) for section, columns in COLUMNS.items()
+    }
+    assert set(ROWS) == set(SECTIONS) == set(COLUMNS)
+    assert "summary_count_after_seq" in SessionRow.model_fields

@@ -1,0 +1,224 @@
+"""Reasoning over whole turns: stored as it came, sent back where its server wants it, counted there, and rebuilt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.domain.errors import ProviderRefused
+from app.domain.types import ToolCall, TurnStatus
+from app.services.turns import get_audit, get_prompt
+from tests.providers.server import Answer, ScriptedServer, Seen, serving
+from tests.providers.wires import ANTHROPIC, OPENAI, Said, Wire
+from tests.services.service import TENANT, Service, models_toml, service
+from tests.services.test_tools import TOOLS
+
+THOUGHT = "They ask for both, so I look them up one after the other."
+SCRIPT = (
+    Said("", THOUGHT, (ToolCall("call_a", "look_up", '{"id": "a"}'),)),
+    Said("", THOUGHT, (ToolCall("call_b", "look_up", '{"id": "b"}'),)),
+    Said("Both are paid.", THOUGHT),
+    Said("Gladly.", THOUGHT),
+)
+
+
+def anthropic_toml(server: ScriptedServer, extra: str = "") -> str:
+    return (
+        'default = "main"\n[models.main]\nprovider = "anthropic"\nmodel = "test-model"\n'
+        f'base_url = "{server.base_url}"\ncontext_window = 65536\ntimeout_s = 10\n{extra}'
+    )
+
+
+THINKING = 'parameters = { thinking = { type = "enabled", budget_tokens = 1024 } }\n'
+
+
+def script_of(wire: Wire) -> list[Answer]:
+    return [wire.whole(said) for said in SCRIPT]
+
+
+async def two_rounds_and_another_turn(at: Service) -> tuple[Any, Any]:
+    """A turn of two rounds of tools, and a plain one after it: their outcomes."""
+    session = await at.session()
+    turn = (await at.turn(session.id, "Are a and b paid?", tools=TOOLS)).turn
+    await at.outputs(session.id, turn.id, {"call_a": "yes"})
+    first = await at.outputs(session.id, turn.id, {"call_b": "yes"})
+    assert first.turn.status is TurnStatus.COMPLETED
+    return first, await at.turn(session.id, "Thank you")
+
+
+def thoughts_sent(server: ScriptedServer) -> list[int]:
+    """How many messages of each request carry reasoning."""
+    marks = ("reasoning_content", "signature")
+    return [
+        sum(any(mark in json.dumps(message) for mark in marks) for message in seen.json["messages"])
+        for seen in server.seen
+    ]
+
+
+async def assert_prompts_hold(at: Service, turn_id: Any, session_id: Any, rounds: int) -> list[Any]:
+    """Every round's prompt is rebuilt to its hash (which `get_prompt` checks); gives the prompts."""
+    prompts = [await get_prompt(at.rt, TENANT, session_id, turn_id, number) for number in range(1, rounds + 1)]
+    for number, prompt in enumerate(prompts, 1):
+        audit = await get_audit(at.rt, TENANT, session_id, turn_id, number)
+        assert prompt["prompt_sha256"] == audit["prompt_sha256"]
+    return prompts
+
+
+async def test_signed_thoughts_go_back_in_the_running_loop_and_no_further(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(*script_of(ANTHROPIC)) as server,
+        service(database_url, anthropic_toml(server, THINKING), folder=tmp_path) as at,
+    ):
+        first, after = await two_rounds_and_another_turn(at)
+        assert all("thinking" in seen.json for seen in server.seen), "a round was asked without thinking"
+        assert thoughts_sent(server) == [0, 1, 2, 0]
+        block = {"type": "thinking", "thinking": THOUGHT, "signature": "sig"}
+        assert server.seen[1].json["messages"][1]["content"][0] == block
+        stored = await at.rows("SELECT reasoning, reasoning_blocks FROM messages WHERE role = 'assistant'")
+        assert stored == [{"reasoning": THOUGHT, "reasoning_blocks": [block]}] * 4
+        prompts = await assert_prompts_hold(at, first.turn.id, first.turn.session_id, 3)
+        assert [message.get("reasoning_blocks") for message in prompts[2]["messages"]] == [
+            None,
+            [block],
+            None,
+            [block],
+            None,
+        ]
+        (prompt,) = await assert_prompts_hold(at, after.turn.id, after.turn.session_id, 1)
+        assert "reasoning" not in json.dumps(prompt)
+
+
+async def test_thoughts_that_are_sent_are_counted_and_those_that_are_not_are_not_charged(
+    database_url: str, tmp_path: Path
+) -> None:
+    wire_tokens: dict[str, list[int]] = {}
+    for name, parameters in (("thinks", THINKING), ("does not", "")):
+        async with (
+            serving(*script_of(ANTHROPIC)) as server,
+            service(database_url, anthropic_toml(server, parameters), folder=tmp_path) as at,
+        ):
+            first, after = await two_rounds_and_another_turn(at)
+            audits = [await get_audit(at.rt, TENANT, first.turn.session_id, first.turn.id, n) for n in (1, 2, 3)]
+            wire_tokens[name] = [audit["estimated_wire_tokens"] for audit in audits]
+            wire_tokens[name].append(after.context["estimated_wire_tokens"])
+            one = (await at.rows("SELECT DISTINCT reasoning_tokens FROM messages WHERE role = 'assistant'"))[0]
+    more = [sent - unsent for sent, unsent in zip(wire_tokens["thinks"], wire_tokens["does not"], strict=True)]
+    thought = one["reasoning_tokens"]
+    assert thought > 5
+    assert more == [0, thought, 2 * thought, 0]
+
+
+def insists(seen: Seen) -> Answer:
+    """A server as DeepSeek's: all that was said in turns with tools has to bring its reasoning, in every request."""
+    messages = seen.json["messages"]
+    turns: list[list[Any]] = []
+    for message in messages:
+        if message["role"] == "user":
+            turns.append([])
+        turns[-1].append(message)
+    used = [message for turn in turns if any("tool_calls" in each for each in turn) for message in turn]
+    said = [message for message in used if message["role"] == "assistant"]
+    if any(not message.get("reasoning_content") for message in said):
+        refusal = "The `reasoning_content` in the thinking mode must be passed back to the API."
+        return Answer({"error": {"message": refusal, "type": "invalid_request_error", "param": None}}, 400)
+    done = len(said)
+    return OPENAI.whole(SCRIPT[min(done, len(SCRIPT) - 1)])
+
+
+async def test_a_server_that_insists_on_reasoning_content_gets_it_in_this_and_every_later_turn(
+    database_url: str, tmp_path: Path
+) -> None:
+    wants = 'return_reasoning = "tool_turns"\n'
+    async with (
+        serving(insists) as server,
+        service(database_url, models_toml(server, window=65_536, extra=wants), folder=tmp_path) as at,
+    ):
+        first, after = await two_rounds_and_another_turn(at)
+        assert after.turn.assistant_output == "Gladly."
+        assert thoughts_sent(server) == [0, 1, 2, 3]
+        await assert_prompts_hold(at, first.turn.id, first.turn.session_id, 3)
+        (prompt,) = await assert_prompts_hold(at, after.turn.id, after.turn.session_id, 1)
+        assert prompt["messages"] == server.seen[-1].json["messages"]
+
+
+async def test_such_a_server_says_so_and_the_refusal_names_the_setting(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(insists) as server,
+        service(database_url, models_toml(server, window=65_536), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        turn = (await at.turn(session.id, "Are a and b paid?", tools=TOOLS)).turn
+        with pytest.raises(ProviderRefused, match="return_reasoning"):
+            await at.outputs(session.id, turn.id, {"call_a": "yes"})
+
+
+async def test_after_a_switch_to_it_what_another_model_said_without_thinking_has_the_field_too(
+    database_url: str, tmp_path: Path
+) -> None:
+    plain = [OPENAI.whole(Said("", "", said.calls)) for said in SCRIPT[:1]] + [OPENAI.whole(Said("Done."))]
+    async with serving(*plain) as other, serving(insists) as server:
+        models = models_toml(other, window=65_536) + (
+            f'[models.deep]\nprovider = "openai"\nmodel = "d"\nbase_url = "{server.base_url}"\n'
+            'context_window = 65536\nreturn_reasoning = "tool_turns"\n'
+        )
+        async with service(database_url, models, folder=tmp_path) as at:
+            session = await at.session()
+            turn = (await at.turn(session.id, "Is a paid?", tools=TOOLS)).turn
+            await at.outputs(session.id, turn.id, {"call_a": "yes"})
+            done = await at.turn(session.id, "And now you", model_alias="deep")
+            assert done.turn.status is TurnStatus.COMPLETED
+            assert server.hits == 1
+
+
+def refuses(seen: Seen) -> Answer:
+    """A server as Groq's, which knows no such field."""
+    if "reasoning" in seen.body.decode():
+        said = "'messages.1' : for 'role:assistant' the following must be satisfied[('messages.1' : property "
+        return Answer({"error": {"message": said + "'reasoning_content' is unsupported)]"}}, 400)
+    done = sum(message["role"] == "assistant" for message in seen.json["messages"])
+    return OPENAI.whole(SCRIPT[min(done, len(SCRIPT) - 1)])
+
+
+@pytest.mark.parametrize(("extra", "refused"), [("", 0), ('return_reasoning = "tool_loop"\n', 1)])
+async def test_a_server_that_refuses_reasoning_content_is_not_sent_it_or_asked_again_without(
+    database_url: str, tmp_path: Path, extra: str, refused: int
+) -> None:
+    async with (
+        serving(refuses) as server,
+        service(database_url, models_toml(server, window=65_536, extra=extra), folder=tmp_path) as at,
+    ):
+        _, after = await two_rounds_and_another_turn(at)
+        assert after.turn.status is TurnStatus.COMPLETED
+        assert server.hits == 4 + refused
+        assert sum(map(bool, thoughts_sent(server))) == refused
+        stored = await at.rows("SELECT DISTINCT reasoning, reasoning_blocks FROM messages WHERE role = 'assistant'")
+        assert stored == [{"reasoning": THOUGHT, "reasoning_blocks": None}]
+
+
+async def test_a_session_counted_in_another_encoding_counts_its_reasoning_there_too(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(insists) as server:
+        wants = 'return_reasoning = "tool_turns"\n'
+        models = models_toml(server, window=65_536, extra=wants) + (
+            f'[models.other]\nprovider = "openai"\nmodel = "d"\nbase_url = "{server.base_url}"\n'
+            f'context_window = 65536\nencoding = "cl100k_base"\n{wants}'
+        )
+        async with service(database_url, models, folder=tmp_path) as at:
+            session = await at.session()
+            turn = (await at.turn(session.id, "Is a paid?", tools=TOOLS)).turn
+            await at.outputs(session.id, turn.id, {"call_a": "yes"})
+            done = await at.outputs(session.id, turn.id, {"call_b": "yes"})
+            for _ in range(2):
+                await at.turn(session.id, "And now you", model_alias="other")
+            counts = await at.rows(
+                "SELECT c.reasoning_tokens FROM message_token_counts c JOIN messages m "
+                "ON m.session_id = c.session_id AND m.id = c.message_id WHERE m.role = 'assistant' "
+                "AND m.turn_id = CAST(:turn_id AS uuid)",
+                turn_id=done.turn.id,
+            )
+            assert len(counts) == 3
+            assert all(row["reasoning_tokens"] > 5 for row in counts)
