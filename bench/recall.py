@@ -48,7 +48,7 @@ def _words() -> list[str]:
 
 
 def _texts(count: int) -> list[str]:
-    draw, words = random.Random(1), _words()
+    draw, words = random.Random(1), _words()  # noqa: S311 - texts to fill a session with
     shares = [1 / (rank + 1) for rank in range(len(words))]
     texts = [" ".join(draw.choices(words, shares, k=WORDS_OF_A_MESSAGE)) for _ in range(count)]
     texts[count // 2] = "My sister Ottilie keeps bees behind the lighthouse."

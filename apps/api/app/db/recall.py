@@ -66,7 +66,7 @@ _FIND = compile_sql(
         FROM near
         CROSS JOIN LATERAL (
             SELECT x.id, x.turn_id, x.seq, x.role, x.content, x.tool_calls, x.tool_call_id, x.reasoning,
-                x.reasoning_blocks, x.reasoning_tokens, -- of evicted turns none is sent, and so none is counted anew
+                x.reasoning_blocks, x.reasoning_tokens,
                 CASE WHEN x.token_encoding = :encoding THEN x.token_estimate ELSE (
                     SELECT c.token_estimate FROM message_token_counts c
                     WHERE c.session_id = CAST(:session_id AS uuid) AND c.message_id = x.id

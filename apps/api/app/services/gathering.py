@@ -246,8 +246,15 @@ def snapshot_of(
         tools=tools,
         completed_since_summary=completed_after(past, session.summary_count_after_seq),
         calibration_ratio=rt.calibrations.ratio(gathered.model.alias, gathered.encoding),
-        evicted=gathered.evicted,
+        evicted=_evicted_with_reasoning(gathered),
     )
+
+
+def _evicted_with_reasoning(gathered: Gathered) -> Evicted | None:
+    evicted, rule = gathered.evicted, gathered.model.reasoning_rule
+    if evicted is None or rule is None:
+        return evicted
+    return replace(evicted, turns=tuple(with_reasoning(turn, rule) for turn in evicted.turns))
 
 
 def _layers(rt: Runtime, session: SessionView, of_turn: str | None) -> tuple[tuple[str, str], ...]:
