@@ -51,3 +51,23 @@ def test_a_pin_stands_in_the_next_prompt(client: httpx.Client) -> None:
     assert answer["context"]["regions"]["pins"] > 0
     prompt = client.get(f"{session}/turns/{answer['turn']['id']}/prompt").json()
     assert "Answer in rhymes." in str(prompt["messages"])
+
+
+def test_pins_over_their_share_are_trimmed_by_relevance_and_the_prompt_hashes_to_what_the_audit_says(
+    client: httpx.Client,
+) -> None:
+    policy = {"preset": "allocated", "max_context_tokens": 4096}
+    session = f"/v1/sessions/{new_session(client, policy=policy)}"
+    for name, relevance in (("first", 0.1), ("second", 0.9), ("third", None)):
+        body = {"content": f"The {name} thing to know of this plant. " * 200, "relevance": relevance}
+        assert client.put(f"{session}/pins/{name}", json=body).status_code == 200
+    answer = client.post(f"{session}/turns", json={"content": "Tell me of the third."}).json()
+    turn = f"{session}/turns/{answer['turn']['id']}"
+    audit, prompt = client.get(f"{turn}/audit").json(), client.get(f"{turn}/prompt").json()
+    actions = audit["context_trim_log"]["actions"]
+    assert actions[0]["target"] == "pin:first"
+    assert {action["kind"] for action in actions} <= {"pinned_trim", "pinned_drop"}
+    assert audit["regions"]["pins"] <= 0.65 * (4096 - 1024)
+    assert prompt["prompt_sha256"] == audit["prompt_sha256"] == answer["context"]["prompt_sha256"]
+    assert "characters of this pin left out" in str(prompt["messages"])
+    assert "second" in str(prompt["messages"])

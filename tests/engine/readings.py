@@ -12,7 +12,7 @@ from app.engine.media import media_tokens
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import Prompt
 from app.engine.replay import Needed
-from app.engine.turns import Unit, sendable_units
+from app.engine.turns import Unit, sendable_units, wire_tokens_of
 from app.engine.window import Snapshot
 from tests.engine.histories import estimate
 from tests.engine.turn_stand_in import Taken
@@ -53,11 +53,13 @@ def sent_turns(turns: Iterable[Turn]) -> list[Turn]:
 def protected_turns(snapshot: Snapshot, policy: ContextPolicy) -> list[Turn]:
     """The newest turns by the policy, an unresolved last one whatever the policy, and the running one."""
     sent = sent_turns(snapshot.turns)
-    unresolved = 1 if sent and sent[-1].unresolved else 0
-    assert policy.protected_turns is not None
-    assert policy.protected_share is None
-    kept = max(policy.protected_turns, unresolved)
-    return [*sent[max(0, len(sent) - kept) :], snapshot.current]
+    most = len(sent) if policy.protected_turns is None else policy.protected_turns
+    kept = list(reversed(sent))[: max(most, 1 if sent and sent[-1].unresolved else 0)]
+    if policy.protected_share is not None:
+        room = policy.protected_share * snapshot.budget.input_budget / snapshot.calibration_ratio
+        # The newest is protected however large it is.
+        kept = [turn for at, turn in enumerate(kept) if not at or wire_tokens_of(kept[: at + 1]) <= room]
+    return [*reversed(kept), snapshot.current]
 
 
 def never_dropped(snapshot: Snapshot) -> list[Message]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from hypothesis import strategies as st
 
@@ -19,7 +19,8 @@ from app.domain.types import (
     TurnStatus,
 )
 from app.engine.budget import budget_for
-from app.engine.policy import ContextPolicy
+from app.engine.policy import Allocation, ContextPolicy, PriorityRegion
+from app.engine.presets import PRESETS
 from app.engine.prompt import goal_text
 from app.engine.turns import sendable_units
 from app.engine.window import Snapshot
@@ -35,8 +36,8 @@ any_text = st.text(st.characters(exclude_categories=("Cs",)), max_size=200)
 
 
 @st.composite
-def policies(draw: st.DrawFn, *, summarizes: bool = False) -> ContextPolicy:
-    """Any policy that `resolve_policy` would let pass; with `summarizes` one that makes summaries."""
+def guarded_policies(draw: st.DrawFn, *, summarizes: bool = False) -> ContextPolicy:
+    """Policies that prune message by message and count every turn the same; with `summarizes` they make summaries."""
     trigger = draw(st.sampled_from((0.7, 0.1, 0.4, 0.9, 1.0)))
     return ContextPolicy(
         summary_trigger_ratio=trigger,
@@ -48,6 +49,58 @@ def policies(draw: st.DrawFn, *, summarizes: bool = False) -> ContextPolicy:
         summary_max_ratio=draw(st.sampled_from((0.15, 0.05, 0.4))),
         summary_role=draw(st.sampled_from(("system", "user"))),
     )
+
+
+allocations = st.sampled_from(
+    (
+        Allocation(),
+        Allocation(5, 20, 10, 5),
+        Allocation(0, 0, 0, 50),
+        Allocation(40, 10, 0, 20),
+        Allocation(1, 2, 90, 7),
+    )
+)
+_orders: st.SearchStrategy[tuple[PriorityRegion, ...]] = st.permutations(("pins", "summary", "history")).map(
+    lambda rest: ("goal", *rest)
+)
+_fields: dict[str, st.SearchStrategy[object]] = {
+    "summary_trigger_ratio": st.sampled_from((None, 0.1, 0.4, 0.7, 1.0)),
+    "prune_trigger_ratio": st.sampled_from((0.5, 0.9, 1.0)),
+    "mandatory_summary_turn": st.sampled_from((None, 1, 3, 8)),
+    "usage_threshold": st.sampled_from((None, 0.3, 0.8)),
+    "max_messages": st.sampled_from((None, 2, 20)),
+    "protected_turns": st.sampled_from((None, 0, 1, 4)),
+    "protected_share": st.sampled_from((None, 0.1, 0.5)),
+    "prune_protected": st.booleans(),
+    "prune_unit": st.sampled_from(("message", "turn")),
+    "summarize_when": st.sampled_from(("preflight", "post_turn", "both", "never")),
+    "auto_summarize": st.booleans(),
+    "incremental": st.booleans(),
+    "summary_max_ratio": st.sampled_from((0.05, 0.15, 0.4)),
+    "summary_role": st.sampled_from(("system", "user")),
+    "allocation": st.one_of(st.none(), allocations),
+    "context_priority": _orders,
+    "emergency_drop_ratio": st.sampled_from((None, 0.5)),
+}
+
+
+@st.composite
+def policies(
+    draw: st.DrawFn, *, summarizes: bool = False, presets: tuple[str, ...] = tuple(PRESETS), **always: object
+) -> ContextPolicy:
+    """Any policy that `resolve_policy` would let pass: a preset with some of its fields changed.
+
+    With `summarizes` one that makes summaries; `always` are fields that are not drawn.
+    """
+    names = draw(st.lists(st.sampled_from(sorted(_fields)), max_size=4, unique=True))
+    changes = {name: draw(_fields[name]) for name in names} | always
+    policy = replace(PRESETS[draw(st.sampled_from(presets))].policy, **cast("dict[str, Any]", changes))
+    if summarizes and not policy.summarizes:
+        policy = replace(policy, auto_summarize=True, summarize_when="preflight")
+    if policy.protected_turns is None and policy.protected_share is None:
+        policy = replace(policy, protected_share=0.5)
+    least_prune = max(policy.prune_trigger_ratio, policy.summary_trigger_ratio or 0)
+    return replace(policy, prune_trigger_ratio=least_prune)
 
 
 _groups: st.SearchStrategy[list[Unit]] = st.lists(
@@ -133,6 +186,9 @@ _tools: tuple[ToolDefinition, ...] = tuple(
 )
 
 
+_pins = st.tuples(st.one_of(small_sizes, sizes), st.sampled_from((None, None, 0.0, 0.5, 1.0)))
+
+
 @st.composite
 def snapshots(draw: st.DrawFn, *, long: bool = False) -> Snapshot:
     """A legal snapshot; its budget is any window's, or one that the history just fits or just exceeds.
@@ -149,8 +205,8 @@ def snapshots(draw: st.DrawFn, *, long: bool = False) -> Snapshot:
         (f"system:{at}", text_of(size, at)) for at, size in enumerate(draw(st.lists(small_sizes, max_size=4)))
     )
     pins = tuple(
-        Pin(f"pin-{at}", text_of(size, at), source="a file" if size % 2 else None)
-        for at, size in enumerate(draw(st.lists(small_sizes, max_size=3)))
+        Pin(f"pin-{at}", text_of(size, at), relevance, source="a file" if size % 2 else None)
+        for at, (size, relevance) in enumerate(draw(st.lists(_pins, max_size=4)))
     )
     snapshot = Snapshot(
         budget=budget_of(0),

@@ -16,7 +16,7 @@ from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
 
 
-@given(snapshots(long=True), policies(summarizes=True))
+@given(snapshots(long=True), policies(summarizes=True, allocation=None))
 def test_a_fold_takes_whole_older_turns_and_never_a_protected_one(snapshot: Snapshot, policy: ContextPolicy) -> None:
     first = plan(snapshot, policy, estimate)
     assume(isinstance(first, SummaryDue))

@@ -146,7 +146,7 @@ def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
     assert_tool_pairing(sent)
     systems = [message["content"] for message in sent if message["role"] == "system"]
     assert all(text in systems for _, text in snapshot.layers)
-    assert all(pin_text(pin) in systems for pin in snapshot.pins)
+    assert policy.allocation is not None or all(pin_text(pin) in systems for pin in snapshot.pins)
     assert snapshot.goal is None or snapshot.goal in systems
     user = next(item for item in decision.prompt.items if item.region == "user")
     assert user.as_sent()["content"] == snapshot.current.messages[0].content

@@ -11,7 +11,7 @@ from app.engine.summaries import anchors_of
 from app.engine.window import Snapshot, Window
 from tests.engine.histories import estimate
 from tests.engine.readings import labels_of, never_dropped, protected_turns, ready_of, sendable, sent_ids
-from tests.engine.strategies import policies, snapshots
+from tests.engine.strategies import guarded_policies, snapshots
 from tests.engine.turn_stand_in import decide
 
 _STEPS = {"tool_result_shortened": 0, "assistant_shortened": 0, "media_marked": 1}
@@ -19,7 +19,7 @@ _STEPS = {"tool_result_shortened": 0, "assistant_shortened": 0, "media_marked": 
 _DROPPING = {"tool_group_dropped", "assistant_dropped"}
 
 
-@given(snapshots(), policies())
+@given(snapshots(), guarded_policies())
 def test_nothing_that_may_never_be_dropped_is_missing(snapshot: Snapshot, policy: ContextPolicy) -> None:
     taken = decide(snapshot, policy)
     ready = ready_of(taken)
@@ -35,7 +35,7 @@ def test_nothing_that_may_never_be_dropped_is_missing(snapshot: Snapshot, policy
         assert kept.id in present
 
 
-@given(snapshots(), policies())
+@given(snapshots(), guarded_policies())
 def test_what_is_cited_by_facts_decisions_and_questions_stays(snapshot: Snapshot, policy: ContextPolicy) -> None:
     taken = decide(snapshot, policy)
     ready = ready_of(taken)
@@ -45,7 +45,7 @@ def test_what_is_cited_by_facts_decisions_and_questions_stays(snapshot: Snapshot
         assert message.id not in anchors or message.id in present
 
 
-@given(snapshots(), policies())
+@given(snapshots(), guarded_policies())
 def test_a_prune_enters_protected_turns_only_for_a_prompt_over_its_budget(
     snapshot: Snapshot, policy: ContextPolicy
 ) -> None:
@@ -62,7 +62,7 @@ def test_a_prune_enters_protected_turns_only_for_a_prompt_over_its_budget(
     assert all(action.reason == "over_budget" for action in touched)
 
 
-@given(snapshots(), policies())
+@given(snapshots(), guarded_policies())
 def test_a_prune_takes_the_oldest_first_and_shortens_before_it_drops(snapshot: Snapshot, policy: ContextPolicy) -> None:
     taken = decide(snapshot, policy)
     seqs = {
@@ -81,7 +81,7 @@ def test_a_prune_takes_the_oldest_first_and_shortens_before_it_drops(snapshot: S
             assert order == sorted(order)
 
 
-@given(snapshots(), policies())
+@given(snapshots(), guarded_policies())
 def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(
     snapshot: Snapshot, policy: ContextPolicy
 ) -> None:
@@ -107,7 +107,7 @@ def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(
         assert of_reason == left[: len(of_reason)]
 
 
-@given(snapshots(), policies())
+@given(snapshots(), guarded_policies())
 def test_a_message_is_shortened_at_most_once_and_marked_at_most_once_in_a_prompt(
     snapshot: Snapshot, policy: ContextPolicy
 ) -> None:

@@ -7,12 +7,11 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.domain.types import Message, Pin
 from app.engine.assembly import Ready, Refused
 from app.engine.policy import ContextPolicy
-from app.engine.prompt import pin_text
 from app.engine.window import Snapshot, Window
 from tests.engine.histories import budget_of, estimate
+from tests.engine.shortened import shortened
 from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
 
@@ -35,7 +34,7 @@ def test_shortening_any_item_a_refusal_names_by_its_tokens_makes_the_turn_fit(
     assume(isinstance(decision, Refused))
     assert isinstance(decision, Refused)
     for advice in decision.overflow.recovery["shorten"]:
-        shorter = _shortened(snapshot, advice["item"], advice["by_tokens"])
+        shorter = shortened(snapshot, advice["item"], advice["by_tokens"])
         if shorter is not None:
             assert isinstance(decide(shorter, policy).decision, Ready), advice
 
@@ -52,39 +51,3 @@ def test_a_refusal_shows_its_largest_items_and_regions_as_they_are(snapshot: Sna
     assert overflow.budget["estimated"] == decision.accounts.tokens_after_prune
     if overflow.budget["input_budget"] <= 0:
         assert overflow.recovery == {"shorten": [], "or": "use a model with a larger window"}
-
-
-def _shortened(snapshot: Snapshot, label: str, by_tokens: int) -> Snapshot | None:
-    """The snapshot with the named item shorter by so many tokens; None where its own text can not give as much."""
-    kind, _, name = label.partition(":")
-    if kind == "message":
-        current = snapshot.current
-        messages = tuple(
-            _cut_message(message, by_tokens) if str(message.id) == name else message for message in current.messages
-        )
-        return replace(snapshot, current=replace(current, messages=messages))
-    if kind == "pin":
-        pins = tuple(_cut_pin(pin, by_tokens) if pin.name == name else pin for pin in snapshot.pins)
-        return replace(snapshot, pins=pins) if pins != snapshot.pins else None
-    if kind == "goal":
-        return replace(snapshot, goal=_cut(snapshot.goal or "", by_tokens))
-    layers = tuple((each, _cut(text, by_tokens) if each == label else text) for each, text in snapshot.layers)
-    return replace(snapshot, layers=layers)
-
-
-def _cut(text: str, by_tokens: int) -> str:
-    return text[: (estimate(text) - by_tokens) * 4]
-
-
-def _cut_message(message: Message, by_tokens: int) -> Message:
-    text = message.content if isinstance(message.content, str) else str((message.content or [{}])[0].get("text"))
-    return replace(message, content=_cut(text, by_tokens), tokens=message.tokens - by_tokens)
-
-
-def _cut_pin(pin: Pin, by_tokens: int) -> Pin:
-    wanted = estimate(pin_text(pin)) - by_tokens
-    for length in range(len(pin.content), -1, -1):
-        shorter = replace(pin, content=pin.content[:length])
-        if estimate(pin_text(shorter)) <= wanted:
-            return shorter
-    return pin

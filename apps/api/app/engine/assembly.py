@@ -18,6 +18,7 @@ from app.engine.prompt import Block, prompt_sha256
 from app.engine.pruning import TrimAction
 from app.engine.recalling import with_recall
 from app.engine.replay import refs_of
+from app.engine.sharing import hold_shares
 from app.engine.tokens import Estimate
 from app.engine.triggers import due_after_turn, due_before_call, worth_making
 from app.engine.turns import wire_tokens_of
@@ -40,6 +41,7 @@ __all__ = [
     "plan_after_turn",
     "summary_actions",
     "summary_wire_tokens",
+    "with_summary",
     "would_be_pruned",
 ]
 
@@ -68,12 +70,16 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Decis
     prompt = window.prompt(window.pieces)
     charged = window.charge(prompt)
     seen = Earlier(prompt.wire_tokens, charged, summary_triggered=False)
+    held = hold_shares(window).window
     # Refuse before paying: no summary is made that could not be sent beside what may never leave.
-    if window.room_for_summary() < MIN_SUMMARY_TOKENS:
+    if held.room_for_summary() < MIN_SUMMARY_TOKENS:
         return with_recall(window, fit(window, seen))
-    reason = due_before_call(window, prompt, charged)
-    fold = window.fold(reason) if reason else None
-    if reason and fold and (window.at_prune_threshold(charged) or worth_making(window, fold)):
+    if held is not window:
+        prompt = held.prompt(held.pieces)
+        charged = held.charge(prompt)
+    reason = due_before_call(held, prompt, charged)
+    fold = held.fold(reason) if reason else None
+    if reason and fold and worth_making(held, fold, charged):
         return SummaryDue(fold, seen)
     decided = with_recall(window, fit(window, seen))
     return SummaryWorthless(decided) if reason == "turn_count" else decided
@@ -81,7 +87,7 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Decis
 
 def plan_after_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
     """What a summary in the background is to take in, of a snapshot whose running turn has said nothing yet."""
-    window = Window(snapshot, policy, estimate)
+    window = hold_shares(Window(snapshot, policy, estimate)).window
     reason = due_after_turn(window, window.charge(window.prompt(window.pieces)))
     if reason is None or window.room_for_summary() < MIN_SUMMARY_TOKENS:
         return None
@@ -99,7 +105,7 @@ def plan_after_summary(
 
 def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> bool:
     """Whether the prompt of this snapshot is at the prune threshold as it stands."""
-    window = Window(snapshot, policy, estimate)
+    window = hold_shares(Window(snapshot, policy, estimate)).window
     return window.at_prune_threshold(window.charge(window.prompt(window.pieces)))
 
 
@@ -115,10 +121,19 @@ def plan_after_overflow(
     `sent` is the accounts of the refused prompt, `left_at_once` the log of turns that a policy's emergency path has
     taken out of the snapshot since. No summary is asked for: whoever waits has waited for one call.
     Protected turns are pruned whatever the policy says, and when nothing is left to prune whole turns leave, oldest
-    first; pins, goal, system layers and the running turn stay.
+    first; goal, system layers, the running turn, and pins that are within a share if they have one, stay.
     """
     window = Window(snapshot, replace(policy, prune_protected=True), estimate)
     return fit(window, sent.earlier(left_at_once), emergency=True)
+
+
+def with_summary(
+    snapshot: Snapshot, due: SummaryDue, summary: Summary, policy: ContextPolicy, estimate: Estimate
+) -> tuple[Snapshot, Earlier]:
+    """The snapshot with the summary that was due in place of what it folded, and the accounts that go on from it."""
+    actions = summary_actions(due.fold, summary, summary_wire_tokens(summary, policy, estimate))
+    earlier = replace(due.earlier, summary_triggered=True, actions=actions)
+    return snapshot.with_summary(due.fold, summary), earlier
 
 
 def summary_actions(fold: Fold, new_summary: Summary, new_tokens: int) -> tuple[TrimAction, ...]:

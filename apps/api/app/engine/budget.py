@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 
 OUTPUT_SHARE = 0.20
 OVERHEAD_SHARE = 0.05
 MIN_OVERHEAD_RESERVE_TOKENS = 1024
+LEAST_OUTPUT_TOKENS = 16
+"""What an output by share gets at least: providers refuse a call that may say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """All figures in tokens. `input_budget` may be zero or negative: then no turn can run in this window."""
+    """All figures in tokens. `input_budget` may be zero or negative: then no turn can run in this window.
+
+    Where the output has a share, `output_pct` is that share in percent and `fixed_tokens` what is charged before shares
+    are given out: system text, the user's message, tools.
+    """
 
     limit: int
     limit_source: str
     output_reserve: int
     overhead_reserve: int
     input_budget: int
+    output_pct: float = 0.0
+    fixed_tokens: int = 0
 
     @property
     def prompt_ceiling(self) -> int:
@@ -47,3 +55,22 @@ def budget_for(limit: int, limit_source: str, max_output_tokens: int) -> Budget:
     output_reserve = min(max_output_tokens, floor(limit * OUTPUT_SHARE))
     overhead_reserve = max(MIN_OVERHEAD_RESERVE_TOKENS, floor(limit * OVERHEAD_SHARE))
     return Budget(limit, limit_source, output_reserve, overhead_reserve, limit - output_reserve - overhead_reserve)
+
+
+def with_output_share(budget: Budget, output_pct: float, fixed_tokens: int) -> Budget:
+    """The budget with so many percent of what `fixed_tokens` leave as its output reserve (contract, decision 12)."""
+    rest = budget.limit - budget.overhead_reserve - fixed_tokens
+    output_reserve = max(LEAST_OUTPUT_TOKENS, floor(rest * output_pct / 100))
+    return replace(
+        budget,
+        output_reserve=output_reserve,
+        input_budget=budget.limit - output_reserve - budget.overhead_reserve,
+        output_pct=output_pct,
+        fixed_tokens=fixed_tokens,
+    )
+
+
+def budget_at(limit: int, limit_source: str, max_output_tokens: int, like: Budget) -> Budget:
+    """The budget of another window for the same turn; the output keeps its share where `like` gives it one."""
+    budget = budget_for(limit, limit_source, max_output_tokens)
+    return with_output_share(budget, like.output_pct, like.fixed_tokens) if like.output_pct else budget

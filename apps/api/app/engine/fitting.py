@@ -8,6 +8,7 @@ from app.engine.overflow import Overflow, overflow_of
 from app.engine.prompt import Prompt
 from app.engine.pruning import TrimAction
 from app.engine.recall import Recalled
+from app.engine.sharing import hold_shares
 from app.engine.window import Window
 
 
@@ -74,17 +75,19 @@ def fit(window: Window, seen: Earlier, *, emergency: bool = False) -> Ready | Re
     """Prunes to the threshold among older turns, then to the budget wherever it may, and says whether the prompt fits.
 
     In this order, each only while the one before was not enough: older turns are pruned, protected turns are, the
-    summary is cut to its cap, whole turns leave (in an `emergency` alone), the newest tool results are shortened.
+    summary is cut to its cap, whole turns leave (where the window is shared out, or in an `emergency`), the newest tool
+    results are shortened. Where it is shared out, pins and summary are held to their shares before all that.
     """
     budget, policy = window.snapshot.budget, window.policy
+    after_summary = window.charge(window.prompt(window.pieces))
+    held = hold_shares(window)
+    window, actions = held.window, list(held.actions)
     pieces, prompt = window.pieces, window.prompt(window.pieces)
-    after_summary = window.charge(prompt)
-    actions: list[TrimAction] = []
 
     def over() -> bool:
         return window.charge(prompt) > budget.input_budget
 
-    if window.at_prune_threshold(after_summary):
+    if window.at_prune_threshold(window.charge(prompt)):
         threshold = policy.prune_trigger_ratio * budget.input_budget
         pieces, done = window.prune(pieces, prompt, below=threshold, protected=False, reason="prune_threshold")
         actions += done
@@ -93,7 +96,11 @@ def fit(window: Window, seen: Earlier, *, emergency: bool = False) -> Ready | Re
         pieces, done = window.prune(pieces, prompt, below=budget.input_budget + 1, protected=True, reason="over_budget")
         actions += done
         prompt = window.prompt(pieces)
-    if over():
+    if over() and policy.allocation is not None:
+        pieces, done = window.drop_turns(pieces, prompt, "over_budget")
+        actions += done
+        prompt = window.prompt(pieces)
+    elif over():
         prompt, done = window.shorten_summary(prompt)
         actions += done
     if over() and emergency:

@@ -11,10 +11,11 @@ from app.engine.policy import ContextPolicy
 from app.engine.turns import sendable_messages, wire_tokens_of
 
 SummaryReason: TypeAlias = Literal[
-    "threshold", "turn_count", "usage", "message_count", "window", "requested", "provider_overflow"
+    "threshold", "turn_count", "usage", "message_count", "window", "allocation", "requested", "provider_overflow"
 ]
 """What asked for a summary: the trigger ratio or the prune threshold, the completed turns, the share of the window, the
-messages in it, the window with the output beside it, somebody, or the provider that refused the prompt."""
+messages in it, the window with the output beside it, what the other regions leave to the history, somebody, or the
+provider that refused the prompt."""
 
 MIN_RECLAIM_SHARE = 0.05
 """Below the prune threshold a summary must take in at least this share of the input budget, or the next turn would

@@ -12,6 +12,8 @@ from app.engine.prompt import Prompt, PromptItem, public_item
 _LARGEST_SHOWN = 5
 _SHORTENABLE = ("user", "pins", "goal", "system")
 """What the client can make smaller itself, in the order it is advised to."""
+_SHARED_WITH_OUTPUT = ("user", "system")
+"""What comes off before shares are given out: where the output has one, it takes that of what these give back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +61,21 @@ def _detail(budget: Budget, charged: int) -> str:
 def _recovery(prompt: Prompt, budget: Budget, cut_tokens: int) -> JsonObject:
     """Each entry of `shorten` is enough by itself; without one, only a larger window or a new session helps."""
     shorten = [
-        {"item": item.label, "region": item.region, "by_tokens": cut_tokens}
+        {"item": item.label, "region": item.region, "by_tokens": by_tokens}
         for region in _SHORTENABLE
+        for by_tokens in [_with_outputs_part(cut_tokens, budget) if region in _SHARED_WITH_OUTPUT else cut_tokens]
         for item in _largest_first(prompt, region)
-        if item.tokens > cut_tokens
+        if item.tokens > by_tokens
     ]
     return {
         "shorten": shorten if budget.input_budget > 0 else [],
         "or": "use a model with a larger window" if budget.input_budget <= 0 else "start a new session",
     }
+
+
+def _with_outputs_part(cut_tokens: int, budget: Budget) -> int:
+    """So many that `cut_tokens` are left when the output has taken its share of them, rounded up."""
+    return ceil((cut_tokens + 1) / (1 - budget.output_pct / 100)) if budget.output_pct else cut_tokens
 
 
 def _largest_first(prompt: Prompt, region: str) -> list[PromptItem]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import Literal, TypeAlias
 
-from app.engine.budget import OUTPUT_SHARE, Budget, budget_for
+from app.engine.budget import OUTPUT_SHARE, Budget, budget_at
 from app.engine.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.prompt import Prompt
 
@@ -68,7 +68,7 @@ def react(
     if reactions_so_far >= MAX_REACTIONS:
         return None
     limit = learned_limit(stated, configured=budget.limit, sent_wire_tokens=sent.wire_tokens)
-    new = budget if limit is None else budget_for(limit, "learned", max_output_tokens)
+    new = budget if limit is None else budget_at(limit, "learned", max_output_tokens, budget)
     margin = max(_MIN_MARGIN_TOKENS, ceil(sent.wire_tokens * _MARGIN_SHARE * (reactions_so_far + 1)))
     overage = _overage(stated, sent.wire_tokens, output_tokens)
     room = new.wire_room(overhead_tokens=sent.overhead_tokens, calibration_ratio=calibration_ratio)

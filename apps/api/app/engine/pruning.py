@@ -39,8 +39,8 @@ _KEPT_CHARS = 640
 
 @dataclass(frozen=True, slots=True)
 class TrimAction:
-    """One decision. `target` is `message:<id>`, `turn:<id>` or `summary:<id>`; `tokens_removed` is on the wire, and
-    negative for what an action added."""
+    """One decision. `target` is `message:<id>`, `turn:<id>`, `summary:<id>` or `pin:<name>`; `tokens_removed` is on the
+    wire, and negative for what an action added."""
 
     kind: TrimKind
     target: str
@@ -129,17 +129,20 @@ def prune_turns(
     pieces: Sequence[Piece],
     *,
     still_over: Callable[[int, int], bool],
-    in_reach: Callable[[Piece], bool],
+    may_leave: Callable[[Piece], bool],
     reason: str,
     kind: TrimKind = "turn_dropped",
 ) -> tuple[list[Piece], list[TrimAction]]:
-    """Drops whole turns, oldest first, until the prompt is no longer over or no turn may leave; as `prune_messages`."""
+    """Drops whole turns, oldest first, until the prompt is no longer over or no turn may leave with all its pieces.
+
+    `still_over` and what is returned are as of `prune_messages`.
+    """
     kept: list[Piece] = []
     actions: list[TrimAction] = []
     tokens = messages = 0
     for turn_id, of_turn in groupby(pieces, key=lambda piece: piece.unit.messages[0].turn_id):
         turn = list(of_turn)
-        if not still_over(tokens, messages) or not all(piece.droppable and in_reach(piece) for piece in turn):
+        if not still_over(tokens, messages) or not all(map(may_leave, turn)):
             kept += turn
             continue
         actions.append(TrimAction(kind, f"turn:{turn_id}", reason, sum(piece.wire_tokens for piece in turn)))

@@ -49,10 +49,16 @@ def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate) -> Short
     if left_out <= 0:
         return None
     is_result = message.role == "tool"
-    head = int(keep_chars * _HEAD_SHARE)
-    mark = f"\n[… {left_out} characters of this {'tool result' if is_result else 'answer'} left out …]\n"
+    shorter = without_middle(text, keep_chars, "tool result" if is_result else "answer")
     kind: ShorteningKind = "tool_result_shortened" if is_result else "assistant_shortened"
-    return _replaced(kind, item, Block(message.role, text[:head] + mark + text[head + left_out :]), estimate)
+    return _replaced(kind, item, Block(message.role, shorter), estimate)
+
+
+def without_middle(text: str, keep_chars: int, noun: str) -> str:
+    """Head and tail of the text, `keep_chars` in all, and between them a mark of how much of the `noun` is left out."""
+    left_out = len(text) - keep_chars
+    head = int(keep_chars * _HEAD_SHARE)
+    return f"{text[:head]}\n[… {left_out} characters of this {noun} left out …]\n{text[head + left_out :]}"
 
 
 def mark_media(item: PromptItem, estimate: Estimate) -> Shortening | None:

@@ -10,12 +10,14 @@ _WHATEVER_IT_RECLAIMS: frozenset[SummaryReason] = frozenset({"turn_count", "mess
 
 
 def due_before_call(window: Window, prompt: Prompt, charged: int) -> SummaryReason | None:
-    """Why a summary is to be tried before this prompt is sent.
+    """Why a summary is to be tried before this prompt is sent; of a shared-out window, once its shares are held.
 
     At the prune threshold one is tried by any policy that summarizes at all, whenever it would rather do so: what a
     summary keeps is better than what a prune leaves, and a crash in the background loses nothing that way.
     """
     policy = window.policy
+    if policy.allocation is not None and policy.summarizes and charged > window.snapshot.budget.input_budget:
+        return "allocation"
     if policy.summarizes_before_calls:
         if _at_trigger_ratio(window, charged):
             return "threshold"
@@ -37,8 +39,14 @@ def due_after_turn(window: Window, charged: int) -> SummaryReason | None:
     return "turn_count" if _enough_turns(window) else _by_usage(window, charged)
 
 
-def worth_making(window: Window, fold: Fold) -> bool:
-    """Whether the fold takes in enough, or for a reason that holds however little it takes in."""
+def worth_making(window: Window, fold: Fold, charged: int | None = None) -> bool:
+    """Whether the fold takes in enough, or for a reason that holds however little it takes in.
+
+    With `charged` also because a prompt that costs as much would be pruned. Not so where the window is shared out: pins
+    may well fill it, and would have a summary made every turn; what leaves the prompt meanwhile is folded later.
+    """
+    if charged is not None and window.policy.allocation is None and window.at_prune_threshold(charged):
+        return True
     return fold.reason in _WHATEVER_IT_RECLAIMS or window.reclaims_enough(fold)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from math import floor
 
@@ -26,7 +27,7 @@ from app.engine.shortening import Shortening, fit_results
 from app.engine.summaries import anchors_of
 from app.engine.summary_block import fit_summary, render_summary
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS, Estimate
-from app.engine.turns import latest_unresolved, sendable_messages, sendable_units, split_protected
+from app.engine.turns import latest_unresolved, sendable_messages, sendable_units, split_protected, wire_tokens_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,39 @@ class Window:
         self.policy = policy
         self.estimate = estimate
         self.anchors = anchors_of(snapshot.summary)
-        self.head = _head_items(snapshot, estimate)
+        self.head = head_items(snapshot.layers, snapshot.goal, snapshot.pins, estimate)
         self.summary_item = summary_item(snapshot.summary, policy, estimate) if snapshot.summary else None
         self.pieces = self._past_pieces() + self._current_pieces()
         self._older, self._protected = _split(snapshot, policy)
         self._protected_from = _first_seq((*self._protected, snapshot.current))
         self._no_items = build_prompt((), snapshot.tools, estimate)
+        self._summary_share: int | None = None
+
+    def narrowed(
+        self,
+        *,
+        head: tuple[PromptItem, ...],
+        summary: PromptItem | None,
+        summary_tokens: int,
+        history_tokens: int,
+    ) -> Window:
+        """The window with another head and summary, in which a new summary may take so many tokens.
+
+        Protected turns that `history_tokens` have no room for would leave: a summary may take them in before they do.
+        """
+        window = copy(self)
+        window.head, window.summary_item, window._summary_share = head, summary, summary_tokens
+        if self.policy.prune_protected and wire_tokens_of(self._protected) > history_tokens:
+            window._protect_at_most(history_tokens)
+        return window
+
+    def _protect_at_most(self, tokens: int) -> None:
+        turns = self.snapshot.turns
+        older, protected = split_protected(turns, self.policy.protected_turns, tokens)
+        if wire_tokens_of(protected) > tokens:
+            older, protected = split_protected(turns, 0)
+        self._older, self._protected = older, protected
+        self._protected_from = _first_seq((*protected, self.snapshot.current))
 
     def prompt(self, pieces: Sequence[Piece], *, with_summary: bool = True) -> Prompt:
         """The prompt of these pieces behind the head and the summary."""
@@ -119,7 +147,7 @@ class Window:
         return choose_fold(
             self._older,
             self._protected,
-            policy=self.policy,
+            policy=self.policy if self._summary_share is None else replace(self.policy, summary_max_ratio=1.0),
             input_budget=self.snapshot.budget.input_budget,
             reason=reason,
             previous=self.snapshot.summary,
@@ -129,6 +157,8 @@ class Window:
 
     def room_for_summary(self) -> int:
         """The largest summary that fits beside what may never leave; negative when that alone is over the budget."""
+        if self._summary_share is not None:
+            return min(self._summary_share, self._room_beside(self.remains()))
         room = self._room_beside([piece for piece in self.pieces if self._stays(piece)])
         largest = int(self.snapshot.budget.input_budget * self.policy.summary_max_ratio)
         return room if room >= largest else self._room_beside(self.untouchable())
@@ -141,6 +171,11 @@ class Window:
         """
         return [self._at_least(piece) for piece in self.pieces if self._stays(piece)]
 
+    def remains(self, *, shortened: bool = True) -> list[Piece]:
+        """What is left when every turn has left that may leave whole, as small as it can be made or as it is."""
+        staying = [piece for piece in self.pieces if not self._may_leave(piece)]
+        return [self._at_least(piece) for piece in staying] if shortened else staying
+
     def prune(
         self, pieces: Sequence[Piece], prompt: Prompt, *, below: float, protected: bool, reason: str
     ) -> tuple[list[Piece], list[TrimAction]]:
@@ -152,15 +187,39 @@ class Window:
         def still_over(tokens: int, messages: int) -> bool:
             return self._charge_without(prompt, tokens, messages) >= below
 
+        actions: list[TrimAction] = []
         if self.policy.prune_unit == "turn":
-            return prune_turns(pieces, still_over=still_over, in_reach=in_reach, reason=reason)
-        return prune_messages(
+            pieces, actions = prune_turns(
+                pieces,
+                still_over=still_over,
+                may_leave=lambda piece: piece.droppable and in_reach(piece),
+                reason=reason,
+                kind="turn_dropped" if self.policy.allocation is None else "history_drop",
+            )
+            if not protected:
+                return pieces, actions
+            # Earlier rounds of the running turn may leave, whatever the unit (contract, decision 8).
+            prompt = self.prompt(pieces)
+        pieces, more = prune_messages(
             pieces,
             still_over=still_over,
             in_reach=in_reach,
             reason=reason,
             estimate=self.estimate,
             largest_tokens=self.snapshot.budget.input_budget,
+        )
+        return pieces, actions + more
+
+    def drop_turns(self, pieces: Sequence[Piece], prompt: Prompt, reason: str) -> tuple[list[Piece], list[TrimAction]]:
+        """Whole turns leave, users' words with them, oldest first, until the prompt is within its budget."""
+        return prune_turns(
+            pieces,
+            still_over=lambda tokens, messages: (
+                self._charge_without(prompt, tokens, messages) > self.snapshot.budget.input_budget
+            ),
+            may_leave=self._may_leave,
+            reason=reason,
+            kind="history_drop",
         )
 
     def shorten_summary(self, prompt: Prompt) -> tuple[Prompt, list[TrimAction]]:
@@ -226,6 +285,15 @@ class Window:
     def _stays(self, piece: Piece) -> bool:
         return self._is_protected(piece) and not (piece.droppable and self.policy.prune_protected)
 
+    def _may_leave(self, piece: Piece) -> bool:
+        """Whether a policy that shares its window out may drop the piece, with its turn or out of the running one."""
+        if self._is_protected(piece) and not self.policy.prune_protected:
+            return False
+        turn_id = piece.unit.messages[0].turn_id
+        unresolved = latest_unresolved(self.snapshot.turns)
+        settled = turn_id != self.snapshot.current.id and (unresolved is None or turn_id != unresolved.id)
+        return settled or piece.droppable
+
     def _at_least(self, piece: Piece) -> Piece:
         if piece.newest_results:
             return piece.with_shortened(fit_results(piece.items, piece.wire_tokens, self.estimate))
@@ -236,14 +304,16 @@ class Window:
         return [
             piece
             for turn in self.snapshot.turns
-            for piece in self._leaving_whole(_pieces_of(turn, self.anchors, latest_stays=turn is unresolved), turn)
+            for piece in self._leaving_whole(
+                _pieces_of(turn, self.anchors, latest_stays=turn is unresolved), stays=turn is unresolved
+            )
         ]
 
-    def _leaving_whole(self, pieces: list[Piece], turn: Turn) -> list[Piece]:
-        """Where turns leave whole, the user's words leave with theirs; a turn that is not settled stays whole."""
+    def _leaving_whole(self, pieces: list[Piece], *, stays: bool) -> list[Piece]:
+        """Where turns leave whole, the user's words leave with theirs; a latest turn that is unsettled stays whole."""
         if self.policy.prune_unit != "turn":
             return pieces
-        return [replace(piece, droppable=not turn.unresolved) for piece in pieces]
+        return [replace(piece, droppable=not stays) for piece in pieces]
 
     def _current_pieces(self) -> list[Piece]:
         return _pieces_of(self.snapshot.current, frozenset[MessageId](), latest_stays=True, running=True)
@@ -274,12 +344,14 @@ def _pieces_of(turn: Turn, anchors: frozenset[MessageId], *, latest_stays: bool,
     return pieces
 
 
-def _head_items(snapshot: Snapshot, estimate: Estimate) -> tuple[PromptItem, ...]:
+def head_items(
+    layers: Sequence[tuple[str, str]], goal: str | None, pins: Sequence[Pin], estimate: Estimate
+) -> tuple[PromptItem, ...]:
     """What stands before the summary: system layers, goal, pins."""
-    items = [block_item("system", label, "system", text, estimate) for label, text in snapshot.layers]
-    if snapshot.goal:
-        items.append(block_item("goal", "goal", "system", snapshot.goal, estimate))
-    items += [block_item("pins", f"pin:{pin.name}", "system", pin_text(pin), estimate) for pin in snapshot.pins]
+    items = [block_item("system", label, "system", text, estimate) for label, text in layers]
+    if goal:
+        items.append(block_item("goal", "goal", "system", goal, estimate))
+    items += [block_item("pins", f"pin:{pin.name}", "system", pin_text(pin), estimate) for pin in pins]
     return tuple(items)
 
 

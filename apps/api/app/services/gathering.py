@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -15,8 +15,9 @@ from app.engine.budget import Budget, budget_for
 from app.engine.image_rules import image_rule_for
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
-from app.engine.prompt import goal_text
+from app.engine.prompt import goal_text, pin_text
 from app.engine.reasoning import with_reasoning
+from app.engine.sharing import with_shared_budget
 from app.engine.tokens import content_text, message_tokens, part_text, reasoning_tokens, with_images_by_rule
 from app.engine.turns import completed_after
 from app.engine.window import Snapshot
@@ -24,6 +25,8 @@ from app.providers.registry import Model
 from app.services.recall import catch_up, look_up
 from app.services.runtime import Runtime
 from app.tokenizers import TWO_FIFTHS, Estimator
+
+_LARGE_PIN_CHARS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,12 @@ def encoding_of(model: Model, policy: ContextPolicy) -> str:
     return TWO_FIFTHS if policy.estimator == "heuristic" else model.encoding
 
 
-def session_policy(rt: Runtime, stored: dict[str, object]) -> ContextPolicy:
-    """The deployment's defaults with the session's overrides. Raises `InvalidRequest`."""
-    return resolve_policy(rt.guarded, stored) if stored else rt.guarded
+def session_policy(
+    rt: Runtime, stored: Mapping[str, object], asked: Mapping[str, object] | None = None
+) -> ContextPolicy:
+    """The deployment's defaults with the session's overrides, and over them a request's. Raises `InvalidRequest`."""
+    overrides = {**stored, **(asked or {})}
+    return resolve_policy(rt.guarded, overrides) if overrides else rt.guarded
 
 
 async def read_window(
@@ -85,13 +91,13 @@ async def read_window(
     before_seq: int,
     last_message_seq: int,
     asked: Content = None,
+    for_turn: bool = False,
 ) -> Gathered:
     """Two statements: what stands around the raw window, and the window after the active summary; and where the policy
     recalls, a third that looks before that for what matches the user's message.
 
     `before_seq` is the running turn's number, or one past the last; `last_message_seq` the last number given out.
-    `asked` is the user's message where no stored turn that runs has it; without either nothing is looked for.
-    Raises `InvalidRequest` for an unknown alias.
+    What is looked for is `asked`, or with `for_turn` the message of the running turn; without either nothing is. Raises `InvalidRequest` for an unknown alias.
     """
     model = rt.catalogue.model(model_alias)
     context = await prompt_context(tx, session.id, before_seq)
@@ -105,17 +111,19 @@ async def read_window(
         step_failed=context.step_failed,
     )
     gathered = Gathered(session, model, context, tuple(turns))
-    return await _with_evicted(tx, gathered, asked) if after_seq and session.policy.recall.enabled else gathered
+    if not (after_seq and session.policy.recall.enabled):
+        return gathered
+    return await _with_evicted(tx, gathered, asked, for_turn=for_turn)
 
 
-async def _with_evicted(tx: Transaction, gathered: Gathered, asked: Content) -> Gathered:
+async def _with_evicted(tx: Transaction, gathered: Gathered, asked: Content, *, for_turn: bool) -> Gathered:
     """The same with what matches among the messages that the active summary stands for.
 
     A turn that runs also indexes a batch of them where they are not; who only looks writes nothing.
     """
     session, summary = gathered.session, gathered.context.summary
-    running = next((turn for turn in gathered.turns if turn.status is TurnStatus.RUNNING), None)
-    content = running.messages[0].content if running else asked
+    running = [turn for turn in gathered.turns if for_turn and turn.status is TurnStatus.RUNNING]
+    content = running[-1].messages[0].content if running else asked
     if content is None or summary is None:
         return gathered
     if running and session.recall_indexed_seq < summary.to_message_seq:
@@ -135,21 +143,25 @@ async def _with_evicted(tx: Transaction, gathered: Gathered, asked: Content) -> 
     return replace(gathered, evicted=evicted)
 
 
-async def with_all_counts(rt: Runtime, gathered: Gathered) -> Gathered:
+async def with_all_counts(rt: Runtime, gathered: Gathered, *, store: bool = True) -> Gathered:
     """The same with every message counted for the model; new counts are stored, once a message and encoding.
 
     A stored count holds the flat figure for images; what the model's rule makes of them is put right here.
     """
+    large_pins = [pin_text(pin) for pin in gathered.context.pins if len(pin.content) > _LARGE_PIN_CHARS]
+    if large_pins:
+        # The engine's own count of them is answered from the cache that this fills, off the event loop.
+        await rt.tokenizers.count(gathered.encoding, large_pins)
     missing = [message for message in gathered.messages() if message.tokens == UNCOUNTED]
     if missing:
-        gathered = await _count_missing(rt, gathered, missing)
+        gathered = await _count_missing(rt, gathered, missing, store=store)
     if not any(isinstance(message.content, list) for message in gathered.messages()):
         return gathered
     rule = image_rule_for(gathered.model.model)
     return _with_messages(gathered, lambda message: with_images_by_rule(message, rule))
 
 
-async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Message]) -> Gathered:
+async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Message], *, store: bool) -> Gathered:
     counted: dict[int, Message] = {}
     fell_back = False
     for message in missing:
@@ -163,7 +175,7 @@ async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Mess
         of_reasoning = await count_reasoning(rt, gathered.encoding, message.reasoning, message.reasoning_blocks)
         counted[message.seq] = replace(message, tokens=tokens, reasoning_tokens=of_reasoning)
         fell_back = fell_back or used != gathered.encoding
-    if not fell_back:
+    if store and not fell_back:
         async with rt.database.autocommit() as tx:
             rows = [(message.id, message.tokens, message.reasoning_tokens) for message in counted.values()]
             await save_token_counts(tx, gathered.session.id, gathered.encoding, rows)
@@ -235,9 +247,9 @@ def snapshot_of(
     session = gathered.session
     rule = gathered.model.reasoning_rule
     past = tuple(with_reasoning(turn, rule) for turn in gathered.turns if turn.id != current.id)
-    return Snapshot(
+    snapshot = Snapshot(
         budget=budget_of(gathered.model, session.policy),
-        layers=_layers(rt, session, instructions),
+        layers=layers_of(rt, session, instructions),
         goal=goal_text(session.room_goal, session.mode),
         pins=gathered.context.pins,
         summary=gathered.context.summary,
@@ -248,6 +260,7 @@ def snapshot_of(
         calibration_ratio=rt.calibrations.ratio(gathered.model.alias, gathered.encoding),
         evicted=_evicted_with_reasoning(gathered),
     )
+    return with_shared_budget(snapshot, session.policy, estimator_of(rt, gathered))
 
 
 def _evicted_with_reasoning(gathered: Gathered) -> Evicted | None:
@@ -257,7 +270,7 @@ def _evicted_with_reasoning(gathered: Gathered) -> Evicted | None:
     return replace(evicted, turns=tuple(with_reasoning(turn, rule) for turn in evicted.turns))
 
 
-def _layers(rt: Runtime, session: SessionView, of_turn: str | None) -> tuple[tuple[str, str], ...]:
+def layers_of(rt: Runtime, session: SessionView, of_turn: str | None = None) -> tuple[tuple[str, str], ...]:
     """The active system layers, outermost first (contract, section 8)."""
     instructions = rt.catalogue.instructions
     layers = (

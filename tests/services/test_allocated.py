@@ -1,0 +1,146 @@
+"""The preset `allocated`, turn by turn: pins by relevance, shares, and prompts that can be read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.domain.errors import ContextBudgetExceeded
+from app.domain.types import JsonObject, Pin, Session, TurnStatus
+from app.engine.prompt import prompt_sha256
+from app.services.pins import delete_pin, put_pin
+from app.services.turns import get_audit, get_prompt
+from app.services.window import window_now
+from tests.providers.server import serving
+from tests.services.service import TENANT, Service, is_summary, model, models_toml, service
+
+VALVES = "Valve 12 feeds the cellar pump and valve 13 the tank on the roof. " * 75
+INVOICES = "Invoice 2024-118 is over 4,310 euro and has to be paid in May. " * 75
+LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
+
+
+async def _session(at: Service, pins: tuple[Pin, ...] = (), **fields: Any) -> Session:
+    policy = {"preset": "allocated"} | fields.pop("policy", {})
+    session = await at.session(policy=policy, **fields)
+    for pin in pins:
+        await put_pin(at.rt, TENANT, session.id, pin)
+    return session
+
+
+def _trims(context: JsonObject) -> list[tuple[str, str]]:
+    return [(action["kind"], action["target"]) for action in context["context_trim_log"]["actions"]]
+
+
+async def test_the_pin_of_less_given_relevance_is_shortened_as_the_audit_says_and_the_prompt_shows(
+    database_url: str, tmp_path: Path
+) -> None:
+    pins = (Pin("invoices", INVOICES, 0.2), Pin("valves", VALVES, 0.9, "plant.md"))
+    async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await _session(at, pins, room_goal="Empty the depot by May.")
+        outcome = await at.turn(session.id, "Hello")
+        assert _trims(outcome.context) == [("pinned_trim", "pin:invoices")]
+        assert outcome.context["prune_triggered"]
+        audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
+        log = audit["context_trim_log"]
+        assert log["actions"] == outcome.context["context_trim_log"]["actions"]
+        assert log["estimated_tokens_before"] - log["actions"][0]["tokens_removed_est"] == log["estimated_tokens_after"]
+        sent = server.seen[0].json["messages"]
+        prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)
+        assert prompt["messages"] == sent
+        assert prompt_sha256(sent, []) == audit["prompt_sha256"]
+        assert [message["content"][:30] for message in sent[1:3]] == [
+            "Pinned for this conversation: ",
+            "Pinned for this conversation: ",
+        ]
+        assert "characters of this pin left out" in sent[1]["content"]
+        assert VALVES in sent[2]["content"]
+
+
+async def test_without_a_given_relevance_the_pins_that_the_message_is_about_stay_and_old_prompts_can_be_read_back(
+    database_url: str, tmp_path: Path
+) -> None:
+    pins = (Pin("invoices", INVOICES), Pin("valves", VALVES))
+    async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await _session(at, pins)
+        about = [await at.turn(session.id, text) for text in ("Where does valve 12 lead?", "When is the invoice paid?")]
+        assert [_trims(outcome.context) for outcome in about] == [
+            [("pinned_trim", "pin:invoices")],
+            [("pinned_trim", "pin:valves")],
+        ]
+        for pin in pins:
+            await delete_pin(at.rt, TENANT, session.id, pin.name)
+        for outcome, seen in zip(about, server.seen, strict=True):
+            prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)
+            assert prompt["messages"] == seen.json["messages"]
+            assert prompt_sha256(prompt["messages"], []) == outcome.context["prompt_sha256"]
+
+
+async def test_the_outputs_share_is_what_the_audit_the_window_and_the_call_have(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server, window=50_000), folder=tmp_path) as at,
+    ):
+        session = await _session(at, instructions="Be brief.")
+        outcome = await at.turn(session.id, "Hello")
+        context = outcome.context
+        fixed = context["regions"]["system"] + context["regions"]["user"]
+        assert context["output_reserve"] == (50_000 - 2500 - fixed) // 10
+        assert context["input_budget"] == 50_000 - 2500 - context["output_reserve"]
+        call = server.seen[0].json
+        assert (call.get("max_completion_tokens") or call.get("max_tokens")) == context["output_reserve"]
+        now = await window_now(at.rt, TENANT, session.id)
+        assert now["output_reserve"] == (50_000 - 2500 - context["regions"]["system"]) // 10
+        assert now["input_budget"] == 50_000 - 2500 - now["output_reserve"]
+
+
+async def test_a_session_may_share_its_window_out_otherwise(database_url: str, tmp_path: Path) -> None:
+    shares = {"goal_pct": 0, "pinned_files_pct": 10, "map_pct": 0, "reserved_for_output_pct": 40}
+    async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await _session(at, (Pin("valves", VALVES, 1.0),), policy={"allocation": shares})
+        context = (await at.turn(session.id, "Hello")).context
+        rest = 4096 - 1024 - context["regions"]["user"]
+        assert context["output_reserve"] == int(rest * 0.4)
+        assert 0.08 * rest < context["regions"]["pins"] <= 0.1 * rest + 1
+
+
+async def test_a_history_that_outgrows_its_room_is_summarized_within_the_maps_share(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await _session(at, (Pin("valves", VALVES, 1.0),))
+        outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(12)]
+        assert all(outcome.turn.status is TurnStatus.COMPLETED for outcome in outcomes)
+        folded = [outcome.context for outcome in outcomes if outcome.context["summary_triggered"]]
+        assert 1 < len(folded) < 12
+        assert {
+            action["reason"]
+            for context in folded
+            for action in context["context_trim_log"]["actions"]
+            if action["kind"] == "summary_folded"
+        } <= {"allocation", "threshold"}
+        caps = [
+            int(str(request.json["messages"][-1]["content"]).rpartition('"max_tokens":')[2].strip(" }"))
+            for request in server.seen
+            if is_summary(request)
+        ]
+        assert all(cap <= (4096 - 1024) // 4 for cap in caps)
+        for outcome in outcomes:
+            context = outcome.context
+            assert context["estimated_input_tokens_after_prune"] <= context["input_budget"]
+            log = context["context_trim_log"]
+            removed = sum(action["tokens_removed_est"] for action in log["actions"])
+            assert log["estimated_tokens_before"] - removed == log["estimated_tokens_after"]
+
+
+async def test_a_goal_that_leaves_no_room_is_refused_before_anything_is_sent(database_url: str, tmp_path: Path) -> None:
+    async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await _session(at, (Pin("valves", VALVES, 1.0),), room_goal=LONG * 15)
+        with pytest.raises(ContextBudgetExceeded) as refused:
+            await at.turn(session.id, "Hello")
+        assert server.seen == []
+        assert [advice["item"] for advice in refused.value.recovery["shorten"]] == ["goal"]
+        assert refused.value.regions["pins"] == 0
