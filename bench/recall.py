@@ -55,10 +55,15 @@ def _texts(count: int) -> list[str]:
     return texts
 
 
+async def _connect(dsn: str) -> Any:
+    driver: Any = asyncpg  # its own types are incomplete
+    return await driver.connect(dsn)
+
+
 async def _fill(dsn: str, database: Database, turns: int) -> SessionId:
     """A session of so many turns, all of them evicted and indexed."""
     session_id, texts = SessionId(uuid7()), _texts(2 * turns)
-    connection: Any = await asyncpg.connect(dsn)  # pyright: ignore[reportUnknownMemberType]
+    connection = await _connect(dsn)
     now = datetime.now(UTC)
     ids = [uuid7() for _ in range(turns)]
     await connection.execute(
@@ -129,7 +134,7 @@ async def _measure(dsn: str, lengths: Sequence[int]) -> Table:
     before = 0
     for turns in lengths:
         session_id = await _fill(dsn, database, turns)
-        connection: Any = await asyncpg.connect(dsn)  # pyright: ignore[reportUnknownMemberType]
+        connection = await _connect(dsn)
         await connection.execute("VACUUM ANALYZE")
         size = await connection.fetchval("SELECT pg_total_relation_size('message_terms')")
         await connection.close()
@@ -150,7 +155,7 @@ async def _measure(dsn: str, lengths: Sequence[int]) -> Table:
 
 
 async def _run(server_dsn: str) -> None:
-    connection: Any = await asyncpg.connect(server_dsn)  # pyright: ignore[reportUnknownMemberType]
+    connection = await _connect(server_dsn)
     await connection.execute("CREATE DATABASE bench_recall")
     await connection.close()
     dsn = with_database(server_dsn, "bench_recall")

@@ -56,12 +56,15 @@ class TrimMessages:
         kept = trim_messages(
             list(said),
             max_tokens=self._budget,
-            token_counter=lambda messages: charged_tokens(_from_langchain(messages), self._estimate),
+            token_counter=self._count,
             strategy="last",
             include_system=True,
         )
         messages = _from_langchain(kept)
         return Sent(messages, charged_tokens(messages, self._estimate))
+
+    def _count(self, messages: list[BaseMessage]) -> int:
+        return charged_tokens(_from_langchain(messages), self._estimate)
 
 
 class ExtractiveChatModel(BaseChatModel):

@@ -195,9 +195,8 @@ async def test_the_database_finds_what_the_pure_search_finds(database_url: str, 
         session_id = await _talked(at)
         rows = await at.rows("SELECT seq, content FROM messages WHERE seq <= 18 ORDER BY seq")
         estimate = at.rt.tokenizers.estimator("o200k_base")
-        shelf = Shelf()
+        shelf, turn_id = Shelf(), TurnId(session_id)
         for row in rows:
-            turn_id = TurnId(session_id)
             message = numbered_message(turn_id, row["seq"], "user", row["content"], estimate)
             shelf.add([Turn(turn_id, row["seq"], TurnStatus.COMPLETED, unresolved=False, messages=(message,))])
         await at.rows("DELETE FROM message_terms")

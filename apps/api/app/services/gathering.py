@@ -97,7 +97,8 @@ async def read_window(
     recalls, a third that looks before that for what matches the user's message.
 
     `before_seq` is the running turn's number, or one past the last; `last_message_seq` the last number given out.
-    What is looked for is `asked`, or with `for_turn` the message of the running turn; without either nothing is. Raises `InvalidRequest` for an unknown alias.
+    What is looked for is `asked`, or with `for_turn` the message of the running turn; without either nothing is.
+    Raises `InvalidRequest` for an unknown alias.
     """
     model = rt.catalogue.model(model_alias)
     context = await prompt_context(tx, session.id, before_seq)
