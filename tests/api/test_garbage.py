@@ -23,6 +23,8 @@ BODY_ROUTES = [
     ("POST", "/v1/sessions/{sid}/fork"),
     ("POST", "/v1/sessions/{sid}/turns/{tid}/regenerate"),
     ("PUT", "/v1/sessions/{sid}/pins/p"),
+    ("POST", "/v1/sessions/{sid}/context/preview"),
+    ("POST", "/v1/sessions/{sid}/simulate"),
 ]
 READ_ROUTES = [
     ("GET", "/v1/sessions"),
@@ -139,8 +141,9 @@ def test_no_body_that_is_not_storable_json_gets_in(client: httpx.Client, sid: st
 
 def test_a_turn_that_does_not_validate_is_refused_by_its_field(client: httpx.Client, sid: str) -> None:
     for name, body in WRONG_TURNS.items():
-        problem = assert_problem(client.post(f"/v1/sessions/{sid}/turns", json=body), 422, "invalid_request")
-        assert all(error["where"].startswith("body.") for error in problem["errors"]), name
+        for route in ("turns", "context/preview"):
+            problem = assert_problem(client.post(f"/v1/sessions/{sid}/{route}", json=body), 422, "invalid_request")
+            assert all(error["where"].startswith("body.") for error in problem["errors"]), (name, route)
     assert_nothing_stored(client, sid)
 
 
@@ -200,7 +203,7 @@ def test_an_id_that_cannot_exist_is_a_404_of_its_noun(client: httpx.Client) -> N
             f"{{{unknown}}}",
         ):
             content = {"PATCH": b"{}", "PUT": b'{"content": "a"}', "POST": b'{"content": "a"}'}.get(method)
-            content = b"{}" if path.endswith("/fork") else content
+            content = b"{}" if path.endswith(("/fork", "/simulate")) else content
             answer = client.request(
                 method, path.format(sid=sid, tid=unknown), content=content, headers=JSON if content else None
             )

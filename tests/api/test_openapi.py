@@ -21,7 +21,7 @@ from schemathesis.specs.openapi import checks as openapi_checks
 
 from tests.api.conftest import new_session
 
-EXAMPLES = int(os.environ.get("PLIMSOLL_SCHEMATHESIS_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("PLIMSOLL_SCHEMATHESIS_EXAMPLES", "80"))
 CHECKS: list[Any] = [
     cast(Any, checks).not_a_server_error,
     cast(Any, openapi_checks).status_code_conformance,
@@ -42,11 +42,14 @@ ROUTES = {
     "/v1/sessions/{session_id}/turns/{turn_id}/audit": {"get"},
     "/v1/sessions/{session_id}/turns/{turn_id}/prompt": {"get"},
     "/v1/sessions/{session_id}/context": {"get"},
+    "/v1/sessions/{session_id}/context/preview": {"post"},
     "/v1/sessions/{session_id}/summaries": {"get", "post"},
     "/v1/sessions/{session_id}/summaries/{summary_id}/undo": {"post"},
     "/v1/sessions/{session_id}/pins": {"get"},
     "/v1/sessions/{session_id}/pins/{name}": {"get", "put", "delete"},
+    "/v1/sessions/{session_id}/simulate": {"post"},
     "/v1/models": {"get"},
+    "/v1/policies": {"get"},
     "/v1/chat/completions": {"post"},
     "/healthz": {"get"},
     "/readyz": {"get"},

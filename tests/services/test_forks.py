@@ -255,7 +255,7 @@ async def test_an_empty_session_forks_and_what_is_not_there_does_not(database_ur
 
 
 def test_every_column_of_a_session_is_copied_or_known_to_start_anew() -> None:
-    anew = {"created_at", "updated_at", "summary_lease_id", "summary_lease_expires_at"}
+    anew = {"idempotency_key", "created_at", "updated_at", "summary_lease_id", "summary_lease_expires_at"}
     (inserted,) = [
         statement.text.partition("(")[2].partition(")")[0]
         for statement in vars(forks).values()

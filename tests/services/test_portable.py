@@ -19,6 +19,7 @@ from app.domain.errors import ImportRefused, NotFound
 from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnStatus
 from app.engine.portable import SECTIONS
 from app.services.exporting import export_session
+from app.services.forking import fork_session
 from app.services.pins import put_pin
 from app.services.restoring import import_export
 from app.services.sessions import list_sessions
@@ -26,8 +27,10 @@ from app.services.summaries import list_summaries, undo_summary
 from app.services.turns import get_audit, get_prompt, list_turns
 from app.services.window import window_now
 from tests.providers.server import serving
+from tests.providers.wires import ANTHROPIC
 from tests.services.service import TENANT, Service, model, models_toml, service
 from tests.services.test_forks import LONG, busy_session, reply, uncounted
+from tests.services.test_reasoning import THINKING, anthropic_toml, script_of, two_rounds_and_another_turn
 from tests.services.test_tools import TOOLS
 
 OTHER = TenantId("other")
@@ -160,6 +163,7 @@ def _twice(section: str, at: int) -> Callable[[dict[str, Any]], None]:
 
 
 ANY_ID = str(uuid4())
+STORED: dict[str, Any] = {"tools": [], "tool_choice": None, "max_output_tokens": None}
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another format": (_set("format", "csv"), "body.format"),
     "a later version": (_set("version", 2), "body.version"),
@@ -175,6 +179,14 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "an error of a completed turn": (_set("turns.0.error", {"code": "a", "detail": "b"}), "body.turns.0.error"),
     "no error of a failed turn": (_set("turns.0.status", "failed"), "body.turns.0.error"),
     "a price beyond the column": (_set("turns.0.cost_usd", "99999999999999"), "body.turns.0.cost_usd"),
+    "an option that would choose the model": (
+        _set("turns.0.request", STORED | {"options": {"model": "dear"}}),
+        "body.turns.0.request.options",
+    ),
+    "an option out of its range": (
+        _set("turns.0.request", STORED | {"options": {"temperature": 9}}),
+        "body.turns.0.request.options",
+    ),
     "an instant of no calendar": (_set("turns.0.created_at", "2026-02-30T00:00:00Z"), "body.turns.0.created_at"),
     "an instant before time": (_set("turns.0.created_at", "0001-01-01T00:00:00Z"), "body.turns.0.created_at"),
     "tokens below zero": (_set("turns.0.prompt_tokens", -1), "body.turns.0.prompt_tokens"),
@@ -284,3 +296,21 @@ def test_every_column_that_is_exported_can_come_back() -> None:
     }
     assert set(ROWS) == set(SECTIONS) == set(COLUMNS)
     assert "summary_count_after_seq" in SessionRow.model_fields
+
+
+async def test_signed_thoughts_travel_with_their_messages(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(*script_of(ANTHROPIC)) as server,
+        service(database_url, anthropic_toml(server, THINKING), folder=tmp_path) as at,
+    ):
+        first, _ = await two_rounds_and_another_turn(at)
+        source = first.turn.session_id
+        document = await _export(at, source)
+        assert any(message["reasoning_blocks"] for message in document["messages"])
+        copies = [await _import(at, document), (await fork_session(at.rt, TENANT, source, None)).id]
+        for made in copies:
+            assert _without_ids(await _export(at, made)) == _without_ids(document)
+            turn = (await list_turns(at.rt, TENANT, made, 9, None)).items[0]
+            for number in (1, 2, 3):
+                original = await get_prompt(at.rt, TENANT, source, first.turn.id, number)
+                assert await get_prompt(at.rt, TENANT, made, turn.id, number) == original

@@ -1,29 +1,27 @@
-"""The command line: `plimsoll serve | migrate | keys | replay`. What goes wrong is one line and exit code 2."""
+"""The command line: `plimsoll serve | migrate | keys | replay | simulate`. A failure is one line and exit code 2."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 from uuid import UUID
 
 import typer
-from pydantic import ValidationError
 from uuid_utils.compat import uuid7
 
-from app.core.config import Settings
 from app.db.database import Database
 from app.db.embedded import EmbeddedPostgresError
 from app.db.migrate import MigrationFailed, SchemaState, upgrade
 from app.db.reachability import DatabaseUnreachable, reach
 from app.domain.errors import PlimsollError
 from app.domain.types import TenantId
-from app.own_database import Refused, database_url
+from app.own_database import Refused, database_url, read_settings, with_database
 from app.providers.catalogue_file import CatalogueError
 from app.replay.cli import replay
 from app.services import keys as key_service
+from app.simulate.cli import simulate_command
 
 EXIT_UNUSABLE = 2
 T = TypeVar("T")
@@ -37,6 +35,7 @@ command_line = typer.Typer(
 keys = typer.Typer(no_args_is_help=True, help="API keys. Once one was ever made, every request needs one.")
 command_line.add_typer(keys, name="keys")
 command_line.command("replay")(replay)
+command_line.command("simulate")(simulate_command)
 
 
 @command_line.command("serve")
@@ -107,37 +106,6 @@ def revoke_command(key_id: Annotated[UUID, typer.Argument(help="The id that `key
         return (await key_service.revoke_key(database, key_id)).name
 
     typer.echo(f"Revoked: {with_database(work)}")
-
-
-def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
-    """Runs `work` on the configured database, whose schema has to be current."""
-
-    async def run(dsn: str) -> T:
-        if (state := await reach(dsn)) is not SchemaState.CURRENT:
-            raise Refused(f"the database's schema is {state}: run `plimsoll migrate` first")
-        database = Database(dsn, pool_size=1)
-        try:
-            return await work(database)
-        finally:
-            await database.aclose()
-
-    with database_url(read_settings()) as dsn:
-        return asyncio.run(run(dsn))
-
-
-def read_settings() -> Settings:
-    """The settings. Raises `Refused`, which never quotes a value."""
-    try:
-        return Settings()
-    except ValidationError as error:
-        problems = error.errors(include_input=False, include_url=False)
-        raise Refused("; ".join(f"{_variable(problem['loc'])}: {problem['msg']}" for problem in problems)) from error
-
-
-def _variable(location: tuple[int | str, ...]) -> str:
-    name = str(location[0]).upper() if location else "settings"
-    own = name.lower() in Settings.model_fields and Settings.model_fields[name.lower()].validation_alias is None
-    return f"PLIMSOLL_{name}" if own else name
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from uuid_utils.compat import uuid7
 from app.api.direct_route import Service
 from app.api.edge import Edge, refusal
 from app.api.openapi import describe
-from app.api.routes import chat, context, models, operations, pins, portable, sessions, turns
+from app.api.routes import chat, context, models, operations, pins, policies, portable, sessions, simulations, turns
 from app.core.config import Settings
 from app.core.logging import configure_logging
 from app.db import embedded, migrate
@@ -38,7 +38,7 @@ from app.services.calibrating import Calibrations
 from app.services.chores import Chores
 from app.services.cooldowns import Cooldowns
 from app.services.keys import Authenticator
-from app.services.learned_windows import refresh_forever
+from app.services.learned_windows import load_windows, refresh_forever
 from app.services.leases import Leases
 from app.services.runtime import Runtime
 from app.telemetry import Telemetry
@@ -55,6 +55,8 @@ _ROUTERS = (
     pins.router,
     portable.router,
     models.router,
+    policies.router,
+    simulations.router,
     operations.router,
 )
 
@@ -98,9 +100,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     return app
 
 
-async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
-    database = Database(await _dsn(settings, owned), pool_size=settings.db_pool_size)
-    owned.push_async_callback(database.aclose)
+@asynccontextmanager
+async def command_runtime(settings: Settings, database: Database) -> AsyncGenerator[Runtime]:
+    """The runtime of a command that only reads: no background work, and what services have learned is known to it."""
+    async with AsyncExitStack() as owned:
+        rt = await _runtime(settings, database, owned)
+        await load_windows(rt)
+        await rt.calibrations.load(database)
+        yield rt
+
+
+async def _runtime(settings: Settings, database: Database, owned: AsyncExitStack) -> Runtime:
     tokenizers = Tokenizers()
     catalogue = load_catalogue(
         settings.models_file,
@@ -113,7 +123,7 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     owned.push_async_callback(catalogue.aclose)
     for encoding in {catalogue.model(alias).encoding for alias in catalogue.aliases}:
         await tokenizers.warm(encoding)
-    rt = Runtime(
+    return Runtime(
         database=database,
         catalogue=catalogue,
         tokenizers=tokenizers,
@@ -127,6 +137,12 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
         now=_now,
         new_id=uuid7,
     )
+
+
+async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
+    database = Database(await _dsn(settings, owned), pool_size=settings.db_pool_size)
+    owned.push_async_callback(database.aclose)
+    rt = await _runtime(settings, database, owned)
     for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever):
         task = asyncio.create_task(work(rt), name=work.__name__)
         task.add_done_callback(_tell_of_death)

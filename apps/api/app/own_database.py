@@ -6,11 +6,19 @@ Apart from `serving.py`, so that short commands need not wait for the whole appl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from typing import TypeVar
+
+from pydantic import ValidationError
 
 from app.core.config import Settings
 from app.db import embedded, migrate
+from app.db.database import Database
+from app.db.migrate import SchemaState
+from app.db.reachability import reach
+
+T = TypeVar("T")
 
 
 class Refused(Exception):
@@ -32,3 +40,34 @@ def database_url(settings: Settings) -> Generator[str]:
         yield server.dsn
     finally:
         server.stop()
+
+
+def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
+    """Runs `work` on the configured database, whose schema has to be current."""
+
+    async def run(dsn: str) -> T:
+        if (state := await reach(dsn)) is not SchemaState.CURRENT:
+            raise Refused(f"the database's schema is {state}: run `plimsoll migrate` first")
+        database = Database(dsn, pool_size=1)
+        try:
+            return await work(database)
+        finally:
+            await database.aclose()
+
+    with database_url(read_settings()) as dsn:
+        return asyncio.run(run(dsn))
+
+
+def read_settings() -> Settings:
+    """The settings. Raises `Refused`, which never quotes a value."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        problems = error.errors(include_input=False, include_url=False)
+        raise Refused("; ".join(f"{_variable(problem['loc'])}: {problem['msg']}" for problem in problems)) from error
+
+
+def _variable(location: tuple[int | str, ...]) -> str:
+    name = str(location[0]).upper() if location else "settings"
+    own = name.lower() in Settings.model_fields and Settings.model_fields[name.lower()].validation_alias is None
+    return f"PLIMSOLL_{name}" if own else name

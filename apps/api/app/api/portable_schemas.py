@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints, field_validator
 
-from app.api.chat_schemas import ChatMessageIn
+from app.api.chat_schemas import ChatIn, ChatMessageIn
 from app.api.schemas import ContentIn, In, Name, Open, SessionIn, ToolChoice, ToolIn
 from app.engine.portable import FORMAT, VERSION
+from app.providers.base import CHAT_OPTIONS
 
 _INT32 = 2**31 - 1
 _LARGEST = 2**53
@@ -66,6 +67,17 @@ class StoredRequest(In):
     tools: list[ToolIn]
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None
     max_output_tokens: SmallSeq | None
+    instructions: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    @field_validator("options")
+    @classmethod
+    def _as_a_client_could_wish(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """They go into a provider's request as they are, so they must be what chat completions would have taken."""
+        if not value.keys() <= CHAT_OPTIONS:
+            raise ValueError("There is an option that no client can set")
+        ChatIn.model_validate({"model": "any", "messages": [{"role": "user", "content": "any"}], **value})
+        return value
 
 
 class TurnRow(In):

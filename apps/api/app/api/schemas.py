@@ -7,7 +7,7 @@ describe answers are for the OpenAPI document; a test holds real answers to them
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 from uuid import UUID
 
 import orjson
@@ -27,6 +27,7 @@ from app.domain.types import TurnStatus
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 _METADATA_BYTES = 64 * 1024
+_LONGEST_VARIANT_NAME = 80
 
 
 class In(BaseModel):
@@ -195,6 +196,14 @@ class TurnIn(_AskIn):
     )
 
 
+class PreviewIn(TurnIn):
+    """A turn's body, as it would be posted, and what to see it under. `stream` and `recorded_reply` change nothing."""
+
+    policy: dict[str, Any] | None = Field(
+        default=None, description="Overrides over the session's policy, for this look alone."
+    )
+
+
 class RegenerateIn(_AskIn):
     """What is to be different when the last turn is run again; what is absent is as it was then."""
 
@@ -227,6 +236,38 @@ class ToolOutputsIn(In):
     recorded_reply: RecordedReplyIn | None = Field(
         default=None, description="Only for a model of the provider `offline`."
     )
+
+
+class SimulateIn(In):
+    """Policies to replay the session's turns under; without any, a summary at four thresholds."""
+
+    policies: list[Any] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=8,
+        description="Each the name of a preset, or an object of overrides over the session's policy, which may have a "
+        "`name` for the answer.",
+    )
+    model_aliases: list[Name] | None = Field(
+        default=None, min_length=1, max_length=4, description="Ask every turn of these, one after the other."
+    )
+    max_turns: int = Field(
+        default=1000,
+        ge=1,
+        le=2000,
+        description="Turns after these are left out (`truncated`); fewer with many policies and models.",
+    )
+
+    @field_validator("policies")
+    @classmethod
+    def _names_or_objects(cls, value: list[Any] | None) -> list[Any] | None:
+        for policy in value or ():
+            if not isinstance(policy, (str, dict)):
+                raise ValueError("Each is the name of a preset or an object")  # noqa: TRY004 - Pydantic's way
+            name = cast("dict[str, Any]", policy).get("name", "") if isinstance(policy, dict) else ""
+            if not isinstance(name, str) or len(name) > _LONGEST_VARIANT_NAME:
+                raise ValueError(f"A name is a text of at most {_LONGEST_VARIANT_NAME} characters")
+        return value
 
 
 class PinIn(In):
@@ -359,6 +400,18 @@ class ContextOut(BaseModel):
     prompt_sha256: str | None
 
 
+class PreviewOut(BaseModel):
+    """What the next turn would have. `messages` and `tools` are empty where it would be refused."""
+
+    seq: int = Field(description="The number that turn would get.")
+    open_turn_id: UUID | None = Field(description="A turn that still runs or waits for tools, and has to end first.")
+    summary_pending: bool = Field(description="A summary would be made first: here it is reckoned at its cap.")
+    context: ContextOut
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    refusal: dict[str, Any] | None = Field(description="The problem the turn would be answered with.")
+
+
 class TurnAnswer(BaseModel):
     turn: TurnOut
     context: ContextOut
@@ -457,6 +510,44 @@ class ModelList(BaseModel):
     next_cursor: None = None
     object: Literal["list"]
     data: list[ListedModel]
+
+
+class PresetOut(BaseModel):
+    """A design by name, with the value of every field."""
+
+    name: str
+    description: str
+    policy: dict[str, Any]
+
+
+class PolicyFieldOut(BaseModel):
+    """A field of a policy: what it takes, what it does, and its value by preset."""
+
+    name: str
+    takes: str
+    meaning: str
+    defaults: dict[str, Any]
+
+
+class PolicyList(BaseModel):
+    default: str
+    presets: list[PresetOut]
+    fields: list[PolicyFieldOut]
+
+
+class SimulationOut(BaseModel):
+    """Figures of each policy, of what happened and of the full history; docs/simulate.md describes them."""
+
+    model_config = ConfigDict(extra="allow")
+    session_id: UUID
+    stored_turns: int
+    turns: int
+    truncated: bool
+    summaries_from: str
+    assumed: list[str]
+    happened: dict[str, Any]
+    full_history: list[dict[str, Any]]
+    policies: list[dict[str, Any]]
 
 
 class HealthOut(BaseModel):

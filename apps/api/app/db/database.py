@@ -31,7 +31,9 @@ class _Driver(Protocol):
     async def execute(self, query: str, *args: Any) -> str: ...
     async def executemany(self, command: str, args: Sequence[Sequence[Any]]) -> None: ...
     async def set_type_codec(self, typename: str, **how: Any) -> None: ...
-    def transaction(self, *, isolation: str | None = None) -> AbstractAsyncContextManager[None]: ...
+    def transaction(
+        self, *, isolation: str | None = None, readonly: bool = False
+    ) -> AbstractAsyncContextManager[None]: ...
     def is_in_transaction(self) -> bool: ...
     def is_closed(self) -> bool: ...
     def terminate(self) -> None: ...
@@ -117,6 +119,15 @@ class Database:
         """
         isolation = "repeatable_read" if snapshot else None
         async with self._connection() as connection, connection.transaction(isolation=isolation):
+            yield Transaction(connection)
+
+    @asynccontextmanager
+    async def read_only(self) -> AsyncGenerator[Transaction]:
+        """One transaction of one moment's view, in which the database itself refuses to write. Raises as `begin`."""
+        async with (
+            self._connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
             yield Transaction(connection)
 
     @asynccontextmanager

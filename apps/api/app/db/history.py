@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from app.db.database import Transaction
-from app.db.messages import message_of
+from app.db.messages import AS_STORED, message_of
 from app.db.sql import compile_sql
 from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnStatus
 
@@ -32,9 +32,8 @@ _NEWEST = compile_sql(
 
 _TAIL = compile_sql(
     sa.text(
-        """
-        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning,
-            m.token_estimate AS tokens
+        f"""
+        SELECT {AS_STORED}
         FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
         WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected'
         ORDER BY m.seq DESC LIMIT CAST(:limit AS integer)

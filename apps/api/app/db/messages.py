@@ -16,10 +16,14 @@ from app.domain.types import Message, MessageId, SessionId, Turn, TurnId, TurnSt
 UNCOUNTED = -1
 """`tokens` of a message that has no count yet in the encoding that was asked for."""
 
+COLUMNS = "m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning, m.reasoning_blocks"
+"""What `message_of` reads, beside `tokens` and `reasoning_tokens`, which depend on the encoding that is asked for."""
+AS_STORED = f"{COLUMNS}, m.token_estimate AS tokens, m.reasoning_tokens"
+
 _WINDOW = compile_sql(
     sa.text(
-        """
-        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning, m.reasoning_blocks,
+        f"""
+        SELECT {COLUMNS},
             CASE WHEN m.token_encoding = :encoding THEN m.token_estimate ELSE c.token_estimate END AS tokens,
             CASE WHEN m.token_encoding = :encoding THEN m.reasoning_tokens ELSE c.reasoning_tokens END
                 AS reasoning_tokens,
@@ -37,9 +41,8 @@ _WINDOW = compile_sql(
 
 _BY_RUN = compile_sql(
     sa.text(
-        """
-        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning, m.reasoning_blocks,
-            m.token_estimate AS tokens, m.reasoning_tokens
+        f"""
+        SELECT {AS_STORED}
         FROM unnest(CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[])) AS run(first_seq, last_seq)
         JOIN messages m ON m.session_id = CAST(:session_id AS uuid) AND m.seq BETWEEN run.first_seq AND run.last_seq
         """

@@ -40,6 +40,7 @@ __all__ = [
     "plan_after_turn",
     "summary_actions",
     "summary_wire_tokens",
+    "with_summary",
     "would_be_pruned",
 ]
 
@@ -122,6 +123,15 @@ def plan_after_overflow(
     """
     window = Window(snapshot, replace(policy, prune_protected=True), estimate)
     return fit(window, sent.earlier(left_at_once), emergency=True)
+
+
+def with_summary(
+    snapshot: Snapshot, due: SummaryDue, summary: Summary, policy: ContextPolicy, estimate: Estimate
+) -> tuple[Snapshot, Earlier]:
+    """The snapshot with the summary that was due in place of what it folded, and the accounts that go on from it."""
+    actions = summary_actions(due.fold, summary, summary_wire_tokens(summary, policy, estimate))
+    earlier = replace(due.earlier, summary_triggered=True, actions=actions)
+    return snapshot.with_summary(due.fold, summary), earlier
 
 
 def summary_actions(fold: Fold, new_summary: Summary, new_tokens: int) -> tuple[TrimAction, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from typing import Any, cast
 
@@ -218,6 +218,17 @@ def resolve_policy(guarded: ContextPolicy, overrides: Mapping[str, object]) -> C
     policy = replace(preset_policy(values.get("preset", guarded.preset), guarded), **values)
     _check_combination(policy)
     return policy
+
+
+def policy_values(policy: ContextPolicy) -> dict[str, Any]:
+    """The policy's fields with their values, as JSON: what `resolve_policy` reads back to the same policy."""
+    return {name: _plain(getattr(policy, name)) for name in FIELDS}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (Allocation, Recall)):
+        return asdict(value)
+    return list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
 
 
 def _check_combination(policy: ContextPolicy) -> None:

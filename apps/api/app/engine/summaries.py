@@ -13,8 +13,21 @@ from typing import Any, cast
 
 import jsonschema
 
-from app.domain.types import Content, JsonObject, Message, MessageId, PromptMessage, Summary, SummaryBody, SummaryItem
+from app.domain.types import (
+    Content,
+    JsonObject,
+    Message,
+    MessageId,
+    PromptMessage,
+    Summary,
+    SummaryBody,
+    SummaryId,
+    SummaryItem,
+    SummaryOrigin,
+    Usage,
+)
 from app.engine.folding import Fold
+from app.engine.summary_block import render_summary
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, content_text
 
 ITEM_FIELDS = ("key_facts", "open_questions", "decisions", "action_items")
@@ -232,6 +245,50 @@ def _accept_item(item: JsonObject, known_ids: Mapping[str, tuple[MessageId, ...]
     except KeyError as error:
         raise SummaryRefused("unknown_message_id") from error
     return SummaryItem(text, tuple(dict.fromkeys(ids)))
+
+
+def shrinks(fold: Fold, body: SummaryBody, estimate: Estimate) -> bool:
+    """Whether the block of this body is smaller than what it would stand for."""
+    return estimate(render_summary(body)) + MESSAGE_FRAMING_TOKENS < fold.folded_tokens
+
+
+def summary_of(summary_id: SummaryId, fold: Fold, body: SummaryBody, origin: SummaryOrigin) -> Summary:
+    """The fold's summary: it stands for the fold's messages and for all that its predecessor stood for."""
+    messages = fold.messages
+    return Summary(
+        id=summary_id,
+        body=body,
+        from_message_id=fold.previous.from_message_id if fold.previous else messages[0].id,
+        to_message_id=messages[-1].id,
+        to_message_seq=messages[-1].seq,
+        origin=origin,
+    )
+
+
+def summarizer_usage(
+    fold: Fold, body: SummaryBody | None, prompt_ceiling: int, estimate: Estimate, *, extend: bool
+) -> Usage:
+    """What asking a summarizer of so large a window would take, estimated; `body` stands in for all its answers."""
+    room = summarizer_room(prompt_ceiling, fold.cap_tokens, estimate)
+    if room <= 0:
+        return Usage(0, 0)
+    prompt = completion = 0
+    previous = fold.previous.body if fold.previous else None
+    for chunk in split_for_summarizer(fold, room, estimate):
+        ask = ask_for_summary(
+            chunk,
+            previous=previous,
+            context=() if extend else fold.context,
+            max_tokens=fold.cap_tokens,
+            room_tokens=room,
+            estimate=estimate,
+            extend=extend,
+        )
+        prompt += sum(estimate(str(message["content"])) + MESSAGE_FRAMING_TOKENS for message in ask.messages)
+        prompt += PROMPT_FRAMING_TOKENS
+        completion += estimate(render_summary(body)) if body else fold.cap_tokens
+        previous = body or previous
+    return Usage(prompt, completion)
 
 
 def _storable(text: str) -> str:

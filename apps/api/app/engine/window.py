@@ -63,7 +63,7 @@ class Window:
         self.policy = policy
         self.estimate = estimate
         self.anchors = anchors_of(snapshot.summary)
-        self.head = _head_items(snapshot, estimate)
+        self.head = head_items(snapshot.layers, snapshot.goal, snapshot.pins, estimate)
         self.summary_item = summary_item(snapshot.summary, policy, estimate) if snapshot.summary else None
         self.pieces = self._past_pieces() + self._current_pieces()
         self._older, self._protected = _split(snapshot, policy)
@@ -337,12 +337,14 @@ def _pieces_of(turn: Turn, anchors: frozenset[MessageId], *, latest_stays: bool,
     return pieces
 
 
-def _head_items(snapshot: Snapshot, estimate: Estimate) -> tuple[PromptItem, ...]:
+def head_items(
+    layers: Sequence[tuple[str, str]], goal: str | None, pins: Sequence[Pin], estimate: Estimate
+) -> tuple[PromptItem, ...]:
     """What stands before the summary: system layers, goal, pins."""
-    items = [block_item("system", label, "system", text, estimate) for label, text in snapshot.layers]
-    if snapshot.goal:
-        items.append(block_item("goal", "goal", "system", snapshot.goal, estimate))
-    items += [block_item("pins", f"pin:{pin.name}", "system", pin_text(pin), estimate) for pin in snapshot.pins]
+    items = [block_item("system", label, "system", text, estimate) for label, text in layers]
+    if goal:
+        items.append(block_item("goal", "goal", "system", goal, estimate))
+    items += [block_item("pins", f"pin:{pin.name}", "system", pin_text(pin), estimate) for pin in pins]
     return tuple(items)
 
 

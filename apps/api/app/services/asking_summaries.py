@@ -15,11 +15,11 @@ from app.engine.summaries import (
     SummaryRefused,
     accept_summary,
     ask_for_summary,
+    shrinks,
     split_for_summarizer,
     summarizer_room,
 )
-from app.engine.summary_block import fit_summary, render_summary
-from app.engine.tokens import MESSAGE_FRAMING_TOKENS
+from app.engine.summary_block import fit_summary
 from app.providers.registry import Model
 from app.services.gathering import SessionView, budget_of
 from app.services.runtime import Runtime
@@ -36,11 +36,6 @@ class Asked:
     body: SummaryBody | None
     failure: str | None
     usages: tuple[Usage, ...]
-
-
-def shrinks(fold: Fold, body: SummaryBody, estimate: Estimator) -> bool:
-    """Whether the summary costs less than what it would stand for."""
-    return estimate(render_summary(body)) + MESSAGE_FRAMING_TOKENS < fold.folded_tokens
 
 
 async def ask_summarizer(rt: Runtime, alias: str, session: SessionView, fold: Fold, estimate: Estimator) -> Asked:

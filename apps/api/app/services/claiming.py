@@ -161,8 +161,8 @@ async def claim_and_gather(
         claim = await claim_turn(tx, tenant_id, session_id, draft, rt.turn_lease_s)
         if claim is None:
             raise NotFound("session")
-        gathered = await _gather(tx, rt, claim, _awake(rt, draft.model_alias or claim.session_alias))
-        _check_recorded(gathered.model, asking.recorded_reply)
+        gathered = await _gather(tx, rt, claim, awake_alias(rt, draft.model_alias or claim.session_alias))
+        check_recorded(gathered.model, asking.recorded_reply)
     return Claimed(tenant_id, claim, gathered, started_at, asking)
 
 
@@ -186,7 +186,7 @@ async def claim_outputs(
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
         gathered = await _gather(tx, rt, claim, request.model_alias or waiting.model_alias)
-        _check_recorded(gathered.model, request.recorded_reply)
+        check_recorded(gathered.model, request.recorded_reply)
     asking = request.asking or _asking_again(claim.request or {}, request.recorded_reply)
     return Claimed(tenant_id, claim, gathered, started_at, asking)
 
@@ -217,7 +217,7 @@ async def claim_again(
         )
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
-        gathered = await _gather(tx, rt, claim, _awake(rt, model_alias))
+        gathered = await _gather(tx, rt, claim, awake_alias(rt, model_alias))
     return Claimed(tenant_id, claim, gathered, started_at, asking)
 
 
@@ -236,7 +236,7 @@ def _asking_again(stored: JsonObject, recorded_reply: RecordedReply | None) -> A
     )
 
 
-def _awake(rt: Runtime, model_alias: str) -> str:
+def awake_alias(rt: Runtime, model_alias: str) -> str:
     """The alias, or while it is known to be down a fallback of it that has room for input."""
     fallbacks = rt.catalogue.model(model_alias).fallbacks
     with_room = tuple(alias for alias in fallbacks if budget_of(rt.catalogue.model(alias), rt.guarded).input_budget > 0)
@@ -259,7 +259,7 @@ async def _gather(tx: Transaction, rt: Runtime, claim: Claim, model_alias: str) 
     return await read_window(tx, rt, session, model_alias, before_seq=claim.seq, last_message_seq=claim.assistant_seq)
 
 
-def _check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
+def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
     """A recorded reply stands in for the built-in offline model, never for one that would have answered itself."""
     if recorded_reply is not None and model.provider != "offline":
         raise InvalidRequest(

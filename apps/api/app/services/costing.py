@@ -31,11 +31,17 @@ def cost_of(model: Model, usage: Usage) -> Decimal | None:
     """US dollars at the published prices; None where none is known."""
     if model.prices is None:
         return None
-    listed = model.prices.of_prompt(usage.prompt_tokens)
-    prices = TokenPrices(
+    return call_cost(usage, prices_of(model, usage.prompt_tokens), cache_write_tokens=usage.cache_write_prompt_tokens)
+
+
+def prices_of(model: Model, prompt_tokens: int) -> TokenPrices:
+    """The published prices that a call with a prompt of this size pays; none of them where none is known."""
+    if model.prices is None:
+        return TokenPrices()
+    listed = model.prices.of_prompt(prompt_tokens)
+    return TokenPrices(
         price(listed.input_usd), price(listed.output_usd), price(listed.cached_input_usd), price(listed.cache_write_usd)
     )
-    return call_cost(usage, prices, cache_write_tokens=usage.cache_write_prompt_tokens)
 
 
 def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:

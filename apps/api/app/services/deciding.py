@@ -6,7 +6,8 @@ from dataclasses import replace
 from decimal import Decimal
 
 from app.db.claims import Claim
-from app.domain.types import JsonObject, Summary, ToolDefinition, Turn
+from app.domain.errors import ContextBudgetExceeded
+from app.domain.types import JsonObject, Summary, ToolDefinition, TurnId
 from app.engine.assembly import (
     Assembled,
     Ready,
@@ -15,8 +16,8 @@ from app.engine.assembly import (
     SummaryWorthless,
     plan,
     plan_after_summary,
-    summary_actions,
     summary_wire_tokens,
+    with_summary,
     would_be_pruned,
 )
 from app.engine.emergency import emergency_actions, emergency_fold
@@ -33,6 +34,53 @@ from app.tokenizers import Estimator
 
 _MOST_COUNTS = 2
 """Of a round: one for the prompt as it was found, one for what a summary made of it."""
+
+
+async def first_snapshot(
+    rt: Runtime,
+    gathered: Gathered,
+    turn_id: TurnId,
+    tools: tuple[ToolDefinition, ...],
+    instructions: str | None,
+    *,
+    store_counts: bool = True,
+) -> tuple[Gathered, Snapshot]:
+    """Counts what has no count yet and gives what the turn is decided on, before any summary; `turn_id` is the turn's.
+
+    With `store_counts` off it writes nothing: a preview of a turn decides on this very snapshot.
+    """
+    gathered = await with_all_counts(rt, gathered, store=store_counts)
+    current = next((turn for turn in gathered.turns if turn.id == turn_id), None)
+    if current is None:
+        raise RuntimeError("the running turn is not in its own window")
+    return gathered, snapshot_of(rt, gathered, current, tools=tools, instructions=instructions)
+
+
+async def counted_by_provider(
+    rt: Runtime, gathered: Gathered, snapshot: Snapshot, estimate: Estimator, steps: Steps
+) -> tuple[Snapshot, bool]:
+    """The same, calibrated by the provider's own count where the alias asks for one and the estimate is too near a
+    threshold to decide; and whether the provider was asked."""
+    if not gathered.model.exact_counts:
+        return snapshot, False
+    window = Window(snapshot, gathered.session.policy, estimate)
+    prompt = window.prompt(window.pieces)
+    if not is_near_threshold(window, prompt):
+        return snapshot, False
+    ratio = await ratio_by_provider(rt, gathered.model, prompt, snapshot.budget.output_reserve, steps)
+    return snapshot if ratio is None else replace(snapshot, calibration_ratio=ratio), True
+
+
+def refusal_of(refused: Refused) -> ContextBudgetExceeded:
+    """The error of a turn that does not fit."""
+    overflow = refused.overflow
+    return ContextBudgetExceeded(
+        overflow.detail,
+        budget=overflow.budget,
+        regions=overflow.regions,
+        largest_items=overflow.largest_items,
+        recovery=overflow.recovery,
+    )
 
 
 class Deciding:
@@ -65,13 +113,12 @@ class Deciding:
 
     async def decide(self) -> tuple[Snapshot, Ready | Refused]:
         """Counts what has no count yet, tries a summary where one is due, and says what is sent or why not."""
-        self.gathered = await with_all_counts(self.rt, self.gathered)
-        self._counted_by_provider = False
-        snapshot = await self._counted(
-            snapshot_of(self.rt, self.gathered, self._current(), tools=self.tools, instructions=self.instructions)
+        self.gathered, snapshot = await first_snapshot(
+            self.rt, self.gathered, self.claim.turn_id, self.tools, self.instructions
         )
-        policy = self.gathered.session.policy
-        match plan(snapshot, policy, self.estimate):
+        self._counted_by_provider = False
+        snapshot = await self._counted(snapshot)
+        match plan(snapshot, self.gathered.session.policy, self.estimate):
             case SummaryDue() as due:
                 return await self._summarize(snapshot, due)
             case SummaryWorthless(then):
@@ -128,26 +175,18 @@ class Deciding:
         policy = self.gathered.session.policy
         earlier = due.earlier
         if attempt.summary is not None:
-            new_tokens = summary_wire_tokens(attempt.summary, policy, self.estimate)
-            actions = summary_actions(due.fold, attempt.summary, new_tokens)
-            earlier = replace(earlier, summary_triggered=True, actions=actions)
-            snapshot = await self._counted(snapshot.with_summary(due.fold, attempt.summary))
+            snapshot, earlier = with_summary(snapshot, due, attempt.summary, policy, self.estimate)
+            snapshot = await self._counted(snapshot)
         return snapshot, plan_after_summary(snapshot, policy, self.estimate, earlier)
 
     async def _counted(self, snapshot: Snapshot) -> Snapshot:
-        """The same, calibrated by the provider's own count where the estimate is too near a threshold to decide."""
-        if not (self.model.exact_counts and self._counts_left):
+        """The same by the provider's own count, as often as a round may ask for one."""
+        if not self._counts_left:
             return snapshot
-        window = Window(snapshot, self.gathered.session.policy, self.estimate)
-        prompt = window.prompt(window.pieces)
-        if not is_near_threshold(window, prompt):
-            return snapshot
-        self._counts_left -= 1
-        ratio = await ratio_by_provider(self.rt, self.model, prompt, snapshot.budget.output_reserve, self.steps)
-        if ratio is None:
-            return snapshot
-        self._counted_by_provider = True
-        return replace(snapshot, calibration_ratio=ratio)
+        counted, asked = await counted_by_provider(self.rt, self.gathered, snapshot, self.estimate, self.steps)
+        self._counts_left -= asked
+        self._counted_by_provider |= counted is not snapshot
+        return counted
 
     async def leave_at_once(self, snapshot: Snapshot) -> tuple[Snapshot, tuple[TrimAction, ...]]:
         """The turns that a policy's emergency path takes out when the provider refused, and the log of it."""
@@ -163,13 +202,6 @@ class Deciding:
             return snapshot, ()
         new_tokens = summary_wire_tokens(noted, policy, self.estimate)
         return snapshot.with_summary(fold, noted), emergency_actions(fold, noted, new_tokens)
-
-    def _current(self) -> Turn:
-        """The running turn as it was just stored."""
-        for turn in self.gathered.turns:
-            if turn.id == self.claim.turn_id:
-                return turn
-        raise RuntimeError("the claimed turn is not in its own window")
 
     async def switch(self, alias: str) -> None:
         """Gathers again for another model: another window, perhaps another encoding."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -65,9 +65,12 @@ def encoding_of(model: Model, policy: ContextPolicy) -> str:
     return TWO_FIFTHS if policy.estimator == "heuristic" else model.encoding
 
 
-def session_policy(rt: Runtime, stored: dict[str, object]) -> ContextPolicy:
-    """The deployment's defaults with the session's overrides. Raises `InvalidRequest`."""
-    return resolve_policy(rt.guarded, stored) if stored else rt.guarded
+def session_policy(
+    rt: Runtime, stored: Mapping[str, object], asked: Mapping[str, object] | None = None
+) -> ContextPolicy:
+    """The deployment's defaults with the session's overrides, and over them a request's. Raises `InvalidRequest`."""
+    overrides = {**stored, **(asked or {})}
+    return resolve_policy(rt.guarded, overrides) if overrides else rt.guarded
 
 
 async def read_window(
@@ -92,7 +95,7 @@ async def read_window(
     return Gathered(session, model, context, tuple(turns))
 
 
-async def with_all_counts(rt: Runtime, gathered: Gathered) -> Gathered:
+async def with_all_counts(rt: Runtime, gathered: Gathered, *, store: bool = True) -> Gathered:
     """The same with every message counted for the model; new counts are stored, once a message and encoding.
 
     A stored count holds the flat figure for images; what the model's rule makes of them is put right here.
@@ -103,14 +106,14 @@ async def with_all_counts(rt: Runtime, gathered: Gathered) -> Gathered:
         await rt.tokenizers.count(gathered.encoding, large_pins)
     missing = [message for turn in gathered.turns for message in turn.messages if message.tokens == UNCOUNTED]
     if missing:
-        gathered = await _count_missing(rt, gathered, missing)
+        gathered = await _count_missing(rt, gathered, missing, store=store)
     if not any(isinstance(message.content, list) for turn in gathered.turns for message in turn.messages):
         return gathered
     rule = image_rule_for(gathered.model.model)
     return _with_messages(gathered, lambda message: with_images_by_rule(message, rule))
 
 
-async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Message]) -> Gathered:
+async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Message], *, store: bool) -> Gathered:
     counted: dict[int, Message] = {}
     fell_back = False
     for message in missing:
@@ -124,7 +127,7 @@ async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Mess
         of_reasoning = await count_reasoning(rt, gathered.encoding, message.reasoning, message.reasoning_blocks)
         counted[message.seq] = replace(message, tokens=tokens, reasoning_tokens=of_reasoning)
         fell_back = fell_back or used != gathered.encoding
-    if not fell_back:
+    if store and not fell_back:
         async with rt.database.autocommit() as tx:
             rows = [(message.id, message.tokens, message.reasoning_tokens) for message in counted.values()]
             await save_token_counts(tx, gathered.session.id, gathered.encoding, rows)
@@ -194,7 +197,7 @@ def snapshot_of(
     past = tuple(with_reasoning(turn, rule) for turn in gathered.turns if turn.id != current.id)
     snapshot = Snapshot(
         budget=budget_of(gathered.model, session.policy),
-        layers=_layers(rt, session, instructions),
+        layers=layers_of(rt, session, instructions),
         goal=goal_text(session.room_goal, session.mode),
         pins=gathered.context.pins,
         summary=gathered.context.summary,
@@ -207,7 +210,7 @@ def snapshot_of(
     return with_shared_budget(snapshot, session.policy, estimator_of(rt, gathered))
 
 
-def _layers(rt: Runtime, session: SessionView, of_turn: str | None) -> tuple[tuple[str, str], ...]:
+def layers_of(rt: Runtime, session: SessionView, of_turn: str | None = None) -> tuple[tuple[str, str], ...]:
     """The active system layers, outermost first (contract, section 8)."""
     instructions = rt.catalogue.instructions
     layers = (

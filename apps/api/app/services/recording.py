@@ -95,11 +95,30 @@ def audit_row(
 
     `actual_prompt_tokens` is filled in when the provider has told.
     """
+    ids: JsonObject = {"id": rt.new_id(), "turn_id": claim.turn_id, "round": claim.round, "attempt": 1}
+    return ids | decided_row(
+        model_alias,
+        budget,
+        prompt,
+        accounts,
+        estimator=estimator,
+        calibration_ratio=calibration_ratio,
+        assembled=assembled,
+    )
+
+
+def decided_row(
+    model_alias: str,
+    budget: Budget,
+    prompt: Prompt,
+    accounts: Accounts,
+    *,
+    estimator: str,
+    calibration_ratio: float,
+    assembled: Assembled | None,
+) -> JsonObject:
+    """What an audit says of a decision, whether or not a turn was made for it."""
     return {
-        "id": rt.new_id(),
-        "turn_id": claim.turn_id,
-        "round": claim.round,
-        "attempt": 1,
         "model_alias": model_alias,
         "model_context_limit": budget.limit,
         "context_limit_source": budget.limit_source,
@@ -129,7 +148,7 @@ def audit_row(
 
 
 def context_of(audit: JsonObject) -> JsonObject:
-    """The `context` of a turn's answer (contract, section 5), from its audit row."""
+    """The `context` of a turn's answer (contract, section 5), from its audit row or from what would be in one."""
     return {name: audit[name] for name in CONTEXT_FIELDS}
 
 

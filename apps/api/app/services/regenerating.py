@@ -54,11 +54,16 @@ async def take_again(rt: Runtime, tenant_id: TenantId, again: Again, listen: Lis
 
 def _asking(turn: LastTurn, wanted: Asking) -> Asking:
     stored = turn.request or {}
-    most = wanted.max_output_tokens or stored.get("max_output_tokens")
+    as_it_was = replace(
+        wanted,
+        max_output_tokens=wanted.max_output_tokens or stored.get("max_output_tokens"),
+        instructions=wanted.instructions or stored.get("instructions"),
+        options=wanted.options or stored.get("options") or {},
+    )
     if wanted.tools:
-        return replace(wanted, max_output_tokens=most)
+        return as_it_was
     choice = wanted.tool_choice if wanted.tool_choice is not None else stored.get("tool_choice")
-    return replace(wanted, tools=tuple(stored.get("tools", ())), tool_choice=choice, max_output_tokens=most)
+    return replace(as_it_was, tools=tuple(stored.get("tools", ())), tool_choice=choice)
 
 
 def _asked_alias(rt: Runtime, session: Session, turn: LastTurn) -> str | None:

@@ -26,7 +26,7 @@ from app.services.after_turn import summarize_after_turn
 from app.services.attempts import Attempts, ModelCall
 from app.services.claiming import Claimed, TurnOutcome
 from app.services.costing import total_cost, used_row
-from app.services.deciding import Deciding
+from app.services.deciding import Deciding, refusal_of
 from app.services.events import Listener, TurnEvent, to_nobody
 from app.services.gathering import Gathered, count_message, count_reasoning
 from app.services.learned_windows import learn
@@ -65,14 +65,7 @@ class TurnRun:
             raise
 
     async def _reject(self, snapshot: Snapshot, refused: Refused) -> TurnOutcome:
-        overflow = refused.overflow
-        error = ContextBudgetExceeded(
-            overflow.detail,
-            budget=overflow.budget,
-            regions=overflow.regions,
-            largest_items=overflow.largest_items,
-            recovery=overflow.recovery,
-        )
+        error = refusal_of(refused)
         audit = self.deciding.audit(snapshot, refused, None)
         await self._settle(
             Settlement(

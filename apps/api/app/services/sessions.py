@@ -11,6 +11,7 @@ from app.db.database import Transaction
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId
+from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
 from app.services.paging import LAST_ID, Page, after_id, page_of
 from app.services.runtime import Runtime
@@ -126,6 +127,11 @@ def _check_policy(rt: Runtime, overrides: JsonObject) -> None:
         policy = resolve_policy(rt.guarded, overrides)
     except InvalidRequest as error:
         raise InvalidRequest(error.detail, ("body", *error.where)) from error
+    check_summary_model(rt, policy)
+
+
+def check_summary_model(rt: Runtime, policy: ContextPolicy) -> None:
+    """Raises `InvalidRequest` for a summarizer that the catalogue does not have."""
     if policy.summary_model and policy.summary_model not in rt.catalogue.aliases:
         raise InvalidRequest("The catalogue has no model of this alias.", ("body", "policy", "summary_model"))
 

@@ -19,7 +19,6 @@ from app.domain.types import (
     JsonObject,
     SessionId,
     Summary,
-    SummaryBody,
     SummaryId,
     SummaryOrigin,
     Usage,
@@ -27,8 +26,9 @@ from app.domain.types import (
 from app.engine.emergency import emergency_summary
 from app.engine.fallback import fallback_summary
 from app.engine.folding import MIN_SUMMARY_TOKENS, Fold
+from app.engine.summaries import shrinks, summary_of
 from app.engine.summary_block import fit_summary, render_summary
-from app.services.asking_summaries import Asked, ask_summarizer, shrinks, sum_of
+from app.services.asking_summaries import Asked, ask_summarizer, sum_of
 from app.services.costing import total_cost, used_row
 from app.services.gathering import Gathered, SessionView
 from app.services.runtime import Runtime
@@ -127,7 +127,7 @@ async def _make(rt: Runtime, gathered: Gathered, ask: Ask, estimate: Estimator, 
             failure,
         )
     origin: SummaryOrigin = "fallback" if failure else "model"
-    summary = summary_of(rt, fold, body, origin) if body and shrinks(fold, body, estimate) else None
+    summary = summary_of(SummaryId(rt.new_id()), fold, body, origin) if body and shrinks(fold, body, estimate) else None
     usages = asked.usages if asked else ()
     used = [used_row(rt, rt.catalogue.model(alias), "summary", usage) for usage in usages]
     new = new_row(summary, fold, estimate, alias, sum_of(usages), ask.claim) if summary else None
@@ -167,7 +167,7 @@ async def _again_if_too_large(
     half = replace(fold, cap_tokens=fold.cap_tokens // 2)
     if body is None or ask.still_too_large is None or half.cap_tokens < MIN_SUMMARY_TOKENS:
         return asked
-    if not ask.still_too_large(summary_of(rt, fold, body, "model")):
+    if not ask.still_too_large(summary_of(SummaryId(rt.new_id()), fold, body, "model")):
         return asked
     again = await ask_summarizer(rt, alias, session, half, estimate)
     shorter = again.body or fit_summary(body, half.cap_tokens, estimate) or body
@@ -184,7 +184,7 @@ async def note_emergency(
     body = emergency_summary(fold, estimate)
     if body is None:
         return None
-    summary = summary_of(rt, fold, body, "emergency")
+    summary = summary_of(SummaryId(rt.new_id()), fold, body, "emergency")
     async with rt.database.begin() as tx:
         stored = await store_summary(
             tx, gathered.session.id, new_row(summary, fold, estimate, gathered.model.alias, None, claim)
@@ -202,19 +202,6 @@ def _breaker_open(rt: Runtime, session: SessionView) -> bool:
     failed_at = session.summary_failed_at
     return (
         session.summary_failures >= BREAKER_FAILURES and failed_at is not None and rt.now() - failed_at < BREAKER_REST
-    )
-
-
-def summary_of(rt: Runtime, fold: Fold, body: SummaryBody, origin: SummaryOrigin) -> Summary:
-    """The body as a summary of what the fold takes in and what its predecessor stood for."""
-    messages = fold.messages
-    return Summary(
-        id=SummaryId(rt.new_id()),
-        body=body,
-        from_message_id=fold.previous.from_message_id if fold.previous else messages[0].id,
-        to_message_id=messages[-1].id,
-        to_message_seq=messages[-1].seq,
-        origin=origin,
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from uuid import UUID
 
+from app.db.database import Record
 from app.db.sessions import get_prompt_view
 from app.domain.errors import NotFound
 from app.domain.types import JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 from app.engine.limits import history_budget
+from app.engine.policy import ContextPolicy
 from app.engine.triggers import summary_trigger_tokens, turns_to_next_summary
 from app.engine.window import Window
 from app.services.gathering import (
@@ -32,33 +35,55 @@ class Look:
 
 
 async def look(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Look:
-    """Reads the window for the session's own model. Raises `NotFound`."""
+    """Reads the window for the session's own model, every message counted. Raises `NotFound`."""
+    seen = await read_look(rt, tenant_id, session_id)
+    return replace(seen, gathered=await with_all_counts(rt, seen.gathered))
+
+
+async def read_look(
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    *,
+    policy: JsonObject | None = None,
+    alias_for: Callable[[str], str] | None = None,
+) -> Look:
+    """Reads the window, and writes nothing; messages without a count in the model's encoding are left uncounted.
+
+    `policy` lies over the session's own; `alias_for` says which alias is asked, given the session's own. Raises
+    `NotFound`, and `InvalidRequest` for a policy or an alias that can not be.
+    """
     async with rt.database.begin() as tx:
         row = await get_prompt_view(tx, tenant_id, session_id)
         if row is None:
             raise NotFound("session")
-        session = SessionView(
-            id=session_id,
-            model_alias=row["model_alias"],
-            mode=row["mode"],
-            agent_role=row["agent_role"],
-            room_goal=row["room_goal"],
-            instructions=row["instructions"],
-            policy=session_policy(rt, row["policy"]),
-            summary_count_after_seq=row["summary_count_after_seq"],
-            summary_failures=row["summary_failures"],
-            summary_failed_at=row["summary_failed_at"],
-        )
+        session = session_view(row, session_policy(rt, row["policy"], policy))
         next_seq = row["last_turn_seq"] + 1
         gathered = await read_window(
             tx,
             rt,
             session,
-            session.model_alias,
+            alias_for(session.model_alias) if alias_for else session.model_alias,
             before_seq=next_seq,
             last_message_seq=row["last_message_seq"],
         )
-    return Look(await with_all_counts(rt, gathered), next_seq)
+    return Look(gathered, next_seq)
+
+
+def session_view(row: Record, policy: ContextPolicy) -> SessionView:
+    """A session's row as a prompt sees it, under a policy."""
+    return SessionView(
+        id=SessionId(row["id"]),
+        model_alias=row["model_alias"],
+        mode=row["mode"],
+        agent_role=row["agent_role"],
+        room_goal=row["room_goal"],
+        instructions=row["instructions"],
+        policy=policy,
+        summary_count_after_seq=row["summary_count_after_seq"],
+        summary_failures=row["summary_failures"],
+        summary_failed_at=row["summary_failed_at"],
+    )
 
 
 async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> JsonObject:

@@ -1,4 +1,4 @@
-"""`/v1/sessions/{session_id}/context` and `/summaries`: the window now, and what stands for what left it."""
+"""`/v1/sessions/{session_id}/context` and `/summaries`: the window now and next, and what stands for what left it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from uuid import UUID
 
 from fastapi import APIRouter
 
+from app.api import problems
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import READ, answers
+from app.api.openapi import READ, WRITE, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
-from app.api.schemas import Document, SummaryPage
+from app.api.routes.turns import turn_request
+from app.api.schemas import Document, PreviewIn, PreviewOut, SummaryPage
 from app.domain.types import JsonObject, SessionId, SummaryId
 from app.services import summaries, window
+from app.services.previewing import preview_turn
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["context"], route_class=DirectRoute)
 
@@ -20,6 +23,16 @@ router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["context"], route_c
 async def get_window(call: Call, session_id: UUID) -> JsonObject:
     """The window now: tokens by region, budget, limit and its source, turns to the next summary."""
     return await window.window_now(call.rt, call.tenant_id, SessionId(session_id))
+
+
+@router.post("/context/preview", response_model=PreviewOut, responses=answers(*WRITE))
+async def preview(call: Call, session_id: UUID, body: PreviewIn) -> JsonObject:
+    """What the next turn would send: calls no model, writes nothing, waits for nothing. 200 also where it would be
+    refused."""
+    seen = await preview_turn(
+        call.rt, call.tenant_id, SessionId(session_id), turn_request(call, body), call.raw_body.get("policy")
+    )
+    return seen | {"refusal": problems.complete(seen["refusal"])}
 
 
 @router.get("/summaries", response_model=SummaryPage, responses=answers(*READ))

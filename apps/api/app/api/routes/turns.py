@@ -48,7 +48,7 @@ async def create_turn(
 ) -> JsonObject | Response:
     """Sends a message within the budget and answers with the turn and how its context came about."""
     rt, tenant_id, session = call.rt, call.tenant_id, SessionId(session_id)
-    request = _request(call, body)
+    request = turn_request(call, body)
     return await _answer(
         call, session, body.stream, lambda listen: take_turn(rt, tenant_id, session, request, idempotency_key, listen)
     )
@@ -92,7 +92,7 @@ async def post_regenerate(
     A problem after the fork was made carries its `session_id`: the turn is stored there as it ended.
     """
     rt, tenant_id = call.rt, call.tenant_id
-    request = _request(call, body)
+    request = turn_request(call, body)
     again = await prepare_again(rt, tenant_id, SessionId(session_id), TurnId(turn_id), request)
     made = again.session.id
     call.note(forked_session_id=str(made))
@@ -139,7 +139,8 @@ def request_sha256(body: JsonObject) -> str:
     return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
+def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
+    """What a body asks for. Raises `InvalidRequest`."""
     check_alias(call.rt, body.model_alias)
     check_tool_choice(body)
     raw: JsonObject = call.raw_body

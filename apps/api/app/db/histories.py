@@ -1,0 +1,231 @@
+"""A whole session read again, turn by turn in batches: what was said, what was sent, and what was used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from app.db.database import Record, Transaction
+from app.db.messages import message_of
+from app.db.sql import compile_sql
+from app.domain.types import JsonObject, Message, Pin, SessionId, TurnStatus
+
+_TURNS = compile_sql(
+    sa.text(
+        """
+        SELECT t.id, t.seq, t.status, t.model_alias, t.request, t.completion_tokens, t.prompt_tokens, t.cost_usd,
+            t.created_at, t.assistant_output IS NULL AS without_output,
+            EXISTS (
+                SELECT 1 FROM turn_steps st
+                WHERE st.session_id = t.session_id AND st.turn_id = t.id AND st.status <> 'success') AS step_failed,
+            a.calls, a.wire_tokens, a.input_tokens, a.summary, a.prune
+        FROM turns t
+        CROSS JOIN LATERAL (
+            SELECT count(x.prompt_sha256) AS calls,
+                CAST(sum(x.estimated_wire_tokens) FILTER (WHERE x.prompt_sha256 IS NOT NULL) AS bigint) AS wire_tokens,
+                CAST(sum(x.estimated_input_tokens_after_prune) FILTER (WHERE x.prompt_sha256 IS NOT NULL) AS bigint)
+                    AS input_tokens,
+                coalesce(bool_or(x.summary_triggered), false) AS summary,
+                coalesce(bool_or(x.prune_triggered), false) AS prune
+            FROM turn_context_audit x WHERE x.session_id = t.session_id AND x.turn_id = t.id
+        ) a
+        WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq > CAST(:after_seq AS bigint)
+            AND t.seq <= CAST(:through_seq AS bigint)
+        ORDER BY t.seq LIMIT CAST(:limit AS integer)
+        """
+    )
+)
+
+_MESSAGES = compile_sql(
+    sa.text(
+        """
+        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning, m.reasoning_blocks,
+            m.token_estimate AS tokens, m.reasoning_tokens, m.token_encoding,
+            (SELECT jsonb_object_agg(c.token_encoding, jsonb_build_array(c.token_estimate, c.reasoning_tokens))
+             FROM message_token_counts c
+             WHERE c.session_id = m.session_id AND c.message_id = m.id) AS counts
+        FROM messages m
+        WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = ANY(CAST(:turn_ids AS uuid[]))
+        ORDER BY m.turn_id, m.seq
+        """
+    )
+)
+
+_ALIASES = compile_sql(
+    sa.text(
+        """
+        SELECT DISTINCT model_alias FROM turns
+        WHERE session_id = CAST(:session_id AS uuid) AND seq <= CAST(:through_seq AS bigint) ORDER BY model_alias
+        """
+    )
+)
+
+_PINS = compile_sql(
+    sa.text(
+        """
+        SELECT name, content, relevance, source, created_at FROM pins
+        WHERE session_id = CAST(:session_id AS uuid) ORDER BY created_at, name
+        """
+    )
+)
+
+_LATER_SUMMARIES = compile_sql(
+    sa.text(
+        """
+        SELECT created_at FROM session_summaries
+        WHERE session_id = CAST(:session_id AS uuid) AND created_by_turn_id IS NULL ORDER BY created_at
+        """
+    )
+)
+
+_FOLDED = compile_sql(
+    sa.text(
+        """
+        SELECT count(DISTINCT m.turn_id) AS turns, count(*) AS messages
+        FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+        WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected' AND m.seq <= (
+            SELECT x.to_message_seq FROM session_summaries x
+            WHERE x.session_id = CAST(:session_id AS uuid) AND x.status = 'active')
+        """
+    )
+)
+
+_SUMMARY_USAGE = compile_sql(
+    sa.text(
+        """
+        SELECT CAST(coalesce(sum(u.prompt_tokens), 0) AS bigint) AS prompt_tokens,
+            CAST(coalesce(sum(u.completion_tokens), 0) AS bigint) AS completion_tokens
+        FROM usage_records u LEFT JOIN turns t ON t.session_id = u.session_id AND t.id = u.turn_id
+        WHERE u.session_id = CAST(:session_id AS uuid) AND u.purpose = 'summary'
+            AND coalesce(t.seq, 0) <= CAST(:through_seq AS bigint)
+        """
+    )
+)
+
+_ACTIONS = compile_sql(
+    sa.text(
+        """
+        SELECT x.kind, count(*) AS times, count(DISTINCT x.target) AS targets
+        FROM turns t
+        JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
+        CROSS JOIN LATERAL jsonb_to_recordset(a.context_trim_log -> 'actions') AS x(kind text, target text)
+        WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
+            AND a.prompt_sha256 IS NOT NULL AND (x.kind <> 'summary_folded' OR x.target LIKE 'turn:%')
+        GROUP BY x.kind ORDER BY x.kind
+        """
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message with its counts by encoding: its tokens, and those of its reasoning."""
+
+    message: Message
+    counts: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTurn:
+    """A turn with its messages, and what its audits sum to over the calls that were made (tokens; None where none).
+
+    `unresolved` is as `Turn` says; `prompt_tokens` and `completion_tokens` are as reported.
+    """
+
+    id: UUID
+    seq: int
+    status: TurnStatus
+    unresolved: bool
+    model_alias: str
+    request: JsonObject | None
+    created_at: datetime
+    messages: tuple[StoredMessage, ...]
+    calls: int
+    wire_tokens: int | None
+    input_tokens: int | None
+    summary: bool
+    prune: bool
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cost_usd: float | None
+
+
+async def stored_turns(
+    tx: Transaction, session_id: SessionId, *, after_seq: int, through_seq: int, limit: int
+) -> list[StoredTurn]:
+    """The next turns in time order. The caller has checked whose session it is."""
+    rows = await tx.fetch(_TURNS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
+    messages = await tx.fetch(_MESSAGES, session_id=session_id, turn_ids=[row["id"] for row in rows])
+    by_turn = {
+        turn_id: tuple(map(_stored_message, of_turn))
+        for turn_id, of_turn in groupby(messages, key=lambda row: row["turn_id"])
+    }
+    return [_stored_turn(row, by_turn.get(row["id"], ())) for row in rows]
+
+
+async def stored_aliases(tx: Transaction, session_id: SessionId, through_seq: int) -> list[str]:
+    """Who was asked by any of the turns."""
+    return [row["model_alias"] for row in await tx.fetch(_ALIASES, session_id=session_id, through_seq=through_seq)]
+
+
+async def dated_pins(tx: Transaction, session_id: SessionId) -> list[tuple[datetime, Pin]]:
+    """The pins of now, with the instant since which each is there."""
+    rows = await tx.fetch(_PINS, session_id=session_id)
+    return [(row["created_at"], Pin(row["name"], row["content"], row["relevance"], row["source"])) for row in rows]
+
+
+async def later_summaries(tx: Transaction, session_id: SessionId) -> list[datetime]:
+    """When summaries were made that no call waited for: in the background, or because somebody asked."""
+    return [row["created_at"] for row in await tx.fetch(_LATER_SUMMARIES, session_id=session_id)]
+
+
+async def folded(tx: Transaction, session_id: SessionId) -> tuple[int, int]:
+    """The turns and the messages that the active summary stands for; rejected ones left out."""
+    row = (await tx.fetch(_FOLDED, session_id=session_id))[0]
+    return row["turns"], row["messages"]
+
+
+async def summary_usage(tx: Transaction, session_id: SessionId, through_seq: int) -> tuple[int, int]:
+    """Tokens that went to summarizers and came back."""
+    row = (await tx.fetch(_SUMMARY_USAGE, session_id=session_id, through_seq=through_seq))[0]
+    return row["prompt_tokens"], row["completion_tokens"]
+
+
+async def trim_actions(tx: Transaction, session_id: SessionId, through_seq: int) -> dict[str, tuple[int, int]]:
+    """Of the prompts that were sent: how often each kind of action was taken, and on how many targets."""
+    rows = await tx.fetch(_ACTIONS, session_id=session_id, through_seq=through_seq)
+    return {row["kind"]: (row["times"], row["targets"]) for row in rows}
+
+
+def _stored_message(row: Record) -> StoredMessage:
+    message = message_of(row)
+    found: Mapping[str, tuple[int, int | None]] = row["counts"] or {}
+    counts = {encoding: (tokens, of_reasoning or 0) for encoding, (tokens, of_reasoning) in found.items()}
+    return StoredMessage(message, counts | {row["token_encoding"]: (message.tokens, message.reasoning_tokens)})
+
+
+def _stored_turn(row: Record, messages: Sequence[StoredMessage]) -> StoredTurn:
+    status = TurnStatus(row["status"])
+    return StoredTurn(
+        id=row["id"],
+        seq=row["seq"],
+        status=status,
+        unresolved=status is not TurnStatus.COMPLETED or row["without_output"] or row["step_failed"],
+        model_alias=row["model_alias"],
+        request=row["request"],
+        created_at=row["created_at"],
+        messages=tuple(messages),
+        calls=row["calls"],
+        wire_tokens=row["wire_tokens"],
+        input_tokens=row["input_tokens"],
+        summary=row["summary"],
+        prune=row["prune"],
+        prompt_tokens=row["prompt_tokens"],
+        completion_tokens=row["completion_tokens"],
+        cost_usd=None if row["cost_usd"] is None else float(row["cost_usd"]),
+    )

@@ -1,0 +1,1 @@
+"""`plimsoll simulate`: stored sessions under other policies, from the command line."""
