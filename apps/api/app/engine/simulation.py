@@ -44,6 +44,7 @@ from app.engine.policy import ContextPolicy
 from app.engine.prompt import Prompt
 from app.engine.pruning import TrimAction
 from app.engine.reasoning import with_reasoning
+from app.engine.sharing import with_shared_budget
 from app.engine.summaries import shrinks, summarizer_usage, summary_of
 from app.engine.tokens import Estimate
 from app.engine.turns import completed_after, sendable_units
@@ -237,7 +238,7 @@ class Simulation:
 
     def _snapshot(self, past: PastTurn, model: SimulatedModel, current: Turn) -> Snapshot:
         turns = self._turns_for(model)
-        return Snapshot(
+        snapshot = Snapshot(
             budget=model.budget,
             layers=past.layers,
             goal=self.setting.goal,
@@ -249,6 +250,7 @@ class Simulation:
             completed_since_summary=completed_after(turns, self._count_after_seq),
             calibration_ratio=model.calibration_ratio,
         )
+        return with_shared_budget(snapshot, self.setting.policy, model.estimate)
 
     def _turns_for(self, model: SimulatedModel) -> list[Turn]:
         """The raw window counted for a model. Only the latest turn can be unresolved (contract, decision 7)."""
