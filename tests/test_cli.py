@@ -119,7 +119,7 @@ def test_workers_end_when_the_process_that_started_them_was_killed(tmp_path: Pat
     with serving(tmp_path, "--workers", "2", DATABASE_URL=database_url) as (process, printed):
         port = httpx.URL(address(printed)).port
         assert port is not None
-        assert httpx.get(address(printed) + "/healthz").status_code == 200
+        assert httpx.get(address(printed) + "/healthz", timeout=30).status_code == 200
         process.kill()
         deadline = time.monotonic() + 30
         while _answers(port):

@@ -11,6 +11,7 @@ from app.db.recall import SearchBounds, add_postings, find_evicted
 from app.domain.types import MessageId, SessionId, Turn, TurnId, TurnStatus
 from app.engine.policy import ContextPolicy, Recall
 from app.engine.recall import match, rarity
+from app.engine.recall_shelf import Shelf
 from app.engine.recall_terms import query_terms, weighed_terms
 from app.engine.recalling import RECALL_NOTE
 from app.engine.tokens import content_text
@@ -18,7 +19,6 @@ from app.services import recall
 from app.services.turns import get_audit, get_prompt
 from app.services.window import window_now
 from bench.fidelity.recorded import numbered_message
-from bench.fidelity.shelf import Shelf
 from tests.providers.server import Seen, serving
 from tests.services.service import TENANT, Service, chat, model, models_toml, service
 
@@ -209,7 +209,8 @@ async def test_the_database_finds_what_the_pure_search_finds(database_url: str, 
                 found = await find_evicted(
                     tx, session_id, terms, last_seq=18, encoding="o200k_base", most_tokens=4000, bounds=recall.BOUNDS
                 )
-                expected = shelf.find(numbered_message(turn_id, 99, "user", asked, estimate))
+                expected = shelf.find(asked, 10_000)
+                assert expected is not None
                 assert found.seen_in == expected.seen_in
                 scores = {hit.seq: pytest.approx((hit.score, hit.coverage), rel=1e-4) for hit in expected.hits}
                 assert {hit.seq: (hit.score, hit.coverage) for hit in found.hits} == scores
