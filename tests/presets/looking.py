@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.domain.types import JsonObject
+from app.engine.recalling import RECALL_NOTE
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS
 from tests.presets.recordings import PlayedTurn, Recording, Sent
 
 
 def raw_part(sent: Sent) -> list[JsonObject]:
-    """The messages of a prompt that are stored ones, the user's newest among them."""
-    return [message for message in sent.messages if message["role"] != "system"]
+    """The raw window of a prompt and its running turn, without the block of what was recalled."""
+    raw = [message for message in sent.messages if message["role"] != "system"]
+    recalled = sent.audit["context_trim_log"].get("recalled", ())
+    if not recalled:
+        return raw
+    note = next(at for at, message in enumerate(raw) if message["content"] == RECALL_NOTE)
+    return raw[:note] + raw[note + 1 + len(recalled) :]
 
 
 def words_of_users(sent: Sent) -> list[str]:
-    return [message["content"] for message in sent.messages if message["role"] == "user"]
+    return [message["content"] for message in raw_part(sent) if message["role"] == "user"]
 
 
 def sent_form(stored: JsonObject) -> tuple[str, object, object]:

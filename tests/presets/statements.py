@@ -162,6 +162,12 @@ def keeps_users_words_of_the_newest(turns: int) -> Check:
     return check
 
 
+def recalls_below_the_trigger(of: Recording) -> None:
+    recalled = [sent for _, sent in of.sent if sent.audit["regions"]["recall"]]
+    assert recalled
+    assert all(sent.charged < 0.70 * sent.budget for sent in recalled)
+
+
 def prunes_at_ninety_percent(of: Recording) -> None:
     for _, sent in pruned(of):
         assert sent.audit["estimated_input_tokens_after_summary"] >= 0.90 * sent.budget
@@ -192,6 +198,7 @@ GUARDED = (
     Statement("prunes only from 90 % of the input budget on", prunes_at_ninety_percent, ("shipped",)),
     Statement("prunes down to below 90 %", guarded_prunes_below, ("shipped",)),
     Statement("summarizes before it prunes", summarizes_before_it_prunes, ("shipped",)),
+    Statement("recalls only in the room below 70 % of the input budget", recalls_below_the_trigger),
     Statement("prunes no words of a user", prunes_no_words_of_users, ("shipped",)),
 )
 

@@ -69,6 +69,7 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         session_id,
         policy_for=lambda own: policy_of_turn(rt, own, request.asking.policy),
         alias_for=lambda own: awake_alias(rt, request.model_alias or own),
+        asked=request.content,
     )
     check_recorded(seen.gathered.model, request.asking.recorded_reply)
     current = _turn_of(rt, seen.next_seq, request)
