@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -62,22 +63,26 @@ def template_database(postgres_server: str) -> Generator[str]:
 @pytest_asyncio.fixture
 async def database_url(postgres_server: str, template_database: str) -> AsyncGenerator[str]:
     """A migrated, empty database of the test's own."""
-    async for url in _database(postgres_server, f"TEMPLATE {template_database}"):
+    async with fresh_database(postgres_server, f"TEMPLATE {template_database}") as url:
         yield url
 
 
 @pytest_asyncio.fixture
 async def empty_database_url(postgres_server: str) -> AsyncGenerator[str]:
     """A database of the test's own, without any table."""
-    async for url in _database(postgres_server, "TEMPLATE template0"):
+    async with fresh_database(postgres_server, "TEMPLATE template0") as url:
         yield url
 
 
-async def _database(server: str, template: str) -> AsyncGenerator[str]:
+@asynccontextmanager
+async def fresh_database(server: str, template: str) -> AsyncGenerator[str]:
+    """The connection string of a database that goes when its user is done; `template` is SQL."""
     name = f"plimsoll_test_{uuid4().hex[:12]}"
     await _execute(server, f"CREATE DATABASE {name} {template}")
-    yield with_database(server, name)
-    await _execute(server, f"DROP DATABASE {name} WITH (FORCE)")
+    try:
+        yield with_database(server, name)
+    finally:
+        await _execute(server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 async def _execute(dsn: str, statement: str) -> None:

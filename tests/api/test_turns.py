@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.api.conftest import assert_problem, new_session, serving, settings_for
 
@@ -122,3 +123,39 @@ def test_operators_addresses_answer(client: httpx.Client) -> None:
     for path in ("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"):
         assert client.get(path).status_code == 200
     assert client.get("/readyz").json() == {"status": "ready", "database": "ok", "migrations": "current"}
+
+
+@pytest.mark.parametrize(
+    "policy", [5, "guarded", {"nonsense": 1}, {"protected_turns": -1}, {"summary_model": "nobody"}]
+)
+def test_a_turns_policy_that_can_not_be_is_told_by_its_place(client: httpx.Client, policy: object) -> None:
+    sid = new_session(client)
+    turns = f"/v1/sessions/{sid}/turns"
+    tid = client.post(turns, json={"content": "a"}).json()["turn"]["id"]
+    for path, body in ((turns, {"content": "a"}), (f"{turns}/{tid}/regenerate", {})):
+        problem = assert_problem(client.post(path, json=body | {"policy": policy}), 422, "invalid_request")
+        assert problem["errors"][0]["where"].startswith("body.policy")
+    assert len(client.get(turns).json()["items"]) == 1
+
+
+def test_a_key_with_another_policy_is_a_key_with_another_body(client: httpx.Client) -> None:
+    turns = f"/v1/sessions/{new_session(client)}/turns"
+    key = {"Idempotency-Key": "once"}
+    capped = {"content": "a", "policy": {"max_context_tokens": 3000}}
+    first = client.post(turns, json=capped, headers=key).json()
+    assert first["context"]["model_context_limit"] == 3000
+    assert client.post(turns, json=capped, headers=key).json()["turn"]["id"] == first["turn"]["id"]
+    assert_problem(client.post(turns, json={"content": "a"}, headers=key), 422, "idempotency_key_reused")
+
+
+def test_a_turns_policy_travels_with_an_export_and_holds_when_the_turn_is_run_again(client: httpx.Client) -> None:
+    sid = new_session(client)
+    client.post(f"/v1/sessions/{sid}/turns", json={"content": "a", "policy": {"max_context_tokens": 3000}})
+    exported = client.get(f"/v1/sessions/{sid}/export").json()
+    assert exported["turns"][0]["request"]["policy"] == {"max_context_tokens": 3000}
+    copy = client.post("/v1/sessions/import", json=exported).json()["id"]
+    (turn,) = client.get(f"/v1/sessions/{copy}/turns").json()["items"]
+    again = client.post(f"/v1/sessions/{copy}/turns/{turn['id']}/regenerate", json={})
+    assert again.json()["context"]["model_context_limit"] == 3000
+    exported["turns"][0]["request"]["policy"] = {"nonsense": 1}
+    assert_problem(client.post("/v1/sessions/import", json=exported), 422, "invalid_request")

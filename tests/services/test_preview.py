@@ -31,13 +31,12 @@ async def preview(
     content: Any,
     *,
     model_alias: str | None = None,
-    policy: JsonObject | None = None,
     **asking: Any,
 ) -> JsonObject:
     """The preview of a turn, seen to leave every table as it was."""
     before = await contents(at)
     request = TurnRequest(content, "", Asking(**asking), model_alias)
-    seen = await preview_turn(at.rt, TENANT, session_id, request, policy)
+    seen = await preview_turn(at.rt, TENANT, session_id, request)
     assert await contents(at) == before
     return seen
 
@@ -191,4 +190,4 @@ async def test_a_preview_refuses_what_the_turn_would_refuse(database_url: str, t
                 await preview(at, session.id, "Hello", policy=wrong)
             assert refused.value.where[:2] == ("body", "policy")
         with pytest.raises(NotFound):
-            await preview_turn(at.rt, TenantId("other"), session.id, TurnRequest("Hello", ""), None)
+            await preview_turn(at.rt, TenantId("other"), session.id, TurnRequest("Hello", ""))

@@ -10,6 +10,8 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints, field_
 
 from app.api.chat_schemas import ChatIn, ChatMessageIn
 from app.api.schemas import ContentIn, In, Name, Open, SessionIn, ToolChoice, ToolIn
+from app.domain.errors import InvalidRequest
+from app.engine.policy_fields import read_fields
 from app.engine.portable import FORMAT, VERSION
 from app.providers.base import CHAT_OPTIONS
 
@@ -69,6 +71,17 @@ class StoredRequest(In):
     max_output_tokens: SmallSeq | None
     instructions: str | None = None
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    policy: dict[str, Any] | None = None
+
+    @field_validator("policy")
+    @classmethod
+    def _of_fields_that_are_there(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        """What they come to over the session's own is judged when the turn is run again."""
+        try:
+            read_fields(value or {})
+        except InvalidRequest as error:
+            raise ValueError(error.detail) from error
+        return value
 
     @field_validator("options")
     @classmethod

@@ -172,6 +172,9 @@ class _AskIn(In):
     )
     model_alias: Name | None = Field(default=None, description="Another alias for this turn only.")
     stream: bool = Field(default=False, description="Answer as server-sent events.")
+    policy: dict[str, Any] | None = Field(
+        default=None, description="Overrides over the session's policy, for this turn alone, its tool rounds included."
+    )
     recorded_reply: RecordedReplyIn | None = Field(
         default=None, description="Only for a model of the provider `offline`."
     )
@@ -197,11 +200,7 @@ class TurnIn(_AskIn):
 
 
 class PreviewIn(TurnIn):
-    """A turn's body, as it would be posted, and what to see it under. `stream` and `recorded_reply` change nothing."""
-
-    policy: dict[str, Any] | None = Field(
-        default=None, description="Overrides over the session's policy, for this look alone."
-    )
+    """A turn's body, as it would be posted. `stream` and `recorded_reply` change nothing."""
 
 
 class RegenerateIn(_AskIn):

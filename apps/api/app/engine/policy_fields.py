@@ -206,6 +206,14 @@ def resolve_policy(guarded: ContextPolicy, overrides: Mapping[str, object]) -> C
 
     Raises `InvalidRequest` naming the field for an unknown field, an impossible value or an impossible combination.
     """
+    values = read_fields(overrides)
+    policy = replace(preset_policy(values.get("preset", guarded.preset), guarded), **values)
+    _check_combination(policy)
+    return policy
+
+
+def read_fields(overrides: Mapping[str, object]) -> dict[str, Any]:
+    """Each value by itself, as the policy has it. Raises `InvalidRequest` as `resolve_policy`, but for combinations."""
     values: dict[str, Any] = {}
     for name, value in overrides.items():
         field = FIELDS.get(name)
@@ -215,9 +223,7 @@ def resolve_policy(guarded: ContextPolicy, overrides: Mapping[str, object]) -> C
             values[name] = field.parse(value)
         except ValueError as error:
             raise InvalidRequest(f"The policy field {name} {error}.", ("policy", name)) from error
-    policy = replace(preset_policy(values.get("preset", guarded.preset), guarded), **values)
-    _check_combination(policy)
-    return policy
+    return values
 
 
 def policy_values(policy: ContextPolicy) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class ReplayOptions:
     `window_tokens` caps the model's window (None: the model's own). With `recorded` the recording's replies and tool
     results stand in for model and tools. Without it only the users' words are sent, and no tools: the recorded results
     answer the recorded calls, not those another model would make. Where the recording has no reply the model answers.
-    `check_prompts` reads every sent prompt back.
+    `preset` is the session's. `check_prompts` reads every sent prompt back.
     """
 
     window_tokens: int | None = None
@@ -30,6 +30,7 @@ class ReplayOptions:
     room_goal: str | None = None
     max_turns: int | None = None
     check_prompts: bool = True
+    preset: str | None = None
 
 
 def replay_conversation(
@@ -71,8 +72,9 @@ def replay_conversation(
 def session_body(conversation: Conversation, options: ReplayOptions) -> dict[str, Any]:
     """The body of `POST /v1/sessions` for a conversation."""
     body: dict[str, Any] = {"metadata": {"replay_of": conversation.name}}
-    if options.window_tokens is not None:
-        body["policy"] = {"max_context_tokens": options.window_tokens}
+    policy = {"preset": options.preset, "max_context_tokens": options.window_tokens}
+    if policy := {name: value for name, value in policy.items() if value is not None}:
+        body["policy"] = policy
     optional = {
         "instructions": conversation.instructions,
         "room_goal": options.room_goal,

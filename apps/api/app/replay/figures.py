@@ -86,12 +86,14 @@ class RoundFigures:
 
 @dataclass(frozen=True, slots=True)
 class TurnFigures:
-    """One turn of a replay, with a round for each model call; at least one."""
+    """One turn of a replay, with a round for each model call; at least one. `summary_after` says that a summary was
+    made when the client had its answer."""
 
     number: int
     outcome: Outcome
     rounds: tuple[RoundFigures, ...]
     turn_id: str | None = None
+    summary_after: bool = False
 
     @property
     def window(self) -> Window | None:

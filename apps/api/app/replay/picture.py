@@ -12,13 +12,14 @@ WIDTH, HEIGHT = 1000, 500
 LEFT, RIGHT, TOP, BOTTOM = 66, 150, 96, 74
 PLOT_WIDTH, PLOT_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 FLOOR = TOP + PLOT_HEIGHT
+PRUNE_RATIO = 0.9
 
 COLOURS = {
     "system": "#64748b", "goal": "#14b8a6", "pins": "#eab308", "summary": "#8b5cf6", "history": "#3b82f6",
     "recall": "#22d3ee", "user": "#22c55e", "tools": "#c2410c", "framing": "#9ca3af",
 }  # fmt: skip
-MARK_COLOURS = {"S": "#7c3aed", "P": "#d97706", "X": "#dc2626"}
-MARK_MEANINGS = {"S": "summarized", "P": "pruned", "X": "refused (422)"}
+MARK_COLOURS = {"S": "#7c3aed", "B": "#0d9488", "P": "#d97706", "X": "#dc2626"}
+MARK_MEANINGS = {"S": "summarized", "B": "summarized after the answer", "P": "pruned", "X": "refused (422)"}
 
 STYLE = """
   text { font: 12px ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif }
@@ -59,8 +60,13 @@ class Scale:
         return FLOOR - min(1.0, tokens / self.top_tokens) * PLOT_HEIGHT
 
 
-def window_svg(session: SessionFigures, *, title: str = "The window, turn by turn") -> str:
-    """The picture of a session with at least one turn that has a window; raises `ValueError` without one."""
+def window_svg(
+    session: SessionFigures, *, title: str = "The window, turn by turn", summarize_ratio: float = 0.7
+) -> str:
+    """The picture of a session with at least one turn that has a window; raises `ValueError` without one.
+
+    `summarize_ratio` is the share of the input budget at which its policy summarizes.
+    """
     windows = [turn.window for turn in session.turns if turn.window is not None]
     if not windows:
         raise ValueError("no turn of this session has a window to draw")
@@ -73,7 +79,7 @@ def window_svg(session: SessionFigures, *, title: str = "The window, turn by tur
         *_reserve(scale, window),
         *_token_axis(scale, window),
         *(part for turn in session.turns if turn.window is not None for part in _bar(scale, turn, turn.window)),
-        *_levels(scale, window),
+        *_levels(scale, window, summarize_ratio),
         *_full_history(scale, session.turns),
         *_turn_axis(scale),
         *_marks(scale, session.turns),
@@ -145,16 +151,16 @@ def _bar(scale: Scale, turn: TurnFigures, window: Window) -> Iterator[str]:
         yield f'<rect class="ghost" x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{floor - y:.2f}"/>'
 
 
-def _levels(scale: Scale, window: Window) -> Iterator[str]:
+def _levels(scale: Scale, window: Window, summarize_ratio: float) -> Iterator[str]:
     budget_tokens = window.input_budget_tokens
     right = LEFT + PLOT_WIDTH
     yield f'<text class="small" x="{right + 8}" y="{TOP + 4}">window {window.limit_tokens:,}</text>'
     yield f'<line class="axis" x1="{LEFT}" y1="{TOP}" x2="{right}" y2="{TOP}"/>'
-    levels = (
-        ("budget", "over", 1.0, "input budget"),
-        ("trigger", "", 0.9, "prune 90 %"),
-        ("trigger", "", 0.7, "summarize 70 %"),
-    )
+    levels = [("budget", "over", 1.0, "input budget"), ("trigger", "", PRUNE_RATIO, "prune 90 %")]
+    if summarize_ratio < PRUNE_RATIO - 0.01:
+        levels.append(("trigger", "", summarize_ratio, f"summarize {summarize_ratio:.0%}".replace("%", " %")))
+    else:
+        levels[1] = ("trigger", "", PRUNE_RATIO, "summarize, prune 90 %")
     for line, text, ratio, label in levels:
         y = scale.y(budget_tokens * ratio)
         yield f'<line class="{line}" x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}"/>'
@@ -194,7 +200,8 @@ def _marks(scale: Scale, turns: Sequence[TurnFigures]) -> Iterator[str]:
 
 
 def _marks_of(turn: TurnFigures) -> str:
-    return ("S" if turn.summary else "") + ("P" if turn.prune else "") + ("X" if turn.outcome == "refused" else "")
+    when = ("S" if turn.summary else "") + ("B" if turn.summary_after else "")
+    return when + ("P" if turn.prune else "") + ("X" if turn.outcome == "refused" else "")
 
 
 def _badge(x: float, y: float, mark: str) -> Iterator[str]:

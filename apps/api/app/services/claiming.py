@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -43,11 +43,13 @@ from app.domain.types import (
     TurnRecord,
     TurnStatus,
 )
+from app.engine.policy import ContextPolicy
 from app.engine.tokens import content_text
 from app.providers.registry import Model
 from app.services.gathering import Gathered, SessionView, budget_of, count_message, read_window, session_policy
 from app.services.recording import context_of
 from app.services.runtime import Runtime
+from app.services.sessions import check_summary_model
 
 RETRY_AFTER_S = 1
 
@@ -57,6 +59,7 @@ class Asking:
     """How the model is to be asked, in every round of a turn. `recorded_reply` is of one round alone.
 
     `instructions` are a system layer of this turn; `options` go into the model's request (`CompletionRequest`).
+    `policy` lies over the session's own; what is done after the turn goes by the session's.
     """
 
     tools: tuple[ToolDefinition, ...] = ()
@@ -65,10 +68,11 @@ class Asking:
     recorded_reply: RecordedReply | None = None
     instructions: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    policy: Mapping[str, Any] | None = None
 
     def stored(self) -> JsonObject | None:
-        """What later rounds need; None when there can be no later round."""
-        if not self.tools:
+        """What later rounds need, and another try under the same policy; None when there is nothing of either."""
+        if not self.tools and not self.policy:
             return None
         return {
             "tools": list(self.tools),
@@ -76,6 +80,7 @@ class Asking:
             "max_output_tokens": self.max_output_tokens,
             "instructions": self.instructions,
             "options": dict(self.options),
+            "policy": None if self.policy is None else dict(self.policy),
         }
 
 
@@ -161,7 +166,8 @@ async def claim_and_gather(
         claim = await claim_turn(tx, tenant_id, session_id, draft, rt.turn_lease_s)
         if claim is None:
             raise NotFound("session")
-        gathered = await _gather(tx, rt, claim, awake_alias(rt, draft.model_alias or claim.session_alias))
+        policy = policy_of_turn(rt, claim.policy, asking.policy)
+        gathered = await _gather(tx, rt, claim, policy, awake_alias(rt, draft.model_alias or claim.session_alias))
         check_recorded(gathered.model, asking.recorded_reply)
     return Claimed(tenant_id, claim, gathered, started_at, asking)
 
@@ -180,14 +186,22 @@ async def claim_outputs(
         if waiting is None:
             raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
         check_outputs(waiting, [call_id for call_id, _ in request.outputs])
+        asking = _asking_again(waiting.request or {}, request)
         claim = await reclaim_turn(
-            tx, tenant_id, session_id, turn_id, waiting, outputs, rt.turn_lease_s, _new_request(request.asking)
+            tx,
+            tenant_id,
+            session_id,
+            turn_id,
+            waiting,
+            outputs,
+            rt.turn_lease_s,
+            asking.stored() if request.asking else None,
         )
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
-        gathered = await _gather(tx, rt, claim, request.model_alias or waiting.model_alias)
+        policy = session_policy(rt, claim.policy, asking.policy)
+        gathered = await _gather(tx, rt, claim, policy, request.model_alias or waiting.model_alias)
         check_recorded(gathered.model, request.recorded_reply)
-    asking = request.asking or _asking_again(claim.request or {}, request.recorded_reply)
     return Claimed(tenant_id, claim, gathered, started_at, asking)
 
 
@@ -212,27 +226,41 @@ async def claim_again(
             ended,
             (),
             rt.turn_lease_s,
-            _new_request(asking),
+            asking.stored(),
             ended_as=(TurnStatus.FAILED, TurnStatus.CANCELLED),
         )
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
-        gathered = await _gather(tx, rt, claim, awake_alias(rt, model_alias))
+        policy = policy_of_turn(rt, claim.policy, asking.policy)
+        gathered = await _gather(tx, rt, claim, policy, awake_alias(rt, model_alias))
     return Claimed(tenant_id, claim, gathered, started_at, asking)
 
 
-def _new_request(asking: Asking | None) -> JsonObject | None:
-    return asking.stored() if asking else None
+def policy_of_turn(rt: Runtime, stored: JsonObject, asked: Mapping[str, Any] | None) -> ContextPolicy:
+    """The policy of a turn whose body asks for one over the session's. Raises `InvalidRequest` at its place in it."""
+    if not asked:
+        return session_policy(rt, stored)
+    try:
+        policy = session_policy(rt, stored, asked)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.detail, ("body", *error.where)) from error
+    check_summary_model(rt, policy)
+    return policy
 
 
-def _asking_again(stored: JsonObject, recorded_reply: RecordedReply | None) -> Asking:
+def _asking_again(stored: JsonObject, request: OutputsRequest) -> Asking:
+    """How a later round is asked: as the outputs' poster says or else as the turn was, under the turn's policy."""
+    policy = stored.get("policy")
+    if request.asking is not None:
+        return replace(request.asking, policy=policy)
     return Asking(
         tools=tuple(stored.get("tools", ())),
         tool_choice=_later_choice(stored.get("tool_choice")),
         max_output_tokens=stored.get("max_output_tokens"),
-        recorded_reply=recorded_reply,
+        recorded_reply=request.recorded_reply,
         instructions=stored.get("instructions"),
         options=stored.get("options") or {},
+        policy=policy,
     )
 
 
@@ -243,7 +271,7 @@ def awake_alias(rt: Runtime, model_alias: str) -> str:
     return rt.cooldowns.first_awake(model_alias, with_room)
 
 
-async def _gather(tx: Transaction, rt: Runtime, claim: Claim, model_alias: str) -> Gathered:
+async def _gather(tx: Transaction, rt: Runtime, claim: Claim, policy: ContextPolicy, model_alias: str) -> Gathered:
     session = SessionView(
         id=claim.session_id,
         model_alias=claim.session_alias,
@@ -251,7 +279,7 @@ async def _gather(tx: Transaction, rt: Runtime, claim: Claim, model_alias: str) 
         agent_role=claim.agent_role,
         room_goal=claim.room_goal,
         instructions=claim.instructions,
-        policy=session_policy(rt, claim.policy),
+        policy=policy,
         summary_count_after_seq=claim.summary_count_after_seq,
         summary_failures=claim.summary_failures,
         summary_failed_at=claim.summary_failed_at,

@@ -10,7 +10,6 @@ from dataclasses import replace
 from uuid import UUID
 
 from app.db.messages import UNCOUNTED
-from app.domain.errors import InvalidRequest
 from app.domain.types import (
     JsonObject,
     Message,
@@ -43,31 +42,35 @@ from app.engine.summaries import summary_of
 from app.engine.summary_block import render_summary
 from app.engine.tokens import Estimate
 from app.engine.window import Snapshot
-from app.services.claiming import TurnRequest, awake_alias, check, check_recorded
+from app.services.claiming import TurnRequest, awake_alias, check, check_recorded, policy_of_turn
 from app.services.deciding import counted_by_provider, first_snapshot, refusal_of
 from app.services.gathering import Gathered, estimator_of
 from app.services.recording import Steps, context_of, decided_row
 from app.services.runtime import Runtime
-from app.services.sessions import check_summary_model
-from app.services.window import Look, read_look
+from app.services.window import read_look
 
 OPEN_STATUSES = (TurnStatus.PENDING, TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
 """Stands in the trim log for the summary that the turn would make."""
 
 
-async def preview_turn(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: TurnRequest, policy: JsonObject | None
-) -> JsonObject:
+async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: TurnRequest) -> JsonObject:
     """The context, messages and tools that the next turn of this body would have, if nothing changes in between.
 
     A turn that would be refused is told in `refusal`, and has no messages. Where the turn would make a summary first,
-    `summary_pending` is true, the summary is reckoned at its cap, and there is no hash. `policy` lies over the
-    session's. No lock is taken: a turn that runs goes on, and stands in the window as far as it has come.
-    Raises `NotFound`, and `InvalidRequest` as the turn would.
+    `summary_pending` is true, the summary is reckoned at its cap, and there is no hash. No lock is taken: a turn that
+    runs goes on, and stands in the window as far as it has come. Raises `NotFound`, and `InvalidRequest` as the turn
+    would.
     """
     check(rt, request)
-    seen = await _look(rt, tenant_id, session_id, request, policy)
+    seen = await read_look(
+        rt,
+        tenant_id,
+        session_id,
+        policy_for=lambda own: policy_of_turn(rt, own, request.asking.policy),
+        alias_for=lambda own: awake_alias(rt, request.model_alias or own),
+        asked=request.content,
+    )
     check_recorded(seen.gathered.model, request.asking.recorded_reply)
     current = _turn_of(rt, seen.next_seq, request)
     gathered = replace(seen.gathered, turns=(*seen.gathered.turns, current))
@@ -99,24 +102,6 @@ async def preview_turn(
         "tools": tools,
         "refusal": refusal_of(decided).stored() if isinstance(decided, Refused) else None,
     }
-
-
-async def _look(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: TurnRequest, policy: JsonObject | None
-) -> Look:
-    try:
-        seen = await read_look(
-            rt,
-            tenant_id,
-            session_id,
-            policy=policy,
-            alias_for=lambda own: awake_alias(rt, request.model_alias or own),
-            asked=request.content,
-        )
-    except InvalidRequest as error:
-        raise InvalidRequest(error.detail, ("body", *error.where)) from error
-    check_summary_model(rt, seen.gathered.session.policy)
-    return seen
 
 
 def _turn_of(rt: Runtime, seq: int, request: TurnRequest) -> Turn:

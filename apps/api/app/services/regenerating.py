@@ -59,6 +59,7 @@ def _asking(turn: LastTurn, wanted: Asking) -> Asking:
         max_output_tokens=wanted.max_output_tokens or stored.get("max_output_tokens"),
         instructions=wanted.instructions or stored.get("instructions"),
         options=wanted.options or stored.get("options") or {},
+        policy=stored.get("policy") if wanted.policy is None else wanted.policy,
     )
     if wanted.tools:
         return as_it_was

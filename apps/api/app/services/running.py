@@ -28,7 +28,7 @@ from app.services.claiming import Claimed, TurnOutcome
 from app.services.costing import total_cost, used_row
 from app.services.deciding import Deciding, refusal_of
 from app.services.events import Listener, TurnEvent, to_nobody
-from app.services.gathering import Gathered, count_message, count_reasoning
+from app.services.gathering import Gathered, count_message, count_reasoning, session_policy
 from app.services.learned_windows import learn
 from app.services.recording import Step, Steps, context_of, reply_row, with_own_ids
 from app.services.runtime import Runtime
@@ -247,9 +247,10 @@ class TurnRun:
         return TurnOutcome(replace(turn, tool_calls=calls), context_of(call.audit), completion)
 
     def _leave_behind(self, call: ModelCall) -> None:
-        """The look at a completed turn's window, where its policy has summaries made then."""
+        """The look at a completed turn's window, where the session's own policy has summaries made then."""
         session = self.deciding.gathered.session
-        if session.policy.summarizes_after_turns:
+        own = session_policy(self.rt, self.claim.policy) if self.asking.policy else session.policy
+        if own.summarizes_after_turns:
             work = summarize_after_turn(self.rt, self.tenant_id, session.id, call.assembled.tools)
             self.rt.chores.start(work, f"the summary after turn {self.claim.turn_id}")
 

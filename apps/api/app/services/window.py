@@ -45,21 +45,22 @@ async def read_look(
     tenant_id: TenantId,
     session_id: SessionId,
     *,
-    policy: JsonObject | None = None,
+    policy_for: Callable[[JsonObject], ContextPolicy] | None = None,
     alias_for: Callable[[str], str] | None = None,
     asked: Content = None,
 ) -> Look:
     """Reads the window, and writes nothing; messages without a count in the model's encoding are left uncounted.
 
     `asked` is a user's message that is not stored, for which what left the window is looked through.
-    `policy` lies over the session's own; `alias_for` says which alias is asked, given the session's own. Raises
-    `NotFound`, and `InvalidRequest` for a policy or an alias that can not be.
+    `policy_for` and `alias_for` say under which policy it is read and which alias is asked, given the session's own.
+    Raises `NotFound`, and `InvalidRequest` for a policy or an alias that can not be.
     """
     async with rt.database.begin() as tx:
         row = await get_prompt_view(tx, tenant_id, session_id)
         if row is None:
             raise NotFound("session")
-        session = session_view(row, session_policy(rt, row["policy"], policy))
+        own = row["policy"]
+        session = session_view(row, policy_for(own) if policy_for else session_policy(rt, own))
         next_seq = row["last_turn_seq"] + 1
         gathered = await read_window(
             tx,

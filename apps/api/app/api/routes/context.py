@@ -29,9 +29,7 @@ async def get_window(call: Call, session_id: UUID) -> JsonObject:
 async def preview(call: Call, session_id: UUID, body: PreviewIn) -> JsonObject:
     """What the next turn would send: calls no model, writes nothing, waits for nothing. 200 also where it would be
     refused."""
-    seen = await preview_turn(
-        call.rt, call.tenant_id, SessionId(session_id), turn_request(call, body), call.raw_body.get("policy")
-    )
+    seen = await preview_turn(call.rt, call.tenant_id, SessionId(session_id), turn_request(call, body))
     return seen | {"refusal": problems.complete(seen["refusal"])}
 
 

@@ -151,6 +151,7 @@ def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
             tools=tuple(raw.get("tools") or ()),
             tool_choice=raw.get("tool_choice"),
             max_output_tokens=body.max_output_tokens,
+            policy=raw.get("policy"),
             recorded_reply=_recorded(body.recorded_reply),
         ),
         model_alias=body.model_alias,

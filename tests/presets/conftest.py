@@ -1,0 +1,31 @@
+"""Recordings, each made once for all statements about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cache
+from typing import TypeAlias
+
+import pytest
+
+from tests.conftest import fresh_database
+from tests.presets.conversations import SCENES
+from tests.presets.recordings import Recording, record
+
+Recorded: TypeAlias = Callable[[str, str], Recording]
+
+
+@pytest.fixture(scope="session")
+def recorded(postgres_server: str, template_database: str) -> Recorded:
+    """Gives the recording of a scene under a preset; the first who asks has it made."""
+
+    @cache
+    def of(preset: str, scene: str) -> Recording:
+        async def make() -> Recording:
+            async with fresh_database(postgres_server, f"TEMPLATE {template_database}") as url:
+                return await record(url, preset, SCENES[scene])
+
+        return asyncio.run(make())
+
+    return of
