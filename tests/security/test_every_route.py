@@ -1,4 +1,4 @@
-"""Thirty-two kinds of garbage on every route of the document: a 4xx of the right shape, over a connection that goes on."""
+"""Thirty-two kinds of garbage on every route of the document: a 4xx of the right shape, and the connection goes on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ JSON = "application/json"
 GARBAGE: dict[str, tuple[bytes, str | None]] = {
     **{name: (body, JSON) for name, body in NOT_JSON.items()},
     "no type": (b"{}", None),
-    "a form": (b"content=a&model=b", "application/x-www-form-urlencoded"),
     "another charset": (b"{}", "application/json; charset=utf-16"),
     "compressed": (gzip.compress(b'{"content": "a"}'), JSON),
     "an unknown field": (b'{"content": "a", "messages": [], "no-such-field": 1}', JSON),
