@@ -195,10 +195,10 @@ async def _everything_breaks(
     path = f"/v1/sessions/{made.json()['id']}"
     await anna.put(f"{path}/pins/p", json={"content": PLANTED["pin"], "source": PLANTED["pin"]})
     for number in range(10):
-        body: dict[str, Any] = {"content": f"{number} {words} " + "ledger bank " * 60}
+        turn_in: dict[str, Any] = {"content": f"{number} {words} " + "ledger bank " * 60}
         if number == 2:
-            body["tools"] = _TOOLS
-        answer = await anna.post(f"{path}/turns", json=body)
+            turn_in["tools"] = _TOOLS
+        answer = await anna.post(f"{path}/turns", json=turn_in)
         turn = answer.json()["turn"]
         if turn["status"] == "awaiting_tools":
             outputs = {"outputs": [{"tool_call_id": "c", "content": PLANTED["tool output"]}]}
