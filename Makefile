@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-real-model check drift demo bench fidelity lock clean
+.PHONY: help setup run test test-real-model check drift demo bench fuzz fidelity lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,10 @@ $(FIDELITY_VENV)/.installed: requirements-fidelity.lock
 	$(PYTHON) -m venv $(FIDELITY_VENV)
 	$(FIDELITY_VENV)/bin/python -m pip install -qq --require-hashes -r requirements-fidelity.lock
 	@touch $@
+
+fuzz: setup ## ten thousand generated requests and 300 histories of 40 steps against the service (about ten minutes)
+	PLIMSOLL_SCHEMATHESIS_EXAMPLES=400 PLIMSOLL_STATE_MACHINE=300x40 \
+		$(BIN)/python -m pytest -n $(TEST_WORKERS) tests/api/test_openapi.py tests/state_machine
 
 lock: ## write the four locks anew from pyproject.toml (newest versions that fit, with hashes)
 	$(PYTHON) -m venv var/lock-tools

@@ -77,7 +77,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             # What the start made lives as long as the process; the collector need not walk it at every turn.
             gc.collect()
             gc.freeze()
-            yield
+            try:
+                yield
+            finally:
+                gc.unfreeze()  # else a process that starts several services, as tests do, keeps every one: 70 MB each
 
     app = FastAPI(
         title="Plimsoll",

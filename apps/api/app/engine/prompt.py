@@ -126,9 +126,17 @@ def message_item(region: Region, message: Message) -> PromptItem:
 
 
 def pin_text(pin: Pin) -> str:
-    """How a pin is shown to the model."""
-    origin = f" (from {pin.source})" if pin.source else ""
-    return f"Pinned for this conversation: {pin.name}{origin}\n\n{pin.content}"
+    """How a pin is shown to the model: in a fence named by the content's own hash, which no content can hold.
+
+    So a pinned file cannot close its fence and go on as another pin, or as what the operator says.
+    """
+    origin = f" (from {_one_line(pin.source)})" if pin.source else ""
+    fence = f"pin-{sha256_hex(pin.content)[:16]}"
+    return f"Pinned for this conversation: {_one_line(pin.name)}{origin}\n<{fence}>\n{pin.content}\n</{fence}>"
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def goal_text(room_goal: str | None, mode: str | None) -> str | None:
