@@ -1,0 +1,81 @@
+"""`python -m torture`: see `docs/reliability.md`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from time import monotonic
+
+import uvloop
+from rich.console import Console
+
+from torture.crash import crashes
+from torture.results import Result, print_results, write_json
+from torture.site import Site, site
+
+RESULTS = Path(__file__).parent / "results"
+_MOST_FILES = 16_384
+
+PROMISES: dict[str, Callable[[Site], Awaitable[Result]]] = {
+    "crash": crashes,
+}
+
+
+def main() -> None:
+    arguments = _arguments()
+    _allow_many_files()
+    sys.exit(uvloop.run(_run(arguments.only or list(PROMISES), keep=arguments.keep_logs)))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m torture", description="Crashes, races and faults against real processes, on loopback."
+    )
+    parser.add_argument("--only", action="append", choices=list(PROMISES), help="try one promise (may be repeated)")
+    parser.add_argument("--keep-logs", action="store_true", help="leave the folder with the processes' logs")
+    return parser.parse_args()
+
+
+def _allow_many_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _run(names: list[str], *, keep: bool) -> int:
+    console = Console()
+    folder = Path(tempfile.mkdtemp(prefix="plimsoll-torture-"))
+    results: list[Result] = []
+    try:
+        async with site(folder) as at:
+            for name in names:
+                console.print(f"[dim]{name} …[/]")
+                results.append(await _try(PROMISES[name], at))
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    print_results(console, results)
+    facts = {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
+    console.print(f"[dim]{write_json(RESULTS, facts, results)}[/]" + (f" [dim]{folder}[/]" if keep else ""))
+    return 0 if results and all(result.holds for result in results) else 1
+
+
+async def _try(promise: Callable[[Site], Awaitable[Result]], at: Site) -> Result:
+    started = monotonic()
+    result = await promise(at)
+    result.conclude()
+    result.seconds = monotonic() - started
+    await at.nursery.clear()
+    return result
+
+
+if __name__ == "__main__":
+    main()
