@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import platform
 import resource
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 
-import uvloop
 from rich.console import Console
 
 from torture.crash import crashes
+from torture.keys import keys
+from torture.race import races
 from torture.results import Result, print_results, write_json
 from torture.site import Site, site
+from torture.zombies import zombies
 
 RESULTS = Path(__file__).parent / "results"
 _MOST_FILES = 16_384
 
 PROMISES: dict[str, Callable[[Site], Awaitable[Result]]] = {
     "crash": crashes,
+    "zombie": zombies,
+    "race": races,
+    "keys": keys,
 }
 
 
 def main() -> None:
     arguments = _arguments()
     _allow_many_files()
-    sys.exit(uvloop.run(_run(arguments.only or list(PROMISES), keep=arguments.keep_logs)))
+    sys.exit(asyncio.run(_run(arguments.only or list(PROMISES), keep=arguments.keep_logs)))
 
 
 def _arguments() -> argparse.Namespace:
@@ -58,7 +65,7 @@ async def _run(names: list[str], *, keep: bool) -> int:
         async with site(folder) as at:
             for name in names:
                 console.print(f"[dim]{name} …[/]")
-                results.append(await _try(PROMISES[name], at))
+                results.append(await _try(name, at))
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -68,9 +75,13 @@ async def _run(names: list[str], *, keep: bool) -> int:
     return 0 if results and all(result.holds for result in results) else 1
 
 
-async def _try(promise: Callable[[Site], Awaitable[Result]], at: Site) -> Result:
+async def _try(name: str, at: Site) -> Result:
     started = monotonic()
-    result = await promise(at)
+    try:
+        result = await PROMISES[name](at)
+    except Exception as error:  # what is left of the run is tried all the same
+        traceback.print_exc()
+        result = Result(name, failures=[f"it broke off: {type(error).__name__}: {error}"])
     result.conclude()
     result.seconds = monotonic() - started
     await at.nursery.clear()

@@ -9,19 +9,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Literal, TypeAlias
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import orjson
 
-from tests.providers.server import Seen, Step
+from tests.providers.server import Seen, Step, Stream
 from tests.services.service import sound_summary
 from torture.database_proxy import At, Fault, proxied
 from torture.ledger import violations
-from torture.models import Interrupted, reply_text, stream_pieces, tool_call, told, whole_in_pieces
+from torture.models import Interrupted, new_mark, reply_text, stream_pieces, tool_call, told, whole_in_pieces
 from torture.replicas import Replica
 from torture.results import Result
 from torture.site import NETWORK_ERRORS, Answered, Site
-from tests.providers.server import Stream
 
 TIMES = 20
 LEASE_S = 1.0
@@ -30,7 +29,7 @@ _AT_ONCE = 4
 _LOOKED_AFTER_AT_ONCE = 48
 
 _CLAIM = "UPDATE sessions SET last_turn_seq"
-_SETTLE = "UPDATE turns SET status = CAST($"
+SETTLE = "UPDATE turns SET status = CAST($"
 _RECLAIM = "SET status = 'running', fence = fence + 1"
 _CANCEL = "SET status = 'cancelled'"
 _STORE_SUMMARY = "INSERT INTO session_summaries"
@@ -58,14 +57,14 @@ POINTS = (
     Point("the model has been asked", "plain", "model_asked"),
     Point("in the middle of the answer", "plain", "mid_answer"),
     Point("after the answer's last byte", "plain", "last_byte"),
-    Point("before the settlement", "plain", At(_SETTLE, "before")),
-    Point("settled, before it is known", "plain", At(_SETTLE, "after"), settled=True),
+    Point("before the settlement", "plain", At(SETTLE, "before")),
+    Point("settled, before it is known", "plain", At(SETTLE, "after"), settled=True),
     Point("after the client was told", "plain", "told", settled=True),
     Point("stream: the model has been asked", "stream", "model_asked"),
     Point("stream: after the first delta", "stream", "first_delta"),
     Point("stream: in the middle of the answer", "stream", "mid_answer"),
-    Point("stream: before the settlement", "stream", At(_SETTLE, "before")),
-    Point("stream: settled, before it is known", "stream", At(_SETTLE, "after"), settled=True),
+    Point("stream: before the settlement", "stream", At(SETTLE, "before")),
+    Point("stream: settled, before it is known", "stream", At(SETTLE, "after"), settled=True),
     Point("the summarizer has been asked", "summary", "summarizer_asked"),
     Point("before the summary is stored", "summary", At(_STORE_SUMMARY, "before")),
     Point("before the summary's commit", "summary", At(_STORE_SUMMARY, "before", commit=True)),
@@ -161,7 +160,7 @@ async def crashes(site: Site) -> Result:
 async def _prepare(run: _Run, point: Point) -> _Victim:
     """The session as the scene needs it, made on the process that lives on."""
     site, at = run.site, run.survivor.url
-    mark = f"crash-{uuid4().hex[:12]}"
+    mark = new_mark("crash")
     summarizes = point.scene == "summary"
     policy = {"mandatory_summary_turn": 2, "protected_turns": 1} if summarizes else {"summarize_when": "never"}
     session = await site.session(at, policy=policy)

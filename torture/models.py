@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, overload
+from uuid import uuid4
 
 from tests.providers.server import Answer, Seen, Step, Stream, serving
 from tests.services.service import is_summary, sound_summary
@@ -17,11 +19,12 @@ from torture.nursery import ENCODING
 
 Play: TypeAlias = Callable[[Seen], Step]
 TIMEOUT_S = 20.0
+_MARK = re.compile(r"[a-z]+-[0-9a-f]{12}")
 
 
 @dataclass(slots=True)
 class Models:
-    """`calls` counts turns' model calls by mark, `summaries` the summarizer's. `plays` are by mark, `summarizes` is the
+    """A mark is a name and twelve hexadecimal digits, the first word of a user message (`new_mark`). `calls` counts turns' model calls by mark, `summaries` the summarizer's. `plays` are by mark, `summarizes` is the
     summarizer's; what has none answers at once."""
 
     base_url: str = ""
@@ -35,13 +38,15 @@ class Models:
         asked = seen.json
         if is_summary(seen):
             self.summaries += 1
-            told = json.loads(asked["messages"][-1]["content"])
-            own = self.summarizes.get(_mark(_first_words(told)))
+            named = _MARK.search(asked["messages"][-1]["content"])
+            own = self.summarizes.get(named[0]) if named else None
             return own(seen) if own else sound_summary(seen)
         mark = _mark(_newest_user_text(asked["messages"]))
         self.calls[mark] += 1
         own = self.plays.get(mark)
-        return own(seen) if own else Answer(reply(seen), delay_s=self.delay_s) if not asked.get("stream") else told(seen)
+        if own is not None:
+            return own(seen)
+        return told(seen, self.delay_s / 8) if asked.get("stream") else Answer(reply(seen), delay_s=self.delay_s)
 
 
 def reply_text(mark: str) -> str:
@@ -112,6 +117,11 @@ def whole_in_pieces(seen: Seen, after: int, then: Callable[[], None]) -> Stream:
     return Stream(Interrupted(pieces, after, then), content_type="application/json", pause_s=0.005)
 
 
+def new_mark(name: str) -> str:
+    """A mark that nobody else has."""
+    return f"{name}-{uuid4().hex[:12]}"
+
+
 def mark_of(seen: Seen) -> str:
     """The first word of the newest user message."""
     return _mark(_newest_user_text(seen.json["messages"]))
@@ -129,10 +139,6 @@ def _completion(message: dict[str, Any], finish_reason: str) -> dict[str, Any]:
 
 def _newest_user_text(messages: Sequence[dict[str, Any]]) -> str:
     return next(str(message["content"]) for message in reversed(messages) if message["role"] == "user")
-
-
-def _first_words(document: dict[str, Any]) -> str:
-    return str(document["messages"][0]["content"])
 
 
 def _mark(text: str) -> str:
