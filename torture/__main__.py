@@ -18,6 +18,7 @@ from time import monotonic
 from rich.console import Console
 
 from torture.crash import crashes
+from torture.drain import drains
 from torture.keys import keys
 from torture.race import races
 from torture.results import Result, print_results, write_json
@@ -32,6 +33,7 @@ PROMISES: dict[str, Callable[[Site], Awaitable[Result]]] = {
     "zombie": zombies,
     "race": races,
     "keys": keys,
+    "drain": drains,
 }
 
 

@@ -17,7 +17,7 @@ from tests.providers.server import Seen, Step, Stream
 from tests.services.service import sound_summary
 from torture.database_proxy import At, Fault, proxied
 from torture.ledger import violations
-from torture.models import Interrupted, new_mark, reply_text, stream_pieces, tool_call, told, whole_in_pieces
+from torture.models import Interrupted, new_mark, reply_text, stream_pieces, told, tool_call, whole_in_pieces
 from torture.replicas import Replica
 from torture.results import Result
 from torture.site import NETWORK_ERRORS, Answered, Site

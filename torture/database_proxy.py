@@ -85,9 +85,7 @@ async def proxied(database_url: str, fault: Fault) -> AsyncGenerator[str]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _serve(
-    database_url: str, fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
+async def _serve(database_url: str, fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     server: asyncio.StreamWriter | None = None
     try:
         startup = await startup_packet(reader, writer)

@@ -144,12 +144,12 @@ def _compare(mark: str, answers: list[Answered], calls: int, result: Result) -> 
         result.fire(_DUPLICATE, len(answers) - 1)
 
 
-async def _refusals(
-    service: _Service, sessions: dict[str, str], tokens: list[str], mark: str, result: Result
-) -> None:
+async def _refusals(service: _Service, sessions: dict[str, str], tokens: list[str], mark: str, result: Result) -> None:
     """Another body, a first request still in flight, and another tenant with the same key."""
     other = await service.post(f"{sessions[mark]}/turns", {"content": f"{mark} pay 20"}, mark, tokens[0])
-    result.check((other.status, other.code) == (422, "idempotency_key_reused"), f"other body: {other.status} {other.code}")
+    result.check(
+        (other.status, other.code) == (422, "idempotency_key_reused"), f"other body: {other.status} {other.code}"
+    )
     slow = new_mark("slow")
     service.site.models.plays[slow] = lambda seen: Answer(reply(seen), delay_s=1.0)
     path, body = f"{sessions[mark]}/turns", {"content": f"{slow} pay 30"}
@@ -164,4 +164,3 @@ async def _refusals(
     result.check(own.status == 201, f"another tenant's same key: {own.status} {own.code}")
     foreign = await service.post(path, {"content": f"{mark} pay 10"}, mark, tokens[1])
     result.check((foreign.status, foreign.code) == (404, "session_not_found"), f"another tenant: {foreign.status}")
-

@@ -18,7 +18,6 @@ from app.core.config import Settings
 from app.serving import serve
 from app.tokenizers.vocabularies import load_vocabulary
 
-
 ENCODING = "cl100k_base"
 """Of every model that is asked: its vocabulary is loaded before the forks."""
 
