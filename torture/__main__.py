@@ -20,9 +20,12 @@ from rich.console import Console
 from torture.crash import crashes
 from torture.drain import drains
 from torture.keys import keys
+from torture.outage import outages
+from torture.provider_faults import provider_faults
 from torture.race import races
 from torture.results import Result, print_results, write_json
 from torture.site import Site, site
+from torture.vanishing import vanishing
 from torture.zombies import zombies
 
 RESULTS = Path(__file__).parent / "results"
@@ -33,7 +36,10 @@ PROMISES: dict[str, Callable[[Site], Awaitable[Result]]] = {
     "zombie": zombies,
     "race": races,
     "keys": keys,
+    "provider": provider_faults,
+    "vanish": vanishing,
     "drain": drains,
+    "outage": outages,
 }
 
 

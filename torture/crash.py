@@ -164,7 +164,8 @@ async def _prepare(run: _Run, point: Point) -> _Victim:
     summarizes = point.scene == "summary"
     policy = {"mandatory_summary_turn": 2, "protected_turns": 1} if summarizes else {"summarize_when": "never"}
     session = await site.session(at, policy=policy)
-    victim = _Victim(point, mark, session, Fault(_at_of(point), lambda: victim.kill(), armed=False))
+    victim = _Victim(point, mark, session, Fault(_at_of(point), _nothing, armed=False))
+    victim.fault.then = victim.kill
     if summarizes:
         for number in range(2):
             await site.post(f"{at}{session}/turns", {"content": f"{mark} before {number}" + " words" * 200})
@@ -180,6 +181,10 @@ async def _prepare(run: _Run, point: Point) -> _Victim:
     if not isinstance(point.trigger, At) and point.trigger in ("model_asked", "mid_answer", "last_byte", "first_delta"):
         site.models.plays[mark] = lambda seen: _answer(victim, seen)
     return victim
+
+
+def _nothing() -> None:
+    """Until there is somebody to kill."""
 
 
 def _at_of(point: Point) -> At:

@@ -66,8 +66,7 @@ async def _once(site: Site, database: Any, replica: Replica, seen: _Seen, result
         site.models.plays[mark] = _slow_stream if stream else _slow
         body = {"content": f"{mark} take your time", "stream": stream}
         posts.append(asyncio.create_task(site.post(f"{replica.url}{session}/turns", body)))
-    while sum(site.models.calls[mark] for mark in marks) < len(marks):
-        await asyncio.sleep(0.02)
+    await site.models.until_asked(marks)
     running = await database.fetchval("SELECT count(*) FROM turns WHERE status = 'running'")
     result.fire(_IN_FLIGHT, running)
     replica.send(signal.SIGTERM)
@@ -119,8 +118,7 @@ def _is_whole(answered: Answered | BaseException, mark: str, *, stream: bool, re
         result.check(False, f"a client in flight got {type(answered).__name__}: {answered}")
         return False
     if stream:
-        events = answered.events()
-        last, data = events[-1] if events else ("nothing", {})
+        last, data = answered.last_event()
         whole = last == "turn.completed" and data["turn"]["assistant_output"] == reply_text(mark)
         result.check(whole, f"a stream in flight ended with {last}: {data}")
         return whole

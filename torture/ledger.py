@@ -30,10 +30,11 @@ _SUMMARIES = """
 
 async def violations(database: Any, session_id: UUID | None = None, *, may_run: bool = False) -> list[str]:
     """What is wrong with the turns of a session, or of all. Turns `may_run` only while somebody runs them."""
-    found: list[str] = []
-    for row in await database.fetch(_SEQUENCES, session_id):
-        if (row["first"], row["last"], row["numbers"]) != (1, row["turns"], row["turns"]):
-            found.append(f"session {row['session_id']}: seq is not gapless: {dict(row)}")
+    found = [
+        f"seq is not gapless: {dict(row)}"
+        for row in await database.fetch(_SEQUENCES, session_id)
+        if (row["first"], row["last"], row["numbers"]) != (1, row["turns"], row["turns"])
+    ]
     for row in await database.fetch(_REPLIES, session_id):
         found += _of_turn(row, may_run=may_run)
     found += [f"a key has more than one turn: {dict(row)}" for row in await database.fetch(_TWICE)]

@@ -24,8 +24,11 @@ _MARK = re.compile(r"[a-z]+-[0-9a-f]{12}")
 
 @dataclass(slots=True)
 class Models:
-    """A mark is a name and twelve hexadecimal digits, the first word of a user message (`new_mark`). `calls` counts turns' model calls by mark, `summaries` the summarizer's. `plays` are by mark, `summarizes` is the
-    summarizer's; what has none answers at once."""
+    """A mark is a name and twelve hexadecimal digits, the first word of a user message (`new_mark`).
+
+    `calls` counts turns' model calls by mark, `summaries` the summarizer's. `plays` are by mark, `summarizes` is the
+    summarizer's; what has none answers after `delay_s`.
+    """
 
     base_url: str = ""
     calls: Counter[str] = field(default_factory=Counter[str])
@@ -33,8 +36,16 @@ class Models:
     plays: dict[str, Play] = field(default_factory=dict[str, Play])
     summarizes: dict[str, Play] = field(default_factory=dict[str, Play])
     delay_s: float = 0.0
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def until_asked(self, marks: Sequence[str]) -> None:
+        """Returns once each of them has been asked."""
+        while not all(self.calls[mark] for mark in marks):
+            self.arrived.clear()
+            await self.arrived.wait()
 
     def play(self, seen: Seen) -> Step:
+        """Answers a request."""
         asked = seen.json
         if is_summary(seen):
             self.summaries += 1
@@ -43,6 +54,7 @@ class Models:
             return own(seen) if own else sound_summary(seen)
         mark = _mark(_newest_user_text(asked["messages"]))
         self.calls[mark] += 1
+        self.arrived.set()
         own = self.plays.get(mark)
         if own is not None:
             return own(seen)

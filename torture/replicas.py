@@ -70,9 +70,10 @@ class Replica:
             await asyncio.sleep(0.02)
         raise ProgramFailed(f"a replica did not start: {self.log.read_text(errors='replace')[-2000:]}")
 
-    def state(self) -> str:
-        """The kernel's letter for what it does: `T` while it is stopped."""
-        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it."""
+        return process_state(self.pid) == "T"
 
     def resident_bytes(self) -> int:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
@@ -85,6 +86,14 @@ class Replica:
             with contextlib.suppress(FileNotFoundError):
                 links.append(str(entry.readlink()))
         return sum(link.startswith("socket:") for link in links)
+
+
+def process_state(pid: int) -> str:
+    """The kernel's letter for what a process does: `T` stopped, `Z` ended and not yet waited for, "" gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""
 
 
 class Nursery:

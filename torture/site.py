@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -39,6 +39,11 @@ class Answered:
     def code(self) -> str | None:
         """A problem's code."""
         return self.json.get("code") if "problem" in self.headers.get("Content-Type", "") else None
+
+    def last_event(self) -> tuple[str, Any]:
+        """The last event of a stream; `("nothing", {})` of an empty one."""
+        events = self.events()
+        return events[-1] if events else ("nothing", {})
 
     def events(self) -> list[tuple[str, Any]]:
         """The events of a stream."""
@@ -124,7 +129,7 @@ async def site(folder: Path) -> AsyncGenerator[Site]:
 
 async def connect(url: str) -> Any:
     """A plain connection, for looking at what is stored."""
-    connection: Any = await asyncpg.connect(url)  # pyright: ignore[reportUnknownMemberType] - asyncpg is not typed
+    connection = await cast(Any, asyncpg).connect(url)
     for name in ("json", "jsonb"):
         await connection.set_type_codec(name, schema="pg_catalog", encoder=_dumps, decoder=orjson.loads)
     return connection
@@ -132,7 +137,7 @@ async def connect(url: str) -> Any:
 
 async def execute(url: str, statement: str) -> None:
     """Runs one statement on a connection of its own."""
-    connection: Any = await asyncpg.connect(url)  # pyright: ignore[reportUnknownMemberType] - asyncpg is not typed
+    connection = await cast(Any, asyncpg).connect(url)
     try:
         await connection.execute(statement)
     finally:

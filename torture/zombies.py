@@ -84,7 +84,7 @@ async def _try(site: Site, url: str, database: Any, successor: Replica, result: 
         async with asyncio.timeout(20):
             await stopped.wait()
         await asyncio.sleep(LEASE_S + _PAST_LEASE_S)
-        was_stopped = replica.state() == "T"
+        was_stopped = replica.is_stopped
         following = await _take_over(site, f"{successor.url}{session}/turns", f"next-{mark} and now?")
         result.check(following, "the session was not free after the lease")
         replica.send(signal.SIGCONT)
@@ -116,7 +116,8 @@ async def _stale(database: Any, session_id: UUID, mark: str, result: Result) -> 
     result.check(
         [row["status"] for row in rows] == ["failed", "completed"], f"the turns ended as {[dict(row) for row in rows]}"
     )
-    result.check((rows[0]["error"] or {}).get("code") == "worker_lost", f"the lost turn says {rows[0]['error']}")
+    code = rows[0]["error"]["code"] if rows[0]["error"] else None
+    result.check(code == "worker_lost", f"the lost turn says {code}")
     written = await database.fetchval(
         "SELECT count(*) FROM messages WHERE session_id = $1 AND role = 'assistant' AND content::text LIKE $2",
         session_id,

@@ -12,11 +12,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial
 from multiprocessing.connection import wait
 from types import FrameType
-from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -70,10 +69,10 @@ def create_worker() -> FastAPI:
     serving = app.router.lifespan_context
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[Mapping[str, Any] | None]:
-        async with serving(app) as state:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        async with serving(app):
             _drain_first(app.state.service.drain, settings.shutdown_delay_s)
-            yield state
+            yield
 
     app.router.lifespan_context = lifespan
     return app

@@ -47,8 +47,7 @@ _GONE = (
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
     PoolTimeoutError,
-    ConnectionError,
-    TimeoutError,
+    OSError,  # refused, reset, timed out; no such host, no route, no socket file
 )
 
 
