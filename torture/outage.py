@@ -108,7 +108,9 @@ async def _try(
 async def _until_still(database: Any) -> None:
     """What could not be settled ends with its lease."""
     deadline = monotonic() + 2 * LEASE_S + 2
-    while monotonic() < deadline and await database.fetchval("SELECT count(*) FROM turns WHERE status = 'running'"):
+    while monotonic() < deadline:
+        if not await database.fetchval("SELECT count(*) FROM turns WHERE status = 'running'"):
+            return
         await asyncio.sleep(0.2)
 
 

@@ -96,7 +96,12 @@ class Database:
 
     def __init__(self, dsn: str, *, pool_size: int, pool_timeout_s: float = 10.0) -> None:
         async def connect() -> Any:
-            return await cast(Any, asyncpg).connect(dsn, timeout=pool_timeout_s, server_settings=_SERVER_SETTINGS)
+            try:
+                return await cast(Any, asyncpg).connect(dsn, timeout=pool_timeout_s, server_settings=_SERVER_SETTINGS)
+            except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                # A server that starts, stops or is full. SQLAlchemy would make an error of its own of it, which says
+                # less, and which nobody waits out.
+                raise DatabaseUnavailable("The database takes no connections now.") from error
 
         self._engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://",
