@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 from uuid import UUID
@@ -27,13 +26,6 @@ _WOKEN = "stopped past the lease, then continued"
 _ON_THE_WAY = "of these, with its settlement on the way"
 
 
-@dataclass(slots=True)
-class _Zombie:
-    replica: Replica
-    session: str
-    mark: str
-
-
 async def zombies(site: Site) -> Result:
     """Half of the workers are stopped while the model thinks, half when their settlement is on its way to Postgres."""
     result = Result(f"{ROUNDS * AT_ONCE} workers stopped past their lease, then continued")
@@ -47,17 +39,18 @@ async def zombies(site: Site) -> Result:
         for _ in range(ROUNDS):
             async with asyncio.TaskGroup() as group:
                 tries = [
-                    group.create_task(_try(site, url, database, successor, result, late=number % 2 == 1))
+                    group.create_task(_try(site, url, successor, result, late=number % 2 == 1))
                     for number in range(AT_ONCE)
                 ]
-            stale += sum(task.result() for task in tries)
+            for tried in tries:
+                stale += await _stale(database, *tried.result(), result)
         result.failures += await violations(database)
     result.figures = {"zombies": result.fired.get(_WOKEN, 0), "stale writes": stale}
     return result
 
 
-async def _try(site: Site, url: str, database: Any, successor: Replica, result: Result, *, late: bool) -> int:
-    """1 when the zombie could write."""
+async def _try(site: Site, url: str, successor: Replica, result: Result, *, late: bool) -> tuple[UUID, str]:
+    """The session, and the mark of the message that the zombie was to answer."""
     mark = new_mark("zombie")
     session = await site.session(successor.url)
     stopped = asyncio.Event()
@@ -98,7 +91,7 @@ async def _try(site: Site, url: str, database: Any, successor: Replica, result: 
                 if late and fault.fired:
                     result.fire(_ON_THE_WAY)
         await end(replica)
-    return await _stale(database, UUID(session.rsplit("/", 1)[1]), mark, result)
+    return UUID(session.rsplit("/", 1)[1]), mark
 
 
 async def _take_over(site: Site, url: str, content: str) -> bool:
@@ -112,6 +105,7 @@ async def _take_over(site: Site, url: str, content: str) -> bool:
 
 
 async def _stale(database: Any, session_id: UUID, mark: str, result: Result) -> int:
+    """How many answers the zombie could store."""
     rows = await database.fetch("SELECT status, error FROM turns WHERE session_id = $1 ORDER BY seq", session_id)
     result.check(
         [row["status"] for row in rows] == ["failed", "completed"], f"the turns ended as {[dict(row) for row in rows]}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import sqlalchemy as sa
 
 from app.db.database import Database
+from app.db.sql import compile_sql
 from app.domain.errors import DatabaseUnavailable
 
 _STARTING = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0"
@@ -37,3 +39,23 @@ async def test_a_server_that_takes_no_connections_now_is_a_database_that_is_away
     finally:
         await database.aclose()
         server.close()
+
+
+async def test_a_worker_that_freezes_inside_a_transaction_loses_it_and_its_locks(database_url: str) -> None:
+    at_once = compile_sql(sa.text("SELECT set_config('idle_in_transaction_session_timeout', '50ms', false)"))
+    patience = compile_sql(sa.text("SELECT current_setting('idle_in_transaction_session_timeout')"))
+    lock = compile_sql(sa.text("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE"))
+    look = compile_sql(sa.text("SELECT count(*) FROM sessions"))
+    database = Database(database_url, pool_size=2)
+    try:
+        with pytest.raises(DatabaseUnavailable):
+            async with database.begin() as frozen:
+                assert await frozen.fetchval(patience) == "10s"
+                await frozen.fetchval(at_once)
+                await frozen.fetchval(lock)
+                await asyncio.sleep(0.2)
+                async with asyncio.timeout(5), database.autocommit() as other:
+                    assert await other.fetchval(look) == 0
+                await frozen.fetchval(look)
+    finally:
+        await database.aclose()

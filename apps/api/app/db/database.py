@@ -46,13 +46,19 @@ _GONE = (
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
     PoolTimeoutError,
     OSError,  # refused, reset, timed out; no such host, no route, no socket file
 )
 
 
 # Every statement has one good plan, by key and range; planning it again at each call costs more than running it.
-_SERVER_SETTINGS = {"application_name": "plimsoll", "plan_cache_mode": "force_generic_plan"}
+# A worker that freezes inside a transaction (stopped, swapped out, cut off) holds a session's lock for no longer.
+_SERVER_SETTINGS = {
+    "application_name": "plimsoll",
+    "plan_cache_mode": "force_generic_plan",
+    "idle_in_transaction_session_timeout": "10s",
+}
 
 
 class UniqueViolated(Exception):
