@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.fidelity.shelf import Shelf
 
 from app.db.recall import SearchBounds, add_postings, find_evicted
 from app.domain.types import MessageId, SessionId, Turn, TurnId, TurnStatus
@@ -18,7 +19,6 @@ from app.services import recall
 from app.services.turns import get_audit, get_prompt
 from app.services.window import window_now
 from bench.fidelity.recorded import numbered_message
-from bench.fidelity.shelf import Shelf
 from tests.providers.server import Seen, serving
 from tests.services.service import TENANT, Service, chat, model, models_toml, service
 
