@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-real-model check drift demo bench fuzz fidelity lock clean
+.PHONY: help setup run test test-real-model check drift demo bench fuzz fidelity torture lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ demo: setup ## a long conversation through a 16,384-token window, with summaries
 
 bench: setup ## CPU per turn against a bare handler doing the same reads and writes
 	@$(BIN)/python -m bench
+
+torture: setup ## crashes, races and faults against real processes, for ten minutes: what docs/reliability.md promises
+	@$(BIN)/python -m torture
 
 FIDELITY_VENV := var/fidelity
 

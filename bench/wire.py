@@ -85,7 +85,7 @@ async def counting_proxy(database_url: str, tally: Tally) -> AsyncGenerator[str]
     """Yields a URL that leads to `database_url` through the proxy."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        startup = await _startup_packet(reader, writer)
+        startup = await startup_packet(reader, writer)
         server_reader, server_writer = await open_connection_to(database_url)
         server_writer.write(startup)
         frontend = FrontendReader(tally)
@@ -104,7 +104,8 @@ async def counting_proxy(database_url: str, tally: Tally) -> AsyncGenerator[str]
         server.close()
 
 
-async def _startup_packet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+async def startup_packet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """A client's first packet, after which it speaks in messages; what it asks for before is declined."""
     while True:
         head = await reader.readexactly(8)
         length, code = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:], "big")

@@ -100,6 +100,24 @@ def test_ctrl_c_in_the_terminal_drains_and_then_stops_the_database(tmp_path: Pat
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_at_sigterm_balancers_are_told_at_once_and_requests_are_served_until_the_delay_is_over(
+    tmp_path: Path, database_url: str, workers: str
+) -> None:
+    settings = {"DATABASE_URL": database_url, "PLIMSOLL_SHUTDOWN_DELAY_S": "5"}
+    with serving(tmp_path, "--workers", workers, **settings) as (process, printed):
+        url = address(printed)
+        assert httpx.get(url + "/readyz").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 3  # several workers hear of it from the process that started them
+        while (ready := httpx.get(url + "/readyz")).status_code == 200:
+            assert time.monotonic() < deadline
+        assert (ready.status_code, ready.json()["status"]) == (503, "draining")
+        assert httpx.post(url + "/v1/sessions", json={}).status_code == 201
+        assert process.wait(timeout=30) == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
 def test_several_workers_share_one_address_one_database_and_their_metrics(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2") as (process, printed):
         with httpx.Client(base_url=address(printed), timeout=30) as client:

@@ -375,8 +375,16 @@ def test_two_hundred_slow_bodies_hold_nobody_up(address: str, client: httpx.Clie
     asyncio.run(hold())
 
 
-def test_a_request_with_the_database_away_is_a_503_that_says_when_to_come_back() -> None:
-    nowhere = "postgresql://nobody@127.0.0.1:1/nothing"
+@pytest.mark.parametrize(
+    "nowhere",
+    [
+        "postgresql://nobody@127.0.0.1:1/nothing",
+        "postgresql://nobody@no-such-host.invalid/nothing",
+        "postgresql://nobody@/nothing?host=/no/such/folder",
+    ],
+    ids=["port", "host", "socket"],
+)
+def test_a_request_with_the_database_away_is_a_503_that_says_when_to_come_back(nowhere: str) -> None:
     with serving(settings_for(nowhere)) as url, httpx.Client(base_url=url, trust_env=False) as client:
         answer = client.get("/v1/sessions")
         assert_problem(answer, 503, "database_unavailable")

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from app.db.claims import claim_turn
@@ -74,6 +75,16 @@ async def test_a_repeated_key_is_answered_from_the_store_and_the_model_is_called
         assert server.hits == 1
         with pytest.raises(IdempotencyKeyReused):
             await at.turn(session.id, "Pay 20", key="k1")
+
+
+async def test_a_replay_gives_the_context_in_the_order_of_the_first_answer(database_url: str, tmp_path: Path) -> None:
+    """jsonb keeps no order; a client that compares or signs bodies would take a replay for another answer."""
+    async with serving(chat("Once.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session(policy={"prune_trigger_ratio": 0.3, "summary_trigger_ratio": 0.2})
+        for number in range(8):
+            first = await at.turn(session.id, f"Point {number}. " + "word " * 150, key=f"k{number}")
+            again = await at.turn(session.id, f"Point {number}. " + "word " * 150, key=f"k{number}")
+            assert orjson.dumps(again.context) == orjson.dumps(first.context)
 
 
 async def test_a_key_whose_turn_still_runs_is_in_flight(database_url: str, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 
-import structlog
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -33,7 +32,7 @@ from app.domain.errors import DatabaseUnavailable
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
 from app.providers.registry import load_catalogue
-from app.services.background import calibrate_forever, renew_forever, sweep_forever
+from app.services.background import calibrate_forever, keep_going, renew_forever, sweep_forever
 from app.services.calibrating import Calibrations
 from app.services.chores import Chores
 from app.services.cooldowns import Cooldowns
@@ -43,8 +42,6 @@ from app.services.leases import Leases
 from app.services.runtime import Runtime
 from app.telemetry import Telemetry
 from app.tokenizers import Tokenizers, encoding_for_model
-
-log = structlog.get_logger()
 
 # The busiest first: routes are matched in order.
 _ROUTERS = (
@@ -147,8 +144,7 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     owned.push_async_callback(database.aclose)
     rt = await _runtime(settings, database, owned)
     for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever):
-        task = asyncio.create_task(work(rt), name=work.__name__)
-        task.add_done_callback(_tell_of_death)
+        task = asyncio.create_task(keep_going(work, rt), name=work.__name__)
         owned.push_async_callback(_cancel, task)
     owned.push_async_callback(_keep_observations, rt)
     # The callbacks run last first: turns end, then what they left behind.
@@ -194,12 +190,6 @@ def multiprocess_dir(environment: Mapping[str, str]) -> Path | None:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _tell_of_death(task: asyncio.Task[None]) -> None:
-    """Background work never ends by itself: when it does, somebody must hear of it."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("background_work_died", work=task.get_name(), exc_info=error)
 
 
 async def _keep_observations(rt: Runtime) -> None:

@@ -12,7 +12,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Callable, Generator
+from functools import partial
 from multiprocessing.connection import wait
 from types import FrameType
 
@@ -27,10 +28,13 @@ from app.db.reachability import reach
 from app.main import create_app, guarded_policy
 from app.own_database import Refused, database_url
 from app.providers.catalogue_file import read_catalogue
+from app.services.draining import Drain
 from app.services.keys import any_key_exists
 
 DRAIN_S = 30
-"""How long running requests may take to end after a signal, before they are cancelled."""
+"""How long running requests may take to end after a signal."""
+_CUT_OFF_S = 1
+"""And how much longer before they are cancelled."""
 _WORKER_SILENCE_S = 30
 _BACKLOG = 2048
 
@@ -60,7 +64,47 @@ def create_worker() -> FastAPI:
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
-    return create_app()
+    settings = Settings()
+    app = create_app(settings)
+    serving = app.router.lifespan_context
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        async with serving(app):
+            _drain_first(app.state.service.drain, settings.shutdown_delay_s)
+            yield
+
+    app.router.lifespan_context = lifespan
+    return app
+
+
+def _drain_first(drain: Drain, shutdown_delay_s: float) -> None:
+    """Has a signal drain this process before uvicorn hears of it, which would stop listening at once.
+
+    A balancer that asks `/readyz` is told 503, and not refused. A second signal is handed on without waiting.
+    """
+    loop = asyncio.get_running_loop()
+    leaving: list[asyncio.Task[None]] = []
+
+    async def leave(hand_on: Callable[[], object]) -> None:
+        drain.announce()
+        await asyncio.sleep(shutdown_delay_s)
+        drain.close()
+        await drain.until_idle(DRAIN_S)
+        hand_on()
+
+    def begin(hand_on: Callable[[], object]) -> None:
+        if leaving:
+            hand_on()
+        else:
+            leaving.append(asyncio.create_task(leave(hand_on)))
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        uvicorns = signal.getsignal(number)
+        if callable(uvicorns):
+            # uvicorn puts back what was there before it when it ends.
+            hand_on = partial(uvicorns, number, None)
+            signal.signal(number, lambda _number, _frame, hand_on=hand_on: loop.call_soon_threadsafe(begin, hand_on))
 
 
 def _end_after(sentinel: int) -> None:
@@ -83,7 +127,7 @@ def _run(settings: Settings, listener: socket.socket) -> None:
         access_log=False,
         server_header=False,
         backlog=_BACKLOG,
-        timeout_graceful_shutdown=DRAIN_S,
+        timeout_graceful_shutdown=_CUT_OFF_S,
         timeout_worker_healthcheck=_WORKER_SILENCE_S,
     )
     with contextlib.suppress(KeyboardInterrupt):

@@ -26,8 +26,9 @@ from starlette.types import Receive, Scope, Send
 from app.api import problems
 from app.api.edge import Exchange
 from app.api.strict_json import parse_json
-from app.domain.errors import InvalidRequest, NotFound, PlimsollError
+from app.domain.errors import InvalidRequest, NotFound, PlimsollError, ShuttingDown
 from app.domain.types import JsonObject, TenantId
+from app.services.draining import Drain
 from app.services.keys import Authenticator
 from app.services.runtime import Runtime
 
@@ -44,6 +45,7 @@ class Service:
 
     rt: Runtime
     authenticator: Authenticator
+    drain: Drain = dataclass_field(default_factory=Drain)
     heartbeat_s: float = 15.0
     cancel_on_disconnect: bool = False
     aside: set[asyncio.Task[None]] = dataclass_field(default_factory=set[asyncio.Task[None]])
@@ -114,6 +116,18 @@ class DirectRoute(APIRoute):
         return binders
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self.authenticated:
+            await self._exchange(scope, receive, send)
+            return
+        service: Service = scope["app"].state.service
+        try:
+            with service.drain.work():
+                await self._exchange(scope, receive, send)
+        except ShuttingDown as error:
+            problem, headers = problems.document_of(error), problems.headers_of(error)
+            await self.refusal(problem, headers)(scope, receive, send)
+
+    async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             response = await self._answer(scope, receive)
         except PlimsollError as error:

@@ -27,7 +27,14 @@ _STATUSES: Mapping[str, int] = {
 }
 _TYPES: Mapping[int, str] = {401: "authentication_error", 409: "conflict_error", 429: "rate_limit_error"}
 _WORTH_ANOTHER_TRY = frozenset(
-    {"turn_in_progress", "idempotency_in_flight", "database_unavailable", "request_timeout", "rate_limit_exceeded"}
+    {
+        "turn_in_progress",
+        "idempotency_in_flight",
+        "database_unavailable",
+        "shutting_down",
+        "request_timeout",
+        "rate_limit_exceeded",
+    }
 )
 _PARAMETERS: Mapping[str, str] = {"session_not_found": "X-Session-Id", "model_not_found": "model"}
 

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
 from app.api.schemas import PARTS_TAG, TEXT_TAG
-from app.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound, PlimsollError
+from app.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound, PlimsollError, ShuttingDown
 from app.domain.types import JsonObject
 
 PROBLEM_JSON = "application/problem+json"
@@ -58,6 +58,7 @@ KINDS: Mapping[str, Kind] = {
     "provider_context_overflow": Kind(502, "The provider says that the prompt is too long"),
     "provider_timeout": Kind(504, "The model did not answer in time"),
     "database_unavailable": Kind(503, "The database is not available"),
+    "shutting_down": Kind(503, "The process is shutting down"),
     "internal_error": Kind(500, "Something broke on our side"),
 }
 _UNION_TAGS = (TEXT_TAG, PARTS_TAG)
@@ -132,6 +133,8 @@ def complete(stored: JsonObject | None) -> JsonObject | None:
 
 def headers_of(error: PlimsollError) -> dict[str, str] | None:
     """The headers that an error's answer carries."""
+    if isinstance(error, ShuttingDown):
+        return {"Retry-After": str(error.retry_after_s), "Connection": "close"}
     if isinstance(error, (Conflict, DatabaseUnavailable)):
         return {"Retry-After": str(max(1, error.retry_after_s))}
     if error.code == "unauthenticated":

@@ -556,6 +556,6 @@ class HealthOut(BaseModel):
 class ReadyOut(BaseModel):
     """`migrations` is null when the database does not answer; `behind` wants `plimsoll migrate`."""
 
-    status: Literal["ready", "not_ready"]
+    status: Literal["ready", "not_ready", "draining"]
     database: Literal["ok", "unavailable"]
     migrations: Literal["current", "behind", "ahead", "empty"] | None

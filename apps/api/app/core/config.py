@@ -50,6 +50,7 @@ class Settings(BaseSettings):
     turn_lease_s: float = Field(default=30.0, gt=0)
     heartbeat_s: float = Field(default=15.0, gt=0)
     on_disconnect: Literal["finish", "cancel"] = "finish"
+    shutdown_delay_s: float = Field(default=0.0, ge=0)
     drain_s: float = Field(default=20.0, ge=0)
     db_pool_size: int = Field(default=10, ge=1)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

@@ -46,14 +46,19 @@ _GONE = (
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
     PoolTimeoutError,
-    ConnectionError,
-    TimeoutError,
+    OSError,  # refused, reset, timed out; no such host, no route, no socket file
 )
 
 
 # Every statement has one good plan, by key and range; planning it again at each call costs more than running it.
-_SERVER_SETTINGS = {"application_name": "plimsoll", "plan_cache_mode": "force_generic_plan"}
+# A worker that freezes inside a transaction (stopped, swapped out, cut off) holds a session's lock for no longer.
+_SERVER_SETTINGS = {
+    "application_name": "plimsoll",
+    "plan_cache_mode": "force_generic_plan",
+    "idle_in_transaction_session_timeout": "10s",
+}
 
 
 class UniqueViolated(Exception):
@@ -97,7 +102,12 @@ class Database:
 
     def __init__(self, dsn: str, *, pool_size: int, pool_timeout_s: float = 10.0) -> None:
         async def connect() -> Any:
-            return await cast(Any, asyncpg).connect(dsn, timeout=pool_timeout_s, server_settings=_SERVER_SETTINGS)
+            try:
+                return await cast(Any, asyncpg).connect(dsn, timeout=pool_timeout_s, server_settings=_SERVER_SETTINGS)
+            except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                # A server that starts, stops or is full. SQLAlchemy would make an error of its own of it, which says
+                # less, and which nobody waits out.
+                raise DatabaseUnavailable("The database takes no connections now.") from error
 
         self._engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://",

@@ -19,6 +19,7 @@ PlimsollError
 ├── StoredFailure                  how a stored turn ended, told again to a retry with its idempotency key
 ├── Unauthenticated
 ├── DatabaseUnavailable
+├── ShuttingDown                   the process ends and takes no new work
 └── ProviderError                  the model could not be had
     ├── ProviderRefused            400/401/403/404/quota: asking again cannot help
     ├── ProviderOverflow           the provider says the prompt is too long
@@ -190,6 +191,16 @@ class DatabaseUnavailable(PlimsollError):
     code = "database_unavailable"
 
     def __init__(self, detail: str, retry_after_s: int = 2) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+
+class ShuttingDown(PlimsollError):
+    """Nothing was begun: the same request to another process is no second one."""
+
+    code = "shutting_down"
+
+    def __init__(self, detail: str, retry_after_s: int) -> None:
         super().__init__(detail)
         self.retry_after_s = retry_after_s
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from app.db.claims import fail_lost_turns, renew_leases
@@ -15,6 +16,17 @@ logger = logging.getLogger(__name__)
 _RENEWALS_PER_LEASE = 3
 _FLUSH_S = 2.0
 _FLUSHES_PER_LOAD = 15
+_AGAIN_AFTER_S = 1.0
+
+
+async def keep_going(work: Callable[[Runtime], Awaitable[None]], rt: Runtime) -> None:
+    """Runs one of these, and again a moment after it broke: who renews no lease loses every turn that it runs."""
+    while True:
+        try:
+            await work(rt)
+        except Exception:
+            logger.exception("background_work_broke: %s", getattr(work, "__name__", work))
+        await asyncio.sleep(_AGAIN_AFTER_S)
 
 
 async def renew_forever(rt: Runtime) -> None:

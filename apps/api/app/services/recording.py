@@ -11,7 +11,7 @@ from app.db.claims import Claim
 from app.domain.types import Completion, JsonObject, ToolCall
 from app.engine.assembly import Accounts, Assembled
 from app.engine.budget import Budget
-from app.engine.prompt import Block, Prompt, tool_call_json
+from app.engine.prompt import REGIONS, Block, Prompt, tool_call_json
 from app.services.runtime import Runtime
 
 CONTEXT_FIELDS = (
@@ -32,6 +32,8 @@ CONTEXT_FIELDS = (
     "context_trim_log",
     "prompt_sha256",
 )
+_TRIM_LOG_FIELDS = ("max_context_tokens", "estimated_tokens_before", "estimated_tokens_after", "actions")
+_ACTION_FIELDS = ("kind", "target", "reason", "tokens_removed_est")
 
 
 @dataclass(slots=True)
@@ -150,7 +152,17 @@ def decided_row(
 
 def context_of(audit: JsonObject) -> JsonObject:
     """The `context` of a turn's answer (contract, section 5), from its audit row or from what would be in one."""
-    return {name: audit[name] for name in CONTEXT_FIELDS}
+    context = {name: audit[name] for name in CONTEXT_FIELDS}
+    # The database gives an object's members back in an order of its own; a replay is the first answer to the byte.
+    trim_log = _in_order(context["context_trim_log"], _TRIM_LOG_FIELDS)
+    trim_log["actions"] = [_in_order(action, _ACTION_FIELDS) for action in trim_log["actions"]]
+    return context | {"regions": _in_order(context["regions"], REGIONS), "context_trim_log": trim_log}
+
+
+def _in_order(members: JsonObject, names: tuple[str, ...]) -> JsonObject:
+    """The named members first, in this order, then the others by name."""
+    others = sorted(members.keys() - set(names))
+    return {name: members[name] for name in (*names, *others) if name in members}
 
 
 def block_rows(blocks: tuple[Block, ...]) -> list[JsonObject]:

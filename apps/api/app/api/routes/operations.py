@@ -21,14 +21,19 @@ async def live() -> JsonObject:
 
 @router.get("/readyz", response_model=ReadyOut, responses={503: {"model": ReadyOut, "description": "Not ready"}})
 async def ready(call: Call) -> Response:
-    """200 when the database answers and its schema is this version's; else 503, and which of the two it is."""
+    """200 when the database answers and its schema is this version's, else 503, and which of the two it is.
+
+    503 with the status `draining` from the moment on that the process was told to end.
+    """
     state = await readiness(call.rt)
+    draining = call.service.drain.announced
+    ready_now = state.ready and not draining
     body = {
-        "status": "ready" if state.ready else "not_ready",
+        "status": "draining" if draining else "ready" if ready_now else "not_ready",
         "database": "ok" if state.database else "unavailable",
         "migrations": state.migrations,
     }
-    return json_response(body, 200 if state.ready else 503)
+    return json_response(body, 200 if ready_now else 503)
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

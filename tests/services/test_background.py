@@ -1,0 +1,35 @@
+"""Background work outlives what breaks it: a sweeper or a renewer that stops for good would brick sessions."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from app.services.background import keep_going
+from app.services.runtime import Runtime
+from tests.services.service import service
+
+
+async def test_background_work_that_broke_is_begun_again_and_somebody_hears_of_it(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = 0
+    again = asyncio.Event()
+
+    async def breaks_once(_: Runtime) -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 1:
+            raise LookupError("nobody expected this")
+        again.set()
+        await asyncio.sleep(60)
+
+    async with service(database_url) as at:
+        keeper = asyncio.create_task(keep_going(breaks_once, at.rt))
+        try:
+            async with asyncio.timeout(5):
+                await again.wait()
+        finally:
+            keeper.cancel()
+    assert "breaks_once" in caplog.text

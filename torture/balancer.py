@@ -1,0 +1,58 @@
+"""A TCP balancer: connections go to the replicas in turn, past those that do not answer. It counts where they went."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from torture.replicas import Replica
+
+
+@dataclass(slots=True)
+class Balancer:
+    """`served` counts connections by port."""
+
+    replicas: Sequence[Replica]
+    port: int = 0
+    served: Counter[int] = field(default_factory=Counter[int])
+    _turn: count[int] = field(default_factory=count)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from its beginning to its end."""
+        first = next(self._turn)
+        for number in range(len(self.replicas)):
+            port = self.replicas[(first + number) % len(self.replicas)].port
+            with contextlib.suppress(OSError):
+                upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", port)
+                self.served[port] += 1
+                await asyncio.gather(_pump(reader, upstream_writer), _pump(upstream_reader, writer))
+                return
+        writer.transport.abort()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+@contextlib.asynccontextmanager
+async def balanced(replicas: Sequence[Replica]) -> AsyncGenerator[Balancer]:
+    """Balances over the replicas on a free port."""
+    own = Balancer(replicas)
+    server = await asyncio.start_server(own.serve, "127.0.0.1", 0, backlog=1024)
+    own.port = server.sockets[0].getsockname()[1]
+    try:
+        yield own
+    finally:
+        server.close()

@@ -1,0 +1,166 @@
+"""Idempotency keys: many duplicates of each, across a restart, and each turn runs once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+
+from uuid_utils.compat import uuid7
+
+from app.db.database import Database
+from app.domain.types import TenantId
+from app.services.keys import create_key
+from tests.providers.server import Answer
+from torture.ledger import violations
+from torture.models import new_mark, reply
+from torture.replicas import Replica, end
+from torture.results import Result
+from torture.site import NETWORK_ERRORS, Answered, Site
+
+KEYS = 500
+DUPLICATES = 8
+_AT_ONCE = 64
+_DUPLICATE = "duplicates answered from the store"
+_IN_FLIGHT = "duplicates told that the first is in flight"
+_CUT = "duplicates that met the restart"
+
+
+class _Service:
+    """One address whose process is replaced in the middle."""
+
+    def __init__(self, site: Site, environment: dict[str, str], replica: Replica) -> None:
+        self.site = site
+        self.environment = environment
+        self.replica = replica
+        self.cut = 0
+
+    async def restart(self) -> None:
+        """Ends the process in order and starts another on its port."""
+        self.replica.send(signal.SIGTERM)
+        await self.replica.ended(40)
+        self.replica = await self.site.nursery.start(self.environment, name="keys", port=self.replica.port)
+
+    async def post(self, path: str, body: object, key: str, token: str) -> Answered:
+        """Posts until somebody answers."""
+        while True:
+            with contextlib.suppress(*NETWORK_ERRORS):
+                return await self.site.post(f"{self.replica.url}{path}", body, key=key, token=token)
+            self.cut += 1
+            await asyncio.sleep(0.2)
+
+
+async def keys(site: Site) -> Result:
+    """Two tenants use the same keys; a tenth of the duplicates is sent while the first is in flight."""
+    result = Result(f"{KEYS} idempotency keys, {DUPLICATES} duplicates each, across a restart")
+    result.expect(_DUPLICATE, KEYS * (DUPLICATES - 1))
+    result.expect(_IN_FLIGHT, 10)
+    result.expect(_CUT, 1)
+    async with site.database() as (url, database):
+        tokens = [await _api_key(url, tenant) for tenant in ("acme", "globex")]
+        environment = site.environment(url)
+        service = _Service(site, environment, await site.nursery.start(environment, name="keys"))
+        marks = [new_mark("keys") for _ in range(KEYS)]
+        answered: dict[str, list[Answered]] = {mark: [] for mark in marks}
+        posts = [(mark, number) for number in range(DUPLICATES) for mark in marks]
+        first, second = posts[: len(posts) // 2], posts[len(posts) // 2 :]
+        random.shuffle(first)
+        sessions = await _sessions(site, service.replica, tokens[0], marks)
+        site.models.delay_s = 0.05
+        await _post_all(service, sessions, tokens[0], first, answered, result)
+        restarting = asyncio.create_task(service.restart())
+        await _post_all(service, sessions, tokens[0], second, answered, result)
+        await restarting
+        site.models.delay_s = 0.0
+        result.fire(_CUT, service.cut)
+        for mark in marks:
+            _compare(mark, answered[mark], site.models.calls[mark], result)
+        await _refusals(service, sessions, tokens, marks[0], result)
+        turns = await database.fetchval("SELECT count(*) FROM turns WHERE idempotency_key = ANY($1::text[])", marks)
+        calls = sum(site.models.calls[mark] for mark in marks)
+        result.failures += await violations(database)
+        await end(service.replica)
+    # The other tenant's use of the first key made one turn, and one call, more.
+    result.check((turns, calls) == (KEYS + 1, KEYS + 1), f"{turns} turns and {calls} calls with the other tenant's one")
+    result.figures = {
+        "keys": KEYS,
+        "turns": turns - 1,
+        "model calls": calls - 1,
+        "identical replays": result.fired.get(_DUPLICATE, 0),
+    }
+    return result
+
+
+async def _api_key(url: str, tenant: str) -> str:
+    database = Database(url, pool_size=1)
+    try:
+        return (await create_key(database, uuid7, TenantId(tenant), "torture"))[1]
+    finally:
+        await database.aclose()
+
+
+async def _sessions(site: Site, replica: Replica, token: str, marks: list[str]) -> dict[str, str]:
+    free = asyncio.Semaphore(_AT_ONCE)
+
+    async def make(mark: str) -> tuple[str, str]:
+        async with free:
+            return mark, await site.session(replica.url, token)
+
+    return dict(await asyncio.gather(*map(make, marks)))
+
+
+async def _post_all(
+    service: _Service,
+    sessions: dict[str, str],
+    token: str,
+    posts: list[tuple[str, int]],
+    answered: dict[str, list[Answered]],
+    result: Result,
+) -> None:
+    free = asyncio.Semaphore(_AT_ONCE)
+
+    async def post(mark: str) -> None:
+        async with free:
+            while True:
+                told = await service.post(f"{sessions[mark]}/turns", {"content": f"{mark} pay 10"}, mark, token)
+                if told.status not in (409, 503):
+                    break
+                if told.code == "idempotency_in_flight":
+                    result.fire(_IN_FLIGHT)
+                result.check("Retry-After" in told.headers, f"a {told.status} {told.code} without Retry-After")
+                await asyncio.sleep(0.05)
+            answered[mark].append(told)
+
+    await asyncio.gather(*(post(mark) for mark, _ in posts))
+
+
+def _compare(mark: str, answers: list[Answered], calls: int, result: Result) -> None:
+    bodies = {answered.body for answered in answers}
+    result.check({answered.status for answered in answers} == {201}, f"{mark}: {[a.status for a in answers]}")
+    result.check(len(bodies) == 1, f"{mark}: {len(bodies)} different answers")
+    result.check(calls == 1, f"{mark}: {calls} model calls")
+    if len(bodies) == 1:
+        result.fire(_DUPLICATE, len(answers) - 1)
+
+
+async def _refusals(service: _Service, sessions: dict[str, str], tokens: list[str], mark: str, result: Result) -> None:
+    """Another body, a first request still in flight, and another tenant with the same key."""
+    other = await service.post(f"{sessions[mark]}/turns", {"content": f"{mark} pay 20"}, mark, tokens[0])
+    result.check(
+        (other.status, other.code) == (422, "idempotency_key_reused"), f"other body: {other.status} {other.code}"
+    )
+    slow = new_mark("slow")
+    service.site.models.plays[slow] = lambda seen: Answer(reply(seen), delay_s=1.0)
+    path, body = f"{sessions[mark]}/turns", {"content": f"{slow} pay 30"}
+    first = asyncio.create_task(service.post(path, body, slow, tokens[0]))
+    await asyncio.sleep(0.4)
+    again = await service.post(path, body, slow, tokens[0])
+    told = (again.status, again.code, "Retry-After" in again.headers)
+    result.check(told == (409, "idempotency_in_flight", True), f"in flight: {told}")
+    result.check((await first).status == 201, "the first of two in flight failed")
+    theirs = await service.site.session(service.replica.url, tokens[1])
+    own = await service.post(f"{theirs}/turns", {"content": f"{mark} pay 99"}, mark, tokens[1])
+    result.check(own.status == 201, f"another tenant's same key: {own.status} {own.code}")
+    foreign = await service.post(path, {"content": f"{mark} pay 10"}, mark, tokens[1])
+    result.check((foreign.status, foreign.code) == (404, "session_not_found"), f"another tenant: {foreign.status}")

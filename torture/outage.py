@@ -1,0 +1,172 @@
+"""Postgres is stopped under load and started again: 503 meanwhile, nothing acknowledged is lost, and it recovers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+from app.db import embedded
+from app.db.migrate import upgrade
+from torture.ledger import violations
+from torture.models import new_mark
+from torture.replicas import Replica, process_state
+from torture.results import Result
+from torture.site import NETWORK_ERRORS, Site, connect
+
+OUTAGES = 3
+AWAY_S = 10.0
+CLIENTS = 16
+LEASE_S = 15.0
+_UP_S = 4.0
+_RECOVERED_WITHIN_S = 5.0
+_MOST_GROWTH_BYTES = 20 * 1024 * 1024
+_STOPPED = "Postgres stopped"
+_TOLD = "answers 503 with Retry-After"
+
+
+@dataclass(slots=True)
+class _Load:
+    """What the clients have been told. `acknowledged` is key -> (session, turn)."""
+
+    away: bool = False
+    stop: bool = False
+    acknowledged: dict[str, Any] = field(default_factory=dict[str, Any])
+    last_good_at: float = 0.0
+    odd: list[str] = field(default_factory=list[str])
+
+
+async def outages(site: Site) -> Result:
+    """On a server of its own, which is really stopped (`immediate`: as if it had crashed) and started again."""
+    result = Result(f"Postgres stopped {AWAY_S:g} s under load, {OUTAGES} times")
+    result.expect(_STOPPED, OUTAGES)
+    result.expect(_TOLD, OUTAGES * CLIENTS)
+    folder = site.folder / f"outage-{uuid4().hex[:6]}"
+    holds = [await asyncio.to_thread(embedded.start, folder)]
+    try:
+        url = holds[0].dsn
+        await upgrade(url)
+        async with site.nursery.running(site.environment(url, turn_lease_s=LEASE_S), name="outage") as replica:
+            await _try(site, replica, url, folder, holds, result)
+    finally:
+        for hold in holds:
+            await asyncio.to_thread(hold.stop)
+    return result
+
+
+async def _try(
+    site: Site, replica: Replica, url: str, folder: Path, holds: list[embedded.EmbeddedPostgres], result: Result
+) -> None:
+    load = _Load()
+    clients = [asyncio.create_task(_client(site, replica, load, result)) for _ in range(CLIENTS)]
+    await asyncio.sleep(_UP_S)
+    resident_before = replica.resident_bytes()
+    recovered: list[float] = []
+    for _ in range(OUTAGES):
+        pid = int((folder / "postgres/data/postmaster.pid").read_text().split()[0])
+        os.kill(pid, signal.SIGQUIT)
+        load.away = True
+        if await _is_gone(pid):
+            result.fire(_STOPPED)
+        await asyncio.sleep(AWAY_S)
+        holds.append(await asyncio.to_thread(embedded.start, folder))
+        started_at = monotonic()
+        recovered.append(await _recovery_s(load, started_at))
+        load.away = False
+        await asyncio.sleep(_UP_S)
+    load.stop = True
+    await asyncio.gather(*clients)
+    grown = replica.resident_bytes() - resident_before
+    database = await connect(url)
+    try:
+        await _until_still(database)
+        rows = await database.fetch("SELECT id, idempotency_key, status, assistant_output FROM turns")
+        result.failures += await violations(database)
+    finally:
+        await database.close()
+    stored = {row["idempotency_key"]: row for row in rows}
+    lost = [key for key, turn in load.acknowledged.items() if not _is_stored(stored.get(key), turn)]
+    calls = {mark: n for mark, n in site.models.calls.items() if mark.startswith("outage-") and n > 1}
+    result.failures += load.odd
+    result.check(not lost, f"{len(lost)} acknowledged turns are lost, {lost[:3]}")
+    result.check(not calls, f"{len(calls)} turns called the model twice")
+    result.check(max(recovered) <= _RECOVERED_WITHIN_S, f"it recovered after {max(recovered):.1f} s")
+    result.check(grown <= _MOST_GROWTH_BYTES, f"memory grew by {grown / 2**20:.1f} MiB")
+    result.figures = {
+        "acknowledged turns": f"{len(load.acknowledged):,}",
+        "of these lost": len(lost),
+        "slowest recovery": f"{max(recovered):.2f} s",
+        "memory": f"{resident_before / 2**20:.0f} MiB, {grown / 2**20:+.1f} MiB",
+    }
+
+
+async def _until_still(database: Any) -> None:
+    """What could not be settled ends with its lease."""
+    deadline = monotonic() + 2 * LEASE_S + 2
+    while monotonic() < deadline:
+        if not await database.fetchval("SELECT count(*) FROM turns WHERE status = 'running'"):
+            return
+        await asyncio.sleep(0.2)
+
+
+def _is_stored(row: Any, turn: Any) -> bool:
+    return row is not None and (str(row["id"]), row["status"], row["assistant_output"]) == (
+        turn["id"],
+        "completed",
+        turn["assistant_output"],
+    )
+
+
+async def _client(site: Site, replica: Replica, load: _Load, result: Result) -> None:
+    """Posts turn after turn, each with its key until it has an end."""
+    session: str | None = None
+    while not load.stop:
+        try:
+            session = session or await site.session(replica.url)
+        except (RuntimeError, *NETWORK_ERRORS):
+            await asyncio.sleep(0.2)
+            continue
+        await _turn(site, f"{replica.url}{session}/turns", load, result)
+
+
+async def _turn(site: Site, url: str, load: _Load, result: Result) -> None:
+    mark = new_mark("outage")
+    while not load.stop:
+        try:
+            answered = await site.post(url, {"content": f"{mark} and what then?"}, key=mark)
+        except NETWORK_ERRORS as error:
+            load.odd.append(f"a client got no answer: {type(error).__name__}")
+            return
+        if answered.status == 201:
+            load.acknowledged[mark] = answered.json["turn"]
+            load.last_good_at = monotonic()
+            return
+        if answered.code == "worker_lost":
+            return  # stored as such: a retry with the key says it again
+        if answered.status == 503 and answered.headers.get("Retry-After", "").isdigit():
+            result.fire(_TOLD)
+        elif answered.code not in ("turn_in_progress", "idempotency_in_flight"):
+            load.odd.append(f"a client got {answered.status} {answered.code}")
+            return
+        await asyncio.sleep(0.25)
+
+
+async def _is_gone(pid: int) -> bool:
+    for _ in range(500):
+        if process_state(pid) in ("", "Z"):
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+async def _recovery_s(load: _Load, since: float) -> float:
+    while load.last_good_at < since:
+        if monotonic() - since > 60:
+            break
+        await asyncio.sleep(0.02)
+    return max(0.0, load.last_good_at - since) if load.last_good_at >= since else 60.0

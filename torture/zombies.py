@@ -1,0 +1,121 @@
+"""A worker that is stopped past its lease and then goes on: nothing that it does afterwards is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+from tests.providers.server import Answer, Seen
+from torture.crash import SETTLE
+from torture.database_proxy import At, Fault, proxied
+from torture.ledger import violations
+from torture.models import new_mark, reply, reply_text
+from torture.replicas import Replica, end
+from torture.results import Result
+from torture.site import NETWORK_ERRORS, Site
+
+ROUNDS = 5
+AT_ONCE = 10
+LEASE_S = 1.0
+_PAST_LEASE_S = 0.5
+_WOKEN = "stopped past the lease, then continued"
+_ON_THE_WAY = "of these, with its settlement on the way"
+
+
+async def zombies(site: Site) -> Result:
+    """Half of the workers are stopped while the model thinks, half when their settlement is on its way to Postgres."""
+    result = Result(f"{ROUNDS * AT_ONCE} workers stopped past their lease, then continued")
+    result.expect(_WOKEN, ROUNDS * AT_ONCE)
+    result.expect(_ON_THE_WAY, ROUNDS * AT_ONCE // 2)
+    stale = 0
+    async with (
+        site.database() as (url, database),
+        site.nursery.running(site.environment(url, turn_lease_s=LEASE_S), name="successor") as successor,
+    ):
+        for _ in range(ROUNDS):
+            async with asyncio.TaskGroup() as group:
+                tries = [
+                    group.create_task(_try(site, url, successor, result, late=number % 2 == 1))
+                    for number in range(AT_ONCE)
+                ]
+            for tried in tries:
+                stale += await _stale(database, *tried.result(), result)
+        result.failures += await violations(database)
+    result.figures = {"zombies": result.fired.get(_WOKEN, 0), "stale writes": stale}
+    return result
+
+
+async def _try(site: Site, url: str, successor: Replica, result: Result, *, late: bool) -> tuple[UUID, str]:
+    """The session, and the mark of the message that the zombie was to answer."""
+    mark = new_mark("zombie")
+    session = await site.session(successor.url)
+    stopped = asyncio.Event()
+    born: list[Replica] = []
+
+    def stop() -> None:
+        born[0].send(signal.SIGSTOP)
+        stopped.set()
+
+    def think(seen: Seen) -> Answer:
+        if not late:
+            stop()
+        return Answer(reply(seen))
+
+    site.models.plays[mark] = think
+    hold_s = LEASE_S + 2 * _PAST_LEASE_S + 1.0
+    fault = Fault(At(SETTLE, "before"), stop, hold_s=hold_s, armed=late)
+    async with proxied(url, fault) as proxy_url:
+        environment = site.environment(proxy_url, turn_lease_s=LEASE_S, db_pool_size=2)
+        replica = await site.nursery.start(environment, name="zombie")
+        born.append(replica)
+        body = {"content": f"{mark} and what then?"}
+        asking = asyncio.create_task(site.post(f"{replica.url}{session}/turns", body))
+        async with asyncio.timeout(20):
+            await stopped.wait()
+        await asyncio.sleep(LEASE_S + _PAST_LEASE_S)
+        was_stopped = replica.is_stopped
+        following = await _take_over(site, f"{successor.url}{session}/turns", f"next-{mark} and now?")
+        result.check(following, "the session was not free after the lease")
+        replica.send(signal.SIGCONT)
+        with contextlib.suppress(*NETWORK_ERRORS):
+            told = await asking
+            result.check(
+                (told.status, told.code) == (503, "worker_lost"), f"the zombie's client got {told.status} {told.code}"
+            )
+            if was_stopped:
+                result.fire(_WOKEN)
+                if late and fault.fired:
+                    result.fire(_ON_THE_WAY)
+        await end(replica)
+    return UUID(session.rsplit("/", 1)[1]), mark
+
+
+async def _take_over(site: Site, url: str, content: str) -> bool:
+    deadline = monotonic() + 2.0
+    while monotonic() < deadline:
+        answered = await site.post(url, {"content": content})
+        if answered.status == 201:
+            return True
+        await asyncio.sleep(0.1)
+    return False
+
+
+async def _stale(database: Any, session_id: UUID, mark: str, result: Result) -> int:
+    """How many answers the zombie could store."""
+    rows = await database.fetch("SELECT status, error FROM turns WHERE session_id = $1 ORDER BY seq", session_id)
+    result.check(
+        [row["status"] for row in rows] == ["failed", "completed"], f"the turns ended as {[dict(row) for row in rows]}"
+    )
+    code = rows[0]["error"]["code"] if rows[0]["error"] else None
+    result.check(code == "worker_lost", f"the lost turn says {code}")
+    written = await database.fetchval(
+        "SELECT count(*) FROM messages WHERE session_id = $1 AND role = 'assistant' AND content::text LIKE $2",
+        session_id,
+        f"%{reply_text(mark)[:24]}%",
+    )
+    result.check(written == 0, "a zombie's answer was stored")
+    return int(written)
