@@ -324,13 +324,13 @@ def test_any_legal_history_is_what_the_model_says(service: httpx.Client) -> None
             stateful_step_count=STEPS,
             deadline=None,
             database=None,
+            derandomize=EXAMPLES < 100,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
         ),
     )
-    seen = {"turn completed", "turn awaiting_tools", "cancelled", "forked", "regenerated", "imported", "rejected"}
-    if EXAMPLES >= 10:
-        assert seen <= done.keys(), done
+    assert done["turn completed"], done
     if EXAMPLES >= 100:
-        assert done["undone"]
+        seen = {"turn awaiting_tools", "cancelled", "forked", "regenerated", "imported", "rejected", "undone"}
+        assert seen <= done.keys(), done
         assert done["summarized"]
         assert done["pruned"]
