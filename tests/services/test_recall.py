@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.fidelity.shelf import Shelf
 
 from app.db.recall import SearchBounds, add_postings, find_evicted
 from app.domain.types import MessageId, SessionId, Turn, TurnId, TurnStatus
