@@ -31,6 +31,7 @@ from app.engine.budget import Budget, budget_for
 from app.engine.fallback import fallback_summary
 from app.engine.folding import Fold
 from app.engine.policy import ContextPolicy
+from app.engine.shelf import Shelf
 from app.engine.summaries import SummaryRefused, accept_summary, ask_for_summary, split_for_summarizer
 from app.engine.summary_block import fit_summary
 from app.engine.tokens import Estimate, content_text
@@ -39,7 +40,6 @@ from app.providers.offline import OfflineProvider
 from bench.fidelity.measure import Sent
 from bench.fidelity.plain_rules import calls_of
 from bench.fidelity.recorded import Conversation, Question, numbered_message
-from bench.fidelity.shelf import Shelf
 
 SUMMARIZER_ROOM_TOKENS = 16_384
 
@@ -77,6 +77,7 @@ class EngineRule:
         self._budget = budget_of_input(input_budget, policy)
         self._estimate = estimate
         self._offline = OfflineProvider(estimate)
+        self._most_tokens = int(policy.recall.max_share * input_budget)
 
     def replay(self, conversation: Conversation) -> tuple[list[Sent], _State]:
         """Every model call of the conversation, tool rounds included."""
@@ -102,7 +103,7 @@ class EngineRule:
     def _send(self, conversation: Conversation, state: _State, current: Turn, *, keep: bool = True) -> Sent:
         snapshot = self._snapshot(conversation, state, current)
         if self._policy.recall.enabled and state.summary is not None:
-            snapshot = replace(snapshot, evicted=state.shelf.find(current.messages[0]))
+            snapshot = replace(snapshot, evicted=state.shelf.find(current.messages[0], self._most_tokens))
         decided = plan(snapshot, self._policy, self._estimate)
         if isinstance(decided, SummaryDue):
             decided = self._summarize(state, snapshot, decided, keep=keep)

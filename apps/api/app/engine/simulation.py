@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import TypeAlias
 from uuid import UUID
 
+from app.domain.evicted import Evicted
 from app.domain.types import (
     Message,
     Pin,
@@ -44,6 +45,7 @@ from app.engine.policy import ContextPolicy
 from app.engine.prompt import Prompt
 from app.engine.pruning import TrimAction
 from app.engine.reasoning import with_reasoning
+from app.engine.shelf import Shelf
 from app.engine.summaries import shrinks, summarizer_usage, summary_of
 from app.engine.tokens import Estimate
 from app.engine.turns import completed_after, sendable_units
@@ -171,6 +173,8 @@ class Simulation:
         self._summaries = 0
         self._count_after_seq = 0
         self._user_tokens: Counter[CountKey] = Counter()
+        self._shelf = Shelf()
+        self._left: dict[TurnId, tuple[PastTurn, TurnStatus]] = {}
         self._folded_turns = self._folded_messages = 0
         self._times: Counter[str] = Counter()
         self._targets: dict[str, set[str]] = {}
@@ -238,6 +242,7 @@ class Simulation:
     def _snapshot(self, past: PastTurn, model: SimulatedModel, current: Turn) -> Snapshot:
         turns = self._turns_for(model)
         return Snapshot(
+            evicted=self._evicted(model, current),
             budget=model.budget,
             layers=past.layers,
             goal=self.setting.goal,
@@ -249,6 +254,16 @@ class Simulation:
             completed_since_summary=completed_after(turns, self._count_after_seq),
             calibration_ratio=model.calibration_ratio,
         )
+
+    def _evicted(self, model: SimulatedModel, current: Turn) -> Evicted | None:
+        """What has left the window and matches the turn's message, counted for the model."""
+        recall = self.setting.policy.recall
+        if not (recall.enabled and self._summary and current.messages):
+            return None
+        found = self._shelf.find(current.messages[0], int(recall.max_share * model.budget.input_budget))
+        left = (self._left[turn.id] for turn in found.turns)
+        counted = tuple(_as_past(past.versions[model.key], status, model, unresolved=False) for past, status in left)
+        return replace(found, turns=counted)
 
     def _turns_for(self, model: SimulatedModel) -> list[Turn]:
         """The raw window counted for a model. Only the latest turn can be unresolved (contract, decision 7)."""
@@ -274,6 +289,13 @@ class Simulation:
         self._summaries += 1
         self._summary = summary_of(SummaryId(UUID(int=self._summaries)), fold, body, "fallback")
         gone = {turn.id for turn in fold.turns}
+        self._left |= {
+            past.versions[model.key].id: (past, status)
+            for past, status, _ in self._raw
+            if past.versions[model.key].id in gone
+        }
+        if self.setting.policy.recall.enabled:
+            self._shelf.add(fold.turns)
         self._raw = [lived for lived in self._raw if lived[0].versions[model.key].id not in gone]
         self._laid_out = None
         self._folded_turns += len(fold.turns)

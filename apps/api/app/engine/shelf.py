@@ -1,4 +1,7 @@
-"""The messages of a replay that left the window, found as the service's database finds them (`db/recall.py`)."""
+"""What left the window, kept in memory: for simulations and benches, found as `db/recall.py` finds it in the database.
+
+A test holds the two against each other.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from app.domain.types import Message, Turn
 from app.engine.recall import MOST_HITS, MOST_POSTINGS, REACH, rarity
 from app.engine.recall_terms import query_terms, weighed_terms
 from app.engine.tokens import content_text
-from app.engine.turns import sendable_units
 
 
 class Shelf:
@@ -32,8 +34,8 @@ class Shelf:
                 for term, weight in weighed_terms(content_text(message.content)).items():
                     insort(self._postings[term], (message.seq, weight))
 
-    def find(self, message: Message) -> Evicted:
-        """What may come back for the user's message."""
+    def find(self, message: Message, most_tokens: int) -> Evicted:
+        """What may come back for the user's message, of at most `most_tokens` each."""
         terms = query_terms(content_text(message.content))
         lists = {term: self._postings[term][-MOST_POSTINGS:] for term in terms if term in self._postings}
         seen_in = {term: self._seen_in(listed) for term, listed in lists.items()}
@@ -48,7 +50,7 @@ class Shelf:
                 of[1] += rare
         found = sorted((Hit(seq, *of) for seq, of in sums.items()), key=lambda hit: (-hit.score, -hit.seq))
         hits = tuple(found[:MOST_HITS])
-        return Evicted(terms, self._around(hits), hits, self._last_seq, seen_in)
+        return Evicted(terms, self._around(hits, most_tokens), hits, self._last_seq, seen_in)
 
     def _seen_in(self, listed: Sequence[tuple[int, float]]) -> int:
         """A list that is full was cut: its density holds for the part before."""
@@ -56,7 +58,7 @@ class Shelf:
             return len(listed)
         return len(listed) * self._last_seq // (self._last_seq - listed[0][0] + 1)
 
-    def _around(self, hits: Sequence[Hit]) -> tuple[Turn, ...]:
+    def _around(self, hits: Sequence[Hit], most_tokens: int) -> tuple[Turn, ...]:
         near = sorted({hit.seq + offset for hit in hits for offset in range(-REACH, REACH + 1)})
 
         def is_near(turn: Turn) -> bool:
@@ -65,7 +67,7 @@ class Shelf:
 
         wanted = set(near)
         return tuple(
-            replace(turn, messages=tuple(m for unit in sendable_units(turn) for m in unit.messages))
+            replace(turn, messages=tuple(m for m in turn.messages if m.tokens <= most_tokens))
             for turn in self._turns
             if turn.messages and is_near(turn) and any(m.seq in wanted for m in turn.messages)
         )
