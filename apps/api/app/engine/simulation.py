@@ -45,6 +45,7 @@ from app.engine.policy import ContextPolicy
 from app.engine.prompt import Prompt
 from app.engine.pruning import TrimAction
 from app.engine.reasoning import with_reasoning
+from app.engine.sharing import with_shared_budget
 from app.engine.shelf import Shelf
 from app.engine.summaries import shrinks, summarizer_usage, summary_of
 from app.engine.tokens import Estimate
@@ -241,7 +242,7 @@ class Simulation:
 
     def _snapshot(self, past: PastTurn, model: SimulatedModel, current: Turn) -> Snapshot:
         turns = self._turns_for(model)
-        return Snapshot(
+        snapshot = Snapshot(
             evicted=self._evicted(model, current),
             budget=model.budget,
             layers=past.layers,
@@ -254,6 +255,7 @@ class Simulation:
             completed_since_summary=completed_after(turns, self._count_after_seq),
             calibration_ratio=model.calibration_ratio,
         )
+        return with_shared_budget(snapshot, self.setting.policy, model.estimate)
 
     def _evicted(self, model: SimulatedModel, current: Turn) -> Evicted | None:
         """What has left the window and matches the turn's message, counted for the model."""
