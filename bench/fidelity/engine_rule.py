@@ -31,7 +31,8 @@ from app.engine.budget import Budget, budget_for
 from app.engine.fallback import fallback_summary
 from app.engine.folding import Fold
 from app.engine.policy import ContextPolicy
-from app.engine.shelf import Shelf
+from app.engine.recall_shelf import Shelf
+from app.engine.sharing import with_shared_budget
 from app.engine.summaries import SummaryRefused, accept_summary, ask_for_summary, split_for_summarizer
 from app.engine.summary_block import fit_summary
 from app.engine.tokens import Estimate, content_text
@@ -77,7 +78,6 @@ class EngineRule:
         self._budget = budget_of_input(input_budget, policy)
         self._estimate = estimate
         self._offline = OfflineProvider(estimate)
-        self._most_tokens = int(policy.recall.max_share * input_budget)
 
     def replay(self, conversation: Conversation) -> tuple[list[Sent], _State]:
         """Every model call of the conversation, tool rounds included."""
@@ -103,7 +103,9 @@ class EngineRule:
     def _send(self, conversation: Conversation, state: _State, current: Turn, *, keep: bool = True) -> Sent:
         snapshot = self._snapshot(conversation, state, current)
         if self._policy.recall.enabled and state.summary is not None:
-            snapshot = replace(snapshot, evicted=state.shelf.find(current.messages[0], self._most_tokens))
+            most_tokens = int(self._policy.recall.max_share * snapshot.budget.input_budget)
+            asked = content_text(current.messages[0].content)
+            snapshot = replace(snapshot, evicted=state.shelf.find(asked, most_tokens))
         decided = plan(snapshot, self._policy, self._estimate)
         if isinstance(decided, SummaryDue):
             decided = self._summarize(state, snapshot, decided, keep=keep)
@@ -144,7 +146,7 @@ class EngineRule:
             state.shelf.add(fold.turns)
 
     def _snapshot(self, conversation: Conversation, state: _State, current: Turn) -> Snapshot:
-        return Snapshot(
+        snapshot = Snapshot(
             budget=self._budget,
             layers=(("system:session", conversation.system),) if conversation.system else (),
             goal=None,
@@ -154,6 +156,7 @@ class EngineRule:
             current=current,
             completed_since_summary=state.since_summary,
         )
+        return with_shared_budget(snapshot, self._policy, self._estimate)
 
     def _make(self, state: _State, fold: Fold) -> Summary | None:
         body = self._asked(state, fold) or fallback_summary(fold, self._estimate)

@@ -11,9 +11,9 @@ from app.db.recall import SearchBounds, add_postings, find_evicted
 from app.domain.types import MessageId, SessionId, Turn, TurnId, TurnStatus
 from app.engine.policy import ContextPolicy, Recall
 from app.engine.recall import match, rarity
+from app.engine.recall_shelf import Shelf
 from app.engine.recall_terms import query_terms, weighed_terms
 from app.engine.recalling import RECALL_NOTE
-from app.engine.shelf import Shelf
 from app.engine.tokens import content_text
 from app.services import recall
 from app.services.turns import get_audit, get_prompt
@@ -186,7 +186,8 @@ async def test_a_preset_without_recall_can_switch_it_on(database_url: str, tmp_p
 
 
 async def test_the_database_finds_what_the_pure_search_finds(database_url: str, tmp_path: Path) -> None:
-    """`Shelf` serves benches and simulations: the same hits and scores, also where lists are cut at their bound."""
+    """The bench measures with `Shelf`, the service answers with SQL: the same hits and scores, also where lists are
+    longer than their bound."""
     async with (
         serving(model(_reply)) as server,
         service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
@@ -208,7 +209,8 @@ async def test_the_database_finds_what_the_pure_search_finds(database_url: str, 
                 found = await find_evicted(
                     tx, session_id, terms, last_seq=18, encoding="o200k_base", most_tokens=4000, bounds=recall.BOUNDS
                 )
-                expected = shelf.find(numbered_message(turn_id, 99, "user", asked, estimate), 4000)
+                expected = shelf.find(asked, 4000)
+                assert expected is not None
                 assert found.seen_in == expected.seen_in
                 scores = {hit.seq: pytest.approx((hit.score, hit.coverage), rel=1e-4) for hit in expected.hits}
                 assert {hit.seq: (hit.score, hit.coverage) for hit in found.hits} == scores

@@ -75,6 +75,8 @@ class Window:
         self._protected_from = _first_seq((*self._protected, snapshot.current))
         self._no_items = build_prompt((), snapshot.tools, estimate)
         self._summary_share: int | None = None
+        # What a fold takes the place of, whatever shares made of it here.
+        self._stored_summary_tokens = self.summary_item.wire_tokens if self.summary_item else 0
 
     def narrowed(
         self,
@@ -151,7 +153,7 @@ class Window:
             input_budget=self.snapshot.budget.input_budget,
             reason=reason,
             previous=self.snapshot.summary,
-            previous_tokens=self.summary_item.wire_tokens if self.summary_item else 0,
+            previous_tokens=self._stored_summary_tokens,
             room_tokens=self.room_for_summary(),
         )
 
