@@ -31,6 +31,7 @@ from app.engine.summary_block import fit_summary, render_summary
 from app.services.asking_summaries import Asked, ask_summarizer, sum_of
 from app.services.costing import total_cost, used_row
 from app.services.gathering import Gathered, SessionView
+from app.services.limiting import charge_usages
 from app.services.runtime import Runtime
 from app.telemetry import SummaryOutcome
 from app.tokenizers import Estimator
@@ -239,4 +240,5 @@ async def _store(
         await note_attempt(tx, session.id, count_after_seq=ask.turn_seq - 1, asked=asked is not None, failed=failed)
         if used:
             await add_usages(tx, session.id, ask.claim.turn_id if ask.claim else None, used)
+            await charge_usages(tx, session.id, used)
         return await store_summary(tx, session.id, new) if new else False
