@@ -1,4 +1,4 @@
-"""The command line: `plimsoll serve | migrate | keys | limits | replay | simulate`. A failure is one line and exit code 2."""
+"""The command line: `plimsoll serve | migrate | keys | limits | …`. A failure is one line and exit code 2."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class SessionIn(In):
 
 
 class SessionPatch(SessionIn):
-    """Fields to set. What is absent stays; null takes a value away; `policy`, `metadata`, `limits` are replaced whole."""
+    """Fields to set. What is absent stays; null takes a value away; objects are replaced whole."""
 
 
 class TextPart(Open):
