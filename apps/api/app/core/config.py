@@ -52,5 +52,6 @@ class Settings(BaseSettings):
     on_disconnect: Literal["finish", "cancel"] = "finish"
     drain_s: float = Field(default=20.0, ge=0)
     db_pool_size: int = Field(default=10, ge=1)
+    db_pooler: Literal["none", "transaction"] = "none"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = "json"

@@ -54,6 +54,8 @@ _GONE = (
 
 # Every statement has one good plan, by key and range; planning it again at each call costs more than running it.
 _SERVER_SETTINGS = {"application_name": "plimsoll", "plan_cache_mode": "force_generic_plan"}
+# PgBouncer refuses start-up parameters that it does not track.
+_SETTINGS_BEHIND_A_POOLER = {"application_name": "plimsoll"}
 
 
 class UniqueViolated(Exception):
@@ -93,11 +95,23 @@ class Transaction:
 
 
 class Database:
-    """The pool. `begin()` is a transaction; `autocommit()` saves a lone statement its BEGIN and COMMIT."""
+    """The pool. `begin()` is a transaction; `autocommit()` saves a lone statement its BEGIN and COMMIT.
 
-    def __init__(self, dsn: str, *, pool_size: int, pool_timeout_s: float = 10.0) -> None:
+    With `transaction_pooler` a pooler stands before the server that changes servers between transactions (PgBouncer's
+    transaction mode): nothing is prepared, no session has settings, and every statement runs in a transaction.
+    """
+
+    def __init__(
+        self, dsn: str, *, pool_size: int, pool_timeout_s: float = 10.0, transaction_pooler: bool = False
+    ) -> None:
+        how: dict[str, Any] = {"server_settings": _SERVER_SETTINGS}
+        if transaction_pooler:
+            how = {"statement_cache_size": 0, "server_settings": _SETTINGS_BEHIND_A_POOLER}
+
         async def connect() -> Any:
-            return await cast(Any, asyncpg).connect(dsn, timeout=pool_timeout_s, server_settings=_SERVER_SETTINGS)
+            return await cast(Any, asyncpg).connect(dsn, timeout=pool_timeout_s, **how)
+
+        self._transaction_pooler = transaction_pooler
 
         self._engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://",
@@ -132,7 +146,14 @@ class Database:
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncGenerator[Transaction]:
-        """A connection on which every statement is its own transaction. Raises as `begin`."""
+        """A connection on which every statement is its own transaction. Raises as `begin`.
+
+        Behind a pooler the whole block is one: what a driver parses and what it runs would reach different servers.
+        """
+        if self._transaction_pooler:
+            async with self.begin() as transaction:
+                yield transaction
+            return
         async with self._connection() as connection:
             yield Transaction(connection)
 
