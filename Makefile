@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-real-model check drift demo bench lock clean
+.PHONY: help setup run test test-real-model check drift demo bench fidelity lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,11 +59,23 @@ demo: setup ## a long conversation through a 16,384-token window, with summaries
 bench: setup ## CPU per turn against a bare handler doing the same reads and writes
 	@$(BIN)/python -m bench
 
-lock: ## write the three locks anew from pyproject.toml (newest versions that fit, with hashes)
+FIDELITY_VENV := var/fidelity
+
+fidelity: $(FIDELITY_VENV)/.installed ## what keeps answers in the prompt, on recorded conversations: DATA=folder
+	@test -d "$(DATA)" || { echo "Name a folder of conversations: make fidelity DATA=folder (docs/fidelity.md has their form)"; exit 2; }
+	PYTHONPATH=apps/api:. $(FIDELITY_VENV)/bin/python -m bench.fidelity "$(DATA)" --plot docs/images/fidelity.svg
+
+$(FIDELITY_VENV)/.installed: requirements-fidelity.lock
+	$(PYTHON) -m venv $(FIDELITY_VENV)
+	$(FIDELITY_VENV)/bin/python -m pip install -qq --require-hashes -r requirements-fidelity.lock
+	@touch $@
+
+lock: ## write the four locks anew from pyproject.toml (newest versions that fit, with hashes)
 	$(PYTHON) -m venv var/lock-tools
 	var/lock-tools/bin/python -m pip install -qq uv
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml -o requirements.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --group dev -o requirements-dev.lock
+	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --group fidelity -o requirements-fidelity.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) --group real-model -o requirements-real-model.lock
 
 LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -35,12 +35,11 @@ async def pgbouncer(program: str, server_dsn: str) -> AsyncGenerator[str]:
         user = unquote(server.username or "postgres")
         password = f" password={unquote(server.password)}" if server.password else ""
         with tempfile.TemporaryDirectory() as name, socket.socket() as free:
-            folder = Path(name)
-            folder.chmod(0o755)
+            os.chmod(name, 0o755)  # noqa: PTH101, S103 - of a folder that is there, in no time
             free.bind(("127.0.0.1", 0))
             port: int = free.getsockname()[1]
             free.close()
-            configuration = folder / "pgbouncer.ini"
+            configuration = Path(name) / "pgbouncer.ini"
             configuration.write_text(
                 f"[databases]\n* = host=127.0.0.1 port={server.port} user={user}{password}\n"
                 f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"

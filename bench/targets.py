@@ -133,7 +133,8 @@ async def _create_tables(database_url: str) -> None:
 
 
 async def _session_over_http(client: aiohttp.ClientSession, _admin: Any) -> UUID:
-    async with client.post("/v1/sessions", json={}) as response:
+    # A plain turn recalls nothing, as the bare handler does not; `python -m bench.recall` measures what that costs.
+    async with client.post("/v1/sessions", json={"policy": {"recall": {"enabled": False}}}) as response:
         payload = await response.read()
     if response.status != 201:
         raise programs.ProgramFailed(f"POST /v1/sessions: {response.status} {payload[:2000].decode(errors='replace')}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "2026_11_22_limits"
-down_revision = "2026_11_22_session_keys"
+down_revision = "2026_11_22_message_terms"
 branch_labels = None
 depends_on = None
 

@@ -205,6 +205,16 @@ def test_a_new_summary_may_take_the_maps_share_and_not_fifteen_percent() -> None
     assert decision.fold.cap_tokens == pytest.approx((8192 - 1024 - snapshot.budget.fixed_tokens) / 4, abs=2)
 
 
+def test_the_log_of_a_new_summary_reckons_with_the_whole_of_the_one_before_although_that_was_shortened() -> None:
+    history = History()
+    around = _summary(history, 4000), _pins((9000, 1.0))
+    snapshot = _shared(chat(history, 20, assistant_tokens=300), history.turn(), summary=around[0], pins=around[1])
+    taken = decide(snapshot, ALLOCATED)
+    assert taken.summarized
+    removed = sum(action.tokens_removed for action in taken.decision.accounts.actions)
+    assert taken.decision.accounts.wire_before - removed == taken.decision.prompt.wire_tokens
+
+
 # The history
 
 

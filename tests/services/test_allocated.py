@@ -15,6 +15,7 @@ from app.services.turns import get_audit, get_prompt
 from app.services.window import window_now
 from tests.providers.server import serving
 from tests.services.service import TENANT, Service, is_summary, model, models_toml, service
+from tests.services.test_preview import previewed_turn
 
 VALVES = "Valve 12 feeds the cellar pump and valve 13 the tank on the roof. " * 75
 INVOICES = "Invoice 2024-118 is over 4,310 euro and has to be paid in May. " * 75
@@ -134,6 +135,14 @@ async def test_a_history_that_outgrows_its_room_is_summarized_within_the_maps_sh
             log = context["context_trim_log"]
             removed = sum(action["tokens_removed_est"] for action in log["actions"])
             assert log["estimated_tokens_before"] - removed == log["estimated_tokens_after"]
+
+
+async def test_a_preview_is_the_turn_with_its_shares_and_trimmed_pins(database_url: str, tmp_path: Path) -> None:
+    pins = (Pin("invoices", INVOICES), Pin("valves", VALVES, 0.4))
+    async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await _session(at, pins, room_goal="Empty the depot by May.", instructions="Be brief.")
+        outcomes = [await previewed_turn(at, session, text) for text in ("Which invoice?", "Which valve?", "Thanks.")]
+        assert all(_trims(outcome.context) for outcome in outcomes)
 
 
 async def test_a_goal_that_leaves_no_room_is_refused_before_anything_is_sent(database_url: str, tmp_path: Path) -> None:

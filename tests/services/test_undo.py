@@ -47,7 +47,7 @@ async def test_undoing_restores_the_predecessor_and_the_raw_range_and_the_next_t
         serving(model()) as server,
         service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
     ):
-        session = await at.session()
+        session = await at.session(policy={"recall": {"enabled": False}})  # which would bring Point 1 back beside them
         for number in range(1, 20):
             await at.turn(session.id, f"Point {number}. {LONG}")
         assert await _statuses(at, session.id) == ["superseded", "active"]

@@ -28,8 +28,8 @@ _CLAIM = compile_sql(
                 updated_at = clock_timestamp()
             WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
             RETURNING id, model_alias, mode, agent_role, room_goal, instructions, policy, last_turn_seq,
-                last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at, limits,
-                {TENANT_LIMITS}
+                last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at, recall_indexed_seq,
+                limits, {TENANT_LIMITS}
         ), t AS (
             INSERT INTO turns (id, session_id, seq, status, user_input, model_alias, idempotency_key, request_sha256,
                 request, lease_expires_at)
@@ -57,8 +57,8 @@ _LOCK_SESSION = compile_sql(
         SET last_message_seq = last_message_seq + CAST(:messages AS integer), updated_at = clock_timestamp()
         WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
         RETURNING id, model_alias, mode, agent_role, room_goal, instructions, policy, last_turn_seq,
-            last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at, limits,
-            {TENANT_LIMITS}
+            last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at, recall_indexed_seq,
+            limits, {TENANT_LIMITS}
         """
     )
 )
@@ -187,6 +187,7 @@ class Claim:
     summary_count_after_seq: int
     summary_failures: int
     summary_failed_at: datetime | None
+    recall_indexed_seq: int
     limits: Mapping[Scope, Limits]
 
 
@@ -368,6 +369,7 @@ def _claim(
         summary_count_after_seq=row["summary_count_after_seq"],
         summary_failures=row["summary_failures"],
         summary_failed_at=row["summary_failed_at"],
+        recall_indexed_seq=row["recall_indexed_seq"],
         limits=limits_of(row),
     )
 

@@ -60,6 +60,7 @@ _PROMPT_VIEW = compile_sql(
         sessions.c.summary_count_after_seq,
         sessions.c.summary_failures,
         sessions.c.summary_failed_at,
+        sessions.c.recall_indexed_seq,
     ).where(_OURS)
 )
 

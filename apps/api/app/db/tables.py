@@ -63,6 +63,8 @@ sessions = sa.Table(
     # Counters given out under the row's lock: gapless turn numbers, message numbers that never repeat.
     sa.Column("last_turn_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("last_message_seq", sa.BigInteger, nullable=False, server_default="0"),
+    # Messages through this number have their terms in message_terms; later ones were never needed there yet.
+    sa.Column("recall_indexed_seq", sa.BigInteger, nullable=False, server_default="0"),
     # Turns with a seq above this one count towards the mandatory summary.
     sa.Column("summary_count_after_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("summary_failures", sa.Integer, nullable=False, server_default="0"),
@@ -179,6 +181,17 @@ messages = sa.Table(
 
 # Erasing a session cascades turn by turn; without this each turn would scan all the session's messages.
 sa.Index("ix_messages_session_id_turn_id", messages.c.session_id, messages.c.turn_id)
+
+message_terms = sa.Table(
+    "message_terms",
+    metadata,
+    _id("session_id"),
+    sa.Column("term", sa.Text(collation="C"), nullable=False),
+    sa.Column("message_seq", sa.BigInteger, nullable=False),
+    sa.Column("weight", sa.REAL, nullable=False),
+    sa.PrimaryKeyConstraint("session_id", "term", "message_seq"),
+    _session_fk(),
+)
 
 message_token_counts = sa.Table(
     "message_token_counts",

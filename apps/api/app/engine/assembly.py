@@ -16,6 +16,7 @@ from app.engine.folding import MIN_SUMMARY_TOKENS, Fold
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import Block, prompt_sha256
 from app.engine.pruning import TrimAction
+from app.engine.recalling import with_recall
 from app.engine.replay import refs_of
 from app.engine.sharing import hold_shares
 from app.engine.tokens import Estimate
@@ -72,7 +73,7 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Decis
     held = hold_shares(window).window
     # Refuse before paying: no summary is made that could not be sent beside what may never leave.
     if held.room_for_summary() < MIN_SUMMARY_TOKENS:
-        return fit(window, seen)
+        return with_recall(window, fit(window, seen))
     if held is not window:
         prompt = held.prompt(held.pieces)
         charged = held.charge(prompt)
@@ -80,7 +81,7 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Decis
     fold = held.fold(reason) if reason else None
     if reason and fold and worth_making(held, fold, charged):
         return SummaryDue(fold, seen)
-    decided = fit(window, seen)
+    decided = with_recall(window, fit(window, seen))
     return SummaryWorthless(decided) if reason == "turn_count" else decided
 
 
@@ -98,7 +99,8 @@ def plan_after_summary(
     snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, earlier: Earlier
 ) -> Ready | Refused:
     """Decides when the summary that was due has been tried; `snapshot` has the new one where it was made."""
-    return fit(Window(snapshot, policy, estimate), earlier)
+    window = Window(snapshot, policy, estimate)
+    return with_recall(window, fit(window, earlier))
 
 
 def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> bool:

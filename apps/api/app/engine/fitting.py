@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from app.engine.overflow import Overflow, overflow_of
 from app.engine.prompt import Prompt
 from app.engine.pruning import TrimAction
+from app.engine.recall import Recalled
 from app.engine.sharing import hold_shares
 from app.engine.window import Window
 
@@ -14,7 +15,11 @@ from app.engine.window import Window
 @dataclass(frozen=True, slots=True)
 class Accounts:
     """The figures of an audit row. `*_before`, `*_after_summary`, `*_after_prune` are charged to the input budget;
-    `wire_before` and the prompt's own `wire_tokens` are what the trim log speaks of."""
+    `wire_before` and the prompt's own `wire_tokens` are what the trim log speaks of.
+
+    What was recalled is in every figure, since no stage of compression brought it in; `recalled_wire_tokens` and
+    `recalled_tokens` say how much of them it is.
+    """
 
     wire_before: int
     tokens_before: int
@@ -25,6 +30,9 @@ class Accounts:
     actions: tuple[TrimAction, ...]
     stored_actions: int = 0
     """How many of them, the first, are stored as a summary: no other plan of the turn can take them back."""
+    recalled: tuple[Recalled, ...] = ()
+    recalled_wire_tokens: int = 0
+    recalled_tokens: int = 0
 
     def earlier(self, more: tuple[TrimAction, ...] = ()) -> Earlier:
         """Where another plan of the same turn starts from: at what it saw first, with the summaries that were made.
@@ -32,7 +40,8 @@ class Accounts:
         `more` is what has been stored since.
         """
         stored = (*self.actions[: self.stored_actions], *more)
-        return Earlier(self.wire_before, self.tokens_before, self.summary_triggered, stored)
+        wire_before = self.wire_before - self.recalled_wire_tokens
+        return Earlier(wire_before, self.tokens_before - self.recalled_tokens, self.summary_triggered, stored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,9 @@ class Recall:
     """Whether evicted messages that match the user's come back, in which share of the input budget at most, and how
     near to the best match's score they must be."""
 
-    enabled: bool = False
-    max_share: float = 0.5
-    min_score_ratio: float = 0.3
+    enabled: bool = True
+    max_share: float = 0.6
+    min_score_ratio: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)

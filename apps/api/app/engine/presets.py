@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from app.engine.policy import Allocation, ContextPolicy
+from app.engine.policy import Allocation, ContextPolicy, Recall
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,9 @@ class Preset:
     policy: ContextPolicy
 
 
+_NO_RECALL = Recall(enabled=False)
+"""The published designs know none; a session can switch it on."""
+
 _POST_TURN = ContextPolicy(
     preset="post_turn",
     summary_trigger_ratio=None,
@@ -24,6 +27,7 @@ _POST_TURN = ContextPolicy(
     usage_threshold=0.80,
     protected_turns=5,
     summarize_when="post_turn",
+    recall=_NO_RECALL,
 )
 _ROLLING = ContextPolicy(
     preset="rolling",
@@ -33,6 +37,7 @@ _ROLLING = ContextPolicy(
     protected_turns=None,
     protected_share=0.50,
     incremental=True,
+    recall=_NO_RECALL,
 )
 _ALLOCATED = ContextPolicy(
     preset="allocated",
@@ -40,6 +45,7 @@ _ALLOCATED = ContextPolicy(
     mandatory_summary_turn=None,
     prune_unit="turn",
     allocation=Allocation(),
+    recall=_NO_RECALL,
 )
 _TURN_ATOMIC = ContextPolicy(
     preset="turn_atomic",
@@ -51,6 +57,7 @@ _TURN_ATOMIC = ContextPolicy(
     summarize_when="both",
     emergency_drop_ratio=0.5,
     unknown_window_outputs=4,
+    recall=_NO_RECALL,
 )
 
 GUARDED = Preset(

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import TypeAlias
 from uuid import UUID
 
+from app.domain.evicted import Evicted
 from app.domain.types import (
     Message,
     Pin,
@@ -44,8 +45,10 @@ from app.engine.policy import ContextPolicy
 from app.engine.prompt import Prompt
 from app.engine.pruning import TrimAction
 from app.engine.reasoning import with_reasoning
+from app.engine.recall_shelf import Shelf
+from app.engine.sharing import with_shared_budget
 from app.engine.summaries import shrinks, summarizer_usage, summary_of
-from app.engine.tokens import Estimate
+from app.engine.tokens import Estimate, content_text
 from app.engine.turns import completed_after, sendable_units
 from app.engine.window import Snapshot
 
@@ -168,6 +171,8 @@ class Simulation:
         self._raw: list[tuple[PastTurn, TurnStatus, bool]] = []
         self._laid_out: tuple[CountKey, list[Turn]] | None = None
         self._summary: Summary | None = None
+        self._shelf = Shelf()
+        self._folded: dict[TurnId, PastTurn] = {}
         self._summaries = 0
         self._count_after_seq = 0
         self._user_tokens: Counter[CountKey] = Counter()
@@ -237,7 +242,7 @@ class Simulation:
 
     def _snapshot(self, past: PastTurn, model: SimulatedModel, current: Turn) -> Snapshot:
         turns = self._turns_for(model)
-        return Snapshot(
+        snapshot = Snapshot(
             budget=model.budget,
             layers=past.layers,
             goal=self.setting.goal,
@@ -248,7 +253,24 @@ class Simulation:
             tools=past.tools,
             completed_since_summary=completed_after(turns, self._count_after_seq),
             calibration_ratio=model.calibration_ratio,
+            evicted=self._evicted(model, current),
         )
+        return with_shared_budget(snapshot, self.setting.policy, model.estimate)
+
+    def _evicted(self, model: SimulatedModel, current: Turn) -> Evicted | None:
+        """What left the window and matches the user's message, counted for the model."""
+        recall = self.setting.policy.recall
+        if not recall.enabled or self._summary is None or not current.messages:
+            return None
+        most_tokens = int(recall.max_share * model.budget.input_budget)
+        found = self._shelf.find(content_text(current.messages[0].content), most_tokens)
+        return found and replace(found, turns=tuple(self._counted_for(turn, model) for turn in found.turns))
+
+    def _counted_for(self, part: Turn, model: SimulatedModel) -> Turn:
+        wanted = {message.seq for message in part.messages}
+        whole = self._folded[part.id].versions[model.key]
+        messages = tuple(message for message in whole.messages if message.seq in wanted)
+        return with_reasoning(replace(part, messages=messages), model.reasoning_rule)
 
     def _turns_for(self, model: SimulatedModel) -> list[Turn]:
         """The raw window counted for a model. Only the latest turn can be unresolved (contract, decision 7)."""
@@ -274,6 +296,10 @@ class Simulation:
         self._summaries += 1
         self._summary = summary_of(SummaryId(UUID(int=self._summaries)), fold, body, "fallback")
         gone = {turn.id for turn in fold.turns}
+        self._shelf.add(fold.turns)
+        self._folded |= {
+            turn.id: past for past, _, _ in self._raw for turn in (past.versions[model.key],) if turn.id in gone
+        }
         self._raw = [lived for lived in self._raw if lived[0].versions[model.key].id not in gone]
         self._laid_out = None
         self._folded_turns += len(fold.turns)

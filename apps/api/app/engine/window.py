@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from math import floor
 
+from app.domain.evicted import Evicted
 from app.domain.types import MessageId, Pin, Summary, ToolDefinition, Turn
 from app.engine.budget import Budget
 from app.engine.folding import Fold, SummaryReason, choose_fold, reclaims_enough
@@ -35,7 +36,8 @@ class Snapshot:
 
     `layers` are the active system layers as (label, text), outermost first. `turns` are the past turns after the active
     summary, in time order; `current` is the running one, whose first message is the user's. `completed_since_summary`
-    counts completed turns since the active summary was made or the count was restarted.
+    counts completed turns since the active summary was made or the count was restarted. `evicted` is what was found of
+    the past before the window, `folded_now` are turns that have left the window since then.
     """
 
     budget: Budget
@@ -48,11 +50,14 @@ class Snapshot:
     tools: tuple[ToolDefinition, ...] = ()
     completed_since_summary: int = 0
     calibration_ratio: float = 1.0
+    evicted: Evicted | None = None
+    folded_now: tuple[Turn, ...] = ()
 
     def with_summary(self, fold: Fold, summary: Summary) -> Snapshot:
         """The same with the summary in the place of the turns that it took in."""
         folded = {turn.id for turn in fold.turns}
-        return replace(self, summary=summary, turns=tuple(turn for turn in self.turns if turn.id not in folded))
+        left = tuple(turn for turn in self.turns if turn.id not in folded)
+        return replace(self, summary=summary, turns=left, folded_now=(*self.folded_now, *fold.turns))
 
 
 class Window:
@@ -70,6 +75,8 @@ class Window:
         self._protected_from = _first_seq((*self._protected, snapshot.current))
         self._no_items = build_prompt((), snapshot.tools, estimate)
         self._summary_share: int | None = None
+        # What a fold takes the place of, whatever shares made of it here.
+        self._stored_summary_tokens = self.summary_item.wire_tokens if self.summary_item else 0
 
     def narrowed(
         self,
@@ -111,6 +118,10 @@ class Window:
             calibration_ratio=self.snapshot.calibration_ratio,
         )
 
+    def charge_with(self, prompt: Prompt, tokens: int, messages: int) -> int:
+        """What it costs with so many more tokens (without framing) in so many more messages."""
+        return self._charge_without(prompt, -tokens, -messages)
+
     def at_prune_threshold(self, charged: int) -> bool:
         """Whether so many charged tokens call for a prune."""
         return charged >= self.policy.prune_trigger_ratio * self.snapshot.budget.input_budget
@@ -142,7 +153,7 @@ class Window:
             input_budget=self.snapshot.budget.input_budget,
             reason=reason,
             previous=self.snapshot.summary,
-            previous_tokens=self.summary_item.wire_tokens if self.summary_item else 0,
+            previous_tokens=self._stored_summary_tokens,
             room_tokens=self.room_for_summary(),
         )
 

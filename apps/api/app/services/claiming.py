@@ -277,8 +277,11 @@ async def _gather(tx: Transaction, rt: Runtime, claim: Claim, model_alias: str) 
         summary_count_after_seq=claim.summary_count_after_seq,
         summary_failures=claim.summary_failures,
         summary_failed_at=claim.summary_failed_at,
+        recall_indexed_seq=claim.recall_indexed_seq,
     )
-    return await read_window(tx, rt, session, model_alias, before_seq=claim.seq, last_message_seq=claim.assistant_seq)
+    return await read_window(
+        tx, rt, session, model_alias, before_seq=claim.seq, last_message_seq=claim.assistant_seq, for_turn=True
+    )
 
 
 def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:

@@ -213,6 +213,7 @@ class Deciding:
                 alias,
                 before_seq=self.claim.seq,
                 last_message_seq=self.claim.assistant_seq,
+                for_turn=True,
             )
         self.estimate = estimator_of(self.rt, self.gathered)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
 from app.db.summaries import PromptContext, prompt_context
-from app.domain.types import Content, JsonObject, Message, SessionId, ToolCall, ToolDefinition, Turn
+from app.domain.evicted import Evicted
+from app.domain.types import Content, JsonObject, Message, SessionId, ToolCall, ToolDefinition, Turn, TurnStatus
 from app.engine.budget import Budget, budget_for
 from app.engine.image_rules import image_rule_for
 from app.engine.policy import ContextPolicy
@@ -17,10 +18,11 @@ from app.engine.policy_fields import resolve_policy
 from app.engine.prompt import goal_text, pin_text
 from app.engine.reasoning import with_reasoning
 from app.engine.sharing import with_shared_budget
-from app.engine.tokens import message_tokens, part_text, reasoning_tokens, with_images_by_rule
+from app.engine.tokens import content_text, message_tokens, part_text, reasoning_tokens, with_images_by_rule
 from app.engine.turns import completed_after
 from app.engine.window import Snapshot
 from app.providers.registry import Model
+from app.services.recall import catch_up, look_up
 from app.services.runtime import Runtime
 from app.tokenizers import TWO_FIFTHS, Estimator
 
@@ -41,6 +43,7 @@ class SessionView:
     summary_count_after_seq: int
     summary_failures: int
     summary_failed_at: datetime | None
+    recall_indexed_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Gathered:
     model: Model
     context: PromptContext
     turns: tuple[Turn, ...]
+    evicted: Evicted | None = None
     fell_back: bool = False
     """Whether a message had to be counted by the heuristic because the tokenizer failed."""
 
@@ -58,6 +62,11 @@ class Gathered:
     def encoding(self) -> str:
         """The encoding counts are wanted in."""
         return encoding_of(self.model, self.session.policy)
+
+    def messages(self) -> Iterator[Message]:
+        """All messages that may be sent: those of the window, and those before it that may be recalled."""
+        for turn in (*self.turns, *(self.evicted.turns if self.evicted else ())):
+            yield from turn.messages
 
 
 def encoding_of(model: Model, policy: ContextPolicy) -> str:
@@ -74,11 +83,21 @@ def session_policy(
 
 
 async def read_window(
-    tx: Transaction, rt: Runtime, session: SessionView, model_alias: str, *, before_seq: int, last_message_seq: int
+    tx: Transaction,
+    rt: Runtime,
+    session: SessionView,
+    model_alias: str,
+    *,
+    before_seq: int,
+    last_message_seq: int,
+    asked: Content = None,
+    for_turn: bool = False,
 ) -> Gathered:
-    """Two statements: what stands around the raw window, and the window after the active summary.
+    """Two statements: what stands around the raw window, and the window after the active summary; and where the policy
+    recalls, a third that looks before that for what matches the user's message.
 
     `before_seq` is the running turn's number, or one past the last; `last_message_seq` the last number given out.
+    What is looked for is `asked`, or with `for_turn` the message of the running turn; without either nothing is.
     Raises `InvalidRequest` for an unknown alias.
     """
     model = rt.catalogue.model(model_alias)
@@ -92,7 +111,37 @@ async def read_window(
         encoding_of(model, session.policy),
         step_failed=context.step_failed,
     )
-    return Gathered(session, model, context, tuple(turns))
+    gathered = Gathered(session, model, context, tuple(turns))
+    if not (after_seq and session.policy.recall.enabled):
+        return gathered
+    return await _with_evicted(tx, gathered, asked, for_turn=for_turn)
+
+
+async def _with_evicted(tx: Transaction, gathered: Gathered, asked: Content, *, for_turn: bool) -> Gathered:
+    """The same with what matches among the messages that the active summary stands for.
+
+    A turn that runs also indexes a batch of them where they are not; who only looks writes nothing.
+    """
+    session, summary = gathered.session, gathered.context.summary
+    running = [turn for turn in gathered.turns if for_turn and turn.status is TurnStatus.RUNNING]
+    content = running[-1].messages[0].content if running else asked
+    if content is None or summary is None:
+        return gathered
+    if running and session.recall_indexed_seq < summary.to_message_seq:
+        indexed_seq = await catch_up(
+            tx, session.id, indexed_seq=session.recall_indexed_seq, last_seq=summary.to_message_seq
+        )
+        gathered = replace(gathered, session=replace(session, recall_indexed_seq=indexed_seq))
+    share = session.policy.recall.max_share * budget_of(gathered.model, session.policy).input_budget
+    evicted = await look_up(
+        tx,
+        session.id,
+        content_text(content),
+        last_seq=summary.to_message_seq,
+        encoding=gathered.encoding,
+        most_tokens=int(share),
+    )
+    return replace(gathered, evicted=evicted)
 
 
 async def with_all_counts(rt: Runtime, gathered: Gathered, *, store: bool = True) -> Gathered:
@@ -104,10 +153,10 @@ async def with_all_counts(rt: Runtime, gathered: Gathered, *, store: bool = True
     if large_pins:
         # The engine's own count of them is answered from the cache that this fills, off the event loop.
         await rt.tokenizers.count(gathered.encoding, large_pins)
-    missing = [message for turn in gathered.turns for message in turn.messages if message.tokens == UNCOUNTED]
+    missing = [message for message in gathered.messages() if message.tokens == UNCOUNTED]
     if missing:
         gathered = await _count_missing(rt, gathered, missing, store=store)
-    if not any(isinstance(message.content, list) for turn in gathered.turns for message in turn.messages):
+    if not any(isinstance(message.content, list) for message in gathered.messages()):
         return gathered
     rule = image_rule_for(gathered.model.model)
     return _with_messages(gathered, lambda message: with_images_by_rule(message, rule))
@@ -136,8 +185,12 @@ async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Mess
 
 
 def _with_messages(gathered: Gathered, change: Callable[[Message], Message]) -> Gathered:
-    turns = tuple(replace(turn, messages=tuple(map(change, turn.messages))) for turn in gathered.turns)
-    return replace(gathered, turns=turns)
+    def changed(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+        return tuple(replace(turn, messages=tuple(map(change, turn.messages))) for turn in turns)
+
+    evicted = gathered.evicted
+    found = replace(evicted, turns=changed(evicted.turns)) if evicted else None
+    return replace(gathered, turns=changed(gathered.turns), evicted=found)
 
 
 async def count_message(
@@ -206,8 +259,16 @@ def snapshot_of(
         tools=tools,
         completed_since_summary=completed_after(past, session.summary_count_after_seq),
         calibration_ratio=rt.calibrations.ratio(gathered.model.alias, gathered.encoding),
+        evicted=_evicted_with_reasoning(gathered),
     )
     return with_shared_budget(snapshot, session.policy, estimator_of(rt, gathered))
+
+
+def _evicted_with_reasoning(gathered: Gathered) -> Evicted | None:
+    evicted, rule = gathered.evicted, gathered.model.reasoning_rule
+    if evicted is None or rule is None:
+        return evicted
+    return replace(evicted, turns=tuple(with_reasoning(turn, rule) for turn in evicted.turns))
 
 
 def layers_of(rt: Runtime, session: SessionView, of_turn: str | None = None) -> tuple[tuple[str, str], ...]:

@@ -111,6 +111,7 @@ async def _look(
             session_id,
             policy=policy,
             alias_for=lambda own: awake_alias(rt, request.model_alias or own),
+            asked=request.content,
         )
     except InvalidRequest as error:
         raise InvalidRequest(error.detail, ("body", *error.where)) from error

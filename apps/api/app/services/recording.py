@@ -141,6 +141,7 @@ def decided_row(
             "estimated_tokens_before": accounts.wire_before,
             "estimated_tokens_after": prompt.wire_tokens,
             "actions": [action.public() for action in accounts.actions],
+            **({"recalled": [row.public() for row in accounts.recalled]} if accounts.recalled else {}),
         },
         "prompt_refs": assembled.refs if assembled else None,
         "prompt_sha256": assembled.sha256 if assembled else None,

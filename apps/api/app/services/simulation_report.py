@@ -23,7 +23,6 @@ ASSUMED = (
     "System layers, room goal and pins are those of now, each pin from when it was made.",
     "A background summary is done before the next turn; no call fails, and no provider refuses a prompt.",
     "Tokens are estimates, by today's windows and calibration; prices are the catalogue's, without cache discounts.",
-    "Recall of older messages is left out.",
 )
 
 

@@ -32,6 +32,7 @@ from app.services.asking_summaries import Asked, ask_summarizer, sum_of
 from app.services.costing import total_cost, used_row
 from app.services.gathering import Gathered, SessionView
 from app.services.limiting import charge_usages
+from app.services.recall import index_folded
 from app.services.runtime import Runtime
 from app.telemetry import SummaryOutcome
 from app.tokenizers import Estimator
@@ -241,4 +242,7 @@ async def _store(
         if used:
             await add_usages(tx, session.id, ask.claim.turn_id if ask.claim else None, used)
             await charge_usages(tx, session.id, used)
-        return await store_summary(tx, session.id, new) if new else False
+        stored = await store_summary(tx, session.id, new) if new else False
+        if stored and session.policy.recall.enabled:
+            await index_folded(tx, session.id, ask.fold, indexed_seq=session.recall_indexed_seq)
+        return stored

@@ -9,7 +9,7 @@ from uuid import UUID
 from app.db.database import Record
 from app.db.sessions import get_prompt_view
 from app.domain.errors import NotFound
-from app.domain.types import JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.domain.types import Content, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 from app.engine.limits import history_budget
 from app.engine.policy import ContextPolicy
 from app.engine.triggers import summary_trigger_tokens, turns_to_next_summary
@@ -47,9 +47,11 @@ async def read_look(
     *,
     policy: JsonObject | None = None,
     alias_for: Callable[[str], str] | None = None,
+    asked: Content = None,
 ) -> Look:
     """Reads the window, and writes nothing; messages without a count in the model's encoding are left uncounted.
 
+    `asked` is a user's message that is not stored, for which what left the window is looked through.
     `policy` lies over the session's own; `alias_for` says which alias is asked, given the session's own. Raises
     `NotFound`, and `InvalidRequest` for a policy or an alias that can not be.
     """
@@ -66,6 +68,7 @@ async def read_look(
             alias_for(session.model_alias) if alias_for else session.model_alias,
             before_seq=next_seq,
             last_message_seq=row["last_message_seq"],
+            asked=asked,
         )
     return Look(gathered, next_seq)
 
@@ -83,6 +86,7 @@ def session_view(row: Record, policy: ContextPolicy) -> SessionView:
         summary_count_after_seq=row["summary_count_after_seq"],
         summary_failures=row["summary_failures"],
         summary_failed_at=row["summary_failed_at"],
+        recall_indexed_seq=row["recall_indexed_seq"],
     )
 
 

@@ -1,0 +1,124 @@
+"""The words a message is found by: folded, lightly stemmed, and weighed by how much they say in it.
+
+Made for any script: words where a script has them, pairs of characters where it writes none (Chinese, Japanese, Korean,
+Thai). Stemming is by English endings and then by the first six letters, which joins most inflections of most languages
+that have them. Words that tell nothing apart are left out in English; elsewhere their frequency says so.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+MOST_TERMS_OF_A_MESSAGE: Final = 400
+"""Of one message; a tool's output of a megabyte is found by its first so many different words."""
+MOST_TERMS_OF_A_QUERY: Final = 48
+_MOST_CHARS: Final = 64_000
+_MOST_QUERY_CHARS: Final = 8_000
+_LONGEST_TERM_CHARS: Final = 32
+_STEM_CHARS: Final = 6
+
+_SATURATION: Final = 1.2
+_LENGTH_SHARE: Final = 0.4
+_USUAL_TERMS: Final = 16
+"""BM25 with a fixed usual length: a stored weight must not change when other messages come (Robertson and Zaragoza)."""
+
+_UNSPACED: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+_MARKS: Final = "\u0300-\u036f\u064b-\u065f\u0900-\u0dff"
+_ASCII_WORD: Final = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
+_ANY_WORD: Final = re.compile(rf"[{_UNSPACED}]+|(?:(?![{_UNSPACED}])(?:[^\W_]|[{_MARKS}]))+(?:['’][^\W\d_]+)?")
+_IS_UNSPACED: Final = re.compile(rf"[{_UNSPACED}]")
+_ACCENTS: Final = re.compile("[\u0300-\u036f]")
+_POSSESSIVE: Final = re.compile(r"['’]s$")
+_ENDINGS: Final = (
+    ("ies", "y"),
+    ("sses", "ss"),
+    ("ing", ""),
+    ("ied", "y"),
+    ("ed", ""),
+    ("ly", ""),
+    ("es", "e"),
+    ("s", ""),
+)
+_STOP_TEXT: Final = """
+    a about after all also am an and any are as at be because been before being but by can could did do does doing don't
+    down each for from had has have having he her here hers him his how i i'd i'll i'm i've if in into is isn't it it's
+    its just may me might more most must my no nor not of off on once only or other our ours out over own same shall she
+    should so some such than that that's the their theirs them then there these they they're this those through to too
+    under until up very was wasn't we we're we've were what what's when where which while who whom whose why will with
+    would you you'd you'll you're you've your yours
+"""
+_STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
+
+
+def terms_of(text: str) -> list[str]:
+    """The terms of a text in their order, repeated as they are; at most its first 64,000 characters are read."""
+    folded = _fold(text[:_MOST_CHARS])
+    if folded.isascii():
+        return [term for word in _ASCII_WORD.findall(folded) if (term := _term(word))]
+    terms: list[str] = []
+    for word in _ANY_WORD.findall(folded):
+        if _IS_UNSPACED.match(word):
+            terms += [word[at : at + 2] for at in range(max(1, len(word) - 1))]
+        elif term := _term(word):
+            terms.append(term)
+    return terms
+
+
+def weighed_terms(text: str) -> Mapping[str, float]:
+    """What each term of a text adds to a query's score, before the term's rarity: its BM25 weight here."""
+    counted = Counter(terms_of(text))
+    length = counted.total()
+    norm = _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * length / _USUAL_TERMS)
+    some = dict(list(counted.items())[:MOST_TERMS_OF_A_MESSAGE])
+    return {term: round(count * (_SATURATION + 1) / (count + norm), 3) for term, count in some.items()}
+
+
+def query_terms(text: str) -> tuple[str, ...]:
+    """The different terms to look for; of a long text those that most likely tell something apart: long ones."""
+    terms = dict.fromkeys(terms_of(text[:_MOST_QUERY_CHARS]))
+    if len(terms) <= MOST_TERMS_OF_A_QUERY:
+        return tuple(terms)
+    telling = sorted(terms, key=lambda term: (not any(map(str.isdigit, term)), -len(term), term))
+    kept = frozenset(telling[:MOST_TERMS_OF_A_QUERY])
+    return tuple(term for term in terms if term in kept)
+
+
+def _fold(text: str) -> str:
+    if text.isascii():
+        return text.lower()
+    apart = unicodedata.normalize("NFKD", text.casefold())
+    return unicodedata.normalize("NFC", _ACCENTS.sub("", apart))
+
+
+@lru_cache(maxsize=16_384)
+def _term(word: str) -> str:
+    """The word's stem; empty for one that tells nothing."""
+    if word in _STOP_WORDS:
+        return ""
+    bare = _POSSESSIVE.sub("", word)
+    if not bare.isalpha():
+        return bare[:_LONGEST_TERM_CHARS]
+    return _stem(bare)[:_STEM_CHARS]
+
+
+def _stem(word: str) -> str:
+    """Plural and tense off, and what their spelling doubled or dropped; after Porter's first step, much shortened."""
+    if len(word) == 4 and word[-1] == "s" and word[-2] != "s":
+        return word[:-1]
+    if len(word) <= 4:
+        return word
+    for ending, rest in _ENDINGS:
+        if word.endswith(ending) and not word.endswith("ss") and len(word) - len(ending) + len(rest) >= 3:
+            word = word[: -len(ending)] + rest
+            break
+    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeiouls":
+        word = word[:-1]
+    return word[:-1] if len(word) > 3 and word[-1] == "e" else word

@@ -1,0 +1,122 @@
+"""`python -m bench.fidelity DATA`: see `docs/fidelity.md`."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from app.tokenizers import Tokenizers
+from bench.fidelity.measure import measure
+from bench.fidelity.plot import write_plot
+from bench.fidelity.recorded import Conversation, read_conversations
+from bench.fidelity.rules import rules
+
+RESULTS = Path(__file__).parents[1] / "results"
+BUDGETS = (1024, 2048, 4096, 8192, 16384)
+TOOL_BUDGET = 2048
+ENCODING = "o200k_base"
+_WIDTH_CHARS = 120
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    arguments = _arguments()
+    console = Console(width=_WIDTH_CHARS)
+    files = sorted(path for path in arguments.data.iterdir() if path.name.endswith((".jsonl", ".jsonl.gz")))
+    runs = [
+        (rule, path, budget)
+        for path in files
+        for budget in (arguments.budgets if _has_questions(path) else [arguments.tool_budget])
+        for rule in arguments.rules
+    ]
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        found = track(pool.map(_run, runs), "replaying", total=len(runs), console=console, transient=True)
+        rows = list(found)
+    for dataset in dict.fromkeys(row["dataset"] for row in rows):
+        console.print(_table(dataset, [row for row in rows if row["dataset"] == dataset]))
+    console.print(f"[dim]{_write_json(rows)}[/]")
+    if arguments.plot:
+        write_plot(arguments.plot, _panels([row for row in rows if row["questions"]]))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.fidelity", description="What keeps answers in the prompt.")
+    parser.add_argument("data", type=Path, help="folder with conversations as JSON lines (.jsonl or .jsonl.gz)")
+    parser.add_argument("--budgets", type=_numbers, default=BUDGETS, help="input budgets in tokens")
+    parser.add_argument("--tool-budget", type=int, default=TOOL_BUDGET, help="budget of files without questions")
+    parser.add_argument("--rules", type=lambda text: text.split(";"), default=list(rules()), help="names, by semicolon")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--plot", type=Path, help="an SVG to write")
+    return parser.parse_args()
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _conversations(path: Path) -> list[Conversation]:
+    return read_conversations(path, Tokenizers().estimator(ENCODING))
+
+
+def _has_questions(path: Path) -> bool:
+    return any(conversation.questions for conversation in _conversations(path))
+
+
+def _run(run: tuple[str, Path, int]) -> Row:
+    name, path, budget = run
+    warnings.simplefilter("ignore")
+    estimate = Tokenizers().estimator(ENCODING)
+    tally = measure(rules()[name](budget, estimate), read_conversations(path, estimate), budget, estimate)
+    return {"rule": name, "dataset": path.name.split(".")[0], "input_budget": budget, **tally.figures()}
+
+
+def _table(dataset: str, rows: Sequence[Row]) -> Table:
+    table = Table(title=dataset, box=SIMPLE_HEAD, pad_edge=False)
+    headers = ("budget", "rule", "EV", "ANS", "over", "refused", "broken", "sent/turn", "eff/turn", "cacheable")
+    for header in headers:
+        table.add_column(header, justify="left" if header == "rule" else "right")
+    for row in rows:
+        asked = row["questions"] > 0
+        table.add_row(
+            f"{row['input_budget']:,}",
+            row["rule"],
+            f"{row['ev']:.3f}" if asked else "–",
+            f"{row['ans']:.3f}" if asked else "–",
+            str(row["prompts_over_budget"]),
+            str(row["prompts_refused"]),
+            f"{row['violation_share']:.1%}",
+            f"{row['sent_tokens_per_turn']:,}",
+            f"{row['eff_tokens_per_turn']:,}",
+            f"{row['cacheable_share']:.0%}",
+        )
+    return table
+
+
+def _panels(rows: Sequence[Row]) -> dict[str, dict[str, dict[int, float]]]:
+    panels: dict[str, dict[str, dict[int, float]]] = {}
+    for row in rows:
+        panels.setdefault(row["dataset"], {}).setdefault(row["rule"], {})[row["input_budget"]] = row["ev"]
+    return panels
+
+
+def _write_json(rows: Sequence[Row]) -> Path:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"fidelity-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
+    path.write_bytes(orjson.dumps(rows, option=orjson.OPT_INDENT_2))
+    return path
+
+
+if __name__ == "__main__":
+    main()

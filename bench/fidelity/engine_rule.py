@@ -1,0 +1,196 @@
+"""Plimsoll's own engine as a rule: the doors that a turn of the service goes through, with the offline summarizer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from app.domain.types import (
+    CompletionRequest,
+    Summary,
+    SummaryBody,
+    SummaryId,
+    Turn,
+    TurnId,
+    TurnStatus,
+)
+from app.engine.assembly import (
+    Ready,
+    Refused,
+    SummaryDue,
+    SummaryWorthless,
+    assemble,
+    plan,
+    plan_after_summary,
+    plan_after_turn,
+    summary_actions,
+    summary_wire_tokens,
+)
+from app.engine.budget import Budget, budget_for
+from app.engine.fallback import fallback_summary
+from app.engine.folding import Fold
+from app.engine.policy import ContextPolicy
+from app.engine.recall_shelf import Shelf
+from app.engine.sharing import with_shared_budget
+from app.engine.summaries import SummaryRefused, accept_summary, ask_for_summary, split_for_summarizer
+from app.engine.summary_block import fit_summary
+from app.engine.tokens import Estimate, content_text
+from app.engine.window import Snapshot
+from app.providers.offline import OfflineProvider
+from bench.fidelity.measure import Sent
+from bench.fidelity.plain_rules import calls_of
+from bench.fidelity.recorded import Conversation, Question, numbered_message
+
+SUMMARIZER_ROOM_TOKENS = 16_384
+
+
+def budget_of_input(input_budget: int, policy: ContextPolicy) -> Budget:
+    """The budget of the smallest window that has this room for input."""
+    low, high = 1, 4 * input_budget + 8192
+    while low < high:
+        middle = (low + high) // 2
+        if budget_for(middle, "bench", policy.max_output_tokens).input_budget >= input_budget:
+            high = middle
+        else:
+            low = middle + 1
+    return budget_for(low, "bench", policy.max_output_tokens)
+
+
+@dataclass(slots=True)
+class _State:
+    """A session between two turns."""
+
+    summary: Summary | None = None
+    raw: list[Turn] = field(default_factory=list[Turn])
+    since_summary: int = 0
+    shelf: Shelf = field(default_factory=Shelf)
+    seq: int = 0
+    spent: tuple[int, int] = (0, 0)
+    """Tokens of summarizer calls since the last prompt: in, out."""
+
+
+class EngineRule:
+    """A policy's value as a rule."""
+
+    def __init__(self, policy: ContextPolicy, input_budget: int, estimate: Estimate) -> None:
+        self._policy = policy
+        self._budget = budget_of_input(input_budget, policy)
+        self._estimate = estimate
+        self._offline = OfflineProvider(estimate)
+
+    def replay(self, conversation: Conversation) -> tuple[list[Sent], _State]:
+        """Every model call of the conversation, tool rounds included."""
+        state = _State()
+        sent: list[Sent] = []
+        for turn in conversation.turns:
+            if turn.messages[0].role == "user":
+                sent += [self._send(conversation, state, current) for current in _rounds(turn)]
+            state.raw.append(turn)
+            state.since_summary += 1
+            state.seq = turn.messages[-1].seq
+            self._after_turn(conversation, state)
+        return sent, state
+
+    def ask(self, conversation: Conversation, state: _State, question: Question) -> Sent:
+        """The prompt of the question, of which the state keeps nothing."""
+        turn_id = TurnId(UUID(int=10**9))
+        message = numbered_message(turn_id, state.seq + 1, "user", question.text, self._estimate)
+        current = Turn(turn_id, 10**9, TurnStatus.RUNNING, unresolved=True, messages=(message,))
+        copied = replace(state, raw=list(state.raw), spent=(0, 0))
+        return self._send(conversation, copied, current, keep=False)
+
+    def _send(self, conversation: Conversation, state: _State, current: Turn, *, keep: bool = True) -> Sent:
+        snapshot = self._snapshot(conversation, state, current)
+        if self._policy.recall.enabled and state.summary is not None:
+            most_tokens = int(self._policy.recall.max_share * snapshot.budget.input_budget)
+            asked = content_text(current.messages[0].content)
+            snapshot = replace(snapshot, evicted=state.shelf.find(asked, most_tokens))
+        decided = plan(snapshot, self._policy, self._estimate)
+        if isinstance(decided, SummaryDue):
+            decided = self._summarize(state, snapshot, decided, keep=keep)
+        elif isinstance(decided, SummaryWorthless):
+            state.since_summary = 0
+            decided = decided.then
+        spent_in, spent_out = state.spent
+        state.spent = (0, 0)
+        if isinstance(decided, Refused):
+            return Sent(None, decided.accounts.tokens_after_prune, spent_in, spent_out)
+        messages = assemble(decided).messages
+        return Sent(messages, decided.accounts.tokens_after_prune, spent_in, spent_out)
+
+    def _summarize(self, state: _State, snapshot: Snapshot, due: SummaryDue, *, keep: bool) -> Ready | Refused:
+        summary = self._make(state, due.fold)
+        earlier = due.earlier
+        if summary is not None:
+            actions = summary_actions(due.fold, summary, summary_wire_tokens(summary, self._policy, self._estimate))
+            earlier = replace(earlier, summary_triggered=True, actions=actions)
+            snapshot = snapshot.with_summary(due.fold, summary)
+            self._take(state, due.fold, summary, keep=keep)
+        return plan_after_summary(snapshot, self._policy, self._estimate, earlier)
+
+    def _after_turn(self, conversation: Conversation, state: _State) -> None:
+        """What a policy does in the background, here before anything else happens."""
+        nobody = Turn(TurnId(UUID(int=0)), state.seq + 1, TurnStatus.RUNNING, unresolved=True, messages=())
+        fold = plan_after_turn(self._snapshot(conversation, state, nobody), self._policy, self._estimate)
+        summary = self._make(state, fold) if fold else None
+        if fold and summary:
+            self._take(state, fold, summary, keep=True)
+
+    def _take(self, state: _State, fold: Fold, summary: Summary, *, keep: bool) -> None:
+        folded = {turn.id for turn in fold.turns}
+        state.summary = summary
+        state.raw = [turn for turn in state.raw if turn.id not in folded]
+        state.since_summary = 0
+        if keep:
+            state.shelf.add(fold.turns)
+
+    def _snapshot(self, conversation: Conversation, state: _State, current: Turn) -> Snapshot:
+        snapshot = Snapshot(
+            budget=self._budget,
+            layers=(("system:session", conversation.system),) if conversation.system else (),
+            goal=None,
+            pins=(),
+            summary=state.summary,
+            turns=tuple(state.raw),
+            current=current,
+            completed_since_summary=state.since_summary,
+        )
+        return with_shared_budget(snapshot, self._policy, self._estimate)
+
+    def _make(self, state: _State, fold: Fold) -> Summary | None:
+        body = self._asked(state, fold) or fallback_summary(fold, self._estimate)
+        if body is None:
+            return None
+        first, last = fold.messages[0], fold.messages[-1]
+        from_id = fold.previous.from_message_id if fold.previous else first.id
+        return Summary(SummaryId(UUID(int=last.seq)), body, from_id, last.id, last.seq, "model")
+
+    def _asked(self, state: _State, fold: Fold) -> SummaryBody | None:
+        """As `services/summarizing.py` asks: chunk by chunk, each with what the one before gave."""
+        body = fold.previous.body if fold.previous else None
+        for chunk in split_for_summarizer(fold, SUMMARIZER_ROOM_TOKENS, self._estimate):
+            ask = ask_for_summary(
+                chunk,
+                previous=body,
+                context=fold.context,
+                max_tokens=fold.cap_tokens,
+                room_tokens=SUMMARIZER_ROOM_TOKENS,
+                estimate=self._estimate,
+            )
+            request = CompletionRequest(ask.messages, max_output_tokens=2 * fold.cap_tokens, purpose="summary")
+            answered = asyncio.run(self._offline.complete(request))
+            spent_in, spent_out = state.spent
+            asked_tokens = sum(self._estimate(content_text(message["content"])) for message in ask.messages)
+            state.spent = (spent_in + asked_tokens, spent_out + self._estimate(answered.text or ""))
+            try:
+                body = fit_summary(accept_summary(answered.text, ask.known_ids), fold.cap_tokens, self._estimate)
+            except SummaryRefused:
+                return None
+        return body
+
+
+def _rounds(turn: Turn) -> list[Turn]:
+    """The turn as it stands before each of its model calls."""
+    running = replace(turn, status=TurnStatus.RUNNING, unresolved=True)
+    return [replace(running, messages=turn.messages[:end]) for end in calls_of(turn)]

@@ -1,0 +1,58 @@
+"""Rules without an engine: what a conversation looks like before each model call, and plain keep-last-N."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from app.domain.types import Message, PromptMessage, Turn
+from app.engine.prompt import neutral_message
+from app.engine.tokens import MESSAGE_FRAMING_TOKENS, Estimate
+from bench.fidelity.measure import Sent, message_wire_tokens
+from bench.fidelity.recorded import Conversation, Question
+
+
+def calls_of(turn: Turn) -> Iterator[int]:
+    """How many of the turn's messages stand before each of its model calls: the user's, and each tool group's last."""
+    messages = turn.messages
+    for at, message in enumerate(messages):
+        next_role = messages[at + 1].role if at + 1 < len(messages) else None
+        if message.role == "user" or (message.role == "tool" and next_role != "tool"):
+            yield at + 1
+
+
+def charged_tokens(messages: Sequence[PromptMessage], estimate: Estimate) -> int:
+    """What a prompt costs the input budget: without the framing, which the overhead reserve pays for."""
+    return sum(message_wire_tokens(message, estimate) - MESSAGE_FRAMING_TOKENS for message in messages)
+
+
+def system_of(conversation: Conversation) -> list[PromptMessage]:
+    """The conversation's system message, if it has one."""
+    return [{"role": "system", "content": conversation.system}] if conversation.system else []
+
+
+class KeepLast:
+    """The newest `count` messages, whatever they are and cost."""
+
+    def __init__(self, count: int, estimate: Estimate) -> None:
+        self._count = count
+        self._estimate = estimate
+
+    def replay(self, conversation: Conversation) -> tuple[list[Sent], list[Message]]:
+        """Every prompt, and all messages."""
+        said: list[Message] = []
+        sent: list[Sent] = []
+        for turn in conversation.turns:
+            sent += [self._sent(conversation, [*said, *turn.messages[:end]]) for end in calls_of(turn)]
+            said += turn.messages
+        return sent, said
+
+    def ask(self, conversation: Conversation, state: list[Message], question: Question) -> Sent:
+        """The newest messages and the question."""
+        kept = [neutral_message(message) for message in state[-self._count + 1 :]]
+        messages = [*system_of(conversation), *kept, {"role": "user", "content": question.text}]
+        return Sent(messages, charged_tokens(messages, self._estimate))
+
+    def _sent(self, conversation: Conversation, said: Sequence[Message]) -> Sent:
+        kept = [neutral_message(message) for message in said[-self._count :]]
+        messages = [*system_of(conversation), *kept]
+        return Sent(messages, charged_tokens(messages, self._estimate))

@@ -1,0 +1,87 @@
+"""The fidelity bench on a conversation made here: its metric, its engine rule, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from app.engine.presets import PRESETS
+from app.tokenizers import Tokenizers
+from bench.fidelity.engine_rule import EngineRule, budget_of_input
+from bench.fidelity.measure import common_prefix_tokens, evidence_share, has_answer, measure, violation
+from bench.fidelity.recorded import Question, read_conversations
+from tests.docs.pages import ROOT
+
+ESTIMATE = Tokenizers().estimator("o200k_base")
+QUESTION = Question("Where are the bees?", ("lighthouse",), ("Bees live behind the lighthouse.", "Two hives."), "one")
+
+
+def recording(folder: Path, turns: int = 30) -> Path:
+    """A conversation in which something was said once, early."""
+    messages: list[dict[str, str]] = []
+    for number in range(turns):
+        said = "My sister Ottilie keeps bees behind the lighthouse." if number == 2 else f"The weather, part {number}."
+        messages += [
+            {"id": f"u{number}", "role": "user", "content": said},
+            {"id": f"a{number}", "role": "assistant", "content": f"Clouds drift on over harbour {number}. " * 4},
+        ]
+    asked = {"q": "Where are Ottilie's bees?", "answers": ["lighthouse"], "evidence": ["u2"], "category": "one"}
+    path = folder / "made.jsonl"
+    path.write_text(json.dumps({"id": "c", "messages": messages, "questions": [asked]}) + "\n")
+    return path
+
+
+def test_evidence_counts_as_whole_messages_and_an_answer_in_any_one_line() -> None:
+    prompt = [
+        {"role": "system", "content": 'A record.\n<r>\n{"summary":"Bees. lighthouse","key_facts":["x"]}\n</r>'},
+        {"role": "user", "content": "Two hives."},
+        {"role": "user", "content": QUESTION.text},
+    ]
+    assert evidence_share(prompt, QUESTION) == 0.5
+    assert has_answer(prompt, QUESTION)
+    assert not has_answer(prompt[1:], QUESTION)
+
+
+def test_orphans_and_prompts_without_a_user_are_violations() -> None:
+    call = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": ""}}],
+    }
+    result = {"role": "tool", "tool_call_id": "c", "content": "r"}
+    user = {"role": "user", "content": "u"}
+    assert violation([user, call, result]) is None
+    assert violation([user, result]) == "orphaned result"
+    assert violation([user, call, user]) == violation([user, call]) == "orphaned call"
+    assert violation([call, result]) == "no user message"
+    assert common_prefix_tokens([user, call], [user, result], ESTIMATE) == common_prefix_tokens(
+        [user], [user], ESTIMATE
+    )
+
+
+def test_a_budget_is_that_of_the_smallest_window_with_so_much_input() -> None:
+    for preset in PRESETS.values():
+        assert budget_of_input(4096, preset.policy).input_budget == 4096
+
+
+def test_guarded_brings_back_what_left_and_no_prompt_is_over_its_budget(tmp_path: Path) -> None:
+    conversations = read_conversations(recording(tmp_path), ESTIMATE)
+    figures = measure(EngineRule(PRESETS["guarded"].policy, 2048, ESTIMATE), conversations, 2048, ESTIMATE).figures()
+    assert figures["ev"] == figures["ans"] == 1
+    assert figures["prompts_over_budget"] == figures["prompts_with_violation"] == figures["prompts_refused"] == 0
+    assert figures["summarizer_tokens"][0] > 0
+
+
+def test_one_command_prints_the_table_and_draws_the_plot(tmp_path: Path) -> None:
+    recording(tmp_path)
+    picture = tmp_path / "plot.svg"
+    command = [sys.executable, "-m", "bench.fidelity", str(tmp_path), "--budgets", "1024,2048", "--plot", str(picture)]
+    command += ["--rules", "guarded;rolling;keep last 20 messages"]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'apps' / 'api'}{os.pathsep}{ROOT}"}
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    assert "guarded" in said
+    assert picture.read_text().count("<polyline") == 3
+    (ROOT / said.split()[-1]).unlink()
