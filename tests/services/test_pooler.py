@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from app.db.migrate import SchemaState, upgrade
 from app.db.reachability import reach
+from app.domain.errors import DatabaseUnavailable
 from bench.pgbouncer import find_pgbouncer, pgbouncer
 from migrations.drift import with_database
 from tests.services import (
@@ -95,5 +96,6 @@ async def test_migrations_run_through_the_pooler_and_at_once(pooler: str, empty_
 async def test_without_the_setting_the_pooler_refuses_the_service(pooler: str, database_url: str) -> None:
     """So the tests above would fail if they did not go through it."""
     async with service(through(pooler, database_url), transaction_pooler=False) as at:
-        with pytest.raises(Exception, match="unsupported startup parameter"):
+        with pytest.raises(DatabaseUnavailable) as refused:
             await at.session()
+        assert "unsupported startup parameter" in str(refused.value.__cause__)

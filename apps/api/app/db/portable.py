@@ -29,7 +29,7 @@ _TABLES: Final[Mapping[str, sa.Table]] = {
 _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     "blocks": frozenset({"created_at"}),
     # Who ran it and under which key is of no use elsewhere.
-    "turns": frozenset({"idempotency_key", "request_sha256", "fence", "lease_expires_at"}),
+    "turns": frozenset({"idempotency_key", "request_sha256", "fence", "lease_expires_at", "reservation"}),
     "summaries": frozenset({"to_message_seq"}),  # told by `to_message_id`
 }
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
