@@ -262,3 +262,17 @@ def test_two_serves_on_one_data_folder_share_the_database_until_the_last_ends(tm
         with serving(tmp_path, **data) as (_, first):
             session = httpx.post(address(first) + "/v1/sessions", json={}).json()["id"]
         assert httpx.get(f"{address(second)}/v1/sessions/{session}").status_code == 200
+
+
+def test_limits_of_a_tenant_are_set_listed_and_cleared(tmp_path: Path, database_url: str) -> None:
+    def limits(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return plimsoll(tmp_path, "limits", *arguments, DATABASE_URL=database_url)
+
+    assert limits("set", "acme").returncode == 2
+    done = limits("set", "acme", "--turns-per-minute", "60", "--usd-per-month", "12.5")
+    assert (done.returncode, done.stdout) == (0, "acme: turns_per_minute 60, usd_per_month 12.5\n")
+    listed = limits("list").stdout
+    assert re.search(r"turns_per_minute +60 +0 +- +acme", listed), listed
+    assert re.search(r"usd_per_month +12\.5 +0 +- +acme", listed), listed
+    assert limits("clear", "acme").stdout == "acme: 2 limits were taken away.\n"
+    assert "acme" not in limits("list").stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -84,14 +85,19 @@ async def service(
     tokenizers: Tokenizers | None = None,
     policy: ContextPolicy | None = None,
     environ: Mapping[str, str] | None = None,
+    transaction_pooler: bool | None = None,
 ) -> AsyncGenerator[Service]:
-    """A runtime as the composition root makes it. `models` is the text of a models file."""
+    """A runtime as the composition root makes it. `models` is the text of a models file.
+
+    With `PLIMSOLL_TEST_POOLER` in the environment the database is behind a pooler, unless the test says otherwise.
+    """
     path = None
     if models is not None:
         assert folder is not None
         path = folder / "models.toml"
         path.write_text(models)
     tokenizers = tokenizers or Tokenizers()
+    behind_pooler = "PLIMSOLL_TEST_POOLER" in os.environ if transaction_pooler is None else transaction_pooler
     catalogue = load_catalogue(
         path,
         environ=environ or {},
@@ -101,7 +107,7 @@ async def service(
         estimator=tokenizers.estimator,
     )
     rt = Runtime(
-        database=Database(database_url, pool_size=5),
+        database=Database(database_url, pool_size=5, transaction_pooler=behind_pooler),
         catalogue=catalogue,
         tokenizers=tokenizers,
         telemetry=Telemetry(catalogue.aliases),

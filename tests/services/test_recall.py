@@ -209,7 +209,7 @@ async def test_the_database_finds_what_the_pure_search_finds(database_url: str, 
                 found = await find_evicted(
                     tx, session_id, terms, last_seq=18, encoding="o200k_base", most_tokens=4000, bounds=recall.BOUNDS
                 )
-                expected = shelf.find(asked, 10_000)
+                expected = shelf.find(asked, 4000)
                 assert expected is not None
                 assert found.seen_in == expected.seen_in
                 scores = {hit.seq: pytest.approx((hit.score, hit.coverage), rel=1e-4) for hit in expected.hits}

@@ -140,7 +140,11 @@ async def _runtime(settings: Settings, database: Database, owned: AsyncExitStack
 
 
 async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
-    database = Database(await _dsn(settings, owned), pool_size=settings.db_pool_size)
+    database = Database(
+        await _dsn(settings, owned),
+        pool_size=settings.db_pool_size,
+        transaction_pooler=settings.db_pooler == "transaction",
+    )
     owned.push_async_callback(database.aclose)
     rt = await _runtime(settings, database, owned)
     for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever):

@@ -48,7 +48,7 @@ def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
     async def run(dsn: str) -> T:
         if (state := await reach(dsn)) is not SchemaState.CURRENT:
             raise Refused(f"the database's schema is {state}: run `plimsoll migrate` first")
-        database = Database(dsn, pool_size=1)
+        database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without one
         try:
             return await work(database)
         finally:

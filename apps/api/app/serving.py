@@ -183,7 +183,7 @@ def _check_database(dsn: str, settings: Settings) -> bool:
 
 
 async def _any_key(dsn: str) -> bool:
-    database = Database(dsn, pool_size=1)
+    database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without one
     try:
         return await any_key_exists(database)
     finally:

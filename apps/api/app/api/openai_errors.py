@@ -57,9 +57,17 @@ def error_of(problem: JsonObject) -> JsonObject:
         "message": _overflow_message(problem) if code in _OVERFLOWS else problem["detail"].removeprefix("body."),
         "type": _TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error"),
         "param": _parameter(problem),
-        "code": "rate_limit_exceeded" if status == 429 else _CODES.get(code, code),
+        "code": _code(problem, status),
         **kept,
     }
+
+
+def _code(problem: JsonObject, status: int) -> str:
+    """What has no room again soon is a quota: clients that know the word do not try again by themselves."""
+    limit = problem.get("limit")
+    if limit and not limit["name"].endswith("_minute"):
+        return "insufficient_quota"
+    return "rate_limit_exceeded" if status == 429 else _CODES.get(problem["code"], problem["code"])
 
 
 def _status(problem: JsonObject) -> int:

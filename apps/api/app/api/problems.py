@@ -15,7 +15,15 @@ from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
 from app.api.schemas import PARTS_TAG, TEXT_TAG
-from app.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound, PlimsollError, ShuttingDown
+from app.domain.errors import (
+    Conflict,
+    DatabaseUnavailable,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    PlimsollError,
+    ShuttingDown,
+)
 from app.domain.types import JsonObject
 
 PROBLEM_JSON = "application/problem+json"
@@ -41,6 +49,7 @@ KINDS: Mapping[str, Kind] = {
     "summary_not_active": Kind(409, "The summary is not the active one"),
     "turn_not_last": Kind(409, "The turn is not the session's last"),
     "worker_lost": Kind(503, "The turn was ended by another process"),
+    "limit_exceeded": Kind(429, "A limit of what may be used is reached"),
     "unauthenticated": Kind(401, "An API key is needed"),
     "session_not_found": Kind(404, "No such session"),
     "model_not_found": Kind(404, "No such model"),
@@ -137,6 +146,8 @@ def headers_of(error: PlimsollError) -> dict[str, str] | None:
         return {"Retry-After": str(error.retry_after_s), "Connection": "close"}
     if isinstance(error, (Conflict, DatabaseUnavailable)):
         return {"Retry-After": str(max(1, error.retry_after_s))}
+    if isinstance(error, LimitExceeded):
+        return None if error.retry_after_s is None else {"Retry-After": str(max(1, error.retry_after_s))}
     if error.code == "unauthenticated":
         return {"WWW-Authenticate": 'Bearer realm="plimsoll"'}
     return None

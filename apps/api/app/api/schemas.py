@@ -40,6 +40,24 @@ class Open(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
 
+_Count = Annotated[int, Field(ge=0, le=10**15)]
+_Usd = Annotated[float, Field(ge=0, le=10**9, allow_inf_nan=False)]
+
+
+class LimitsIn(In):
+    """Limits by minute, day or month (UTC), or in total from when they are set. Only what is named is limited."""
+
+    turns_per_minute: _Count | None = None
+    turns_per_day: _Count | None = None
+    turns_total: _Count | None = None
+    tokens_per_minute: _Count | None = Field(default=None, description="Prompt and completion together.")
+    tokens_per_day: _Count | None = None
+    tokens_total: _Count | None = None
+    usd_per_day: _Usd | None = Field(default=None, description="At published prices; a model without one costs 0.")
+    usd_per_month: _Usd | None = None
+    usd_total: _Usd | None = None
+
+
 class SessionIn(In):
     """A new session; every field may be left out."""
 
@@ -52,6 +70,9 @@ class SessionIn(In):
         default=None, description='Policy overrides, for example `{"preset": "guarded"}`.'
     )
     metadata: dict[str, Any] | None = Field(default=None, description="Yours; at most 64 KiB of JSON.")
+    limits: LimitsIn | None = Field(
+        default=None, description="What this session may use; a turn over it is a 429 `limit_exceeded`."
+    )
 
     @field_validator("metadata")
     @classmethod
@@ -62,7 +83,7 @@ class SessionIn(In):
 
 
 class SessionPatch(SessionIn):
-    """Fields to set. What is absent stays; null takes a value away; `policy` and `metadata` are replaced whole."""
+    """Fields to set. What is absent stays; null takes a value away; objects are replaced whole."""
 
 
 class TextPart(Open):
@@ -304,6 +325,7 @@ class SessionOut(BaseModel):
     instructions: str | None
     policy: dict[str, Any]
     metadata: dict[str, Any]
+    limits: LimitsIn
     created_at: datetime
     updated_at: datetime
     forked_from: ForkedFrom | None

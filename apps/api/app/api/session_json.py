@@ -16,6 +16,7 @@ def session_json(session: Session) -> JsonObject:
         "instructions": session.instructions,
         "policy": session.policy,
         "metadata": session.metadata,
+        "limits": session.limits,
         "created_at": session.created_at,
         "updated_at": session.updated_at,
         "forked_from": session.forked_from,

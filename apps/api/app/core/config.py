@@ -53,5 +53,6 @@ class Settings(BaseSettings):
     shutdown_delay_s: float = Field(default=0.0, ge=0)
     drain_s: float = Field(default=20.0, ge=0)
     db_pool_size: int = Field(default=10, ge=1)
+    db_pooler: Literal["none", "transaction"] = "none"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = "json"

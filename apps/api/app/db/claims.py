@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,22 +11,25 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from app.db.database import Record, Transaction
+from app.db.limits import TENANT_LIMITS, giving_back, limits_of
 from app.db.sql import compile_sql
 from app.db.turns import tool_calls_from_json
+from app.domain.limits import Limits, Scope
 from app.domain.types import JsonObject, SessionId, TenantId, ToolCall, TurnId, TurnStatus
 
 # The session row's lock orders everything that happens to a session: turn numbers are given out under it, and it is
 # taken before the turn's own row by every statement that takes both.
 _CLAIM = compile_sql(
     sa.text(
-        """
+        f"""
         WITH s AS (
             UPDATE sessions
             SET last_turn_seq = last_turn_seq + 1, last_message_seq = last_message_seq + 2,
                 updated_at = clock_timestamp()
             WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
             RETURNING id, model_alias, mode, agent_role, room_goal, instructions, policy, last_turn_seq,
-                last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at, recall_indexed_seq
+                last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at, recall_indexed_seq,
+                limits, {TENANT_LIMITS}
         ), t AS (
             INSERT INTO turns (id, session_id, seq, status, user_input, model_alias, idempotency_key, request_sha256,
                 request, lease_expires_at)
@@ -49,12 +52,13 @@ _CLAIM = compile_sql(
 
 _LOCK_SESSION = compile_sql(
     sa.text(
-        """
+        f"""
         UPDATE sessions
         SET last_message_seq = last_message_seq + CAST(:messages AS integer), updated_at = clock_timestamp()
         WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
         RETURNING id, model_alias, mode, agent_role, room_goal, instructions, policy, last_turn_seq,
-            last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at, recall_indexed_seq
+            last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at, recall_indexed_seq,
+            limits, {TENANT_LIMITS}
         """
     )
 )
@@ -100,24 +104,42 @@ _RECLAIM = compile_sql(
     )
 )
 
+
+def _ending(status: str, which: str, used: str) -> str:
+    """Ends open turns from outside; `used` is what becomes of what they have reserved: turns, tokens and usd."""
+    return f"""
+        WITH held AS (
+            SELECT session_id, id, reservation FROM turns WHERE {which} FOR UPDATE
+        ), ended AS (
+            UPDATE turns SET status = '{status}', fence = fence + 1, lease_expires_at = NULL,
+                completed_at = clock_timestamp(), error = CAST(:error AS jsonb), reservation = NULL
+            FROM held WHERE turns.session_id = held.session_id AND turns.id = held.id
+            RETURNING turns.id
+        ), released AS (
+            SELECT reservation, {used} FROM held WHERE reservation IS NOT NULL
+        ), {giving_back("released")}
+        SELECT count(*) FROM ended
+    """
+
+
+# A model that was stopped in the middle is paid for, and nobody says how much: it is charged what was set aside.
 _CANCEL = compile_sql(
     sa.text(
-        """
-        UPDATE turns SET status = 'cancelled', fence = fence + 1, lease_expires_at = NULL,
-            completed_at = clock_timestamp(), error = CAST(:error AS jsonb)
-        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-            AND status IN ('pending', 'running', 'awaiting_tools')
-        """
+        _ending(
+            "cancelled",
+            "session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)"
+            " AND status IN ('pending', 'running', 'awaiting_tools')",
+            "CAST(reservation ->> 'turns' AS bigint) AS turns, CAST(reservation ->> 'tokens' AS bigint) AS tokens,"
+            " CAST(reservation ->> 'usd' AS numeric) AS usd",
+        )
     )
 )
-
-_LOSE = """
-    UPDATE turns SET status = 'failed', fence = fence + 1, lease_expires_at = NULL, completed_at = clock_timestamp(),
-        error = CAST(:error AS jsonb)
-    WHERE status = 'running' AND lease_expires_at < clock_timestamp()
-"""
-_LOSE_IN_SESSION = compile_sql(sa.text(f"{_LOSE} AND session_id = CAST(:session_id AS uuid)"))
-_LOSE_ANYWHERE = compile_sql(sa.text(_LOSE))
+_LOST = "status = 'running' AND lease_expires_at < clock_timestamp()"
+_NOTHING_USED = "0 AS turns, 0 AS tokens, 0 AS usd"
+_LOSE_IN_SESSION = compile_sql(
+    sa.text(_ending("failed", f"{_LOST} AND session_id = CAST(:session_id AS uuid)", _NOTHING_USED))
+)
+_LOSE_ANYWHERE = compile_sql(sa.text(_ending("failed", _LOST, _NOTHING_USED)))
 
 _RENEW = compile_sql(
     sa.text(
@@ -144,7 +166,8 @@ class Claim:
     """A turn that this process may run: what was claimed, and the session row as it was under the lock.
 
     `assistant_seq` is the message number set aside for the reply. `round` counts the model calls of the turn from 1,
-    `steps` the steps that are stored already, and `request` is what later rounds need of what was posted.
+    `steps` the steps that are stored already, and `request` is what later rounds need of what was posted. `limits` is
+    empty where neither the tenant nor the session has any.
     """
 
     session_id: SessionId
@@ -165,6 +188,7 @@ class Claim:
     summary_failures: int
     summary_failed_at: datetime | None
     recall_indexed_seq: int
+    limits: Mapping[Scope, Limits]
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,19 +370,20 @@ def _claim(
         summary_failures=row["summary_failures"],
         summary_failed_at=row["summary_failed_at"],
         recall_indexed_seq=row["recall_indexed_seq"],
+        limits=limits_of(row),
     )
 
 
 async def cancel_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> bool:
     """Ends a turn that waits or runs; false when it had ended before. Whoever runs it can no longer write."""
-    return await tx.execute(_CANCEL, session_id=session_id, turn_id=turn_id, error=_CANCELLED) > 0
+    return await tx.fetchval(_CANCEL, session_id=session_id, turn_id=turn_id, error=_CANCELLED) > 0
 
 
 async def fail_lost_turns(tx: Transaction, session_id: SessionId | None = None) -> int:
     """Ends running turns whose lease is over, of one session or of all; how many there were."""
     if session_id is None:
-        return await tx.execute(_LOSE_ANYWHERE, error=_WORKER_LOST)
-    return await tx.execute(_LOSE_IN_SESSION, error=_WORKER_LOST, session_id=session_id)
+        return await tx.fetchval(_LOSE_ANYWHERE, error=_WORKER_LOST)
+    return await tx.fetchval(_LOSE_IN_SESSION, error=_WORKER_LOST, session_id=session_id)
 
 
 async def renew_leases(tx: Transaction, claims: Sequence[Claim], lease_s: float) -> None:

@@ -59,6 +59,8 @@ _SERVER_SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
     "idle_in_transaction_session_timeout": "10s",
 }
+# PgBouncer refuses start-up parameters that it does not track.
+_SETTINGS_BEHIND_A_POOLER = {"application_name": "plimsoll"}
 
 
 class UniqueViolated(Exception):
@@ -98,16 +100,28 @@ class Transaction:
 
 
 class Database:
-    """The pool. `begin()` is a transaction; `autocommit()` saves a lone statement its BEGIN and COMMIT."""
+    """The pool. `begin()` is a transaction; `autocommit()` saves a lone statement its BEGIN and COMMIT.
 
-    def __init__(self, dsn: str, *, pool_size: int, pool_timeout_s: float = 10.0) -> None:
+    With `transaction_pooler` a pooler stands before the server that changes servers between transactions (PgBouncer's
+    transaction mode): nothing is prepared, no session has settings, and every statement runs in a transaction.
+    """
+
+    def __init__(
+        self, dsn: str, *, pool_size: int, pool_timeout_s: float = 10.0, transaction_pooler: bool = False
+    ) -> None:
+        how: dict[str, Any] = {"server_settings": _SERVER_SETTINGS}
+        if transaction_pooler:
+            how = {"statement_cache_size": 0, "server_settings": _SETTINGS_BEHIND_A_POOLER}
+
         async def connect() -> Any:
             try:
-                return await cast(Any, asyncpg).connect(dsn, timeout=pool_timeout_s, server_settings=_SERVER_SETTINGS)
+                return await cast(Any, asyncpg).connect(dsn, timeout=pool_timeout_s, **how)
             except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 # A server that starts, stops or is full. SQLAlchemy would make an error of its own of it, which says
                 # less, and which nobody waits out.
                 raise DatabaseUnavailable("The database takes no connections now.") from error
+
+        self._transaction_pooler = transaction_pooler
 
         self._engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://",
@@ -142,7 +156,14 @@ class Database:
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncGenerator[Transaction]:
-        """A connection on which every statement is its own transaction. Raises as `begin`."""
+        """A connection on which every statement is its own transaction. Raises as `begin`.
+
+        Behind a pooler the whole block is one: what a driver parses and what it runs would reach different servers.
+        """
+        if self._transaction_pooler:
+            async with self.begin() as transaction:
+                yield transaction
+            return
         async with self._connection() as connection:
             yield Transaction(connection)
 

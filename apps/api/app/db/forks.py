@@ -81,9 +81,10 @@ _SESSION = compile_sql(
     sa.text(
         """
         INSERT INTO sessions (id, tenant_id, model_alias, mode, agent_role, room_goal, instructions, policy, metadata,
-            forked_from, last_turn_seq, last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at)
+            limits, forked_from, last_turn_seq, last_message_seq, summary_count_after_seq, summary_failures,
+            summary_failed_at)
         SELECT CAST(:target AS uuid), x.tenant_id, x.model_alias, x.mode, x.agent_role, x.room_goal, x.instructions,
-            x.policy, x.metadata, CAST(:forked_from AS jsonb), CAST(:through_seq AS bigint),
+            x.policy, x.metadata, x.limits, CAST(:forked_from AS jsonb), CAST(:through_seq AS bigint),
             CAST(:last_message_seq AS bigint),
             CASE WHEN x.summary_count_after_seq <= CAST(:through_seq AS bigint) THEN x.summary_count_after_seq
                  WHEN EXISTS (SELECT 1 FROM session_summaries s WHERE s.session_id = x.id AND s.origin <> 'emergency'
@@ -115,6 +116,7 @@ _TURNS = copying(
         "id": new_id("x.id"),
         # A key is a promise to whoever posted it, at the address where it was posted.
         "idempotency_key": "NULL",
+        "reservation": "NULL",
         "error": new_references("x.error"),
     },
     "x.seq <= CAST(:through_seq AS bigint)",

@@ -31,7 +31,7 @@ async def reach(dsn: str) -> SchemaState:
             "DATABASE_URL is no connection string: postgresql://user:password@host:port/database, with "
             "special characters of the password percent-encoded"
         ) from error
-    database = Database(dsn, pool_size=1)
+    database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without one
     try:
         async with database.autocommit() as transaction:
             return await schema_state(transaction)

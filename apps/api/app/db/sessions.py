@@ -25,11 +25,12 @@ _COLUMNS = (
     sessions.c.created_at,
     sessions.c.updated_at,
     sessions.c.forked_from,
+    sessions.c.limits,
 )
 _OURS = (sessions.c.id == sa.bindparam("session_id")) & (sessions.c.tenant_id == sa.bindparam("tenant_id"))
 _CHANGEABLE = {
     name: sa.bindparam(f"new_{name}", type_=sessions.c[name].type)
-    for name in ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata")
+    for name in ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
 }
 
 _INSERT = compile_sql(
@@ -93,6 +94,7 @@ async def insert_session(
     instructions: str | None,
     policy: JsonObject,
     metadata: JsonObject,
+    limits: JsonObject,
 ) -> Session:
     """Stores a new session and gives it back with the database's instants."""
     row = await tx.fetchrow(
@@ -106,6 +108,7 @@ async def insert_session(
         new_instructions=instructions,
         new_policy=policy,
         new_metadata=metadata,
+        new_limits=limits,
     )
     return session_of(cast(Record, row))  # an INSERT … RETURNING gives its row or raises
 
@@ -158,6 +161,7 @@ async def update_session(tx: Transaction, session: Session) -> Session | None:
         new_instructions=session.instructions,
         new_policy=session.policy,
         new_metadata=session.metadata,
+        new_limits=session.limits,
     )
     return None if row is None else session_of(row)
 
@@ -182,4 +186,5 @@ def session_of(row: Record) -> Session:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         forked_from=row["forked_from"],
+        limits=row["limits"],
     )

@@ -10,13 +10,12 @@ import sqlalchemy as sa
 
 from app.db.claims import Claim
 from app.db.database import Transaction
+from app.db.limits import giving_back
 from app.db.sql import compile_sql
 from app.db.turns import turn_record
 from app.domain.types import JsonObject, TurnRecord, TurnStatus
 
-_SETTLE = compile_sql(
-    sa.text(
-        """
+_WRITTEN = """
         WITH t AS (
             UPDATE turns
             SET status = CAST(:status AS text), assistant_output = CAST(:assistant_output AS text),
@@ -29,7 +28,7 @@ _SETTLE = compile_sql(
                 cost_usd = CASE WHEN CAST(:cost_usd AS numeric) IS NULL THEN cost_usd
                     ELSE coalesce(cost_usd, 0) + CAST(:cost_usd AS numeric) END,
                 completed_at = CASE WHEN CAST(:status AS text) = 'awaiting_tools' THEN NULL ELSE clock_timestamp() END,
-                lease_expires_at = NULL
+                lease_expires_at = NULL, reservation = NULL
             WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
                 AND fence = CAST(:fence AS integer) AND status = 'running'
             RETURNING session_id, id, seq, status, user_input, assistant_output, error, model_alias, finish_reason,
@@ -72,7 +71,18 @@ _SETTLE = compile_sql(
                 x.prompt_refs, x.prompt_sha256
             FROM t, jsonb_populate_recordset(CAST(NULL AS turn_context_audit), CAST(:audits AS jsonb)) AS x
         )
-        SELECT t.*, CAST(NULL AS jsonb) AS tool_calls FROM t
+"""
+_AS_IT_ENDED = "SELECT t.*, CAST(NULL AS jsonb) AS tool_calls FROM t"
+_SETTLE = compile_sql(sa.text(_WRITTEN + _AS_IT_ENDED))
+_SETTLE_RESERVED = compile_sql(
+    sa.text(
+        f"""
+        {_WRITTEN}, released AS (
+            SELECT CAST(:reservation AS jsonb) AS reservation, CAST(:used_turns AS bigint) AS turns,
+                CAST(:used_tokens AS bigint) AS tokens, CAST(:used_usd AS numeric) AS usd
+            FROM t
+        ), {giving_back("released")}
+        {_AS_IT_ENDED}
         """
     )
 )
@@ -94,6 +104,16 @@ _SETTLED_BY_US = compile_sql(
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What was set aside for a call, as `reserve` gave it, and what of it was used."""
+
+    reservation: JsonObject
+    turns: int
+    tokens: int
+    usd: Decimal
+
+
+@dataclass(frozen=True, slots=True)
 class Settlement:
     """How a turn ended and all that is recorded of it. The lists hold rows as JSON objects by column name."""
 
@@ -110,12 +130,22 @@ class Settlement:
     completion_tokens: int | None = None
     cost_usd: Decimal | None = None
     usages: Sequence[JsonObject] = ()
+    spent: Spent | None = None
 
 
 async def settle_turn(tx: Transaction, claim: Claim, settlement: Settlement) -> TurnRecord | None:
     """Writes the end of a running turn, all of it or nothing; None when the claim is no longer ours."""
+    spent = settlement.spent
+    of_limits: JsonObject = {}
+    if spent is not None:
+        of_limits = {
+            "reservation": spent.reservation,
+            "used_turns": spent.turns,
+            "used_tokens": spent.tokens,
+            "used_usd": spent.usd,
+        }
     row = await tx.fetchrow(
-        _SETTLE,
+        _SETTLE_RESERVED if of_limits else _SETTLE,
         session_id=claim.session_id,
         turn_id=claim.turn_id,
         fence=claim.fence,
@@ -132,6 +162,7 @@ async def settle_turn(tx: Transaction, claim: Claim, settlement: Settlement) -> 
         steps=settlement.steps,
         blocks=settlement.blocks,
         audits=settlement.audits,
+        **of_limits,
     )
     return turn_record(row) if row else None
 

@@ -78,6 +78,8 @@ sessions = sa.Table(
     _instant("updated_at", default_now=True),
     # Whose past it began with, and the last turn of it: `{session_id, turn_id}`; no key, the other may be erased.
     sa.Column("forked_from", JSONB),
+    # What this session may use, by the names of `domain/limits.py`; set by its tenant.
+    sa.Column("limits", JSONB, nullable=False, server_default="{}"),
     sa.PrimaryKeyConstraint("id"),
 )
 sa.Index("ix_sessions_tenant_id_id", sessions.c.tenant_id, sessions.c.id.desc())
@@ -113,6 +115,8 @@ turns = sa.Table(
     _instant("lease_expires_at", nullable=True),
     _instant("created_at", default_now=True),
     _instant("completed_at", nullable=True),
+    # What a running turn has set aside of limits, and in which spans; null when nothing is, and once it has ended.
+    sa.Column("reservation", JSONB),
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
     _session_fk(),
@@ -349,4 +353,51 @@ api_keys = sa.Table(
     _instant("revoked_at", nullable=True),
     sa.PrimaryKeyConstraint("id"),
     sa.UniqueConstraint("secret_sha256"),
+)
+
+SPANS = ("minute", "day", "month", "total")
+
+
+def _usage_columns() -> tuple[sa.Column[object] | sa.CheckConstraint, ...]:
+    """What a span has seen: used for good, and reserved for calls that run now."""
+    return (
+        sa.Column("span", sa.Text, nullable=False),
+        _instant("starts_at"),
+        sa.Column("turns", sa.BigInteger, nullable=False),
+        sa.Column("tokens", sa.BigInteger, nullable=False),
+        sa.Column("usd", sa.Numeric(20, 10), nullable=False),
+        sa.Column("reserved_tokens", sa.BigInteger, nullable=False),
+        sa.Column("reserved_usd", sa.Numeric(20, 10), nullable=False),
+        _one_of("span", SPANS, "span"),
+    )
+
+
+# Set by the operator: what a tenant may use, by the names of `domain/limits.py`.
+limits = sa.Table(
+    "limits",
+    metadata,
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("value", sa.Numeric(20, 10), nullable=False),
+    _instant("updated_at", default_now=True),
+    sa.PrimaryKeyConstraint("tenant_id", "name"),
+    sa.CheckConstraint("value >= 0", name="value"),
+)
+
+# One row a span, which starts anew when its span does: rows do not pile up. Only spans that have a limit are counted.
+tenant_usage = sa.Table(
+    "tenant_usage",
+    metadata,
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    *_usage_columns(),
+    sa.PrimaryKeyConstraint("tenant_id", "span"),
+)
+
+session_usage = sa.Table(
+    "session_usage",
+    metadata,
+    _id("session_id"),
+    *_usage_columns(),
+    sa.PrimaryKeyConstraint("session_id", "span"),
+    _session_fk(),
 )

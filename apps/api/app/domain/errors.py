@@ -17,6 +17,7 @@ PlimsollError
 ├── TurnCancelled                  somebody cancelled the turn while it ran
 ├── TurnNotOpen                    the turn neither runs nor waits for tools, so nothing can be added or cancelled
 ├── StoredFailure                  how a stored turn ended, told again to a retry with its idempotency key
+├── LimitExceeded                  the tenant or the session has used what it may
 ├── Unauthenticated
 ├── DatabaseUnavailable
 ├── ShuttingDown                   the process ends and takes no new work
@@ -181,6 +182,20 @@ class StoredFailure(PlimsollError):
 
     def members(self) -> dict[str, Any]:
         return self._members
+
+
+class LimitExceeded(PlimsollError):
+    """`retry_after_s` is when another try makes sense, None where time helps nothing; `limit` is told as it is."""
+
+    code = "limit_exceeded"
+
+    def __init__(self, detail: str, limit: dict[str, Any], retry_after_s: int | None) -> None:
+        super().__init__(detail)
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+
+    def members(self) -> dict[str, Any]:
+        return {"limit": self.limit}
 
 
 class Unauthenticated(PlimsollError):

@@ -225,7 +225,8 @@ class Delta:
 class Session:
     """A conversation and how it is to be run.
 
-    `forked_from` is `{session_id, turn_id}` of the session whose past it began with, through that turn.
+    `forked_from` is `{session_id, turn_id}` of the session whose past it began with, through that turn. `limits` has
+    values by the names of `domain/limits.py`.
     """
 
     id: SessionId
@@ -240,6 +241,7 @@ class Session:
     created_at: datetime
     updated_at: datetime
     forked_from: JsonObject | None = None
+    limits: JsonObject = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)

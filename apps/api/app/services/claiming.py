@@ -47,6 +47,7 @@ from app.engine.policy import ContextPolicy
 from app.engine.tokens import content_text
 from app.providers.registry import Model
 from app.services.gathering import Gathered, SessionView, budget_of, count_message, read_window, session_policy
+from app.services.limiting import reserve_call
 from app.services.recording import context_of
 from app.services.runtime import Runtime
 from app.services.sessions import check_summary_model
@@ -155,6 +156,8 @@ class Claimed:
     gathered: Gathered
     gathered_at: datetime
     asking: Asking
+    reservation: JsonObject | None = None
+    """What the turn has set aside of limits; None where there is none to hold."""
 
 
 async def claim_and_gather(
@@ -169,7 +172,8 @@ async def claim_and_gather(
         policy = policy_of_turn(rt, claim.policy, asking.policy)
         gathered = await _gather(tx, rt, claim, policy, awake_alias(rt, draft.model_alias or claim.session_alias))
         check_recorded(gathered.model, asking.recorded_reply)
-    return Claimed(tenant_id, claim, gathered, started_at, asking)
+        reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=1)
+    return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
 
 
 async def claim_outputs(
@@ -202,7 +206,8 @@ async def claim_outputs(
         policy = session_policy(rt, claim.policy, asking.policy)
         gathered = await _gather(tx, rt, claim, policy, request.model_alias or waiting.model_alias)
         check_recorded(gathered.model, request.recorded_reply)
-    return Claimed(tenant_id, claim, gathered, started_at, asking)
+        reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=0)
+    return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
 
 
 async def claim_again(
@@ -233,7 +238,24 @@ async def claim_again(
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
         policy = policy_of_turn(rt, claim.policy, asking.policy)
         gathered = await _gather(tx, rt, claim, policy, awake_alias(rt, model_alias))
-    return Claimed(tenant_id, claim, gathered, started_at, asking)
+        reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=1)
+    return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
+
+
+async def _reserve(
+    tx: Transaction, rt: Runtime, tenant_id: TenantId, claim: Claim, gathered: Gathered, asking: Asking, *, turns: int
+) -> JsonObject | None:
+    return await reserve_call(
+        tx,
+        rt,
+        tenant_id,
+        claim,
+        gathered,
+        turns=turns,
+        max_output_tokens=asking.max_output_tokens,
+        tools=asking.tools,
+        instructions=asking.instructions,
+    )
 
 
 def policy_of_turn(rt: Runtime, stored: JsonObject, asked: Mapping[str, Any] | None) -> ContextPolicy:

@@ -30,6 +30,7 @@ from app.services.deciding import Deciding, refusal_of
 from app.services.events import Listener, TurnEvent, to_nobody
 from app.services.gathering import Gathered, count_message, count_reasoning, session_policy
 from app.services.learned_windows import learn
+from app.services.limiting import spent_of
 from app.services.recording import Step, Steps, context_of, reply_row, with_own_ids
 from app.services.runtime import Runtime
 from app.services.settling import settle
@@ -43,6 +44,7 @@ class TurnRun:
         self.tenant_id = turn.tenant_id
         self.claim = turn.claim
         self.asking = turn.asking
+        self.reservation = turn.reservation
         self.started = started
         self.listen = listen or to_nobody
         self.on_delta = self._tell_delta if listen else None
@@ -283,6 +285,8 @@ class TurnRun:
         self, settlement: Settlement, audit: JsonObject | None, *, patience_s: float | None = None
     ) -> TurnRecord:
         """Transaction two, and what is measured of the turn. Raises as `settle`."""
+        if self.reservation is not None:
+            settlement = replace(settlement, spent=spent_of(self.reservation, settlement))
         turn = await settle(self.rt, self.claim, settlement, patience_s=patience_s)
         self.rt.telemetry.turn_finished(
             status=turn.status.value,

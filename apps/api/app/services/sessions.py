@@ -16,7 +16,7 @@ from app.engine.policy_fields import resolve_policy
 from app.services.paging import LAST_ID, Page, after_id, page_of
 from app.services.runtime import Runtime
 
-CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata")
+CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
 """Fields of a session that a request may set; what is absent keeps its default or its value."""
 
 
@@ -50,6 +50,7 @@ async def insert_checked(rt: Runtime, tx: Transaction, tenant_id: TenantId, fiel
         instructions=fields.get("instructions"),
         policy=fields.get("policy") or {},
         metadata=fields.get("metadata") or {},
+        limits=given_limits(fields.get("limits")),
     )
 
 
@@ -78,7 +79,7 @@ async def list_sessions(rt: Runtime, tenant_id: TenantId, limit: int, cursor: st
 
 
 async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId, fields: JsonObject) -> Session:
-    """Sets the given fields; `policy` and `metadata` are replaced whole, a null takes a value away.
+    """Sets the given fields; `policy`, `metadata` and `limits` are replaced whole, a null takes a value away.
 
     Turns that are stored keep what they were sent with. Raises `NotFound`, `InvalidRequest`.
     """
@@ -89,6 +90,8 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     for name in ("policy", "metadata"):
         if name in changed and changed[name] is None:
             changed[name] = {}
+    if "limits" in changed:
+        changed["limits"] = given_limits(changed["limits"])
     async with rt.database.begin() as tx:
         session = await store.get_session(tx, tenant_id, session_id, lock=True)
         if session is not None:
@@ -104,6 +107,11 @@ async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
         found = await store.delete_session(tx, tenant_id, session_id)
     if not found:
         raise NotFound("session")
+
+
+def given_limits(limits: JsonObject | None) -> JsonObject:
+    """Limits as they are stored: a null is none."""
+    return {name: value for name, value in (limits or {}).items() if value is not None}
 
 
 def check_alias(rt: Runtime, alias: str | None) -> None:

@@ -31,6 +31,7 @@ from app.engine.summary_block import fit_summary, render_summary
 from app.services.asking_summaries import Asked, ask_summarizer, sum_of
 from app.services.costing import total_cost, used_row
 from app.services.gathering import Gathered, SessionView
+from app.services.limiting import charge_usages
 from app.services.recall import index_folded
 from app.services.runtime import Runtime
 from app.telemetry import SummaryOutcome
@@ -240,6 +241,7 @@ async def _store(
         await note_attempt(tx, session.id, count_after_seq=ask.turn_seq - 1, asked=asked is not None, failed=failed)
         if used:
             await add_usages(tx, session.id, ask.claim.turn_id if ask.claim else None, used)
+            await charge_usages(tx, session.id, used)
         stored = await store_summary(tx, session.id, new) if new else False
         if stored and session.policy.recall.enabled:
             await index_folded(tx, session.id, ask.fold, indexed_seq=session.recall_indexed_seq)

@@ -41,9 +41,10 @@ async def take_turn(
 ) -> TurnOutcome:
     """Runs one turn and answers when it is stored: completed, or waiting for tools.
 
-    Raises `NotFound`, `InvalidRequest`, `TurnInProgress`, the idempotency errors, `ContextBudgetExceeded` (the turn
-    is stored as rejected, nothing was sent), `ProviderError` (it is stored as failed, the user's message is kept),
-    `TurnLost`, `TurnCancelled`. A repeated idempotency key is answered from the stored turn; `listen` hears nothing.
+    Raises `NotFound`, `InvalidRequest`, `TurnInProgress`, the idempotency errors, `LimitExceeded` (nothing is stored),
+    `ContextBudgetExceeded` (the turn is stored as rejected, nothing was sent), `ProviderError` (it is stored as failed,
+    the user's message is kept), `TurnLost`, `TurnCancelled`. A repeated idempotency key is answered from the stored
+    turn; `listen` hears nothing.
     """
     check(rt, request)
     started = perf_counter()

@@ -46,7 +46,7 @@ async def get_session(call: Call, session_id: UUID) -> JsonObject:
 
 @router.patch("/{session_id}", response_model=SessionOut, responses=answers(*WRITE))
 async def change_session(call: Call, session_id: UUID, body: SessionPatch) -> JsonObject:
-    """Sets what the body names: null takes a value away, `policy` and `metadata` are replaced whole."""
+    """Sets what the body names: null takes a value away, `policy`, `metadata` and `limits` are replaced whole."""
     fields = _given(call, body)
     return session_json(await sessions.change_session(call.rt, call.tenant_id, SessionId(session_id), fields))
 

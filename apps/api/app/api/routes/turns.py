@@ -42,7 +42,7 @@ router = APIRouter(prefix="/v1/sessions/{session_id}/turns", tags=["turns"], rou
 _AS_IT_WAS = RegenerateIn()
 
 
-@router.post("", status_code=201, response_model=TurnAnswer, responses=STREAMED | answers(*WRITE, 409, 502, 504))
+@router.post("", status_code=201, response_model=TurnAnswer, responses=STREAMED | answers(*WRITE, 409, 429, 502, 504))
 async def create_turn(
     call: Call, session_id: UUID, body: TurnIn, idempotency_key: IdempotencyKey = None
 ) -> JsonObject | Response:
@@ -58,7 +58,7 @@ async def create_turn(
     "/{turn_id}/tool-outputs",
     status_code=201,
     response_model=TurnAnswer,
-    responses=STREAMED | answers(*WRITE, 409, 502, 504),
+    responses=STREAMED | answers(*WRITE, 409, 429, 502, 504),
 )
 async def post_tool_outputs(call: Call, session_id: UUID, turn_id: UUID, body: ToolOutputsIn) -> JsonObject | Response:
     """Answers a turn's open tool calls, all of them, and runs its next round."""
@@ -82,7 +82,7 @@ async def post_cancel(call: Call, session_id: UUID, turn_id: UUID) -> JsonObject
     "/{turn_id}/regenerate",
     status_code=201,
     response_model=RegeneratedAnswer,
-    responses=STREAMED | answers(*WRITE, 409, 502, 504),
+    responses=STREAMED | answers(*WRITE, 409, 429, 502, 504),
 )
 async def post_regenerate(
     call: Call, session_id: UUID, turn_id: UUID, body: RegenerateIn = _AS_IT_WAS

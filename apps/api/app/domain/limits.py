@@ -1,0 +1,119 @@
+"""Limits of a tenant or a session: what may be used in a span of time, and which limit a use is over.
+
+Spans are the calendar's, in UTC: a minute, a day, a month, or all time since the limit was set (`total`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Literal, TypeAlias
+
+Scope: TypeAlias = Literal["tenant", "session"]
+Unit: TypeAlias = Literal["turns", "tokens", "usd"]
+Span: TypeAlias = Literal["minute", "day", "month", "total"]
+Limits: TypeAlias = Mapping[str, Decimal]
+"""Values by name; a name is one of `LIMITS`."""
+
+LIMITS: Mapping[str, tuple[Unit, Span]] = {
+    "turns_per_minute": ("turns", "minute"),
+    "turns_per_day": ("turns", "day"),
+    "turns_total": ("turns", "total"),
+    "tokens_per_minute": ("tokens", "minute"),
+    "tokens_per_day": ("tokens", "day"),
+    "tokens_total": ("tokens", "total"),
+    "usd_per_day": ("usd", "day"),
+    "usd_per_month": ("usd", "month"),
+    "usd_total": ("usd", "total"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one model call may use at most, set aside before it: `turns` is 0 for a later round of a turn."""
+
+    turns: int
+    tokens: int
+    usd: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What a span has seen so far. `reserved_*` is of calls that run now; turns count from when they begin."""
+
+    scope: Scope
+    span: Span
+    starts_at: datetime
+    ends_at: datetime | None
+    retry_after_s: int | None
+    turns: int
+    tokens: int
+    usd: Decimal
+    reserved_tokens: int
+    reserved_usd: Decimal
+
+    def settled(self, unit: Unit) -> Decimal:
+        """What has been used for good."""
+        return Decimal({"turns": self.turns, "tokens": self.tokens, "usd": self.usd}[unit])
+
+    def reserved(self, unit: Unit) -> Decimal:
+        """What is set aside for calls that run now."""
+        return Decimal({"turns": 0, "tokens": self.reserved_tokens, "usd": self.reserved_usd}[unit])
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """The limit that a call is over: `used` without it, `reserved` by others that run, and `asked` for it.
+
+    `waits_for_others` is true where it would fit if what is reserved came back.
+    """
+
+    scope: Scope
+    name: str
+    value: Decimal
+    used: Decimal
+    reserved: Decimal
+    asked: Decimal
+    resets_at: datetime | None
+    retry_after_s: int | None
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether room may come before the span ends."""
+        return self.used + self.asked <= self.value
+
+
+def spans_of(limits: Limits) -> list[Span]:
+    """The spans that have to be counted for these limits."""
+    return sorted({LIMITS[name][1] for name in limits})
+
+
+def exceeded(limits: Mapping[Scope, Limits], counted: Iterable[Used], asked: Asked) -> Exceeded | None:
+    """The limit that is over in counts that hold `asked` already; of several the one that resets last.
+
+    A limit that is exactly reached is not over.
+    """
+    by_span = {(used.scope, used.span): used for used in counted}
+    wanted: Mapping[Unit, Decimal] = {
+        "turns": Decimal(asked.turns),
+        "tokens": Decimal(asked.tokens),
+        "usd": asked.usd,
+    }
+    over: list[Exceeded] = []
+    for scope, values in limits.items():
+        for name, value in values.items():
+            unit, span = LIMITS[name]
+            used = by_span[scope, span]
+            if used.settled(unit) + used.reserved(unit) <= value:
+                continue
+            own = wanted[unit]
+            settled = used.settled(unit) - (own if unit == "turns" else 0)
+            reserved = used.reserved(unit) - (0 if unit == "turns" else own)
+            over.append(Exceeded(scope, name, value, settled, reserved, own, used.ends_at, used.retry_after_s))
+    return max(over, key=_time_to_reset, default=None)
+
+
+def _time_to_reset(found: Exceeded) -> float:
+    return float("inf") if found.retry_after_s is None else found.retry_after_s

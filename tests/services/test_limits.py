@@ -1,0 +1,281 @@
+"""No call is made that a limit does not allow: reserved before, settled after, given back where nothing was used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from app.db.sql import compile_sql
+from app.domain.errors import LimitExceeded, PlimsollError, ProviderRefused, TurnCancelled, TurnInProgress
+from app.domain.types import RecordedReply, SessionId, TenantId, ToolCall, TurnStatus
+from app.services.background import sweep_forever
+from app.services.claiming import Asking, TurnRequest, claim_and_gather, draft_turn
+from app.services.limits import clear_limits, list_limits, set_limits
+from app.services.sessions import create_session
+from app.services.summaries import summarize_now
+from app.services.take_turn import cancel_turn, take_turn
+from bench.wire import Tally, counting_proxy
+from tests.providers.server import Answer, serving
+from tests.providers.wires import OPENAI
+from tests.services.service import TENANT, Service, chat, model, models_toml, service
+from tests.services.test_costs import sold_by
+
+ALLOWED = 20
+POSTS = 500
+
+
+async def limit(at: Service, **values: float) -> None:
+    """Limits of the tenant under test."""
+    await set_limits(at.rt.database, TENANT, {name: Decimal(str(value)) for name, value in values.items()})
+
+
+async def usage(at: Service, table: str = "tenant_usage") -> list[dict[str, Any]]:
+    """What is counted, span by span."""
+    return await at.rows(f"SELECT * FROM {table} ORDER BY span")  # noqa: S608 - one of our two tables
+
+
+async def post_all(at: Service, sessions: list[SessionId]) -> list[LimitExceeded]:
+    """Posts `POSTS` turns, at once, each again where one runs already; the refusals."""
+    refused: list[LimitExceeded] = []
+
+    async def post(number: int) -> None:
+        while True:
+            try:
+                await at.turn(sessions[number % len(sessions)], f"Post {number}")
+            except TurnInProgress:
+                await asyncio.sleep(0.2)
+            except LimitExceeded as error:
+                if error.retry_after_s != 1:
+                    refused.append(error)
+                    return
+                await asyncio.sleep(0.2)  # others hold the rest: some of it comes back
+            else:
+                return
+
+    await asyncio.gather(*(post(number) for number in range(POSTS)))
+    return refused
+
+
+async def test_of_500_posts_of_a_tenant_with_room_for_20_turns_20_reach_the_model(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(chat("Yes.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await limit(at, turns_total=ALLOWED)
+        sessions = [(await at.session()).id for _ in range(50)]
+        refused = await post_all(at, sessions)
+        assert server.hits == ALLOWED
+        assert len(refused) == POSTS - ALLOWED
+        assert {error.limit["name"] for error in refused} == {"turns_total"}
+        assert len(await at.rows("SELECT 1 FROM turns")) == ALLOWED, "a refused turn was stored"
+        assert (await usage(at))[0]["turns"] == ALLOWED
+
+
+async def test_of_500_posts_to_a_session_with_room_for_20_turns_20_reach_the_model(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(model("Yes.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session(limits={"turns_total": ALLOWED}, policy={"summarize_when": "never"})
+        refused = await post_all(at, [session.id])
+        assert server.hits == ALLOWED
+        assert len(refused) == POSTS - ALLOWED
+        assert (await usage(at, "session_usage"))[0]["turns"] == ALLOWED
+
+
+async def test_tokens_of_500_posts_never_go_over_the_limit(database_url: str, tmp_path: Path) -> None:
+    """What is reserved is the worst case, so fewer run at once; in the end there is no room for another worst case."""
+    tokens_a_turn = 150
+    answer = chat("Yes.", prompt_tokens=100, completion_tokens=50)
+    async with serving(answer) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await limit(at, tokens_total=ALLOWED * tokens_a_turn)
+        refused = await post_all(at, [(await at.session()).id for _ in range(50)])
+        (counted,) = await usage(at)
+        assert counted["tokens"] == server.hits * tokens_a_turn
+        assert counted["tokens"] <= ALLOWED * tokens_a_turn
+        assert counted["reserved_tokens"] == 0
+        assert 0 < server.hits <= ALLOWED
+        assert refused
+
+
+async def test_dollars_are_counted_at_the_published_price(database_url: str, tmp_path: Path) -> None:
+    async with sold_by(database_url, tmp_path, OPENAI, "gpt-4o-mini") as at:
+        await limit(at, usd_per_month=0.00005)
+        session = await at.session()
+        costs: list[float] = []
+
+        async def post_until_refused() -> None:
+            for number in range(ALLOWED):
+                outcome = await at.turn(session.id, f"Post {number}", max_output_tokens=16)
+                costs.append(float(outcome.turn.cost_usd or 0))
+
+        with pytest.raises(LimitExceeded) as refused:
+            await post_until_refused()
+        spent = sum(costs)
+        assert 0 < spent <= 0.00005
+        told = refused.value.limit
+        assert (told["scope"], told["name"], told["value"]) == ("tenant", "usd_per_month", 0.00005)
+        assert told["used"] == pytest.approx(spent)
+        assert told["resets_at"].endswith("-01T00:00:00Z")
+        assert refused.value.retry_after_s is not None
+        assert refused.value.retry_after_s > 1
+        assert float((await usage(at))[0]["usd"]) == pytest.approx(spent)
+
+
+@pytest.mark.parametrize("refusal", [Answer({"error": {"message": "no"}}, status=401), "too long"])
+async def test_a_turn_that_failed_or_was_refused_gives_back_what_it_reserved(
+    database_url: str, tmp_path: Path, refusal: Answer | str
+) -> None:
+    answers = [refusal] if isinstance(refusal, Answer) else []
+    content = "Hi" if answers else "word " * 5000
+    async with (
+        serving(*answers, chat("Yes.")) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        await limit(at, turns_total=1, tokens_total=10_000, usd_total=1)
+        session = await at.session()
+        with pytest.raises(PlimsollError) as failed:
+            await at.turn(session.id, content)
+        assert isinstance(failed.value, ProviderRefused) or failed.value.code == "context_budget_exceeded"
+        (counted,) = await usage(at)
+        assert (counted["turns"], counted["tokens"], counted["reserved_tokens"]) == (0, 0, 0)
+        await at.turn(session.id, "Again")
+        with pytest.raises(LimitExceeded):
+            await at.turn(session.id, "And again")
+
+
+async def test_a_dead_workers_reservation_comes_back_when_its_turn_is_swept(database_url: str) -> None:
+    async with service(database_url, lease_s=0.1) as at:
+        await limit(at, turns_total=1, tokens_total=10_000)
+        session = await at.session(limits={"turns_total": 1})
+        draft = await draft_turn(at.rt, TurnRequest(content="Never answered", request_sha256="x"), None)
+        await claim_and_gather(at.rt, TENANT, session.id, draft, Asking())
+        (held,) = await usage(at)
+        assert held["turns"] == 1
+        assert held["reserved_tokens"] > 0
+        sweeper = asyncio.create_task(sweep_forever(at.rt))
+        try:
+            for _ in range(100):
+                await asyncio.sleep(0.02)
+                (held,) = await usage(at)
+                if not held["turns"]:
+                    break
+        finally:
+            sweeper.cancel()
+        assert (held["turns"], held["tokens"], held["reserved_tokens"]) == (0, 0, 0)
+        assert (await usage(at, "session_usage"))[0]["turns"] == 0
+        await at.turn(session.id, "Room again")
+
+
+async def test_a_turn_cancelled_while_its_model_runs_is_charged_what_it_reserved(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(Answer(chat("Late.").body, delay_s=5)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        await limit(at, tokens_total=10_000)
+        session = await at.session()
+        running = asyncio.create_task(at.turn(session.id, "Slow"))
+        await server.arrived.wait()
+        (held,) = await usage(at)
+        turn_id = (await at.rows("SELECT id FROM turns"))[0]["id"]
+        await cancel_turn(at.rt, TENANT, session.id, turn_id)
+        with pytest.raises(TurnCancelled):
+            await running
+        (counted,) = await usage(at)
+        assert (counted["tokens"], counted["reserved_tokens"]) == (held["reserved_tokens"], 0)
+
+
+async def test_a_later_round_of_a_turn_reserves_tokens_and_counts_as_no_other_turn(database_url: str) -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    async with service(database_url) as at:
+        await limit(at, turns_total=1, tokens_total=100_000)
+        session = await at.session()
+        recorded = RecordedReply(None, tool_calls=(ToolCall("c1", "look", "{}"),))
+        outcome = await at.turn(session.id, "Look", tools=(tool,), recorded_reply=recorded)
+        assert outcome.turn.status is TurnStatus.AWAITING_TOOLS
+        (after_one,) = await usage(at)
+        assert (after_one["turns"], after_one["reserved_tokens"]) == (1, 0)
+        done = await at.outputs(session.id, outcome.turn.id, {"c1": "Nothing there."})
+        assert done.turn.status is TurnStatus.COMPLETED
+        (after_two,) = await usage(at)
+        assert after_two["turns"] == 1
+        assert after_two["tokens"] > after_one["tokens"]
+
+
+async def test_summaries_are_charged_too(database_url: str, tmp_path: Path) -> None:
+    async with serving(model("Yes.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await limit(at, tokens_total=1_000_000)
+        session = await at.session(policy={"protected_turns": 1})
+        for number in range(4):
+            await at.turn(session.id, f"Turn {number}. " + "A sentence of some length about the port. " * 12)
+        (before,) = await usage(at)
+        await summarize_now(at.rt, TENANT, session.id)
+        (after,) = await usage(at)
+        assert after["tokens"] == before["tokens"] + 120
+
+
+async def test_another_tenants_use_counts_for_that_tenant_alone(database_url: str) -> None:
+    other = TenantId("other")
+    async with service(database_url) as at:
+        await limit(at, turns_total=1)
+        theirs = await create_session(at.rt, other, {})
+        for number in range(3):
+            await take_turn(at.rt, other, theirs.id, TurnRequest(f"Turn {number}", str(number)), None)
+        session = await at.session()
+        await at.turn(session.id, "Hi")
+        with pytest.raises(LimitExceeded):
+            await at.turn(session.id, "Again")
+
+
+async def test_a_new_span_starts_anew(database_url: str) -> None:
+    async with service(database_url) as at:
+        await limit(at, turns_per_day=1)
+        session = await at.session()
+        await at.turn(session.id, "Today")
+        with pytest.raises(LimitExceeded) as refused:
+            await at.turn(session.id, "Too much")
+        assert 0 < (refused.value.retry_after_s or 0) <= 86_400
+        async with at.rt.database.begin() as tx:
+            await tx.execute(compile_sql(text("UPDATE tenant_usage SET starts_at = starts_at - interval '1 day'")))
+        await at.turn(session.id, "Tomorrow")
+        (counted,) = await usage(at)
+        assert counted["turns"] == 1
+
+
+async def test_a_key_is_answered_from_the_store_when_there_is_no_room_for_another_turn(database_url: str) -> None:
+    async with service(database_url) as at:
+        await limit(at, turns_total=1)
+        session = await at.session()
+        first = await at.turn(session.id, "Once", key="k")
+        assert (await at.turn(session.id, "Once", key="k")).turn == first.turn
+
+
+async def test_limits_are_set_listed_with_what_was_used_and_cleared(database_url: str) -> None:
+    async with service(database_url) as at:
+        await limit(at, turns_per_day=5, usd_per_month=2.5)
+        await limit(at, turns_per_day=7)
+        session = await at.session()
+        await at.turn(session.id, "Hi")
+        listed: Mapping[str, Any] = {row.name: row for row in await list_limits(at.rt.database, TENANT)}
+        assert (listed["turns_per_day"].value, listed["turns_per_day"].used) == (7, 1)
+        assert (listed["usd_per_month"].value, listed["usd_per_month"].used) == (Decimal("2.5"), 0)
+        assert await clear_limits(at.rt.database, TENANT) == 2
+        assert await list_limits(at.rt.database, None) == []
+
+
+async def test_a_turn_without_limits_pays_no_statement_and_one_with_limits_pays_one(database_url: str) -> None:
+    tally = Tally()
+    async with counting_proxy(database_url, tally) as counted_url, service(counted_url) as at:
+        session = await at.session()
+        for expected in (4, 5):
+            await at.turn(session.id, "Warm up")
+            tally.clear()
+            await at.turn(session.id, "Counted")
+            assert (len(tally.statements), tally.transactions) == (expected, 2), tally
+            await limit(at, turns_per_day=100, tokens_per_day=10**9, usd_per_month=10)

@@ -1,0 +1,99 @@
+"""Behind PgBouncer in transaction mode, with three server connections for everybody, things are as they are without."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+
+from app.db.migrate import SchemaState, upgrade
+from app.db.reachability import reach
+from bench.pgbouncer import find_pgbouncer, pgbouncer
+from migrations.drift import with_database
+from tests.services import (
+    test_forks,
+    test_guarded,
+    test_limits,
+    test_portable,
+    test_storage,
+    test_tools,
+    test_turn_safety,
+    test_undo,
+)
+from tests.services.service import service
+
+PROGRAM = find_pgbouncer()
+pytestmark = pytest.mark.skipif(
+    PROGRAM is None, reason="PgBouncer is not installed (Debian: apt-get install pgbouncer)"
+)
+ON_THE_WIRE_OR_OUTSIDE = ("statement", "renewed", "connection_is_held", "500_posts")
+"""What counts statements without a pooler, needs no database, or takes long."""
+
+
+def representative() -> list[Any]:
+    """Tests of whole turns that take a database's address and perhaps a folder."""
+    rooms = (
+        test_turn_safety,
+        test_tools,
+        test_undo,
+        test_forks,
+        test_guarded,
+        test_portable,
+        test_storage,
+        test_limits,
+    )
+    found: list[Any] = []
+    for room in rooms:
+        for name, test in vars(room).items():
+            if not name.startswith("test_") or any(mark in name for mark in ON_THE_WIRE_OR_OUTSIDE):
+                continue
+            wants = set(test.__code__.co_varnames[: test.__code__.co_argcount])
+            if "database_url" in wants and wants <= {"database_url", "tmp_path"}:
+                found.append(pytest.param(test, id=f"{room.__name__.rsplit('.', 1)[-1]}-{name}"))
+    return found
+
+
+@pytest_asyncio.fixture(scope="session")
+async def pooler(postgres_server: str) -> AsyncGenerator[str]:
+    """The address of a PgBouncer before the server of the tests."""
+    assert PROGRAM is not None
+    async with pgbouncer(PROGRAM, postgres_server) as address:
+        yield address
+
+
+def through(pooler: str, database_url: str) -> str:
+    """The database's address at the pooler."""
+    return with_database(pooler, urlsplit(database_url).path.lstrip("/"))
+
+
+@pytest.mark.parametrize("test", representative())
+async def test_a_test_of_whole_turns_passes_behind_the_pooler(
+    pooler: str,
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    test: Callable[..., Awaitable[None]],
+) -> None:
+    monkeypatch.setenv("PLIMSOLL_TEST_POOLER", "transaction")
+    wants = test.__code__.co_varnames[: test.__code__.co_argcount]
+    given = {"database_url": through(pooler, database_url), "tmp_path": tmp_path}
+    await test(**{name: given[name] for name in wants})
+
+
+async def test_migrations_run_through_the_pooler_and_at_once(pooler: str, empty_database_url: str) -> None:
+    address = through(pooler, empty_database_url)
+    assert await reach(address) is SchemaState.EMPTY
+    await asyncio.gather(*(upgrade(address) for _ in range(3)))
+    assert await reach(address) is SchemaState.CURRENT
+
+
+async def test_without_the_setting_the_pooler_refuses_the_service(pooler: str, database_url: str) -> None:
+    """So the tests above would fail if they did not go through it."""
+    async with service(through(pooler, database_url), transaction_pooler=False) as at:
+        with pytest.raises(Exception, match="unsupported startup parameter"):
+            await at.session()
