@@ -31,7 +31,7 @@ from bench.report import SERVICE
 SUMMARIZER_MS = 200.0
 PAUSE_S = 0.05
 """Between an answer and the same client's next turn: four turns and more arrive while a summary is made."""
-SESSIONS, TURNS = 4, 100
+SESSIONS, TURNS = 4, 80
 WINDOW_TOKENS = 8_192
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "guarded": {},
