@@ -56,8 +56,9 @@ drift: setup ## show where migrations and apps/api/app/db/tables.py differ
 demo: setup ## a long conversation through a 16,384-token window, with summaries and a refusal
 	@$(BIN)/python -m app.replay.demo
 
-bench: setup ## CPU per turn against a bare handler doing the same reads and writes
+bench: setup ## CPU per turn against a bare handler, then what clients feel of summaries
 	@$(BIN)/python -m bench
+	@$(BIN)/python -m bench.summaries
 
 torture: setup ## crashes, races and faults against real processes, for ten minutes: what docs/reliability.md promises
 	@$(BIN)/python -m torture

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from bench.mock_provider import REPLY
-
 INSTRUCTIONS = (
     "You are the assistant of an engineering team. Answer briefly, name figures with their units, and say so when you "
     "do not know something. Quote the decision that was taken last when two of them contradict each other."
+)
+REPLY = (
+    "Keep the pool small, because every connection holds memory on the server and a queue in front of the database "
+    "is cheaper than contention inside it. Start with two connections per core, measure the waiting time under the "
+    "expected load, and only then decide whether a proxy in front of Postgres is worth its own failure modes."
 )
 QUESTIONS = (
     "How large should the connection pool be when four workers share one Postgres with eight cores, and what do we see "

@@ -1,9 +1,11 @@
 """A model that costs next to nothing: answers every chat completion with the same sixty tokens.
 
-    python -m bench.mock_provider PORT [LATENCY_MS]
+    python -m bench.mock_provider PORT [LATENCY_MS [SUMMARY_LATENCY_MS]]
 
-Speaks just enough HTTP/1.1 for keep-alive clients that send a Content-Length. `usage.prompt_tokens` grows with the
-request's size, about as a tokenizer would count it, so that a caller which compares estimate and usage sees no outlier.
+A request that asks for JSON by a schema is a summarizer's: it gets the same summary every time, after a latency of its
+own, with the tokens of prompt and answer counted. A turn's `usage.prompt_tokens` grows with the request's size, about
+as a tokenizer would count it, so that a caller which compares estimate and usage sees no outlier. Speaks just enough
+HTTP/1.1 for keep-alive clients that send a Content-Length.
 """
 
 from __future__ import annotations
@@ -15,17 +17,31 @@ from typing import Final, cast
 import orjson
 import uvloop
 
-REPLY: Final = (
-    "Keep the pool small, because every connection holds memory on the server and a queue in front of the database "
-    "is cheaper than contention inside it. Start with two connections per core, measure the waiting time under the "
-    "expected load, and only then decide whether a proxy in front of Postgres is worth its own failure modes."
-)
+from app.tokenizers.vocabularies import load_vocabulary
+from bench.conversation import REPLY, SUMMARY_FACTS, SUMMARY_TEXT
+
 BYTES_PER_TOKEN: Final = 5.4
+REPLY_TOKENS: Final = 67
+SCHEMA_MARK: Final = b'"response_format"'
+"""Unescaped quotes: nothing that is said in a conversation can hold it."""
 
 
 def completion_response(request_bytes: int, number: int) -> bytes:
     """A whole HTTP response; `number` makes the id and the text unique, so that nobody can cache it."""
-    prompt_tokens = int(request_bytes / BYTES_PER_TOKEN)
+    return _response(f"{REPLY} ({number})", number, int(request_bytes / BYTES_PER_TOKEN), REPLY_TOKENS)
+
+
+def summary_response(request: bytes, number: int) -> bytes:
+    """The summary that every conversation of the bench gets; its facts cite the first message that was shown."""
+    lists: dict[str, list[str]] = {name: [] for name in ("open_questions", "decisions", "action_items")}
+    facts = [{"text": fact, "message_ids": ["m1"]} for fact in SUMMARY_FACTS]
+    text = orjson.dumps({"summary_text": SUMMARY_TEXT, "key_facts": facts, **lists}).decode()
+    count = load_vocabulary("o200k_base").count
+    asked = "\n".join(message["content"] for message in orjson.loads(request)["messages"])
+    return _response(text, number, count(asked), count(text))
+
+
+def _response(text: str, number: int, prompt_tokens: int, completion_tokens: int) -> bytes:
     body = orjson.dumps(
         {
             "id": f"chatcmpl-{number:08d}",
@@ -35,11 +51,15 @@ def completion_response(request_bytes: int, number: int) -> bytes:
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": f"{REPLY} ({number})"},
+                    "message": {"role": "assistant", "content": text},
                     "finish_reason": "stop",
                 }
             ],
-            "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": 64, "total_tokens": prompt_tokens + 64},
+            "usage": {
+                "prompt_tokens": prompt_tokens,
+                "completion_tokens": completion_tokens,
+                "total_tokens": prompt_tokens + completion_tokens,
+            },
         }
     )
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -51,8 +71,9 @@ class MockProvider(asyncio.Protocol):
 
     answered = 0
 
-    def __init__(self, latency_s: float) -> None:
+    def __init__(self, latency_s: float, summary_latency_s: float = 0.0) -> None:
         self._latency_s = latency_s
+        self._summary_latency_s = summary_latency_s
         self._buffer = b""
         self._transport: asyncio.WriteTransport | None = None
 
@@ -67,17 +88,20 @@ class MockProvider(asyncio.Protocol):
             request_end = head_end + 4 + body_bytes
             if len(self._buffer) < request_end:
                 return
-            self._buffer = self._buffer[request_end:]
-            self._answer(head, body_bytes)
+            body, self._buffer = self._buffer[head_end + 4 : request_end], self._buffer[request_end:]
+            self._answer(head, body)
 
-    def _answer(self, head: bytes, body_bytes: int) -> None:
+    def _answer(self, head: bytes, body: bytes) -> None:
         if not head.startswith(b"POST "):
             self._send(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return
         MockProvider.answered += 1
-        response = completion_response(body_bytes, MockProvider.answered)
-        if self._latency_s:
-            asyncio.get_running_loop().call_later(self._latency_s, self._send, response)
+        if SCHEMA_MARK in body:
+            response, latency_s = summary_response(body, MockProvider.answered), self._summary_latency_s
+        else:
+            response, latency_s = completion_response(len(body), MockProvider.answered), self._latency_s
+        if latency_s:
+            asyncio.get_running_loop().call_later(latency_s, self._send, response)
         else:
             self._send(response)
 
@@ -95,10 +119,14 @@ def content_length(head: bytes) -> int:
     return 0
 
 
-async def serve(port: int, latency_s: float) -> None:
-    server = await asyncio.get_running_loop().create_server(lambda: MockProvider(latency_s), "127.0.0.1", port)
+async def serve(port: int, latency_s: float, summary_latency_s: float) -> None:
+    load_vocabulary("o200k_base")  # before the first summary, whose latency it would be part of
+    server = await asyncio.get_running_loop().create_server(
+        lambda: MockProvider(latency_s, summary_latency_s), "127.0.0.1", port
+    )
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1]), float(sys.argv[2]) / 1000 if len(sys.argv) > 2 else 0.0))
+    latencies_s = [float(given) / 1000 for given in sys.argv[2:4]]
+    uvloop.run(serve(int(sys.argv[1]), *latencies_s, *[0.0] * (2 - len(latencies_s))))

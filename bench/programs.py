@@ -56,8 +56,10 @@ async def running(name: str, command: list[str], environment: Mapping[str, str],
 
 
 @contextlib.asynccontextmanager
-async def mock_provider(port: int, latency_ms: float, logs: Path) -> AsyncGenerator[int]:
-    command = [sys.executable, "-m", "bench.mock_provider", str(port), str(latency_ms)]
+async def mock_provider(
+    port: int, latency_ms: float, logs: Path, summary_latency_ms: float = 0.0
+) -> AsyncGenerator[int]:
+    command = [sys.executable, "-m", "bench.mock_provider", str(port), str(latency_ms), str(summary_latency_ms)]
     async with running("provider", command, {}, logs) as pid:
         yield pid
 
