@@ -6,7 +6,9 @@ from app.engine.folding import Fold, SummaryReason
 from app.engine.prompt import Prompt
 from app.engine.window import Window
 
-_WHATEVER_IT_RECLAIMS: frozenset[SummaryReason] = frozenset({"turn_count", "message_count", "requested"})
+_WHATEVER_IT_RECLAIMS: frozenset[SummaryReason] = frozenset({"turn_count", "requested"})
+_MIN_MESSAGES_SHARE = 0.5
+"""Of `max_messages`: what protected turns hold alone can reach it, and would have a summary made every turn."""
 
 
 def due_before_call(window: Window, prompt: Prompt, charged: int) -> SummaryReason | None:
@@ -47,6 +49,8 @@ def worth_making(window: Window, fold: Fold, charged: int | None = None) -> bool
     """
     if charged is not None and window.policy.allocation is None and window.at_prune_threshold(charged):
         return True
+    if fold.reason == "message_count":
+        return len(fold.sources) >= _MIN_MESSAGES_SHARE * (window.policy.max_messages or 0)
     return fold.reason in _WHATEVER_IT_RECLAIMS or window.reclaims_enough(fold)
 
 
