@@ -156,7 +156,10 @@ class EngineRule:
             current=current,
             completed_since_summary=state.since_summary,
         )
-        return with_shared_budget(snapshot, self._policy, self._estimate)
+        shared = with_shared_budget(snapshot, self._policy, self._estimate).budget
+        # An output by share may leave the input more than the budget that is compared.
+        budget = replace(shared, input_budget=min(shared.input_budget, self._budget.input_budget))
+        return replace(snapshot, budget=budget)
 
     def _make(self, state: _State, fold: Fold) -> Summary | None:
         body = self._asked(state, fold) or fallback_summary(fold, self._estimate)
