@@ -279,3 +279,24 @@ async def test_a_turn_without_limits_pays_no_statement_and_one_with_limits_pays_
             await at.turn(session.id, "Counted")
             assert (len(tally.statements), tally.transactions) == (expected, 2), tally
             await limit(at, turns_per_day=100, tokens_per_day=10**9, usd_per_month=10)
+
+
+async def test_what_may_be_recalled_is_set_aside_too(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
+    ):
+        session = await at.session(limits={"tokens_total": 10_000_000})
+        for number in range(1, 10):
+            await at.turn(session.id, f"The harbour crane has invoice number {4700 + number}. " + "It is blue. " * 60)
+        asked = "Which invoice number has the harbour crane?"
+        draft = await draft_turn(at.rt, TurnRequest(asked, "0" * 64), None)
+        claimed = await claim_and_gather(at.rt, TENANT, session.id, draft, Asking())
+        evicted = claimed.gathered.evicted
+        assert evicted is not None
+        recallable_tokens = sum(message.tokens for turn in evicted.turns for message in turn.messages)
+        raw_tokens = sum(message.tokens for turn in claimed.gathered.turns for message in turn.messages)
+        assert recallable_tokens > 500
+        assert claimed.reservation is not None
+        output_tokens = at.rt.guarded.max_output_tokens
+        assert claimed.reservation["tokens"] > recallable_tokens + raw_tokens + output_tokens

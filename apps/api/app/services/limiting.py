@@ -83,9 +83,10 @@ def _worst_case(
     tools: tuple[ToolDefinition, ...],
     instructions: str | None,
 ) -> Asked:
-    """All that the window holds before anything leaves it, no more than may be sent, and the longest answer."""
+    """All that the window holds before anything leaves it and all that may be recalled, no more than may be sent, and
+    the longest answer."""
     budget = budget_of(gathered.model, gathered.session.policy)
-    messages = [message for turn in gathered.turns for message in turn.messages]
+    messages = list(gathered.messages())
     summary = gathered.context.summary
     texts = [text for _, text in layers_of(rt, gathered.session, instructions)]
     texts += [pin.content for pin in gathered.context.pins]
