@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -136,3 +139,28 @@ def test_hostile_text_costs_no_more_than_other_text(text: str) -> None:
     begun = time.perf_counter()
     extract([SourceText("m1", "user", text)], max_chars=6000)
     assert time.perf_counter() - begun < 5.0  # generous: it takes below half a second
+
+
+EXTRACTS_OF_THE_SHIPPED_CONVERSATION = """
+from app.domain.extractive import SourceText, extract
+from app.replay.demo import shipped_conversation
+texts = [text for turn in shipped_conversation().turns for text in (turn.prompt, turn.reply or "")]
+sources = [SourceText(str(at), "user", text) for at, text in enumerate(texts)]
+for first in range(0, len(sources), 4):
+    for max_chars in (500, 1000, 2000, 4000):
+        print(extract(sources[first:first + 16], max_chars=max_chars))
+"""
+
+
+def test_every_process_makes_the_same_extracts() -> None:
+    made = {
+        subprocess.run(
+            [sys.executable, "-c", EXTRACTS_OF_THE_SHIPPED_CONVERSATION],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in range(1, 7)
+    }
+    (only,) = made
+    assert only

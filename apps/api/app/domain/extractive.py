@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Sequence
 from dataclasses import dataclass, field
 from math import log
 from typing import Final, Literal, TypeAlias
@@ -84,12 +84,16 @@ class Extract:
 
 @dataclass(slots=True, eq=False)
 class _Unit:
-    """A sentence or clause. `position` is its place in the whole conversation."""
+    """A sentence or clause. `position` is its place in the whole conversation.
+
+    `words` keep the order of the text: a set's order differs from process to process, and what is summed or tied in
+    that order would too.
+    """
 
     position: int
     source: SourceText
     text: str
-    words: frozenset[str]
+    words: KeysView[str]
     kind: Kind
     density: float = 0.0
     sources: list[str] = field(default_factory=list[str])
@@ -150,7 +154,7 @@ def _units(sources: Sequence[SourceText], context: Sequence[SourceText]) -> list
     units: list[_Unit] = []
     for index, source in enumerate(sources):
         for text in _sentences(source.text):
-            words = frozenset(word.lower() for word in _WORD.findall(text))
+            words = dict.fromkeys(word.lower() for word in _WORD.findall(text)).keys()
             if words:
                 kind = _kind(source.role, text, is_answered=index < answered_before)
                 units.append(_Unit(len(units), source, text, words, kind))
