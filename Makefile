@@ -74,9 +74,9 @@ $(FIDELITY_VENV)/.installed: requirements-fidelity.lock
 	$(FIDELITY_VENV)/bin/python -m pip install -qq --require-hashes -r requirements-fidelity.lock
 	@touch $@
 
-fuzz: setup ## ten thousand generated requests and 300 histories of 40 steps against the service (about ten minutes)
-	PLIMSOLL_SCHEMATHESIS_EXAMPLES=400 PLIMSOLL_STATE_MACHINE=300x40 \
-		$(BIN)/python -m pytest -n $(TEST_WORKERS) tests/api/test_openapi.py tests/state_machine
+fuzz: setup ## ten thousand generated requests, garbage on every route, 300 histories of 40 steps (about five minutes)
+	PLIMSOLL_SCHEMATHESIS_EXAMPLES=400 PLIMSOLL_STATE_MACHINE=300x40 $(BIN)/python -m pytest -n $(TEST_WORKERS) -rP \
+		tests/api/test_openapi.py tests/state_machine tests/security/test_every_route.py tests/api/test_garbage.py
 
 lock: ## write the four locks anew from pyproject.toml (newest versions that fit, with hashes)
 	$(PYTHON) -m venv var/lock-tools
