@@ -49,7 +49,6 @@ _LIST = compile_sql(
 _UPDATE = compile_sql(
     sa.update(sessions).where(_OURS).values(**_CHANGEABLE, updated_at=sa.text("clock_timestamp()")).returning(*_COLUMNS)
 )
-_DELETE = compile_sql(sa.delete(sessions).where(_OURS))
 
 _EXISTS = compile_sql(sa.select(sessions.c.id).where(_OURS))
 _PROMPT_VIEW = compile_sql(
@@ -164,11 +163,6 @@ async def update_session(tx: Transaction, session: Session) -> Session | None:
         new_limits=session.limits,
     )
     return None if row is None else session_of(row)
-
-
-async def delete_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
-    """Erases the session and, by cascade, all that hangs below it. False when there was none."""
-    return await tx.execute(_DELETE, session_id=session_id, tenant_id=tenant_id) > 0
 
 
 def session_of(row: Record) -> Session:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from app.db import sessions as store
+from app.db.claims import cancel_open_turns
 from app.db.database import Transaction
+from app.db.erasing import erase, lock_session
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId
@@ -102,9 +104,17 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
 
 
 async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> None:
-    """Erases the session with its turns, messages, summaries, pins and audits, for good. Raises `NotFound`."""
+    """Erases the session with all that belongs to it, for good; a turn that runs is cancelled. Raises `NotFound`."""
+    # First in a transaction of its own: what it settles is the tenant's, whose other turns would wait for the erasing.
     async with rt.database.autocommit() as tx:
-        found = await store.delete_session(tx, tenant_id, session_id)
+        cancelled = await cancel_open_turns(tx, tenant_id, session_id)
+    async with rt.database.begin() as tx:
+        found = await lock_session(tx, tenant_id, session_id)
+        if found:
+            cancelled += await cancel_open_turns(tx, tenant_id, session_id)
+            await erase(tx, [session_id])
+    for turn_id in cancelled:
+        rt.leases.cancel(turn_id)
     if not found:
         raise NotFound("session")
 
