@@ -19,11 +19,11 @@ help: ## list these targets
 
 setup: $(INSTALLED) ## make .venv with everything the lock names (nothing to do when it is up to date)
 
-$(INSTALLED): requirements-dev.lock pyproject.toml
+$(INSTALLED): requirements-dev.lock pyproject.toml clients/python/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Plimsoll needs Python 3.11 or later, and $(PYTHON) is %d.%d: make setup PYTHON=python3.12" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable . --editable clients/python
 	@touch $@
 
 run: setup ## serve with the embedded Postgres: prints the address and a curl line

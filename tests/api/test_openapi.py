@@ -47,6 +47,7 @@ ROUTES = {
     "/v1/sessions/{session_id}/turns/{turn_id}/prompt": {"get"},
     "/v1/sessions/{session_id}/context": {"get"},
     "/v1/sessions/{session_id}/context/preview": {"post"},
+    "/v1/sessions/{session_id}/search": {"get"},
     "/v1/sessions/{session_id}/summaries": {"get", "post"},
     "/v1/sessions/{session_id}/summaries/{summary_id}/undo": {"post"},
     "/v1/sessions/{session_id}/pins": {"get"},

@@ -13,13 +13,17 @@ METHODS = ("get", "put", "post", "delete", "patch")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one address. `body` is None where it takes none, else the least that validates."""
+    """One method of one address. `body` is None where it takes none, else the least that validates.
+
+    `needs` is the least of its query.
+    """
 
     method: str
     path: str
     body: Any
     query: tuple[str, ...]
     headers: tuple[str, ...]
+    needs: Mapping[str, str]
 
     @property
     def name(self) -> str:
@@ -44,7 +48,7 @@ class Operation:
             self.path.format_map(places),
             json=self.body if body is None else body,
             headers=headers,
-            params=params,
+            params={**self.needs, **(params or {})} or None,
         )
 
 
@@ -68,6 +72,11 @@ def _operations(document: dict[str, Any]) -> Iterator[Operation]:
                 None if content is None else least(content["schema"], document),
                 tuple(parameter["name"] for parameter in parameters if parameter["in"] == "query"),
                 tuple(parameter["name"] for parameter in parameters if parameter["in"] == "header"),
+                {
+                    parameter["name"]: str(least(parameter["schema"], document))
+                    for parameter in parameters
+                    if parameter["in"] == "query" and parameter["required"]
+                },
             )
 
 
