@@ -56,6 +56,7 @@ ROUTES = {
     "/v1/models": {"get"},
     "/v1/policies": {"get"},
     "/v1/chat/completions": {"post"},
+    "/v1/events": {"get"},
     "/healthz": {"get"},
     "/readyz": {"get"},
     "/metrics": {"get"},
