@@ -18,6 +18,7 @@ from app.db.reachability import DatabaseUnreachable, reach
 from app.domain.errors import PlimsollError
 from app.domain.types import TenantId
 from app.limits_cli import limits
+from app.mcp.cli import mcp_command
 from app.own_database import Refused, database_url, read_settings, with_database
 from app.providers.catalogue_file import CatalogueError
 from app.purge_cli import purge_command
@@ -40,6 +41,7 @@ command_line.add_typer(limits, name="limits")
 command_line.command("purge")(purge_command)
 command_line.command("replay")(replay)
 command_line.command("simulate")(simulate_command)
+command_line.command("mcp")(mcp_command)
 
 
 @command_line.command("serve")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from decimal import Decimal
+from time import perf_counter
 from typing import Any, Protocol, TypeAlias, cast
 from uuid import UUID
 
@@ -99,6 +100,18 @@ class Transaction:
         await self._connection.executemany(statement.text, [statement.arguments(row) for row in rows])
 
 
+class PoolWatch(Protocol):
+    """Who is told of every connection that is lent."""
+
+    def connection_waited_for(self, seconds: float) -> None:
+        """A connection was had, or given up, after so long."""
+        ...
+
+    def connection_used(self, seconds: float) -> None:
+        """A connection was given back after so long."""
+        ...
+
+
 class Database:
     """The pool. `begin()` is a transaction; `autocommit()` saves a lone statement its BEGIN and COMMIT.
 
@@ -122,7 +135,7 @@ class Database:
                 raise DatabaseUnavailable("The database takes no connections now.") from error
 
         self._transaction_pooler = transaction_pooler
-
+        self._watch: PoolWatch | None = None
         self._engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://",
             async_creator=connect,
@@ -168,10 +181,20 @@ class Database:
         async with self._connection() as connection:
             yield Transaction(connection)
 
+    def watched_by(self, watch: PoolWatch) -> None:
+        """Has every wait for a connection, and every use of one, told from now on."""
+        self._watch = watch
+
     @asynccontextmanager
     async def _connection(self) -> AsyncGenerator[_Driver]:
+        asked = lent = perf_counter()
         try:
-            fairy = await self._checkout()
+            try:
+                fairy = await self._checkout()
+            finally:
+                lent = perf_counter()
+                if self._watch is not None:
+                    self._watch.connection_waited_for(lent - asked)
             connection = cast(_Driver, fairy.driver_connection)
             try:
                 yield connection
@@ -182,6 +205,8 @@ class Database:
                     if not connection.is_closed():
                         connection.terminate()
                 await greenlet_spawn(fairy.close)
+                if self._watch is not None:
+                    self._watch.connection_used(perf_counter() - lent)
         except asyncpg.UniqueViolationError as error:
             raise UniqueViolated(str(cast(Any, error).constraint_name or "")) from error
         except asyncpg.ForeignKeyViolationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 from uuid import UUID
 
@@ -45,6 +46,14 @@ _LIST = compile_sql(
     .where(sessions.c.tenant_id == sa.bindparam("tenant_id"), sessions.c.id < sa.bindparam("before"))
     .order_by(sessions.c.id.desc())
     .limit(sa.bindparam("limit", type_=sa.BigInteger))
+)
+_LIST_OF = compile_sql(
+    sa.select(*_COLUMNS)
+    .where(
+        sessions.c.tenant_id == sa.bindparam("tenant_id"),
+        sessions.c.id == sa.any_(sa.bindparam("session_ids", type_=sa.ARRAY(sa.UUID(as_uuid=True)))),
+    )
+    .order_by(sessions.c.id.desc())
 )
 _UPDATE = compile_sql(
     sa.update(sessions).where(_OURS).values(**_CHANGEABLE, updated_at=sa.text("clock_timestamp()")).returning(*_COLUMNS)
@@ -145,6 +154,12 @@ async def keep_key(tx: Transaction, tenant_id: TenantId, session_id: SessionId, 
 async def list_sessions(tx: Transaction, tenant_id: TenantId, *, before: UUID, limit: int) -> list[Session]:
     """The tenant's sessions with an id below `before`, newest first."""
     return [session_of(row) for row in await tx.fetch(_LIST, tenant_id=tenant_id, before=before, limit=limit)]
+
+
+async def sessions_of(tx: Transaction, tenant_id: TenantId, session_ids: Sequence[SessionId]) -> list[Session]:
+    """Those of the sessions that are the tenant's, newest first."""
+    rows = await tx.fetch(_LIST_OF, tenant_id=tenant_id, session_ids=list(session_ids))
+    return [session_of(row) for row in rows]
 
 
 async def update_session(tx: Transaction, session: Session) -> Session | None:
