@@ -23,7 +23,20 @@ from uuid_utils.compat import uuid7
 from app.api.direct_route import Service
 from app.api.edge import Edge, refusal
 from app.api.openapi import describe
-from app.api.routes import chat, context, models, operations, pins, policies, portable, sessions, simulations, turns
+from app.api.routes import (
+    chat,
+    context,
+    events,
+    inspector,
+    models,
+    operations,
+    pins,
+    policies,
+    portable,
+    sessions,
+    simulations,
+    turns,
+)
 from app.core.config import Settings
 from app.core.logging import configure_logging
 from app.db import embedded, migrate
@@ -54,7 +67,9 @@ _ROUTERS = (
     models.router,
     policies.router,
     simulations.router,
+    events.router,
     operations.router,
+    inspector.router,
 )
 
 

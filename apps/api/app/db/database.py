@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util.concurrency import greenlet_spawn
 
 from app.db.sql import Statement
-from app.domain.errors import DatabaseUnavailable
+from app.domain.errors import DatabaseUnavailable, NotFound
 
 Record: TypeAlias = Mapping[str, Any]
 """A row, by column name."""
@@ -152,7 +152,8 @@ class Database:
         """One transaction: committed when the block ends, rolled back when it raises.
 
         With `snapshot` all its statements see the database as it was at the first one.
-        Raises `DatabaseUnavailable` when no connection can be had or it is lost, `UniqueViolated` for a duplicate.
+        Raises `DatabaseUnavailable` when no connection can be had or it is lost, `UniqueViolated` for a duplicate, and
+        `NotFound` for a row of a session that was erased meanwhile.
         """
         isolation = "repeatable_read" if snapshot else None
         async with self._connection() as connection, connection.transaction(isolation=isolation):
@@ -208,6 +209,8 @@ class Database:
                     self._watch.connection_used(perf_counter() - lent)
         except asyncpg.UniqueViolationError as error:
             raise UniqueViolated(str(cast(Any, error).constraint_name or "")) from error
+        except asyncpg.ForeignKeyViolationError as error:
+            raise NotFound("session") from error  # every foreign key leads to one: it was erased meanwhile
         except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
             raise DatabaseUnavailable("The database's schema is behind this version; run the migrations.") from error
         except _GONE as error:
