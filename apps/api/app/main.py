@@ -23,7 +23,20 @@ from uuid_utils.compat import uuid7
 from app.api.direct_route import Service
 from app.api.edge import Edge, refusal
 from app.api.openapi import describe
-from app.api.routes import chat, context, models, operations, pins, policies, portable, sessions, simulations, turns
+from app.api.routes import (
+    chat,
+    context,
+    conversations,
+    models,
+    operations,
+    pins,
+    policies,
+    portable,
+    responses,
+    sessions,
+    simulations,
+    turns,
+)
 from app.core.config import Settings
 from app.core.logging import configure_logging
 from app.db import embedded, migrate
@@ -47,6 +60,8 @@ from app.tokenizers import Tokenizers, encoding_for_model
 _ROUTERS = (
     turns.router,
     chat.router,
+    responses.router,
+    conversations.router,
     sessions.router,
     context.router,
     pins.router,

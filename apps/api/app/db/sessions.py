@@ -81,6 +81,16 @@ _KEEP_KEY = compile_sql(
     sa.update(sessions).where(_OURS).values(idempotency_key=sa.bindparam("new_idempotency_key", type_=sa.Text))
 )
 
+_ERASE_LATER = compile_sql(
+    sa.text(
+        """
+        UPDATE sessions SET erase_after = clock_timestamp() + make_interval(secs => CAST(:seconds AS float))
+        WHERE id = CAST(:session_id AS uuid)
+        """
+    )
+)
+_ERASE_DUE = compile_sql(sa.text("DELETE FROM sessions WHERE erase_after < clock_timestamp()"))
+
 
 async def insert_session(
     tx: Transaction,
@@ -169,6 +179,16 @@ async def update_session(tx: Transaction, session: Session) -> Session | None:
 async def delete_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
     """Erases the session and, by cascade, all that hangs below it. False when there was none."""
     return await tx.execute(_DELETE, session_id=session_id, tenant_id=tenant_id) > 0
+
+
+async def erase_later(tx: Transaction, session_id: SessionId, seconds: float) -> None:
+    """Has the session erased after so long, should nobody have done it before."""
+    await tx.execute(_ERASE_LATER, session_id=session_id, seconds=seconds)
+
+
+async def erase_due_sessions(tx: Transaction) -> int:
+    """Erases the sessions whose time is over; how many there were."""
+    return await tx.execute(_ERASE_DUE)
 
 
 def session_of(row: Record) -> Session:

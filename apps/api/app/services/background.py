@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from app.db.claims import fail_lost_turns, renew_leases
+from app.db.sessions import erase_due_sessions
 from app.domain.errors import DatabaseUnavailable
 from app.services.runtime import Runtime
 
@@ -44,16 +45,20 @@ async def renew_forever(rt: Runtime) -> None:
 
 
 async def sweep_forever(rt: Runtime) -> None:
-    """Ends the turns of dead workers, once a lease, so that nobody has to post to a session to see it."""
+    """Once a lease, ends the turns of dead workers, so that nobody has to post to a session to see it, and erases what
+    they were to erase themselves."""
     while True:
         await asyncio.sleep(rt.turn_lease_s)
         try:
             async with rt.database.autocommit() as tx:
                 lost = await fail_lost_turns(tx)
+                left = await erase_due_sessions(tx)
         except DatabaseUnavailable:
             continue
         if lost:
             logger.warning("%d turns of lost workers were ended", lost)
+        if left:
+            logger.warning("%d sessions that were not to be kept were erased late", left)
 
 
 async def calibrate_forever(rt: Runtime) -> None:

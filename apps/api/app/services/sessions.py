@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from app.db.database import Transaction
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId
+from app.engine.input_items import joined_directions
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
 from app.services.paging import LAST_ID, Page, after_id, page_of
@@ -99,6 +100,17 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     if session is None:
         raise NotFound("session")
     return session
+
+
+async def add_directions(rt: Runtime, tenant_id: TenantId, session_id: SessionId, directions: Sequence[str]) -> None:
+    """Puts texts behind the session's instructions, each once. Raises `NotFound`."""
+    async with rt.database.begin() as tx:
+        session = await store.get_session(tx, tenant_id, session_id, lock=True)
+        if session is None:
+            raise NotFound("session")
+        instructions = joined_directions(session.instructions, directions)
+        if instructions != session.instructions:
+            await store.update_session(tx, replace(session, instructions=instructions))
 
 
 async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> None:
