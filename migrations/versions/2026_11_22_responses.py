@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "2026_11_22_responses"
-down_revision = "2026_11_22_limits"
+down_revision = "2026_11_22_turns_by_time"
 branch_labels = None
 depends_on = None
 

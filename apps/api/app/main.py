@@ -27,6 +27,8 @@ from app.api.routes import (
     chat,
     context,
     conversations,
+    events,
+    inspector,
     models,
     operations,
     pins,
@@ -45,7 +47,7 @@ from app.domain.errors import DatabaseUnavailable
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
 from app.providers.registry import load_catalogue
-from app.services.background import calibrate_forever, keep_going, renew_forever, sweep_forever
+from app.services.background import calibrate_forever, keep_going, look_forever, renew_forever, sweep_forever
 from app.services.calibrating import Calibrations
 from app.services.chores import Chores
 from app.services.cooldowns import Cooldowns
@@ -69,7 +71,9 @@ _ROUTERS = (
     models.router,
     policies.router,
     simulations.router,
+    events.router,
     operations.router,
+    inspector.router,
 )
 
 
@@ -162,7 +166,9 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     )
     owned.push_async_callback(database.aclose)
     rt = await _runtime(settings, database, owned)
-    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever):
+    database.watched_by(rt.telemetry.database)
+    rt.telemetry.database.pool_of(settings.workers * settings.db_pool_size)
+    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever, look_forever):
         task = asyncio.create_task(keep_going(work, rt), name=work.__name__)
         owned.push_async_callback(_cancel, task)
     owned.push_async_callback(_keep_observations, rt)
