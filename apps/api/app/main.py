@@ -27,6 +27,7 @@ from app.api.openapi import describe
 from app.api.routes import (
     chat,
     context,
+    conversations,
     events,
     inspector,
     models,
@@ -34,6 +35,7 @@ from app.api.routes import (
     pins,
     policies,
     portable,
+    responses,
     sessions,
     simulations,
     turns,
@@ -63,6 +65,8 @@ logger = logging.getLogger(__name__)
 _ROUTERS = (
     turns.router,
     chat.router,
+    responses.router,
+    conversations.router,
     sessions.router,
     context.router,
     pins.router,
