@@ -27,15 +27,19 @@ from app.api.openapi import describe
 from app.api.routes import (
     chat,
     context,
+    conversations,
     events,
     inspector,
+    messages,
     models,
     operations,
     pins,
     policies,
     portable,
+    responses,
     sessions,
     simulations,
+    timeline,
     turns,
 )
 from app.core.config import Settings
@@ -63,6 +67,8 @@ logger = logging.getLogger(__name__)
 _ROUTERS = (
     turns.router,
     chat.router,
+    responses.router,
+    conversations.router,
     sessions.router,
     context.router,
     pins.router,
@@ -70,6 +76,8 @@ _ROUTERS = (
     models.router,
     policies.router,
     simulations.router,
+    timeline.router,
+    messages.router,
     events.router,
     operations.router,
     inspector.router,

@@ -58,7 +58,7 @@ class TurnRun:
     async def run(self) -> TurnOutcome:
         """One model call of the turn. Whatever goes wrong in between, the turn gets an end."""
         add_request_fields(session_id=str(self.claim.session_id), turn_id=str(self.claim.turn_id))
-        self.listen(TurnEvent("turn.created", {"turn": self._created()}))
+        self.listen(TurnEvent("turn.created", {"turn": self._created()}, self.claim.assistant_seq))
         try:
             snapshot, decision = await self.deciding.decide()
             if isinstance(decision, Refused):
@@ -168,6 +168,8 @@ class TurnRun:
             with suppress(DatabaseUnavailable):
                 await learn(self.rt, call.model.alias, limit)
         policy = self.deciding.gathered.session.policy
+        if policy.whole_past:
+            return None
         reaction = react(
             attempts.reactions,
             stated,
@@ -224,7 +226,7 @@ class TurnRun:
             tokens, encoding = await count_message(self.rt, wanted, completion.text, tool_calls=calls)
             of_reasoning = await count_reasoning(self.rt, encoding, completion.reasoning, completion.reasoning_blocks)
         usage = completion.usage
-        used = used_row(self.rt, call.model, "turn", usage) if usage else None
+        used = used_row(self.rt, call.model, "turn", usage, self.claim.round) if usage else None
         if usage:
             call.audit["actual_prompt_tokens"] = usage.prompt_tokens
             self._observe(call, usage.prompt_tokens)
@@ -246,12 +248,15 @@ class TurnRun:
         if not calls:
             self._leave_behind(call)
         completion = replace(completion, tool_calls=calls)
-        return TurnOutcome(replace(turn, tool_calls=calls), context_of(call.audit), completion)
+        return TurnOutcome(
+            replace(turn, tool_calls=calls), context_of(call.audit), completion, self.claim.assistant_seq
+        )
 
     def _leave_behind(self, call: ModelCall) -> None:
         """The look at a completed turn's window, where the session's own policy has summaries made then."""
         session = self.deciding.gathered.session
-        own = session_policy(self.rt, self.claim.policy) if self.asking.policy else session.policy
+        overridden = self.asking.policy or self.asking.whole_past
+        own = session_policy(self.rt, self.claim.policy) if overridden else session.policy
         if own.summarizes_after_turns:
             work = summarize_after_turn(self.rt, self.tenant_id, session.id, call.assembled.tools)
             self.rt.chores.start(work, f"the summary after turn {self.claim.turn_id}")
