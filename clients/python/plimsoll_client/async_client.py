@@ -77,8 +77,6 @@ class AsyncTurnStream:
             finally:
                 with anyio.CancelScope(shield=True):
                     await response.aclose()
-            if time.monotonic() >= ends_at:
-                raise DeadlinePassed(self._client.patience.deadline_s)
             if self._progress.ended is None and not self._progress.may_resume():
                 raise self._progress.broken(why)
 
@@ -90,6 +88,8 @@ class AsyncTurnStream:
         except StopAsyncIteration:
             return None
         except TimeoutError:
+            if self._progress.ended is not None:
+                return None
             raise DeadlinePassed(self._client.patience.deadline_s) from None
 
 

@@ -71,13 +71,13 @@ class TurnStream:
             try:
                 for data in response.iter_bytes():
                     yield from self._progress.take(data)
-                    if time.monotonic() > ends_at:
-                        raise DeadlinePassed(self._client.patience.deadline_s)
+                    if self._progress.ended is None and time.monotonic() > ends_at:
+                        break
             except httpx.RequestError as error:
                 why = type(error).__name__
             finally:
                 response.close()
-            if time.monotonic() >= ends_at:
+            if self._progress.ended is None and time.monotonic() >= ends_at:
                 raise DeadlinePassed(self._client.patience.deadline_s)
             if self._progress.ended is None and not self._progress.may_resume():
                 raise self._progress.broken(why)
