@@ -57,7 +57,7 @@ def environment(checkout: Path, **settings: str) -> dict[str, str]:
     paths = {
         "PYTHONPATH": os.pathsep.join([str(Path(app.__file__).parents[1]), str(ROOT)]),
         "PATH": os.pathsep.join([str(checkout / "bin"), kept["PATH"]]),
-        "MAKEFLAGS": f"BIN={checkout / 'bin'} INSTALLED={checkout / 'installed'}",
+        "MAKEFLAGS": f"BIN={checkout / 'bin'} INSTALLED={checkout / 'installed'} UI=",
     }
     return kept | paths | settings
 

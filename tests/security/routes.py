@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import httpx
 
-_METHODS = ("get", "put", "post", "delete", "patch")
+METHODS = ("get", "put", "post", "delete", "patch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,17 @@ class Operation:
         )
 
 
-def operations(client: httpx.Client) -> list[Operation]:
-    """Every operation under `/v1`, erasing ones last."""
+def operations(client: httpx.Client, under: str = "/v1/") -> list[Operation]:
+    """Every operation whose address begins so, erasing ones last."""
     document = client.get("/openapi.json").json()
-    found = list(_operations(document))
+    found = [operation for operation in _operations(document) if operation.path.startswith(under)]
     assert len(found) >= 25
     return sorted(found, key=lambda operation: operation.method == "DELETE")
 
 
 def _operations(document: dict[str, Any]) -> Iterator[Operation]:
     for path, methods in document["paths"].items():
-        if not path.startswith("/v1/"):
-            continue
-        for method in methods.keys() & set(_METHODS):
+        for method in methods.keys() & set(METHODS):
             operation = methods[method]
             parameters: list[dict[str, Any]] = operation.get("parameters", [])
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")

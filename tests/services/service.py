@@ -55,12 +55,13 @@ class Service:
         *,
         model_alias: str | None = None,
         listen: Listener | None = None,
+        tenant_id: TenantId = TENANT,
         **asking: Any,
     ) -> TurnOutcome:
         """Posts a turn."""
         digest = sha256(json.dumps([content, model_alias, sorted(asking)]).encode()).hexdigest()
         request = TurnRequest(content, digest, Asking(**asking), model_alias)
-        return await take_turn(self.rt, TENANT, session_id, request, key, listen)
+        return await take_turn(self.rt, tenant_id, session_id, request, key, listen)
 
     async def outputs(
         self, session_id: SessionId, turn_id: TurnId, outputs: dict[str, str], reply: RecordedReply | None = None

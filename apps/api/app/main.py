@@ -23,7 +23,20 @@ from uuid_utils.compat import uuid7
 from app.api.direct_route import Service
 from app.api.edge import Edge, refusal
 from app.api.openapi import describe
-from app.api.routes import chat, context, models, operations, pins, policies, portable, sessions, simulations, turns
+from app.api.routes import (
+    chat,
+    context,
+    events,
+    inspector,
+    models,
+    operations,
+    pins,
+    policies,
+    portable,
+    sessions,
+    simulations,
+    turns,
+)
 from app.core.config import Settings
 from app.core.logging import configure_logging
 from app.db import embedded, migrate
@@ -32,7 +45,7 @@ from app.domain.errors import DatabaseUnavailable
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
 from app.providers.registry import load_catalogue
-from app.services.background import calibrate_forever, keep_going, renew_forever, sweep_forever
+from app.services.background import calibrate_forever, keep_going, look_forever, renew_forever, sweep_forever
 from app.services.calibrating import Calibrations
 from app.services.chores import Chores
 from app.services.cooldowns import Cooldowns
@@ -54,7 +67,9 @@ _ROUTERS = (
     models.router,
     policies.router,
     simulations.router,
+    events.router,
     operations.router,
+    inspector.router,
 )
 
 
@@ -147,7 +162,9 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     )
     owned.push_async_callback(database.aclose)
     rt = await _runtime(settings, database, owned)
-    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever):
+    database.watched_by(rt.telemetry.database)
+    rt.telemetry.database.pool_of(settings.workers * settings.db_pool_size)
+    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever, look_forever):
         task = asyncio.create_task(keep_going(work, rt), name=work.__name__)
         owned.push_async_callback(_cancel, task)
     owned.push_async_callback(_keep_observations, rt)

@@ -28,6 +28,7 @@ from app.api.edge import Exchange
 from app.api.strict_json import parse_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError, ShuttingDown
 from app.domain.types import JsonObject, TenantId
+from app.services.activity import Activity
 from app.services.draining import Drain
 from app.services.keys import Authenticator
 from app.services.runtime import Runtime
@@ -47,6 +48,7 @@ class Service:
     rt: Runtime
     authenticator: Authenticator
     drain: Drain = dataclass_field(default_factory=Drain)
+    activity: Activity = dataclass_field(default_factory=Activity)
     heartbeat_s: float = 15.0
     cancel_on_disconnect: bool = False
     aside: set[asyncio.Task[None]] = dataclass_field(default_factory=set[asyncio.Task[None]])

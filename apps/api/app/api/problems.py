@@ -23,6 +23,7 @@ from app.domain.errors import (
     NotFound,
     PlimsollError,
     ShuttingDown,
+    TooManyStreams,
 )
 from app.domain.types import JsonObject
 
@@ -67,6 +68,7 @@ KINDS: Mapping[str, Kind] = {
     "provider_context_overflow": Kind(502, "The provider says that the prompt is too long"),
     "provider_timeout": Kind(504, "The model did not answer in time"),
     "database_unavailable": Kind(503, "The database is not available"),
+    "too_many_streams": Kind(503, "The process has as many event streams as it serves"),
     "shutting_down": Kind(503, "The process is shutting down"),
     "internal_error": Kind(500, "Something broke on our side"),
 }
@@ -144,7 +146,7 @@ def headers_of(error: PlimsollError) -> dict[str, str] | None:
     """The headers that an error's answer carries."""
     if isinstance(error, ShuttingDown):
         return {"Retry-After": str(error.retry_after_s), "Connection": "close"}
-    if isinstance(error, (Conflict, DatabaseUnavailable)):
+    if isinstance(error, (Conflict, DatabaseUnavailable, TooManyStreams)):
         return {"Retry-After": str(max(1, error.retry_after_s))}
     if isinstance(error, LimitExceeded):
         return None if error.retry_after_s is None else {"Retry-After": str(max(1, error.retry_after_s))}

@@ -344,10 +344,42 @@ class UsageOut(BaseModel):
     cost_usd: float | None = Field(description="Null where no price is known.")
 
 
+class WindowFigures(BaseModel):
+    """The prompt of the newest turn that had one, in tokens."""
+
+    turn_id: UUID
+    model_alias: str
+    model_context_limit: int
+    input_budget: int
+    estimated_input_tokens: int
+    estimated_wire_tokens: int
+
+
+class SessionFigures(BaseModel):
+    """Where a session stands. Token sums are the providers', summaries included."""
+
+    turns: int
+    state: TurnStatus | None = Field(description="Of the newest turn; null before the first.")
+    first_input: str | None = Field(description="The beginning of the first message.")
+    last_turn_id: UUID | None
+    last_turn_at: datetime | None
+    window: WindowFigures | None
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None = Field(description="Of the calls that have a price; null where none has.")
+
+
 class SessionDetail(SessionOut):
     """A session with what it used so far."""
 
     usage: list[UsageOut]
+    figures: SessionFigures | None
+
+
+class ListedSession(SessionOut):
+    """A session in a list; `figures` stand there with `figures=true`."""
+
+    figures: SessionFigures | None = None
 
 
 class TurnOut(BaseModel):
@@ -369,6 +401,23 @@ class TurnOut(BaseModel):
     idempotency_key: str | None
     created_at: datetime
     completed_at: datetime | None
+
+
+class TurnNews(BaseModel):
+    """Where a turn stands."""
+
+    session_id: UUID
+    turn_id: UUID
+    seq: int
+    status: TurnStatus
+    model_alias: str
+    created_at: datetime
+    completed_at: datetime | None
+
+
+class OpenTurns(BaseModel):
+    items: list[TurnNews]
+    next_cursor: None = None
 
 
 class Regions(BaseModel):
@@ -476,7 +525,7 @@ class Document(BaseModel):
 
 
 class SessionPage(BaseModel):
-    items: list[SessionOut]
+    items: list[ListedSession]
     next_cursor: str | None
 
 

@@ -135,6 +135,8 @@ sa.Index(
     unique=True,
     postgresql_where=sa.text("idempotency_key IS NOT NULL"),
 )
+# Whoever follows what happens asks for the newest turns of all sessions, once a second.
+sa.Index("ix_turns_created_at", turns.c.created_at)
 # The sweeper looks for dead workers' turns across sessions; running turns are few, so this index stays tiny.
 sa.Index("ix_turns_running_lease", turns.c.lease_expires_at, postgresql_where=sa.text("status = 'running'"))
 

@@ -48,6 +48,14 @@ class TurnStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class OpenTurns:
+    """How many turns have one open status. `oldest_s` counts from when the oldest of them was posted."""
+
+    turns: int
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCall:
     """A call the model asked for. `arguments` is the JSON text exactly as the model wrote it."""
 

@@ -133,12 +133,13 @@ async def _look(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest, idempotency_key: str | None
 ) -> _Seen | TurnOutcome:
     """Where the session stands; or the outcome, when the request's key has been answered already."""
+    lost = 0
     async with rt.database.begin() as tx:
         # Locked, for the turn and the messages to be of one moment.
         newest = await newest_of(tx, tenant_id, session_id, lock=True)
         if newest is None:
             raise NotFound("session")
-        if newest.status is TurnStatus.RUNNING and await fail_lost_turns(tx, session_id):
+        if newest.status is TurnStatus.RUNNING and (lost := await fail_lost_turns(tx, session_id)):
             newest = await newest_of(tx, tenant_id, session_id) or newest
         if idempotency_key is not None:
             found = await turn_by_key(tx, tenant_id, session_id, idempotency_key)
@@ -146,6 +147,7 @@ async def _look(
                 return await replay(tx, tenant_id, *found, request.request_sha256)
         # A list of so many messages is at home among as many; a little more, for turns that nobody resends.
         messages = await newest_messages(tx, session_id, 2 * len(request.said) + 32)
+    rt.telemetry.turns_lost(lost)
     return _Seen(newest, messages)
 
 

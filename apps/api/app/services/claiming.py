@@ -357,10 +357,14 @@ async def resolve_conflict(
     """
     async with rt.database.begin() as tx:
         lost = await fail_lost_turns(tx, session_id)
+        told = None
         if draft.idempotency_key is not None:
             found = await store.turn_by_key(tx, tenant_id, session_id, draft.idempotency_key)
             if found is not None:
-                return await replay(tx, tenant_id, *found, draft.request_sha256)
+                told = await replay(tx, tenant_id, *found, draft.request_sha256)
+    rt.telemetry.turns_lost(lost)
+    if told is not None:
+        return told
     if lost and not give_up:
         return None
     raise TurnInProgress("The session already runs a turn.", RETRY_AFTER_S)

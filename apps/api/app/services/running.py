@@ -299,6 +299,7 @@ class TurnRun:
             estimated_wire_tokens=audit["estimated_wire_tokens"] if audit else None,
             actual_prompt_tokens=audit["actual_prompt_tokens"] if audit else None,
             calibration_ratio=audit["calibration_ratio"] if audit else None,
+            budget_use=_budget_use(audit) if audit else None,
         )
         return turn
 
@@ -313,6 +314,11 @@ class TurnRun:
         # A database that was waited for in vain is not waited for again: the lease ends the turn.
         patience_s = 0.0 if isinstance(error, DatabaseUnavailable) else None
         await self._settle(settlement, None, patience_s=patience_s)
+
+
+def _budget_use(audit: JsonObject) -> float | None:
+    budget = audit["input_budget"]
+    return audit["estimated_input_tokens_after_prune"] / budget if budget > 0 else None
 
 
 def _gather_step(gathered: Gathered) -> Step:
