@@ -44,7 +44,7 @@ def checkout(tmp_path: Path) -> Path:
         script = tmp_path / "bin" / name
         script.write_text(f"#!/bin/sh\n{command}\n")
         script.chmod(0o755)
-    for name in ("requirements-dev.lock", "pyproject.toml"):
+    for name in ("requirements-dev.lock", "pyproject.toml", "clients"):
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "installed").touch()

@@ -109,7 +109,11 @@ async def test_every_tool_answers_what_the_service_has(address: str) -> None:
     session, turn = await conversation(address)
     async with host(address, "--write") as client:
         listed = (await call(client, "list_sessions", limit=1)).data
-        assert [item["id"] for item in listed["items"]] == [session]
+        assert [(item["id"], item["figures"]["turns"]) for item in listed["items"]] == [(session, 11)]
+        assert [item["id"] for item in (await call(client, "list_sessions", words="invoices")).data["items"]] == [
+            session
+        ]
+        assert (await call(client, "list_sessions", words="zeppelin")).data["items"] == []
         window = (await call(client, "read_window", session_id=session)).data
         assert window["regions"]["history"] > 0
         assert window["active_summary_id"]

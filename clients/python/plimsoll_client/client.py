@@ -272,6 +272,7 @@ class Plimsoll:
     delete_pin = _method(operations.delete_pin)
 
     simulate = _method(operations.simulate)
+    list_open_turns = _method(operations.list_open_turns)
     get_policies = _method(operations.get_policies)
     get_models = _method(operations.get_models)
     complete_chat = _method(operations.complete_chat)

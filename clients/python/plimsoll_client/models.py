@@ -79,10 +79,42 @@ class Usage(Answer):
     cost_usd: float | None
 
 
+class WindowFigures(Answer):
+    """The prompt of the newest turn that had one, in tokens."""
+
+    turn_id: str
+    model_alias: str
+    model_context_limit: int
+    input_budget: int
+    estimated_input_tokens: int
+    estimated_wire_tokens: int
+
+
+class SessionFigures(Answer):
+    """Where a session stands. `state` is the newest turn's; token sums are the providers', summaries included."""
+
+    turns: int
+    state: str | None
+    first_input: str | None
+    last_turn_id: str | None
+    last_turn_at: datetime | None
+    window: WindowFigures | None
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None
+
+
+class ListedSession(Session):
+    """A session in a list; `figures` are there where they were asked for."""
+
+    figures: SessionFigures | None = None
+
+
 class SessionDetail(Session):
-    """A session with what it used so far."""
+    """A session with what it used so far, and where it stands."""
 
     usage: list[Usage]
+    figures: SessionFigures | None
 
 
 class CalledFunction(Answer):
@@ -120,6 +152,18 @@ class Turn(Answer):
     completion_tokens: int | None
     cost_usd: float | None
     idempotency_key: str | None
+    created_at: datetime
+    completed_at: datetime | None
+
+
+class TurnNews(Answer):
+    """Where a turn stands."""
+
+    session_id: str
+    turn_id: str
+    seq: int
+    status: str
+    model_alias: str
     created_at: datetime
     completed_at: datetime | None
 

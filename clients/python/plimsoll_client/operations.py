@@ -26,6 +26,7 @@ from plimsoll_client.models import (
     Audit,
     Found,
     Health,
+    ListedSession,
     Models,
     Page,
     Pin,
@@ -40,6 +41,7 @@ from plimsoll_client.models import (
     Summary,
     Turn,
     TurnAnswer,
+    TurnNews,
     Window,
 )
 
@@ -78,9 +80,14 @@ def create_session(
 
 
 @operation("GET", "/v1/sessions", repeatable=True)
-def list_sessions(*, limit: int | None = None, cursor: str | None = None) -> Asked[Page[Session]]:
-    """One page of your sessions, newest first."""
-    return Asked(reads(Page[Session]), query=query(limit=limit, cursor=cursor))
+def list_sessions(
+    *, limit: int | None = None, cursor: str | None = None, q: str | None = None, figures: bool | None = None
+) -> Asked[Page[ListedSession]]:
+    """One page of your sessions, newest first; with `q` those that have its words, with `figures` where each stands.
+
+    A page of a search may be short, or empty, and still go on.
+    """
+    return Asked(reads(Page[ListedSession]), query=query(limit=limit, cursor=cursor, q=q, figures=figures))
 
 
 @operation("GET", _SESSION, repeatable=True)
@@ -429,6 +436,12 @@ def simulate(
     """What other policies and models would have made of the session's turns. Calls no model and writes nothing."""
     body = given(policies=policies, model_aliases=model_aliases, max_turns=max_turns)
     return Asked(reads(Simulation), {"session_id": session_id}, body=body)
+
+
+@operation("GET", "/v1/events", repeatable=True)
+def list_open_turns() -> Asked[Page[TurnNews]]:
+    """Your turns that run or wait for tools now, of all sessions."""
+    return Asked(reads(Page[TurnNews]))
 
 
 @operation("GET", "/v1/policies", repeatable=True)

@@ -67,9 +67,16 @@ def make_server(url: str, *, write: bool, api_key: str | None = None) -> MCPServ
 
 def _add_sessions(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
     @_tool(server, "List sessions")
-    async def list_sessions(limit: Limit = 20, cursor: Cursor = None) -> object:
-        """Lists the sessions, newest first."""
-        return await plimsoll.list_sessions(limit=limit, cursor=cursor)
+    async def list_sessions(
+        words: Annotated[str | None, Field(description="Only sessions that have these words.", max_length=200)] = None,
+        limit: Limit = 20,
+        cursor: Cursor = None,
+    ) -> object:
+        """Lists the sessions, newest first, with the state, window and cost of each.
+
+        A page of a search may be short, or empty, and still have a next_cursor.
+        """
+        return await plimsoll.list_sessions(q=words, figures=True, limit=limit, cursor=cursor)
 
     @_tool(server, "Read a session's window")
     async def read_window(session_id: SessionId) -> object:
