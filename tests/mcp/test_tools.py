@@ -127,6 +127,7 @@ async def test_every_tool_answers_what_the_service_has(address: str) -> None:
         assert audit["context_trim_log"]["actions"] == []
         assert audit["estimated_wire_tokens"] == sum(audit["regions"].values())
         prompt = (await call(client, "read_prompt", session_id=session, turn_id=turn, first=1, limit=2)).data
+        assert [place["region"] for place in prompt["layout"]] == ["summary", "history"]
         assert (len(prompt["messages"]), prompt["first"], prompt["prompt_sha256"]) == (2, 1, audit["prompt_sha256"])
         assert (await call(client, "pin", session_id=session, name="b", content="Crane first.")).data["pinned"] == "b"
         pins = (await call(client, "list_pins", session_id=session)).data["items"]

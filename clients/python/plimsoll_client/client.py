@@ -260,6 +260,10 @@ class Plimsoll:
 
     get_context = _method(operations.get_context)
     preview_turn = _method(operations.preview_turn)
+    get_timeline = _method(operations.get_timeline)
+    iterate_timeline = _pages(operations.get_timeline)
+    list_messages = _method(operations.list_messages)
+    iterate_messages = _pages(operations.list_messages)
     search_session = _method(operations.search_session)
     list_summaries = _method(operations.list_summaries)
     iterate_summaries = _pages(operations.list_summaries)

@@ -27,6 +27,7 @@ from plimsoll_client.models import (
     Found,
     Health,
     ListedSession,
+    Message,
     Models,
     Page,
     Pin,
@@ -39,6 +40,7 @@ from plimsoll_client.models import (
     SessionDetail,
     Simulation,
     Summary,
+    TimelineTurn,
     Turn,
     TurnAnswer,
     TurnNews,
@@ -372,6 +374,21 @@ def preview_turn(
         policy=policy,
     )
     return Asked(reads(Preview), {"session_id": session_id}, body=body)
+
+
+@operation("GET", f"{_SESSION}/timeline", repeatable=True)
+def get_timeline(session_id: str, *, limit: int | None = None, cursor: str | None = None) -> Asked[Page[TimelineTurn]]:
+    """The window over the turns, newest first: tokens by region, budget, thresholds, and what changed what was sent."""
+    return Asked(reads(Page[TimelineTurn]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
+
+
+@operation("GET", f"{_SESSION}/messages", repeatable=True)
+def list_messages(
+    session_id: str, *, limit: int | None = None, cursor: str | None = None, ids: Sequence[str] | None = None
+) -> Asked[Page[Message]]:
+    """One page of the session's messages in time order, as they were said; or those of `ids`, at most 100."""
+    some = None if ids is None else ",".join(ids)
+    return Asked(reads(Page[Message]), {"session_id": session_id}, query(limit=limit, cursor=cursor, ids=some))
 
 
 @operation("GET", f"{_SESSION}/search", repeatable=True)

@@ -121,11 +121,19 @@ def _add_turns(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
         first: Annotated[int, Field(description="Number of the first message to show, from 0.", ge=0)] = 0,
         limit: Limit = 20,
     ) -> object:
-        """Shows the exact messages that a turn sent to its model, `limit` of them, and the tools it offered."""
+        """Shows the exact messages that a turn sent to its model, `limit` of them, each with its region and tokens, and
+        the tools it offered.
+        """
         prompt = await plimsoll.get_prompt(session_id, turn_id, round=round)
-        some = prompt.messages[first : first + limit]
-        more = {"all_messages": len(prompt.messages), "first": first, "prompt_sha256": prompt.prompt_sha256}
-        return {**more, "messages": some, "tools": prompt.tools if first == 0 else []}
+        shown_now = slice(first, first + limit)
+        return {
+            "all_messages": len(prompt.messages),
+            "first": first,
+            "prompt_sha256": prompt.prompt_sha256,
+            "messages": prompt.messages[shown_now],
+            "layout": [place.model_dump(mode="json") for place in prompt.layout[shown_now]],
+            "tools": prompt.tools if first == 0 else [],
+        }
 
     _ = (list_turns, read_turn, read_audit, read_prompt)
 
