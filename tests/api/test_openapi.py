@@ -66,6 +66,8 @@ ROUTES = {
     "/v1/conversations/{conversation_id}/items": {"get", "post"},
     "/v1/conversations/{conversation_id}/items/{item_id}": {"get", "delete"},
     "/v1/events": {"get"},
+    "/v1/sessions/{session_id}/timeline": {"get"},
+    "/v1/sessions/{session_id}/messages": {"get"},
     "/healthz": {"get"},
     "/readyz": {"get"},
     "/metrics": {"get"},

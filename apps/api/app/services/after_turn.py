@@ -30,6 +30,13 @@ async def summarize_after_turn(
     A turn that has arrived meanwhile is left out, and is raw in the window that the summary leaves. A result whose
     ground somebody else has changed is dropped and logged.
     """
+    with rt.tracer.span("after_turn"):
+        await _summarize_if_due(rt, tenant_id, session_id, tools)
+
+
+async def _summarize_if_due(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, tools: tuple[ToolDefinition, ...]
+) -> None:
     try:
         seen = await look(rt, tenant_id, session_id)
     except NotFound:

@@ -142,7 +142,8 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
     The session's model is not known yet, so an encoding is guessed; a wrong guess is counted again once it is.
     """
     alias = request.model_alias or rt.catalogue.default
-    tokens, encoding = await count_message(rt, rt.catalogue.model(alias).encoding, request.content)
+    with rt.tracer.span("count"):
+        tokens, encoding = await count_message(rt, rt.catalogue.model(alias).encoding, request.content)
     return NewTurn(
         turn_id=TurnId(rt.new_id()),
         message_id=rt.new_id(),
@@ -333,9 +334,10 @@ async def _gather(tx: Transaction, rt: Runtime, claim: Claim, policy: ContextPol
         summary_failed_at=claim.summary_failed_at,
         recall_indexed_seq=claim.recall_indexed_seq,
     )
-    return await read_window(
-        tx, rt, session, model_alias, before_seq=claim.seq, last_message_seq=claim.assistant_seq, for_turn=True
-    )
+    with rt.tracer.span("gather"):
+        return await read_window(
+            tx, rt, session, model_alias, before_seq=claim.seq, last_message_seq=claim.assistant_seq, for_turn=True
+        )
 
 
 def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
