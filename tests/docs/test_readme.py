@@ -160,6 +160,8 @@ def test_the_settings_table_has_every_setting_with_its_default() -> None:
             assert cell.startswith("unset: "), variable
         elif default == "":
             assert cell.startswith("empty: "), variable
+        elif isinstance(default, bool):
+            assert cell == f"`{default}`".lower(), variable
         else:
             assert cast(Any, type(default))(cell.strip("`")) == default, variable
 
