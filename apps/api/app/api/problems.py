@@ -23,6 +23,7 @@ from app.domain.errors import (
     NotFound,
     PlimsollError,
     ShuttingDown,
+    TooManyStreams,
 )
 from app.domain.types import JsonObject
 
@@ -55,6 +56,10 @@ KINDS: Mapping[str, Kind] = {
     "model_not_found": Kind(404, "No such model"),
     "turn_not_found": Kind(404, "No such turn"),
     "summary_not_found": Kind(404, "No such summary"),
+    "response_not_found": Kind(404, "No such response"),
+    "previous_response_not_found": Kind(404, "No such previous response"),
+    "conversation_not_found": Kind(404, "No such conversation"),
+    "item_not_found": Kind(404, "No such item"),
     "pin_not_found": Kind(404, "No such pin"),
     "audit_not_found": Kind(404, "No such audit"),
     "prompt_not_found": Kind(404, "No such prompt"),
@@ -67,6 +72,7 @@ KINDS: Mapping[str, Kind] = {
     "provider_context_overflow": Kind(502, "The provider says that the prompt is too long"),
     "provider_timeout": Kind(504, "The model did not answer in time"),
     "database_unavailable": Kind(503, "The database is not available"),
+    "too_many_streams": Kind(503, "The process has as many event streams as it serves"),
     "shutting_down": Kind(503, "The process is shutting down"),
     "internal_error": Kind(500, "Something broke on our side"),
 }
@@ -144,7 +150,7 @@ def headers_of(error: PlimsollError) -> dict[str, str] | None:
     """The headers that an error's answer carries."""
     if isinstance(error, ShuttingDown):
         return {"Retry-After": str(error.retry_after_s), "Connection": "close"}
-    if isinstance(error, (Conflict, DatabaseUnavailable)):
+    if isinstance(error, (Conflict, DatabaseUnavailable, TooManyStreams)):
         return {"Retry-After": str(max(1, error.retry_after_s))}
     if isinstance(error, LimitExceeded):
         return None if error.retry_after_s is None else {"Retry-After": str(max(1, error.retry_after_s))}

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from app.api.figures_schemas import LaidOut, SessionFigures
 from app.domain.types import TurnStatus
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -348,6 +349,13 @@ class SessionDetail(SessionOut):
     """A session with what it used so far."""
 
     usage: list[UsageOut]
+    figures: SessionFigures | None
+
+
+class ListedSession(SessionOut):
+    """A session in a list; `figures` stand there with `figures=true`."""
+
+    figures: SessionFigures | None = None
 
 
 class TurnOut(BaseModel):
@@ -391,12 +399,21 @@ class TrimAction(BaseModel):
     tokens_removed_est: int
 
 
+class RecalledOut(BaseModel):
+    """A message that came back, verbatim."""
+
+    message_id: UUID
+    score: float
+    tokens: int
+
+
 class TrimLog(BaseModel):
     model_config = ConfigDict(extra="allow")
     max_context_tokens: int
     estimated_tokens_before: int
     estimated_tokens_after: int
     actions: list[TrimAction]
+    recalled: list[RecalledOut] = Field(default_factory=list[RecalledOut], description="Absent where nothing was.")
 
 
 class ContextOut(BaseModel):
@@ -430,6 +447,7 @@ class PreviewOut(BaseModel):
     context: ContextOut
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
+    layout: list[LaidOut] = Field(description="One for each message.")
     refusal: dict[str, Any] | None = Field(description="The problem the turn would be answered with.")
 
 
@@ -458,6 +476,7 @@ class PromptOut(BaseModel):
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
     prompt_sha256: str
+    layout: list[LaidOut] = Field(description="One for each message.")
 
 
 class Document(BaseModel):
@@ -467,7 +486,7 @@ class Document(BaseModel):
 
 
 class SessionPage(BaseModel):
-    items: list[SessionOut]
+    items: list[ListedSession]
     next_cursor: str | None
 
 
@@ -478,11 +497,6 @@ class TurnPage(BaseModel):
 
 class PinPage(BaseModel):
     items: list[PinOut]
-    next_cursor: str | None
-
-
-class SummaryPage(BaseModel):
-    items: list[Document]
     next_cursor: str | None
 
 
@@ -564,6 +578,7 @@ class SimulationOut(BaseModel):
     stored_turns: int
     turns: int
     truncated: bool
+    gone_aliases: list[str] = Field(description="Aliases of stored turns that the catalogue does not have any more.")
     summaries_from: str
     assumed: list[str]
     happened: dict[str, Any]

@@ -23,7 +23,7 @@ from app.services.events import Listener, TurnEvent
 from app.services.take_turn import cancel_turn
 from app.services.turns import get_turn
 
-_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 Work: TypeAlias = Callable[[Listener | None], Awaitable[TurnOutcome]]
 
@@ -48,23 +48,25 @@ class TurnEvents:
 
     def event(self, event: TurnEvent) -> bytes:
         """One event as it happened."""
-        return _encoded(event.name, event.data)
+        return encoded_event(event.name, event.data)
 
     def outcome(self, outcome: TurnOutcome, *, told: bool) -> Iterable[bytes]:
         """The last event; where nothing was told, also those before it, with the stored text in one delta."""
         turn = turn_json(outcome.turn)
         if not told:
             created = {name: turn[name] for name in ("id", "session_id", "seq", "status")}
-            yield _encoded("turn.created", {"turn": created})
-            yield _encoded("context.assembled", {"context": outcome.context})
+            yield encoded_event("turn.created", {"turn": created})
+            yield encoded_event("context.assembled", {"context": outcome.context})
             if outcome.turn.assistant_output:
-                yield _encoded("output.delta", {"text": outcome.turn.assistant_output})
+                yield encoded_event("output.delta", {"text": outcome.turn.assistant_output})
         waits = outcome.turn.status is TurnStatus.AWAITING_TOOLS
-        yield _encoded("turn.awaiting_tools" if waits else "turn.completed", {"turn": turn, "context": outcome.context})
+        yield encoded_event(
+            "turn.awaiting_tools" if waits else "turn.completed", {"turn": turn, "context": outcome.context}
+        )
 
     def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]:
         """The last event of a turn that failed."""
-        yield _encoded("turn.failed", {"turn": turn, "error": problem})
+        yield encoded_event("turn.failed", {"turn": turn, "error": problem})
 
 
 _TURN_EVENTS = TurnEvents()
@@ -77,8 +79,13 @@ async def stream_turn(call: Call, session_id: SessionId, work: Work, form: Strea
     """
     stream = _Stream(call, session_id, work, form)
     await stream.begun()
-    headers = {**_HEADERS, **form.headers}
+    headers = {**STREAM_HEADERS, **form.headers}
     return StreamingResponse(stream.events(), media_type="text/event-stream", headers=headers)
+
+
+def events_response(events: Iterable[bytes], headers: Mapping[str, str]) -> Response:
+    """Events that are known already, as a stream."""
+    return Response(b"".join(events), headers={**STREAM_HEADERS, **headers}, media_type="text/event-stream")
 
 
 class _Stream:
@@ -155,7 +162,10 @@ class _Stream:
     async def _turn(self) -> JsonObject | None:
         if self._turn_id is None:
             return None
-        return turn_json(await get_turn(self._call.rt, self._call.tenant_id, self._session_id, self._turn_id))
+        try:
+            return turn_json(await get_turn(self._call.rt, self._call.tenant_id, self._session_id, self._turn_id))
+        except NotFound:
+            return None  # erased with its session, which was not to be kept
 
     async def _cancel(self, turn_id: TurnId) -> None:
         try:
@@ -164,5 +174,6 @@ class _Stream:
             return  # it ended by itself meanwhile
 
 
-def _encoded(name: str, data: Any) -> bytes:
+def encoded_event(name: str, data: Any) -> bytes:
+    """A server-sent event with JSON in it."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), orjson.dumps(data, default=plain_json, option=orjson.OPT_UTC_Z))

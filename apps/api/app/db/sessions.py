@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 from uuid import UUID
 
@@ -46,10 +47,17 @@ _LIST = compile_sql(
     .order_by(sessions.c.id.desc())
     .limit(sa.bindparam("limit", type_=sa.BigInteger))
 )
+_LIST_OF = compile_sql(
+    sa.select(*_COLUMNS)
+    .where(
+        sessions.c.tenant_id == sa.bindparam("tenant_id"),
+        sessions.c.id == sa.any_(sa.bindparam("session_ids", type_=sa.ARRAY(sa.UUID(as_uuid=True)))),
+    )
+    .order_by(sessions.c.id.desc())
+)
 _UPDATE = compile_sql(
     sa.update(sessions).where(_OURS).values(**_CHANGEABLE, updated_at=sa.text("clock_timestamp()")).returning(*_COLUMNS)
 )
-_DELETE = compile_sql(sa.delete(sessions).where(_OURS))
 
 _EXISTS = compile_sql(sa.select(sessions.c.id).where(_OURS))
 _PROMPT_VIEW = compile_sql(
@@ -79,6 +87,15 @@ _BY_KEY = compile_sql(
 )
 _KEEP_KEY = compile_sql(
     sa.update(sessions).where(_OURS).values(idempotency_key=sa.bindparam("new_idempotency_key", type_=sa.Text))
+)
+
+_ERASE_LATER = compile_sql(
+    sa.text(
+        """
+        UPDATE sessions SET erase_after = clock_timestamp() + make_interval(secs => CAST(:seconds AS float))
+        WHERE id = CAST(:session_id AS uuid)
+        """
+    )
 )
 
 
@@ -148,6 +165,12 @@ async def list_sessions(tx: Transaction, tenant_id: TenantId, *, before: UUID, l
     return [session_of(row) for row in await tx.fetch(_LIST, tenant_id=tenant_id, before=before, limit=limit)]
 
 
+async def sessions_of(tx: Transaction, tenant_id: TenantId, session_ids: Sequence[SessionId]) -> list[Session]:
+    """Those of the sessions that are the tenant's, newest first."""
+    rows = await tx.fetch(_LIST_OF, tenant_id=tenant_id, session_ids=list(session_ids))
+    return [session_of(row) for row in rows]
+
+
 async def update_session(tx: Transaction, session: Session) -> Session | None:
     """Writes the session's changeable fields; None when it is gone."""
     row = await tx.fetchrow(
@@ -166,9 +189,9 @@ async def update_session(tx: Transaction, session: Session) -> Session | None:
     return None if row is None else session_of(row)
 
 
-async def delete_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
-    """Erases the session and, by cascade, all that hangs below it. False when there was none."""
-    return await tx.execute(_DELETE, session_id=session_id, tenant_id=tenant_id) > 0
+async def erase_later(tx: Transaction, session_id: SessionId, seconds: float) -> None:
+    """Has the session erased after so long, should nobody have done it before."""
+    await tx.execute(_ERASE_LATER, session_id=session_id, seconds=seconds)
 
 
 def session_of(row: Record) -> Session:

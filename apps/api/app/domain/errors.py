@@ -220,6 +220,14 @@ class ShuttingDown(PlimsollError):
         self.retry_after_s = retry_after_s
 
 
+class TooManyStreams(PlimsollError):
+    code = "too_many_streams"
+
+    def __init__(self, detail: str, retry_after_s: int) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+
 class ProviderError(PlimsollError):
     """`kind` labels metrics, `status` is the provider's HTTP status if it gave one, `attempts` counts the calls.
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from app.db import sessions as store
+from app.db.claims import cancel_open_turns
 from app.db.database import Transaction
+from app.db.erasing import erase, lock_session
+from app.db.session_figures import search_sessions as find_sessions
+from app.db.session_figures import session_figures
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId
+from app.engine.input_items import joined_directions
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
-from app.services.paging import LAST_ID, Page, after_id, page_of
+from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of
 from app.services.runtime import Runtime
 
 CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
 """Fields of a session that a request may set; what is absent keeps its default or its value."""
+LOOKED_THROUGH = 2000
+"""Most sessions that one search reads."""
 
 
 async def create_session(rt: Runtime, tenant_id: TenantId, fields: JsonObject) -> Session:
@@ -78,6 +85,32 @@ async def list_sessions(rt: Runtime, tenant_id: TenantId, limit: int, cursor: st
     return page_of(scope, rows, limit, lambda session: session, lambda session: session.id)
 
 
+async def search_sessions(
+    rt: Runtime, tenant_id: TenantId, words: str, limit: int, cursor: str | None
+) -> Page[Session]:
+    """The tenant's sessions that have the words (any case) in their id, goal, labels, metadata or first message.
+
+    Newest first. One call looks through `LOOKED_THROUGH` sessions at most: a page may be short, or empty, and go on.
+    """
+    scope = f"sessions:{tenant_id}"
+    before = after_id(scope, cursor) or LAST_ID
+    async with rt.database.autocommit() as tx:
+        found, horizon = await find_sessions(
+            tx, tenant_id, words, before=before, limit=limit + 1, most_looked_through=LOOKED_THROUGH
+        )
+        rows = await store.sessions_of(tx, tenant_id, found)
+    page = page_of(scope, rows, limit, lambda session: session, lambda session: session.id)
+    if page.next_cursor is None and horizon is not None:
+        return Page(page.items, encode_cursor(scope, horizon))
+    return page
+
+
+async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId, JsonObject]:
+    """The newest window, the use and the state of each session."""
+    async with rt.database.autocommit() as tx:
+        return await session_figures(tx, [session.id for session in sessions])
+
+
 async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId, fields: JsonObject) -> Session:
     """Sets the given fields; `policy`, `metadata` and `limits` are replaced whole, a null takes a value away.
 
@@ -101,10 +134,29 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     return session
 
 
+async def add_directions(rt: Runtime, tenant_id: TenantId, session_id: SessionId, directions: Sequence[str]) -> None:
+    """Puts texts behind the session's instructions, each once. Raises `NotFound`."""
+    async with rt.database.begin() as tx:
+        session = await store.get_session(tx, tenant_id, session_id, lock=True)
+        if session is None:
+            raise NotFound("session")
+        instructions = joined_directions(session.instructions, directions)
+        if instructions != session.instructions:
+            await store.update_session(tx, replace(session, instructions=instructions))
+
+
 async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> None:
-    """Erases the session with its turns, messages, summaries, pins and audits, for good. Raises `NotFound`."""
+    """Erases the session with all that belongs to it, for good; a turn that runs is cancelled. Raises `NotFound`."""
+    # First in a transaction of its own: what it settles is the tenant's, whose other turns would wait for the erasing.
     async with rt.database.autocommit() as tx:
-        found = await store.delete_session(tx, tenant_id, session_id)
+        cancelled = await cancel_open_turns(tx, tenant_id, session_id)
+    async with rt.database.begin() as tx:
+        found = await lock_session(tx, tenant_id, session_id)
+        if found:
+            cancelled += await cancel_open_turns(tx, tenant_id, session_id)
+            await erase(tx, [session_id])
+    for turn_id in cancelled:
+        rt.leases.cancel(turn_id)
     if not found:
         raise NotFound("session")
 

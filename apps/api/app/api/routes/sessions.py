@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, WRITE, answers
-from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
+from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Figures, Limit, Words
 from app.api.schemas import ForkIn, SessionDetail, SessionIn, SessionOut, SessionPage, SessionPatch
 from app.api.session_json import session_json
 from app.domain.types import JsonObject, SessionId, TurnId
@@ -31,17 +31,27 @@ async def create_session(call: Call, body: SessionIn = _NO_FIELDS) -> JsonObject
 
 
 @router.get("", response_model=SessionPage, responses=answers(401, 422, 503))
-async def list_sessions(call: Call, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> JsonObject:
-    """Your sessions, newest first."""
-    page = await sessions.list_sessions(call.rt, call.tenant_id, limit, cursor)
-    return {"items": [session_json(session) for session in page.items], "next_cursor": page.next_cursor}
+async def list_sessions(
+    call: Call, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, q: Words = None, figures: Figures = False
+) -> JsonObject:
+    """Your sessions, newest first; with `q` those that have its words, of which a page may be short and still go on."""
+    if q and q.strip():
+        page = await sessions.search_sessions(call.rt, call.tenant_id, q.strip(), limit, cursor)
+    else:
+        page = await sessions.list_sessions(call.rt, call.tenant_id, limit, cursor)
+    items = [session_json(session) for session in page.items]
+    if figures:
+        found = await sessions.figures_of(call.rt, page.items)
+        items = [item | {"figures": found.get(item["id"])} for item in items]
+    return {"items": items, "next_cursor": page.next_cursor}
 
 
 @router.get("/{session_id}", response_model=SessionDetail, responses=answers(*READ))
 async def get_session(call: Call, session_id: UUID) -> JsonObject:
-    """One session, with the tokens and the cost it used so far, by model and purpose."""
+    """One session, with its state, and the tokens and the cost it used so far, by model and purpose."""
     session = await sessions.get_session(call.rt, call.tenant_id, SessionId(session_id))
-    return session_json(session) | {"usage": await sessions.session_usage(call.rt, session.id)}
+    figures = (await sessions.figures_of(call.rt, [session])).get(session.id)
+    return session_json(session) | {"usage": await sessions.session_usage(call.rt, session.id), "figures": figures}
 
 
 @router.patch("/{session_id}", response_model=SessionOut, responses=answers(*WRITE))
@@ -53,7 +63,7 @@ async def change_session(call: Call, session_id: UUID, body: SessionPatch) -> Js
 
 @router.delete("/{session_id}", status_code=204, responses=answers(*READ))
 async def delete_session(call: Call, session_id: UUID) -> Response:
-    """Erases the session with everything in it, for good."""
+    """Erases the session with everything in it, for good. A turn that runs is cancelled."""
     await sessions.delete_session(call.rt, call.tenant_id, SessionId(session_id))
     return Response(status_code=204)
 

@@ -1,0 +1,152 @@
+// Talks to the service that served this page. The API key lives in this module's memory and nowhere else: not in the
+// address, not in storage; it is gone when the page is.
+
+const BASE = new URL("../", document.baseURI);
+
+let key: string | null = null;
+let onRefused: () => void = () => undefined;
+
+export interface ProblemBody {
+  title: string;
+  status: number;
+  detail: string;
+  code: string;
+  [member: string]: unknown;
+}
+
+/** An answer that is no success, as RFC 9457 describes it. */
+export class Problem extends Error {
+  constructor(readonly body: ProblemBody) {
+    super(body.detail);
+  }
+}
+
+export function signIn(given: string): void {
+  key = given;
+}
+
+export function signOut(): void {
+  key = null;
+}
+
+export function isSignedIn(): boolean {
+  return key !== null;
+}
+
+/** What to do when the service refuses the key that was good before: it was revoked. */
+export function whenRefused(todo: () => void): void {
+  onRefused = todo;
+}
+
+type Query = Record<string, string | number | boolean | null | undefined>;
+
+interface Options {
+  query?: Query;
+  body?: unknown;
+  method?: "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
+  signal?: AbortSignal;
+  headers?: Record<string, string>;
+}
+
+function addressOf(path: string, query: Query = {}): URL {
+  const address = new URL(`v1/${path}`, BASE);
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null && value !== undefined && value !== "") address.searchParams.set(name, String(value));
+  }
+  return address;
+}
+
+async function send(path: string, options: Options): Promise<Response> {
+  const headers: Record<string, string> = { ...options.headers };
+  if (key !== null) headers.Authorization = `Bearer ${key}`;
+  if (options.body !== undefined) headers["Content-Type"] = "application/json";
+  let answer: Response;
+  try {
+    answer = await fetch(addressOf(path, options.query), {
+      method: options.method ?? (options.body === undefined ? "GET" : "POST"),
+      headers,
+      body: options.body === undefined ? null : JSON.stringify(options.body),
+      signal: options.signal ?? null,
+      credentials: "omit",
+      cache: "no-store",
+    });
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+    throw new Problem({ title: "No answer", status: 0, code: "unreachable", detail: "The service does not answer." });
+  }
+  if (!answer.ok) throw await problemOf(answer);
+  return answer;
+}
+
+async function problemOf(answer: Response): Promise<Problem> {
+  if (answer.status === 401) onRefused();
+  try {
+    return new Problem((await answer.json()) as ProblemBody);
+  } catch {
+    const detail = `The service answered ${answer.status}.`;
+    return new Problem({ title: "Unexpected answer", status: answer.status, code: "unexpected", detail });
+  }
+}
+
+/** A call that answers JSON; 204 gives undefined. */
+export async function call<T>(path: string, options: Options = {}): Promise<T> {
+  const answer = await send(path, options);
+  return (answer.status === 204 ? undefined : await answer.json()) as T;
+}
+
+export interface ServerEvent {
+  name: string;
+  data: unknown;
+}
+
+/** Server-sent events over fetch, since EventSource can send no Authorization header. */
+export async function* events(path: string, options: Options = {}): AsyncGenerator<ServerEvent> {
+  const answer = await send(path, { ...options, headers: { Accept: "text/event-stream" } });
+  if (!(answer.headers.get("content-type") ?? "").startsWith("text/event-stream") || answer.body === null) {
+    throw await problemOf(answer);
+  }
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let pending = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      pending += value;
+      const blocks = pending.split("\n\n");
+      pending = blocks.pop() ?? "";
+      for (const block of blocks) {
+        const event = eventOf(block);
+        if (event) yield event;
+      }
+    }
+  } finally {
+    await reader.cancel().catch(() => undefined);
+  }
+}
+
+function eventOf(block: string): ServerEvent | null {
+  let name = "message";
+  const data: string[] = [];
+  for (const line of block.split("\n")) {
+    if (line.startsWith("event:")) name = line.slice(6).trim();
+    else if (line.startsWith("data:")) data.push(line.slice(5).trimStart());
+  }
+  return data.length ? { name, data: JSON.parse(data.join("\n")) as unknown } : null;
+}
+
+/** Every page of a list, up to `most` items. */
+export async function all<T>(path: string, query: Query = {}, most = 2000): Promise<T[]> {
+  const items: T[] = [];
+  let cursor: string | null = null;
+  do {
+    const page: Page<T> = await call<Page<T>>(path, { query: { limit: 200, ...query, cursor } });
+    items.push(...page.items);
+    cursor = page.next_cursor;
+  } while (cursor !== null && items.length < most);
+  return items;
+}
+
+export interface Page<T> {
+  items: T[];
+  next_cursor: string | null;
+}

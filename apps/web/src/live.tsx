@@ -1,0 +1,98 @@
+// What happens in the tenant's sessions while the page is open: one stream for the whole page.
+import { type ComponentChildren, createContext } from "preact";
+import { useContext, useEffect, useRef, useState } from "preact/hooks";
+import { events } from "./api";
+import type { TurnState } from "./types";
+
+export interface TurnNews {
+  session_id: string;
+  turn_id: string;
+  seq: number;
+  status: TurnState;
+}
+
+type Listener = (news: TurnNews | null) => void;
+
+interface Live {
+  connected: boolean;
+  listen: (listener: Listener) => () => void;
+}
+
+const LiveContext = createContext<Live>({ connected: false, listen: () => () => undefined });
+
+const FIRST_WAIT_MS = 1000;
+const LONGEST_WAIT_MS = 30_000;
+
+export function LiveProvider({ children }: { children: ComponentChildren }) {
+  const listeners = useRef(new Set<Listener>());
+  const [connected, setConnected] = useState(false);
+
+  useEffect(() => {
+    const abort = new AbortController();
+    const tell = (news: TurnNews | null) => {
+      for (const listener of listeners.current) listener(news);
+    };
+    void follow(abort.signal, tell, setConnected);
+    return () => abort.abort();
+  }, []);
+
+  const listen = useRef((listener: Listener) => {
+    listeners.current.add(listener);
+    return () => {
+      listeners.current.delete(listener);
+    };
+  });
+  return <LiveContext.Provider value={{ connected, listen: listen.current }}>{children}</LiveContext.Provider>;
+}
+
+/** Reads the stream for ever. After a gap everybody is told `null`: something may have been missed. */
+async function follow(signal: AbortSignal, tell: Listener, setConnected: (now: boolean) => void): Promise<void> {
+  let wait = FIRST_WAIT_MS;
+  let first = true;
+  while (!signal.aborted) {
+    try {
+      for await (const event of events("events", { signal })) {
+        if (event.name === "stream.ready") {
+          setConnected(true);
+          wait = FIRST_WAIT_MS;
+          if (!first) tell(null);
+          first = false;
+        } else if (event.name === "turn.changed") tell(event.data as TurnNews);
+        else if (event.name === "stream.gap") tell(null);
+      }
+    } catch {
+      // Told by the state below; a key that is refused has closed the door already.
+    }
+    if (signal.aborted) return;
+    setConnected(false);
+    await new Promise((resolve) => setTimeout(resolve, wait));
+    wait = Math.min(wait * 2, LONGEST_WAIT_MS);
+  }
+}
+
+export function useConnected(): boolean {
+  return useContext(LiveContext).connected;
+}
+
+/** Calls back for every turn that changes, and with null when news may have been missed. */
+export function useNews(callback: Listener): void {
+  const { listen } = useContext(LiveContext);
+  const latest = useRef(callback);
+  latest.current = callback;
+  useEffect(() => listen((news) => latest.current(news)), [listen]);
+}
+
+/** Runs `todo` at most once in `ms`, the last call always. */
+export function useThrottled(todo: () => void, ms: number): () => void {
+  const latest = useRef(todo);
+  latest.current = todo;
+  const timer = useRef<number | undefined>(undefined);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  const [ask] = useState(() => () => {
+    timer.current ??= window.setTimeout(() => {
+      timer.current = undefined;
+      latest.current();
+    }, ms);
+  });
+  return ask;
+}

@@ -1,0 +1,56 @@
+import { useState } from "preact/hooks";
+import { call, Problem, signIn, signOut } from "../api";
+import { sentenceOf } from "../resource";
+
+/** Asks for an API key, which is tried before it is kept. It stays in the page's memory and is gone on reload. */
+export function SignInPage({ onSignedIn }: { onSignedIn: () => Promise<void> }) {
+  const [given, setGiven] = useState("");
+  const [problem, setProblem] = useState<string | null>(null);
+  const [trying, setTrying] = useState(false);
+
+  async function submit(event: Event) {
+    event.preventDefault();
+    setTrying(true);
+    setProblem(null);
+    signIn(given.trim());
+    try {
+      await call("sessions", { query: { limit: 1 } });
+      await onSignedIn();
+    } catch (error) {
+      signOut();
+      setProblem(error instanceof Problem && error.body.status === 401 ? "This key is not known." : sentenceOf(error));
+    } finally {
+      setTrying(false);
+    }
+  }
+
+  return (
+    <form class="sign-in card" onSubmit={(event) => void submit(event)}>
+      <h1>Sign in</h1>
+      <p>This service wants an API key. You see what belongs to the key's tenant.</p>
+      <label for="key">API key</label>
+      <input
+        id="key"
+        type="password"
+        autocomplete="off"
+        spellcheck={false}
+        placeholder="plk_…"
+        value={given}
+        required
+        aria-describedby="key-note"
+        onInput={(event) => setGiven(event.currentTarget.value)}
+      />
+      <p id="key-note" class="quiet small">
+        Kept in this page's memory only. Reloading the page forgets it. <code>plimsoll keys create</code> makes one.
+      </p>
+      {problem && (
+        <p class="notice bad" role="alert">
+          {problem}
+        </p>
+      )}
+      <button type="submit" class="primary" disabled={trying || !given.trim()}>
+        {trying ? "Trying…" : "Sign in"}
+      </button>
+    </form>
+  );
+}

@@ -1,0 +1,113 @@
+"""A real Chromium on a real service. What the page logs as an error, and every breach of its policy, fails the test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, ConsoleMessage, Error, Page, Request, async_playwright
+
+from app.api.inspector_files import FOLDER
+from tests.api.conftest import serving, settings_for
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+SWITCHES = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+TELL_OF_BREACHES = """
+addEventListener("securitypolicyviolation", (event) =>
+  console.error(`policy breached: ${event.violatedDirective} by ${event.blockedURI} ${event.sample}`));
+"""
+
+
+@dataclass
+class Watch:
+    """What a page did that it should not. `expected` holds what a test is about: an answer's status in the console."""
+
+    origin: str
+    faults: list[str] = field(default_factory=list[str])
+    expected: tuple[str, ...] = ()
+
+    def console(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"} and not any(each in message.text for each in self.expected):
+            self.faults.append(f"console {message.type}: {message.text}")
+
+    def uncaught(self, error: Error) -> None:
+        self.faults.append(f"uncaught: {error}")
+
+    def request(self, request: Request) -> None:
+        if not request.url.startswith((self.origin, "data:", "blob:")):
+            self.faults.append(f"asked another host: {request.url}")
+
+
+@pytest_asyncio.fixture(scope="session")
+async def browser() -> AsyncGenerator[Browser]:
+    """One browser for the run."""
+    if CHROMIUM is None:
+        reason = "NO CHROMIUM ON THIS MACHINE: the inspector was not driven (Debian: apt-get install chromium)"
+        if os.environ.get("PLIMSOLL_BROWSER_TESTS") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=SWITCHES)
+        yield browser
+        await browser.close()
+
+
+@asynccontextmanager
+async def open_page(
+    browser: Browser, origin: str, *, width: int = 1280, height: int = 900, dark: bool = False
+) -> AsyncGenerator[tuple[Page, Watch]]:
+    """A new page that is watched; at the end nothing may have been noticed."""
+    assert (FOLDER / "index.html").is_file(), "the inspector is not built: make web"
+    context = await browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
+    )
+    await context.add_init_script(TELL_OF_BREACHES)
+    page = await context.new_page()
+    page.set_default_timeout(10_000)
+    watch = Watch(origin)
+    page.on("console", watch.console)
+    page.on("pageerror", watch.uncaught)
+    page.on("request", watch.request)
+    try:
+        yield page, watch
+        assert watch.faults == []
+    finally:
+        await context.close()
+
+
+@pytest.fixture
+def origin(database_url: str) -> Iterator[str]:
+    """A service over a fresh database, without keys."""
+    with serving(settings_for(database_url)) as url:
+        yield url
+
+
+@pytest.fixture
+def api(origin: str) -> Iterator[httpx.Client]:
+    """The same service, without a browser."""
+    with httpx.Client(base_url=origin, timeout=30, trust_env=False) as client:
+        yield client
+
+
+@pytest_asyncio.fixture
+async def page(browser: Browser, origin: str) -> AsyncIterator[Page]:
+    """A page at the inspector."""
+    async with open_page(browser, origin) as (page, _):
+        await page.goto(f"{origin}/ui")
+        yield page

@@ -1,0 +1,72 @@
+"""The list of sessions: found by words, live, and one's own."""
+
+from __future__ import annotations
+
+import httpx
+from playwright.async_api import Browser, Page, expect
+from uuid_utils.compat import uuid7
+
+from app.db.database import Database
+from app.domain.types import TenantId
+from app.services.keys import create_key
+from tests.api.conftest import new_session, serving, settings_for
+from tests.web.conftest import open_page
+
+
+async def test_sessions_are_listed_with_their_window_cost_and_state_and_found_by_words(
+    page: Page, api: httpx.Client
+) -> None:
+    sid = new_session(api, room_goal="Plan the harvest festival")
+    api.post(f"/v1/sessions/{sid}/turns", json={"content": "When do the stalls open?"}).raise_for_status()
+    other = new_session(api)
+    api.post(f"/v1/sessions/{other}/turns", json={"content": "Unrelated <b>markup</b> & signs"}).raise_for_status()
+    await page.reload()
+    row = page.get_by_role("row").filter(has_text="Plan the harvest festival")
+    await expect(row).to_contain_text("idle")
+    await expect(row).to_contain_text("of 13,312")
+    await expect(page.get_by_role("row").filter(has_text="Unrelated <b>markup</b> & signs")).to_be_visible()
+    await page.get_by_role("searchbox", name="Search sessions").fill("HARVEST")
+    await expect(page.get_by_role("row")).to_have_count(2)
+    await row.get_by_role("link").click()
+    await expect(page.get_by_role("heading", level=1)).to_be_focused()
+
+
+async def test_a_turn_that_someone_else_posts_shows_up_without_a_reload(page: Page, api: httpx.Client) -> None:
+    await expect(page.get_by_text("live", exact=True)).to_be_visible()
+    await expect(page.get_by_text("There is no session yet.")).to_be_visible()
+    sid = new_session(api)
+    api.post(f"/v1/sessions/{sid}/turns", json={"content": "Out of the blue"}).raise_for_status()
+    await expect(page.get_by_role("link", name="Out of the blue")).to_be_visible()
+
+
+async def test_a_key_signs_in_to_its_tenant_and_is_kept_nowhere_but_in_memory(
+    browser: Browser, database_url: str
+) -> None:
+    anna, bert = [await _key(database_url, tenant) for tenant in ("anna", "bert")]
+    with serving(settings_for(database_url)) as origin:
+        for key in (anna, bert):
+            with httpx.Client(base_url=origin, headers={"Authorization": f"Bearer {key}"}, trust_env=False) as client:
+                new_session(client, room_goal="of Anna" if key == anna else "of Bert")
+        async with open_page(browser, origin) as (page, watch):
+            watch.expected = ("status of 401",)
+            await page.goto(f"{origin}/ui/")
+            await page.get_by_label("API key").fill("plk_wrong")
+            await page.get_by_role("button", name="Sign in").click()
+            await expect(page.get_by_role("alert")).to_contain_text("not known")
+            await page.get_by_label("API key").fill(anna)
+            await page.get_by_role("button", name="Sign in").click()
+            await expect(page.get_by_role("link", name="of Anna")).to_be_visible()
+            await expect(page.get_by_text("of Bert")).to_have_count(0)
+            assert anna not in page.url
+            kept = await page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
+            assert kept == '[{},{},""]'
+            await page.reload()
+            await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+async def _key(database_url: str, tenant: str) -> str:
+    database = Database(database_url, pool_size=1)
+    try:
+        return (await create_key(database, uuid7, TenantId(tenant), "web"))[1]
+    finally:
+        await database.aclose()
