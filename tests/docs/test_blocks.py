@@ -15,6 +15,7 @@ from tests.docs.pages import ROOT
 from tests.docs.running import BlockFailed, Reader, UnknownBlock, lint
 
 _README = "tests/docs/test_readme.py"
+_BACKUP = "tests/test_backup.py::test_a_service_on_a_restored_dump_of_a_busy_database_answers_the_same"
 HELD_ELSEWHERE = {
     ("README.md", "make run"): f"{_README}::test_make_run_prints_the_readmes_curl_line_and_both_answers_are_as_shown",
     ("README.md", "curl -s -H"): f"{_README}::test_make_run_prints_the_readmes_curl_line_and_both_answers_are_as_shown",
@@ -38,6 +39,9 @@ HELD_ELSEWHERE = {
         "limit ",
     ): "tests/engine/test_budget_doc.py::test_the_window_is_divided_as_the_document_says",
     ("docs/budget.md", "rest "): "tests/engine/test_sharing_properties.py",
+    ("docs/operations.md", "pg_dump"): _BACKUP,
+    ("docs/operations.md", "pg_restore"): _BACKUP,
+    ("docs/operations.md", "export PATH=$(.venv"): _BACKUP,
 }
 """Blocks that a test of their own runs, with what is shown of their output: by page and how they begin."""
 
