@@ -81,3 +81,10 @@ def assert_problem(answer: httpx.Response, status: int, code: str) -> dict[str, 
     assert problem["detail"]
     assert problem["type"].endswith(code)
     return problem
+
+
+def as_sent(prompt: dict[str, Any]) -> dict[str, Any]:
+    """A prompt's answer without the ids of its messages, which copies of them do not share."""
+    ids = ("message_id", "turn_id")
+    rows = [{name: value for name, value in row.items() if name not in ids} for row in prompt["layout"]]
+    return prompt | {"layout": rows}

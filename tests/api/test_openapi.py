@@ -57,6 +57,8 @@ ROUTES = {
     "/v1/policies": {"get"},
     "/v1/chat/completions": {"post"},
     "/v1/events": {"get"},
+    "/v1/sessions/{session_id}/timeline": {"get"},
+    "/v1/sessions/{session_id}/messages": {"get"},
     "/healthz": {"get"},
     "/readyz": {"get"},
     "/metrics": {"get"},

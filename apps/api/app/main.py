@@ -28,6 +28,7 @@ from app.api.routes import (
     context,
     events,
     inspector,
+    messages,
     models,
     operations,
     pins,
@@ -35,6 +36,7 @@ from app.api.routes import (
     portable,
     sessions,
     simulations,
+    timeline,
     turns,
 )
 from app.core.config import Settings
@@ -67,6 +69,8 @@ _ROUTERS = (
     models.router,
     policies.router,
     simulations.router,
+    timeline.router,
+    messages.router,
     events.router,
     operations.router,
     inspector.router,

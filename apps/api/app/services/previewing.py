@@ -38,6 +38,7 @@ from app.engine.assembly import (
     with_summary,
 )
 from app.engine.folding import Fold
+from app.engine.layout import layout_of
 from app.engine.summaries import summary_of
 from app.engine.summary_block import render_summary
 from app.engine.tokens import Estimate
@@ -100,6 +101,7 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         "context": context_of(audit) | ({"prompt_sha256": None} if pending else {}),
         "messages": messages,
         "tools": tools,
+        "layout": layout_of(decided.prompt) if assembled else [],
         "refusal": refusal_of(decided).stored() if isinstance(decided, Refused) else None,
     }
 
