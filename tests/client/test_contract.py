@@ -95,7 +95,9 @@ def test_every_field_of_an_answer_is_known_by_name_kind_and_whether_it_may_be_nu
     compared: set[str] = set()
     for route, operation in routes(document).items():
         told = [operation["responses"].get(status, {}).get("content", {}) for status in ("200", "201")]
-        schema = next((content["application/json"]["schema"] for content in told if "application/json" in content), None)
+        schema = next(
+            (content["application/json"]["schema"] for content in told if "application/json" in content), None
+        )
         for build in OPERATIONS[route]:
             answer = _answer_of(build)
             if schema is not None and isinstance(answer, type) and issubclass(answer, Answer):
