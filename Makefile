@@ -99,11 +99,12 @@ fuzz: setup ## ten thousand generated requests, garbage on every route, 300 hist
 	PLIMSOLL_SCHEMATHESIS_EXAMPLES=400 PLIMSOLL_STATE_MACHINE=300x40 $(BIN)/python -m pytest -n $(TEST_WORKERS) -rP \
 		tests/api/test_openapi.py tests/state_machine tests/security/test_every_route.py tests/api/test_garbage.py
 
-lock: ## write the four locks anew from pyproject.toml (newest versions that fit, with hashes)
+lock: ## write the five locks anew from pyproject.toml (newest versions that fit, with hashes)
 	$(PYTHON) -m venv var/lock-tools
 	var/lock-tools/bin/python -m pip install -qq uv
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml -o requirements.lock
-	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --group dev -o requirements-dev.lock
+	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --extra otel -o requirements-otel.lock
+	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --extra otel --group dev -o requirements-dev.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --group fidelity -o requirements-fidelity.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) --group real-model -o requirements-real-model.lock
 

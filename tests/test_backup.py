@@ -94,15 +94,14 @@ def fill(client: httpx.Client) -> list[str]:
 
     long = session(room_goal="Abgleich", instructions="Kurz.", limits={"turns_total": 100}, metadata={"größe": 1})
     client.put(f"/v1/sessions/{long}/pins/port", json={"content": "Der Port ist 8443.", "relevance": 0.5})
-    for number in range(12):
-        turn = post(f"/v1/sessions/{long}/turns", content=f"{number}. {WORDS * 12}")["turn"]
+    turns = [post(f"/v1/sessions/{long}/turns", content=f"{number}. {WORDS * 12}")["turn"] for number in range(12)]
     post(f"/v1/sessions/{long}/turns", 422, content="word " * 20_000)
     waiting = session(policy={"preset": "rolling"})
     post(f"/v1/sessions/{waiting}/turns", content="Look", tools=[TOOL], recorded_reply=CALL)
-    fork = post(f"/v1/sessions/{long}/fork", through_turn_id=turn["id"])["id"]
+    fork = post(f"/v1/sessions/{long}/fork", through_turn_id=turns[-1]["id"])["id"]
     summary = client.get(f"/v1/sessions/{long}/summaries").json()["items"][0]
     assert summary["status"] == "active"
-    undone = post(f"/v1/sessions/{long}/fork", through_turn_id=turn["id"])["id"]
+    undone = post(f"/v1/sessions/{long}/fork", through_turn_id=turns[-1]["id"])["id"]
     active = client.get(f"/v1/sessions/{undone}/summaries").json()["items"][0]["id"]
     post(f"/v1/sessions/{undone}/summaries/{active}/undo", 200)
     return [long, waiting, fork, undone]

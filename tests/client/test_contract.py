@@ -95,9 +95,7 @@ def test_every_field_of_an_answer_is_known_by_name_kind_and_whether_it_may_be_nu
     compared: set[str] = set()
     for route, operation in routes(document).items():
         told = [operation["responses"].get(status, {}).get("content", {}) for status in ("200", "201")]
-        schema = next(
-            (content["application/json"]["schema"] for content in told if "application/json" in content), None
-        )
+        schema = next((each["application/json"]["schema"] for each in told if "application/json" in each), None)
         for build in OPERATIONS[route]:
             answer = _answer_of(build)
             if schema is not None and isinstance(answer, type) and issubclass(answer, Answer):
@@ -110,7 +108,7 @@ def test_every_field_of_an_answer_is_known_by_name_kind_and_whether_it_may_be_nu
 
 
 def _answer_of(build: Callable[..., Call[Any]]) -> Any:
-    asked = typing.get_type_hints(cast(Any, build).__wrapped__, vars(operations))["return"]
+    asked = typing.get_type_hints(cast(Any, build).__wrapped__, dict(vars(operations)))["return"]
     return typing.get_args(asked)[0]
 
 

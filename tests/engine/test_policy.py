@@ -139,8 +139,8 @@ def test_a_policy_can_do_without_summaries(overrides: dict[str, object]) -> None
     assert not resolve_policy(ContextPolicy(), overrides).summarizes
 
 
-def test_every_field_of_a_policy_can_be_set_but_the_deployments_own() -> None:
-    assert set(FIELDS) == {field.name for field in fields(ContextPolicy)} - {"max_output_tokens"}
+def test_every_field_of_a_policy_can_be_set_but_the_deployments_own_and_a_requests() -> None:
+    assert set(FIELDS) == {field.name for field in fields(ContextPolicy)} - {"max_output_tokens", "whole_past"}
     assert set(_INVALID) == set(FIELDS)
 
 

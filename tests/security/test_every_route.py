@@ -123,7 +123,7 @@ def test_a_method_that_a_route_does_not_have_is_a_405_that_says_which_it_has(sen
     places = {"session_id": str(uuid4()), "turn_id": str(uuid4()), "summary_id": str(uuid4()), "name": "p"}
     for path, methods in taken.items():
         for method in {"GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"} - methods:
-            operation = Operation(method, path, None, (), ())
+            operation = Operation(method, path, None, (), (), {})
             answer = sender.send(operation, "method", path.format_map(places), content=b"{nonsense")
             if path == "/v1/sessions/import" and method in {"GET", "DELETE", "PATCH"}:
                 assert answer.status_code in {404, 422}  # to a reader this is the address of a session

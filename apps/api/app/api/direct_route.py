@@ -124,9 +124,16 @@ class DirectRoute(APIRoute):
             await self._exchange(scope, receive, send)
             return
         service: Service = scope["app"].state.service
+        exchange: Exchange = scope["plimsoll"]
         try:
-            with service.drain.work():
+            with service.drain.work(), service.rt.tracer.request(scope["method"], self.path, exchange.headers) as span:
+                if span.trace_id is not None:
+                    exchange.fields["trace_id"] = span.trace_id
                 await self._exchange(scope, receive, send)
+                if span.recording and exchange.status is not None:
+                    span.set({"http.response.status_code": exchange.status})
+                    if exchange.status >= 500:
+                        span.fail(str(exchange.status))
         except ShuttingDown as error:
             problem, headers = problems.document_of(error), problems.headers_of(error)
             await self.refusal(problem, headers)(scope, receive, send)

@@ -197,7 +197,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """What a claim stores. `content` is the message's JSON content, `user_input` its text."""
+    """What a claim stores. `content` is the message's JSON content, `user_input` its text.
+
+    `seq` is the number it must get, where it must be the turn after one that somebody saw.
+    """
 
     turn_id: TurnId
     message_id: UUID
@@ -209,6 +212,7 @@ class NewTurn:
     idempotency_key: str | None
     request_sha256: str
     request: JsonObject | None
+    seq: int | None = None
 
 
 async def claim_turn(

@@ -76,6 +76,13 @@ _NEXT = (
 _LOOK_AT_NEXT = compile_sql(_NEXT.where(~_LIVES))
 # Of two purges each takes its own, and a session that somebody uses just now is no idle one.
 _LOCK_NEXT = compile_sql(_NEXT.where(~_RUNS).with_for_update(skip_locked=True))
+_LOCK_DUE = compile_sql(
+    sa.select(sessions.c.id)
+    .where(sessions.c.erase_after < sa.func.clock_timestamp(), ~_RUNS)
+    .order_by(sessions.c.id)
+    .limit(sa.bindparam("limit", type_=sa.BigInteger))
+    .with_for_update(skip_locked=True)
+)
 _HOW_MANY = compile_sql(
     sa.select(
         sa.func.count().filter(~_LIVES).label("idle"),
@@ -100,6 +107,11 @@ async def lock_session(tx: Transaction, tenant_id: TenantId, session_id: Session
 async def erase(tx: Transaction, session_ids: Sequence[SessionId]) -> dict[str, int]:
     """Erases the sessions and all rows that belong to them; how many, by table. No turn of theirs may be running."""
     return {name: await tx.execute(statement, session_ids=session_ids) for name, statement in _ERASE.items()}
+
+
+async def due_sessions(tx: Transaction, limit: int) -> list[SessionId]:
+    """Sessions that were not to be kept and whose time is over, held until the transaction ends."""
+    return [SessionId(row["id"]) for row in await tx.fetch(_LOCK_DUE, limit=limit)]
 
 
 async def count_rows(tx: Transaction, session_ids: Sequence[SessionId]) -> dict[str, int]:

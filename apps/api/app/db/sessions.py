@@ -89,6 +89,15 @@ _KEEP_KEY = compile_sql(
     sa.update(sessions).where(_OURS).values(idempotency_key=sa.bindparam("new_idempotency_key", type_=sa.Text))
 )
 
+_ERASE_LATER = compile_sql(
+    sa.text(
+        """
+        UPDATE sessions SET erase_after = clock_timestamp() + make_interval(secs => CAST(:seconds AS float))
+        WHERE id = CAST(:session_id AS uuid)
+        """
+    )
+)
+
 
 async def insert_session(
     tx: Transaction,
@@ -178,6 +187,11 @@ async def update_session(tx: Transaction, session: Session) -> Session | None:
         new_limits=session.limits,
     )
     return None if row is None else session_of(row)
+
+
+async def erase_later(tx: Transaction, session_id: SessionId, seconds: float) -> None:
+    """Has the session erased after so long, should nobody have done it before."""
+    await tx.execute(_ERASE_LATER, session_id=session_id, seconds=seconds)
 
 
 def session_of(row: Record) -> Session:

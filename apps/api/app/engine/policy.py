@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 SummaryRole: TypeAlias = Literal["system", "user"]
@@ -47,7 +47,7 @@ class ContextPolicy:
     may be None, not both. `max_context_tokens` caps the model's window from above, so that a model with a window of a
     million tokens still compacts at a size somebody chose. `unknown_window_outputs` is the window of a model nobody
     knows, in times of its largest output. `max_output_tokens` is the deployment's ceiling of the output reserve and no
-    field of a session's policy.
+    field of a session's policy, and neither is `whole_past` (`with_whole_past`).
     """
 
     preset: str = "guarded"
@@ -74,6 +74,7 @@ class ContextPolicy:
     unknown_window_outputs: int | None = None
     estimator: EstimatorKind = "tiktoken"
     max_output_tokens: int = 2048
+    whole_past: bool = False
 
     @property
     def summarizes(self) -> bool:
@@ -89,3 +90,11 @@ class ContextPolicy:
     def summarizes_after_turns(self) -> bool:
         """Whether its triggers are looked at when a turn has completed."""
         return self.auto_summarize and self.summarize_when in ("post_turn", "both")
+
+
+def with_whole_past(policy: ContextPolicy) -> ContextPolicy:
+    """The policy of a turn that sends all of the past as it was said, or is refused: nothing is summarized, pruned,
+    shortened or recalled, and no summary that was made before stands in for what it took in."""
+    return replace(
+        policy, whole_past=True, summarize_when="never", allocation=None, recall=replace(policy.recall, enabled=False)
+    )

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from app.db.claims import fail_lost_turns, renew_leases
+from app.db.erasing import due_sessions, erase
 from app.db.open_turns import open_turns
 from app.domain.errors import DatabaseUnavailable
 from app.services.runtime import Runtime
@@ -18,6 +19,7 @@ _RENEWALS_PER_LEASE = 3
 _FLUSH_S = 2.0
 _FLUSHES_PER_LOAD = 15
 _AGAIN_AFTER_S = 1.0
+_MOST_ERASED = 100
 _LOOK_S = 10.0
 
 
@@ -46,17 +48,24 @@ async def renew_forever(rt: Runtime) -> None:
 
 
 async def sweep_forever(rt: Runtime) -> None:
-    """Ends the turns of dead workers, once a lease, so that nobody has to post to a session to see it."""
+    """Once a lease, ends the turns of dead workers, so that nobody has to post to a session to see it, and erases what
+    they were to erase themselves."""
     while True:
         await asyncio.sleep(rt.turn_lease_s)
         try:
             async with rt.database.autocommit() as tx:
                 lost = await fail_lost_turns(tx)
+            async with rt.database.begin() as tx:
+                left = await due_sessions(tx, _MOST_ERASED)
+                if left:
+                    await erase(tx, left)
         except DatabaseUnavailable:
             continue
         rt.telemetry.turns_lost(lost)
         if lost:
             logger.warning("%d turns of lost workers were ended", lost)
+        if left:
+            logger.warning("%d sessions that were not to be kept were erased late", len(left))
 
 
 async def look_forever(rt: Runtime) -> None:

@@ -15,6 +15,7 @@ from app.db.session_figures import session_figures
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId
+from app.engine.input_items import joined_directions
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
 from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of
@@ -131,6 +132,17 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     if session is None:
         raise NotFound("session")
     return session
+
+
+async def add_directions(rt: Runtime, tenant_id: TenantId, session_id: SessionId, directions: Sequence[str]) -> None:
+    """Puts texts behind the session's instructions, each once. Raises `NotFound`."""
+    async with rt.database.begin() as tx:
+        session = await store.get_session(tx, tenant_id, session_id, lock=True)
+        if session is None:
+            raise NotFound("session")
+        instructions = joined_directions(session.instructions, directions)
+        if instructions != session.instructions:
+            await store.update_session(tx, replace(session, instructions=instructions))
 
 
 async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> None:
