@@ -168,6 +168,7 @@ async def test_real_answers_have_the_fields_of_the_models_and_no_other(address: 
 
 MAY_BE_ABSENT = {
     "TrimLog": {"recalled"},
+    "ListedPin": {"figures"},
     "Limits": {
         f"{what}_{span}"
         for what in ("turns", "tokens", "usd")
@@ -219,6 +220,7 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
         "../notes/./a?b#c%2F.md",
         "notes/first page.md",
     ]
+    assert all(pin.figures.tokens > 0 for pin in (await ask("list_pins", sid, figures=True)).items)
     assert (await ask("search_session", sid, "reconciliation", limit=3)).items[0].excerpt
     await ask("get_context", sid)
     preview = await ask("preview_turn", sid, "Is it paid?", policy={"preset": "rolling"})
