@@ -90,12 +90,11 @@ def fit(window: Window, seen: Earlier, *, emergency: bool = False) -> Ready | Re
 
     may_shrink = not policy.whole_past
     if may_shrink and window.at_prune_threshold(window.charge(prompt)):
-        threshold = policy.prune_trigger_ratio * budget.input_budget
-        pieces, done = window.prune(pieces, prompt, below=threshold, protected=False, reason="prune_threshold")
+        pieces, done = window.prune_older(pieces, prompt)
         actions += done
         prompt = window.prompt(pieces)
     if may_shrink and over() and policy.prune_protected:
-        pieces, done = window.prune(pieces, prompt, below=budget.input_budget + 1, protected=True, reason="over_budget")
+        pieces, done = window.prune_anywhere(pieces, prompt)
         actions += done
         prompt = window.prompt(pieces)
     if over() and policy.allocation is not None:

@@ -9,6 +9,7 @@ SummaryRole: TypeAlias = Literal["system", "user"]
 SummarizeWhen: TypeAlias = Literal["preflight", "post_turn", "both", "never"]
 EstimatorKind: TypeAlias = Literal["tiktoken", "heuristic"]
 PruneUnit: TypeAlias = Literal["message", "turn"]
+PruneOrder: TypeAlias = Literal["oldest", "value"]
 PriorityRegion: TypeAlias = Literal["goal", "pins", "summary", "history"]
 
 PRIORITY_REGIONS: tuple[PriorityRegion, ...] = ("goal", "pins", "summary", "history")
@@ -30,8 +31,8 @@ class Recall:
     near to the best match's score they must be."""
 
     enabled: bool = True
-    max_share: float = 0.6
-    min_score_ratio: float = 0.1
+    max_share: float = 0.7
+    min_score_ratio: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,12 @@ class ContextPolicy:
     input budget: there every policy that summarizes at all tries a summary before anything is pruned.
 
     The newest `protected_turns` turns stay raw, as far as they fit into `protected_share` of the input budget; either
-    may be None, not both. `max_context_tokens` caps the model's window from above, so that a model with a window of a
-    million tokens still compacts at a size somebody chose. `unknown_window_outputs` is the window of a model nobody
-    knows, in times of its largest output. `max_output_tokens` is the deployment's ceiling of the output reserve and no
-    field of a session's policy, and neither is `whole_past` (`with_whole_past`).
+    may be None, not both. A prune takes the oldest first, or what is worth the least per token, and `prune_block_share`
+    of the input budget more than it must, so that the next turns need none. `max_context_tokens` caps the model's
+    window from above, so that a model with a window of a million tokens still compacts at a size somebody chose.
+    `unknown_window_outputs` is the window of a model nobody knows, in times of its largest output. `max_output_tokens`
+    is the deployment's ceiling of the output reserve and no field of a session's policy, and neither is `whole_past`
+    (`with_whole_past`).
     """
 
     preset: str = "guarded"
@@ -60,6 +63,8 @@ class ContextPolicy:
     protected_share: float | None = None
     prune_protected: bool = True
     prune_unit: PruneUnit = "message"
+    prune_order: PruneOrder = "oldest"
+    prune_block_share: float = 0.0
     summarize_when: SummarizeWhen = "preflight"
     auto_summarize: bool = True
     incremental: bool = False

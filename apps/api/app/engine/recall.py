@@ -42,7 +42,8 @@ _TOKENS_OF_ANY: Final = 16
 _QUESTION: Final = re.compile(r"[^.!?…。！？؟\n]*[?？؟]")
 _MOST_ASKED_CHARS: Final = 8_000
 _TERMS_OF_A_QUESTION: Final = 8
-_TERMS_OF_A_WISH: Final = 6
+_TERMS_OF_A_WISH: Final = 5
+_LEAST_ASKED_SHARE: Final = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +76,16 @@ def wanted_share(text: str) -> float:
     """How much of the block's largest size the user's message calls for, 0 to 1.
 
     A short one and a question get all of it, so that several older messages can answer together. One that tells at
-    length brings its context along, and would match nearly everything by a word or two.
+    length brings its context along, and would match nearly everything by a word or two; if it asks something as well,
+    that gets less the more there is around it, and never nothing.
     """
+    terms = max(1, len(query_terms(text)))
     asked = " ".join(_QUESTION.findall(text[:_MOST_ASKED_CHARS]))
-    if asked:
-        return min(1.0, (_TERMS_OF_A_QUESTION / max(1, len(query_terms(asked)))) ** 2)
-    return min(1.0, (_TERMS_OF_A_WISH / max(1, len(query_terms(text)))) ** 3)
+    if not asked:
+        return min(1.0, (_TERMS_OF_A_WISH / terms) ** 3)
+    asked_terms = max(1, len(query_terms(asked)))
+    of_the_text = max(_LEAST_ASKED_SHARE, min(1.0, 2 * asked_terms / terms) ** 2)
+    return min(1.0, (_TERMS_OF_A_QUESTION / asked_terms) ** 2) * of_the_text
 
 
 def rarity(seen_in: float, messages: float, most_seen_share: float = MOST_SEEN_SHARE) -> float:
