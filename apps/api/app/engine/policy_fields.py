@@ -68,7 +68,7 @@ FIELDS: Mapping[str, PolicyField] = {
         choice("message", "turn"), "message or turn", "What a prune takes: low-signal messages, or whole turns."
     ),
     "prune_order": PolicyField(
-        _choice("oldest", "value"),
+        choice("oldest", "value"),
         "oldest or value",
         "What a prune takes first: the oldest, or what is worth the least per token, long answers before short ones.",
     ),
