@@ -14,6 +14,7 @@ from app.engine.policy_kinds import (
     PRIORITY,
     RATIO,
     RECALL,
+    SHARE,
     TEXT,
     Kind,
     choice,
@@ -73,7 +74,7 @@ FIELDS: Mapping[str, PolicyField] = {
         "What a prune takes first: the oldest, or what is worth the least per token, long answers before short ones.",
     ),
     "prune_block_share": PolicyField(
-        _share,
+        SHARE,
         "a number of 0 to 1",
         "Share of the input budget that a prune takes beyond what it must, so that the next turns need none.",
     ),
