@@ -72,7 +72,7 @@ export function Plot({ turns, selected, zoom, onSelect }: PlotProps) {
                 class={turn.turn_id === selected ? "column chosen" : "column"}
                 aria-selected={turn.turn_id === selected}
                 aria-label={labelOf(turn)}
-                tabIndex={turn.turn_id === focusable ? 0 : -1}
+                tabindex={turn.turn_id === focusable ? 0 : -1}
                 onClick={() => onSelect(turn.turn_id)}
                 onKeyDown={(event) => move(event, at)}
               >
@@ -83,6 +83,7 @@ export function Plot({ turns, selected, zoom, onSelect }: PlotProps) {
           <g aria-hidden="true" class="over">
             <Thresholds turns={turns} scale={scale} />
             <TurnNumbers turns={turns} scale={scale} />
+            <Marks turns={turns} scale={scale} />
           </g>
         </svg>
       )}
@@ -120,20 +121,6 @@ function Column({ turn, at, scale, height }: { turn: TimelineTurn; at: number; s
       {cut && (
         <path class="torn" d={`M${x} ${TOP + 5}l${scale.step / 4} -4 ${scale.step / 2} 8 ${scale.step / 4} -4`} />
       )}
-      {marksOf(turn).map((kind, row) => (
-        <g key={kind} class={`mark ${kind}`}>
-          <circle
-            cx={x + scale.step / 2}
-            cy={TOP + HEIGHT + AXIS + row * MARK_ROW + 8}
-            r={Math.min(7, scale.step / 2)}
-          />
-          {scale.step >= 12 && (
-            <text x={x + scale.step / 2} y={TOP + HEIGHT + AXIS + row * MARK_ROW + 11.6}>
-              {MARKS[kind].letter}
-            </text>
-          )}
-        </g>
-      ))}
     </>
   );
 }
@@ -201,6 +188,30 @@ function TurnNumbers({ turns, scale }: { turns: TimelineTurn[]; scale: Scale }) 
             {turn.seq}
           </text>
         ) : null,
+      )}
+    </>
+  );
+}
+
+/** Below the axis, each under its turn. What they say is in the turns' names and in the table. */
+function Marks({ turns, scale }: { turns: TimelineTurn[]; scale: Scale }) {
+  return (
+    <>
+      {turns.flatMap((turn, at) =>
+        marksOf(turn).map((kind, row) => {
+          const x = scale.x(at) + scale.step / 2;
+          const y = TOP + HEIGHT + AXIS + row * MARK_ROW + 8;
+          return (
+            <g key={`${turn.turn_id} ${kind}`} class={`mark ${kind}`}>
+              <circle cx={x} cy={y} r={Math.min(7, scale.step / 2)} />
+              {scale.step >= 12 && (
+                <text x={x} y={y + 3.6}>
+                  {MARKS[kind].letter}
+                </text>
+              )}
+            </g>
+          );
+        }),
       )}
     </>
   );
