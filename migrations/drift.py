@@ -1,5 +1,7 @@
 """Says where `app/db/tables.py` and the migrations differ: `.venv/bin/python -m migrations.drift`.
 
+With the URL of a database as its argument it compares that one instead of the migrations, after a restore for example.
+
 It makes two databases, one with the migrations and one from the tables, and compares what the server's catalogue says
 of them: columns with types and defaults, all constraints, all indexes. Alembic's own comparison, which knows no check
 constraints, is asked as well.
@@ -41,15 +43,21 @@ CATALOGUE = r"""
 """
 
 
-async def differences(server_dsn: str) -> list[str]:
-    """One line for each difference; none when both are the same. The server's user may create databases."""
+async def differences(server_dsn: str, migrated_dsn: str | None = None) -> list[str]:
+    """One line for each difference; none when both are the same. The server's user may create databases.
+
+    `migrated_dsn` is a database that was migrated already; without it one is made.
+    """
     names = [f"plimsoll_drift_{uuid4().hex[:12]}" for _ in range(2)]
     admin = await cast(Any, asyncpg).connect(server_dsn)
     try:
         for name in names:
             await admin.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
         migrated, made = (with_database(server_dsn, name) for name in names)
-        await upgrade(migrated)
+        if migrated_dsn is None:
+            await upgrade(migrated)
+        else:
+            migrated = migrated_dsn
         async with migration_engine(made) as engine, engine.begin() as connection:
             await connection.run_sync(metadata.create_all)
         async with migration_engine(migrated) as engine, engine.connect() as connection:
@@ -86,6 +94,8 @@ async def _catalogue(dsn: str) -> set[str]:
 
 def main() -> int:
     """Prints the differences; 1 when there are any."""
+    if len(sys.argv) > 1:
+        return _tell(asyncio.run(differences(sys.argv[1], sys.argv[1])))
     with tempfile.TemporaryDirectory(prefix="plimsoll-drift-") as folder:
         external = os.environ.get("PLIMSOLL_TEST_DATABASE_URL")
         server = None if external else embedded.start(Path(folder))
@@ -94,6 +104,10 @@ def main() -> int:
         finally:
             if server is not None:
                 server.stop()
+    return _tell(found)
+
+
+def _tell(found: list[str]) -> int:
     for line in found or ["migrations and app/db/tables.py agree"]:
         sys.stdout.write(f"{line}\n")
     return 1 if found else 0

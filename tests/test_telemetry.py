@@ -14,17 +14,23 @@ from app.telemetry import Telemetry
 _WORKER = """
 import sys
 from pathlib import Path
+from app.domain.types import OpenTurns, TurnStatus
 from app.telemetry import Telemetry
 telemetry = Telemetry(["main"], Path(sys.argv[1]))
 tokens = int(sys.argv[2])
 telemetry.turn_finished(status="completed", seconds=0.1, summary=True, prune=True, overflow=False,
                         prompt_tokens=tokens, alias="main", estimated_wire_tokens=tokens,
-                        actual_prompt_tokens=tokens, calibration_ratio=1.0)
+                        actual_prompt_tokens=tokens, calibration_ratio=1.0, budget_use=0.5)
 telemetry.turn_finished(status="rejected", seconds=0.1, summary=False, prune=False, overflow=True,
                         prompt_tokens=None, alias="main", estimated_wire_tokens=None,
-                        actual_prompt_tokens=None, calibration_ratio=None)
+                        actual_prompt_tokens=None, calibration_ratio=None, budget_use=1.2)
 telemetry.provider_call(alias="main", purpose="turn", seconds=0.2, error_kind=None)
 telemetry.provider_call(alias="main", purpose="summary", seconds=0.2, error_kind="timeout")
+telemetry.turns_lost(3)
+telemetry.database.pool_of(20)
+telemetry.database.connection_waited_for(0.5)
+telemetry.database.connection_used(1.5)
+telemetry.database.looked_at({TurnStatus.RUNNING: OpenTurns(tokens, 2.5)})
 print(telemetry.render()[0].decode())
 """
 
@@ -50,6 +56,7 @@ def finish(telemetry: Telemetry, *, alias: str = "main", status: str = "complete
         estimated_wire_tokens=110,
         actual_prompt_tokens=prompt_tokens,
         calibration_ratio=1.0,
+        budget_use=0.5,
     )
 
 
@@ -61,6 +68,17 @@ def test_a_scrape_has_the_names_of_the_contract_from_the_start() -> None:
         "context_overflow_reject_count_total",
         "avg_prompt_tokens_per_turn",
         "prompt_tokens_per_turn_count",
+    ):
+        assert found[name] == 0
+
+
+def test_what_can_fail_is_there_at_zero_before_it_fails() -> None:
+    found = values(Telemetry(["main"]).render()[0].decode())
+    for name in (
+        "provider_errors_total,kind=timeout",
+        "context_summary_outcome_total,outcome=fallback,when=preflight",
+        "turn_latency_seconds_count,status=failed",
+        "turns_lost_total",
     ):
         assert found[name] == 0
 
@@ -105,3 +123,12 @@ def test_two_processes_are_counted_as_one_service(tmp_path: Path) -> None:
     assert found["provider_latency_seconds_count,model_alias=main,purpose=summary"] == 2
     assert found["provider_errors_total,kind=timeout"] == 2
     assert found["estimate_to_actual_ratio_count,model_alias=main"] == 2
+    assert found["input_budget_use_ratio_count,model_alias=main"] == 4
+    assert found["turns_lost_total"] == 6
+    assert found["db_pool_wait_seconds_count"] == 2
+    assert found["db_connection_use_seconds_total"] == 3
+    # What both see alike is not added up: the newest look, and the size that both state.
+    assert found["open_turns,status=running"] == 500
+    assert found["oldest_open_turn_seconds,status=awaiting_tools"] == 0
+    assert found["db_pool_connections"] == 20
+    assert found["database_up"] == 1

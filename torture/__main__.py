@@ -20,16 +20,19 @@ from rich.console import Console
 from torture.crash import crashes
 from torture.drain import drains
 from torture.keys import keys
+from torture.limits import limits
 from torture.outage import outages
+from torture.pooler import poolers
 from torture.provider_faults import provider_faults
 from torture.race import races
-from torture.results import Result, print_results, write_json
+from torture.results import Result, print_results, write_results
 from torture.site import Site, site
 from torture.vanishing import vanishing
 from torture.zombies import zombies
 
 RESULTS = Path(__file__).parent / "results"
 _MOST_FILES = 16_384
+_PAGE_WIDTH = 150
 
 PROMISES: dict[str, Callable[[Site], Awaitable[Result]]] = {
     "crash": crashes,
@@ -40,6 +43,8 @@ PROMISES: dict[str, Callable[[Site], Awaitable[Result]]] = {
     "vanish": vanishing,
     "drain": drains,
     "outage": outages,
+    "pooler": poolers,
+    "limit": limits,
 }
 
 
@@ -66,9 +71,10 @@ def _allow_many_files() -> None:
 
 
 async def _run(names: list[str], *, keep: bool) -> int:
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _PAGE_WIDTH)
     folder = Path(tempfile.mkdtemp(prefix="plimsoll-torture-"))
     results: list[Result] = []
+    started, busy_before = monotonic(), os.getloadavg()[0]
     try:
         async with site(folder) as at:
             for name in names:
@@ -78,8 +84,16 @@ async def _run(names: list[str], *, keep: bool) -> int:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
     print_results(console, results)
-    facts = {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
-    console.print(f"[dim]{write_json(RESULTS, facts, results)}[/]" + (f" [dim]{folder}[/]" if keep else ""))
+    facts = {
+        "took": f"{monotonic() - started:.0f} s",
+        "processors": f"{os.cpu_count()}, with a load of {busy_before:.1f} before the run",
+        "Python": platform.python_version(),
+        "system": platform.platform(),
+    }
+    for name, value in facts.items():
+        console.print(f"[dim]{name}: {value}[/]")
+    for path in (*write_results(RESULTS, facts, results), *([folder] if keep else [])):
+        console.print(f"[dim]{path}[/]", soft_wrap=True)
     return 0 if results and all(result.holds for result in results) else 1
 
 
@@ -89,7 +103,7 @@ async def _try(name: str, at: Site) -> Result:
         result = await PROMISES[name](at)
     except Exception as error:  # what is left of the run is tried all the same
         traceback.print_exc()
-        result = Result(name, failures=[f"it broke off: {type(error).__name__}: {error}"])
+        result = Result(name, "it can be tried", failures=[f"it broke off: {type(error).__name__}: {error}"])
     result.conclude()
     result.seconds = monotonic() - started
     await at.nursery.clear()

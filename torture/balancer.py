@@ -1,15 +1,17 @@
-"""A TCP balancer: connections go to the replicas in turn, past those that do not answer. It counts where they went."""
+"""Replicas behind a TCP balancer: connections go to them in turn, past those that do not answer; it counts them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from torture.replicas import Replica
+from torture.replicas import Nursery, Replica
+
+REPLICAS = 3
 
 
 @dataclass(slots=True)
@@ -56,3 +58,14 @@ async def balanced(replicas: Sequence[Replica]) -> AsyncGenerator[Balancer]:
         yield own
     finally:
         server.close()
+
+
+@contextlib.asynccontextmanager
+async def fleet(nursery: Nursery, environment: Mapping[str, str], *, name: str) -> AsyncGenerator[Balancer]:
+    """Three replicas, for the block, behind a balancer."""
+    async with contextlib.AsyncExitStack() as stack:
+        replicas = [
+            await stack.enter_async_context(nursery.running(environment, name=f"{name}-{number}"))
+            for number in range(REPLICAS)
+        ]
+        yield await stack.enter_async_context(balanced(replicas))

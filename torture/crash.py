@@ -123,7 +123,10 @@ class _Run:
 
 async def crashes(site: Site) -> Result:
     """Every point, `TIMES` times."""
-    result = Result(f"kill -9 at {len(POINTS)} points of a turn, {TIMES} times each")
+    result = Result(
+        f"kill -9 at {len(POINTS)} points of a turn, {TIMES} times each",
+        f"0 acknowledged turns lost, 0 doubled; no session stuck for longer than the lease + {_SLACK_S:g} s",
+    )
     for point in POINTS:
         result.expect(point.name, TIMES)
     async with (
@@ -147,7 +150,7 @@ async def crashes(site: Site) -> Result:
         await asyncio.gather(*looked_after)
         result.failures += await violations(database)
     slowest = max(run.free_after_s, default=0.0)
-    result.figures = {
+    result.measured = {
         "kills": sum(result.fired.values()),
         "acknowledged turns lost": run.lost,
         "doubled": run.doubled,

@@ -38,7 +38,10 @@ class _Seen:
 
 async def drains(site: Site) -> Result:
     """Each time on a new process."""
-    result = Result(f"{SIGNALS} SIGTERMs with {STREAMS + PLAIN} turns in flight, {STREAMS} of them streams")
+    result = Result(
+        f"{SIGNALS} SIGTERMs with {STREAMS + PLAIN} turns in flight, {STREAMS} of them streams",
+        f"none acknowledged is lost; /readyz 503 at once; exit within {GRACE_S:g} s",
+    )
     result.expect(_IN_FLIGHT, SIGNALS * (STREAMS + PLAIN))
     result.expect(_SIGTERM, SIGNALS)
     result.expect(_REFUSED, SIGNALS)
@@ -47,8 +50,10 @@ async def drains(site: Site) -> Result:
         for _ in range(SIGNALS):
             replica = await site.nursery.start(site.environment(url), name="drain")
             await _once(site, database, replica, seen, result)
+        stored = await database.fetchval("SELECT count(*) FROM turns WHERE status = 'completed'")
         result.failures += await violations(database)
-    result.figures = {
+    result.check(stored == seen.completed, f"{seen.completed} turns were told as completed, {stored} are stored so")
+    result.measured = {
         "turns in flight": result.fired.get(_IN_FLIGHT, 0),
         "of these completed, told to their client": seen.completed,
         "slowest /readyz 503 after the signal": f"{max(seen.ready_s, default=0):.2f} s",

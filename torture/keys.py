@@ -1,4 +1,4 @@
-"""Idempotency keys: many duplicates of each, across a restart, and each turn runs once."""
+"""Idempotency keys: many duplicates of each, across a restart and a day later, and each turn runs once."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ _AT_ONCE = 64
 _DUPLICATE = "duplicates answered from the store"
 _IN_FLIGHT = "duplicates told that the first is in flight"
 _CUT = "duplicates that met the restart"
+_LATE = "duplicates sent a day later"
+_A_DAY_LATER = """
+    UPDATE turns SET created_at = created_at - interval '25 hours', completed_at = completed_at - interval '25 hours'
+"""
 
 
 class _Service:
@@ -52,18 +56,23 @@ class _Service:
 
 
 async def keys(site: Site) -> Result:
-    """Two tenants use the same keys; a tenth of the duplicates is sent while the first is in flight."""
-    result = Result(f"{KEYS} idempotency keys, {DUPLICATES} duplicates each, across a restart")
-    result.expect(_DUPLICATE, KEYS * (DUPLICATES - 1))
+    """Two tenants use the same keys. Duplicates come in any order, many while the first is in flight."""
+    result = Result(
+        f"{KEYS} idempotency keys, {DUPLICATES} duplicates each, across a restart",
+        f"{KEYS} turns, {KEYS} model calls, identical replays; another body 422, in flight 409; "
+        "keys are per tenant and kept for 24 h or longer",
+    )
+    result.expect(_DUPLICATE, KEYS * DUPLICATES)
     result.expect(_IN_FLIGHT, 10)
     result.expect(_CUT, 1)
+    result.expect(_LATE, KEYS)
     async with site.database() as (url, database):
         tokens = [await _api_key(url, tenant) for tenant in ("acme", "globex")]
         environment = site.environment(url)
         service = _Service(site, environment, await site.nursery.start(environment, name="keys"))
         marks = [new_mark("keys") for _ in range(KEYS)]
         answered: dict[str, list[Answered]] = {mark: [] for mark in marks}
-        posts = [(mark, number) for number in range(DUPLICATES) for mark in marks]
+        posts = [(mark, number) for number in range(1 + DUPLICATES) for mark in marks]
         first, second = posts[: len(posts) // 2], posts[len(posts) // 2 :]
         random.shuffle(first)
         sessions = await _sessions(site, service.replica, tokens[0], marks)
@@ -77,17 +86,21 @@ async def keys(site: Site) -> Result:
         for mark in marks:
             _compare(mark, answered[mark], site.models.calls[mark], result)
         await _refusals(service, sessions, tokens, marks[0], result)
+        await database.execute(_A_DAY_LATER)
+        await service.restart()
+        await _repeat_late(service, sessions, tokens[0], answered, result)
         turns = await database.fetchval("SELECT count(*) FROM turns WHERE idempotency_key = ANY($1::text[])", marks)
         calls = sum(site.models.calls[mark] for mark in marks)
         result.failures += await violations(database)
         await end(service.replica)
     # The other tenant's use of the first key made one turn, and one call, more.
     result.check((turns, calls) == (KEYS + 1, KEYS + 1), f"{turns} turns and {calls} calls with the other tenant's one")
-    result.figures = {
+    result.measured = {
         "keys": KEYS,
         "turns": turns - 1,
         "model calls": calls - 1,
         "identical replays": result.fired.get(_DUPLICATE, 0),
+        "replays 25 hours later": result.fired.get(_LATE, 0),
     }
     return result
 
@@ -142,6 +155,19 @@ def _compare(mark: str, answers: list[Answered], calls: int, result: Result) -> 
     result.check(calls == 1, f"{mark}: {calls} model calls")
     if len(bodies) == 1:
         result.fire(_DUPLICATE, len(answers) - 1)
+
+
+async def _repeat_late(
+    service: _Service, sessions: dict[str, str], token: str, answered: dict[str, list[Answered]], result: Result
+) -> None:
+    """The turns are a day older: each key still gives its own turn."""
+    late: dict[str, list[Answered]] = {mark: [] for mark in answered}
+    await _post_all(service, sessions, token, [(mark, 0) for mark in answered], late, result)
+    for mark, (first, *_) in answered.items():
+        again = late[mark][0]
+        same = again.status == 201 and again.json["turn"]["id"] == first.json["turn"]["id"]
+        result.check(same, f"{mark}: a day later it gave {again.status} {again.code}")
+        result.fire(_LATE, int(same))
 
 
 async def _refusals(service: _Service, sessions: dict[str, str], tokens: list[str], mark: str, result: Result) -> None:

@@ -27,6 +27,20 @@ _SUMMARIES = """
     SELECT session_id FROM session_summaries WHERE status = 'active' GROUP BY session_id HAVING count(*) > 1
 """
 
+_TABLES = (
+    "SELECT table_name FROM information_schema.columns WHERE column_name = 'session_id' AND table_schema = 'public'"
+)
+
+
+async def fingerprint(database: Any, session_id: UUID) -> dict[str, tuple[int, str | None]]:
+    """By table, how many rows a session has, and a hash of all that stands in them."""
+    places = {"sessions": "id"} | {row["table_name"]: "session_id" for row in await database.fetch(_TABLES)}
+    found: dict[str, tuple[int, str | None]] = {}
+    for table, place in places.items():
+        sql = f"SELECT count(*), md5(string_agg(t::text, '|' ORDER BY t::text)) FROM {table} t WHERE {place} = $1"  # noqa: S608 - names out of the catalogue
+        found[table] = tuple(await database.fetchrow(sql, session_id))
+    return found
+
 
 async def violations(database: Any, session_id: UUID | None = None, *, may_run: bool = False) -> list[str]:
     """What is wrong with the turns of a session, or of all. Turns `may_run` only while somebody runs them."""

@@ -43,7 +43,11 @@ class _Load:
 
 async def outages(site: Site) -> Result:
     """On a server of its own, which is really stopped (`immediate`: as if it had crashed) and started again."""
-    result = Result(f"Postgres stopped {AWAY_S:g} s under load, {OUTAGES} times")
+    result = Result(
+        f"Postgres stopped {AWAY_S:g} s under load, {OUTAGES} times",
+        "503 with Retry-After meanwhile; nothing acknowledged lost; "
+        f"recovered within {_RECOVERED_WITHIN_S:g} s; memory flat (+{_MOST_GROWTH_BYTES / 2**20:g} MiB at most)",
+    )
     result.expect(_STOPPED, OUTAGES)
     result.expect(_TOLD, OUTAGES * CLIENTS)
     folder = site.folder / f"outage-{uuid4().hex[:6]}"
@@ -97,7 +101,7 @@ async def _try(
     result.check(not calls, f"{len(calls)} turns called the model twice")
     result.check(max(recovered) <= _RECOVERED_WITHIN_S, f"it recovered after {max(recovered):.1f} s")
     result.check(grown <= _MOST_GROWTH_BYTES, f"memory grew by {grown / 2**20:.1f} MiB")
-    result.figures = {
+    result.measured = {
         "acknowledged turns": f"{len(load.acknowledged):,}",
         "of these lost": len(lost),
         "slowest recovery": f"{max(recovered):.2f} s",

@@ -22,6 +22,7 @@ from torture.site import Answered, Site
 DEADLINE_S = 2.0
 _SLACK_S = 1.0
 _MOST_ATTEMPTS = 3
+_LEAST_KINDS = 36
 _BOMB_BYTES = 64 * 1024 * 1024
 _TEXT = "This is the answer, and it is whole."
 
@@ -42,6 +43,11 @@ class Kind:
 
     def step(self, *, stream: bool) -> Step:
         return self.streamed if stream and self.streamed is not None else self.play
+
+    @property
+    def is_plain_too(self) -> bool:
+        """Whether it is a fault of answers that are no stream."""
+        return self.streamed is None
 
     def ends_as(self, *, stream: bool) -> str | None:
         return self.streamed_code if stream and self.streamed_code != "same" else self.code
@@ -99,11 +105,17 @@ KINDS = (
     Kind("broken chunk sizes", Raw(_HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n"), _BROKE),
     Kind("gzip bomb", Answer(gzip.compress(b" " * _BOMB_BYTES), 200, {"content-encoding": "gzip"}), _BROKE),
     Kind("broken gzip", Answer(b"no gzip at all", 200, {"content-encoding": "gzip"}), _BROKE),
+    Kind("endless body", Stream((b" " * 65_536,) * 4_000, content_type="application/json"), _BROKE),
+    Kind("endless head", Raw(b"HTTP/1.1 200 OK\r\nX-Padding: " + b"x" * 2_000_000), _BROKE),
+    Kind("text that is a number", Answer(_completion(choices=[{"index": 0, "message": {"content": 5}}])), _BROKE),
+    Kind("204 without a body", Answer(b"", 204), _BROKE),
     Kind("400", _error(400, "bad_request"), _BROKE, once=True),
     Kind("401", _error(401, "invalid_api_key"), _BROKE, once=True),
     Kind("403", _error(403, "permission_error"), _BROKE, once=True),
     Kind("404", _error(404, "not_found"), _BROKE, once=True),
     Kind("redirect", Answer(b"", 307, {"location": "http://127.0.0.1:1/"}), _BROKE, once=True),
+    Kind("408", _error(408, "timeout"), _BROKE),
+    Kind("409", _error(409, "conflict"), _BROKE),
     Kind("429 with Retry-After", _error(429, "rate_limit_exceeded", **{"retry-after": "1"}), _BROKE),
     Kind(
         "429 with a long Retry-After", _error(429, "rate_limit_exceeded", **{"retry-after": "3600"}), _BROKE, once=True
@@ -111,6 +123,7 @@ KINDS = (
     Kind("429 without Retry-After", _error(429, "rate_limit_exceeded"), _BROKE),
     Kind("429, quota used up", _error(429, "insufficient_quota"), _BROKE, once=True),
     Kind("500", _error(500, "server_error"), _BROKE),
+    Kind("502 of a proxy", Answer(b"<html>Bad gateway</html>", 502, content_type="text/html"), _BROKE),
     Kind("503 with Retry-After", _error(503, "server_error", **{"retry-after": "0"}), _BROKE),
     Kind("529, overloaded", _error(529, "overloaded_error"), _BROKE),
     Kind("error in a 200", Answer({"error": {"message": "overloaded", "type": "overloaded_error"}}), _BROKE),
@@ -120,9 +133,15 @@ KINDS = (
 
 async def provider_faults(site: Site) -> Result:
     """Every kind at an alias of its own, so that none rests because another failed."""
-    result = Result(f"{len(KINDS)} provider fault kinds, plain and streamed")
+    result = Result(
+        f"{len(KINDS)} provider fault kinds, plain and streamed",
+        f"all end by the deadline + {_SLACK_S:g} s as documented; at most {_MOST_ATTEMPTS} attempts; "
+        "no connection idle in a transaction",
+    )
     for kind in KINDS:
         result.expect(kind.name, 2)
+    plain = sum(kind.is_plain_too for kind in KINDS)
+    result.check(plain >= _LEAST_KINDS, f"only {plain} kinds are faults of a plain answer")
     hits: dict[tuple[str, bool], int] = {}
 
     def play(seen: Seen) -> Step:
@@ -148,8 +167,8 @@ async def provider_faults(site: Site) -> Result:
         most = 1 if next(kind for kind in KINDS if kind.name == name).once else _MOST_ATTEMPTS
         result.check(number <= most, f"{name} (stream: {stream}): asked {number} times")
     result.check(max(idle) == 0, f"{max(idle)} connections were idle in a transaction")
-    result.figures = {
-        "turns": 2 * len(KINDS),
+    result.measured = {
+        "kinds tried": f"{plain} plain, {len(KINDS)} streamed",
         f"slowest end (deadline {DEADLINE_S:g} s)": f"{slowest:.2f} s",
         "most attempts": max(hits.values()),
         "idle in a transaction": f"{max(idle)} in {len(idle):,} samples",

@@ -1,4 +1,4 @@
-"""What came of trying a promise, as a table and as JSON."""
+"""What came of trying a promise: a table on the screen, and the same as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ from rich.console import Console
 from rich.table import Table
 
 _FAILURES_SHOWN = 12
+_HEADERS = ("promise", "figure", "measured", "faults fired", "s", "result")
 
 
 @dataclass(slots=True)
 class Result:
-    """One promise: `figures` is what was seen, `fired` how often its fault was, by name.
+    """One promise: `figure` is what is asked of it, `measured` what was seen, `fired` how often its fault was, by name.
 
-    A fault that fired less often than `least_fired` says is a failure: nothing was tried then.
+    A fault that fired less often than `least_fired` says is a failure: nothing was tried then. `not_tried` says why
+    nothing could be.
     """
 
     promise: str
-    figures: dict[str, Any] = field(default_factory=dict[str, Any])
+    figure: str
+    measured: dict[str, Any] = field(default_factory=dict[str, Any])
     fired: dict[str, int] = field(default_factory=dict[str, int])
     least_fired: dict[str, int] = field(default_factory=dict[str, int])
     failures: list[str] = field(default_factory=list[str])
     seconds: float = 0.0
+    not_tried: str = ""
 
     def check(self, holds: bool, sentence: str) -> None:
         """Notes a failure unless it holds."""
@@ -53,30 +57,57 @@ class Result:
     def holds(self) -> bool:
         return not self.failures
 
+    @property
+    def verdict(self) -> str:
+        """In a few words."""
+        if self.failures:
+            return f"FAILS ({len(self.failures)})"
+        return "not tried" if self.not_tried else "holds"
+
+    @property
+    def complaints(self) -> list[str]:
+        """The first failures, and why it was not tried."""
+        found = [*self.failures[:_FAILURES_SHOWN], *filter(None, [self.not_tried])]
+        return [f"{self.promise}: {sentence}" for sentence in found]
+
+    def cells(self, line_end: str) -> tuple[str, ...]:
+        """A row of the table."""
+        measured = line_end.join(f"{name}: {value}" for name, value in self.measured.items())
+        fired = sum(self.fired.values())
+        return self.promise, self.figure, measured, f"{fired:,}", f"{self.seconds:.0f}", self.verdict
+
 
 def print_results(console: Console, results: Sequence[Result]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for header in ("promise", "figure", "fired", "s", "result"):
-        table.add_column(header, overflow="fold")
+    for header in _HEADERS:
+        table.add_column(header, overflow="fold", justify="right" if header in {"faults fired", "s"} else "left")
     for result in results:
-        table.add_row(
-            result.promise,
-            "\n".join(f"{name}: {value}" for name, value in result.figures.items()),
-            f"{sum(result.fired.values()):,}",
-            f"{result.seconds:.0f}",
-            "[green]holds[/]" if result.holds else f"[red]FAILS[/] ({len(result.failures)})",
-        )
+        *cells, verdict = result.cells("\n")
+        colour = "red" if result.failures else "yellow" if result.not_tried else "green"
+        table.add_row(*cells, f"[{colour}]{verdict}[/]")
     console.print(table)
     for result in results:
-        for failure in result.failures[:_FAILURES_SHOWN]:
-            console.print(f"{result.promise}: {failure}", markup=False)
+        for complaint in result.complaints:
+            console.print(complaint, markup=False)
 
 
-def write_json(folder: Path, facts: Mapping[str, Any], results: Sequence[Result]) -> Path:
-    """Writes everything that was seen, and answers the file's path."""
+def markdown(facts: Mapping[str, Any], results: Sequence[Result]) -> str:
+    """The same table for a page, under what is known of the run."""
+    lines = [f"- {name}: {value}" for name, value in facts.items()]
+    lines += ["", f"| {' | '.join(_HEADERS)} |", "|" + " --- |" * len(_HEADERS)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in result.cells("; ")) + " |" for result in results]
+    complaints = [f"- {complaint}" for result in results for complaint in result.complaints]
+    return "\n".join(lines + (["", *complaints] if complaints else [])) + "\n"
+
+
+def write_results(folder: Path, facts: Mapping[str, Any], results: Sequence[Result]) -> tuple[Path, Path]:
+    """Writes the table as Markdown and everything that was seen as JSON; the paths of both."""
     folder.mkdir(parents=True, exist_ok=True)
     finished_at = datetime.now(UTC)
-    path = folder / f"{finished_at:%Y%m%dT%H%M%SZ}.json"
-    content = {"finished_at": finished_at, "machine": facts, "results": [asdict(result) for result in results]}
-    path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
-    return path
+    facts = {"finished": f"{finished_at:%Y-%m-%d %H:%M} UTC", **facts}
+    page = folder / f"{finished_at:%Y%m%dT%H%M%SZ}.md"
+    page.write_text(markdown(facts, results))
+    content = {"finished_at": finished_at, "run": facts, "results": [asdict(result) for result in results]}
+    data = page.with_suffix(".json")
+    data.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+    return page, data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -16,7 +15,7 @@ from torture.ledger import violations
 from torture.models import new_mark, reply, told
 from torture.replicas import Replica
 from torture.results import Result
-from torture.site import NETWORK_ERRORS, Site
+from torture.site import Site, connect
 
 VANISHING = 200
 CANCELLATIONS = 1_000
@@ -26,15 +25,24 @@ _SETTLED_WITHIN_S = 15.0
 _VANISHED = "clients that vanished"
 _ABORTED = "requests that their client aborted"
 _CANCELLED = "turns that a POST cancelled"
+_CAME_LATE = "cancellations of a turn that had just ended"
 _POOL = 10
+_USED_WITHIN_S = 5.0
+_WAITING = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'plimsoll' AND wait_event_type = 'Lock'
+"""
 
 
 async def vanishing(site: Site) -> Result:
     """One replica takes it all; connections are counted before and after."""
-    result = Result(f"{VANISHING} clients that vanish at random points, {CANCELLATIONS:,} cancellations")
+    result = Result(
+        f"{VANISHING} clients that vanish at random points, {CANCELLATIONS:,} cancellations",
+        "every turn ends as documented; pool and server connections back to their start",
+    )
     result.expect(_VANISHED, VANISHING)
     result.expect(_ABORTED, CANCELLATIONS // 2)
-    result.expect(_CANCELLED, CANCELLATIONS // 4)
+    result.expect(_CANCELLED, CANCELLATIONS * 2 // 5)
     async with (
         site.database() as (url, database),
         site.nursery.running(site.environment(url, db_pool_size=_POOL), name="vanishing") as replica,
@@ -53,13 +61,15 @@ async def vanishing(site: Site) -> Result:
         after = await _back_to(before, database, replica)
         statuses = await _statuses(database)
         result.check(set(statuses) <= {"completed", "cancelled"}, f"turns ended as {statuses}")
-        await _whole_pool(site, replica, result)
+        usable = await _usable_pool(site, url, replica)
         result.failures += await violations(database)
     result.check(after[0] <= before[0], f"server connections: {before[0]} before, {after[0]} after")
     result.check(after[1] <= before[1] + 2, f"open sockets of the service: {before[1]} before, {after[1]} after")
-    result.figures = {
+    result.check(usable == _POOL, f"of {_POOL} connections of the pool {usable} can be used")
+    result.measured = {
         "turns": ", ".join(f"{n:,} {status}" for status, n in sorted(statuses.items())),
         "connections at Postgres": f"{before[0]} before, {after[0]} after",
+        "of the pool usable at once": f"{usable} of {_POOL}",
         "sockets of the service": f"{before[1]} before, {after[1]} after",
     }
     return result
@@ -133,19 +143,29 @@ async def _cancel(site: Site, replica: Replica, result: Result, _: int) -> None:
     url = f"{replica.url}{session}/turns"
     asking = asyncio.create_task(site.post(url, {"content": f"{_mark(site)} hello"}))
     await asyncio.sleep(random.uniform(0.02, _ANSWER_AFTER_S))
-    async with site.http.get(url) as response:
-        items = orjson.loads(await response.read())["items"]
-    cancelled = await site.post(f"{url}/{items[0]['id']}/cancel", {}) if items else None
+    cancelled = await site.post(f"{url}/{await _id_of_turn(site, url)}/cancel", {})
     told_client = await asking
-    if cancelled is not None and cancelled.status == 200:
+    if cancelled.status == 200:
         result.fire(_CANCELLED)
         # Whoever waits is told so, unless the turn had been settled in the very same moment.
         result.check(
             told_client.code in ("turn_cancelled", "worker_lost"),
             f"the client of a cancelled turn got {told_client.status} {told_client.code}",
         )
-    elif cancelled is not None:
+    else:
+        result.fire(_CAME_LATE)
         result.check(cancelled.code == "turn_not_open", f"a cancellation got {cancelled.status} {cancelled.code}")
+
+
+async def _id_of_turn(site: Site, url: str) -> str:
+    """Of the session's first turn, once there is one."""
+    async with asyncio.timeout(_SETTLED_WITHIN_S):
+        while True:
+            async with site.http.get(url) as response:
+                items = orjson.loads(await response.read())["items"]
+            if items:
+                return items[0]["id"]
+            await asyncio.sleep(0.02)
 
 
 async def _open(database: Any, replica: Replica) -> tuple[int, int]:
@@ -177,11 +197,20 @@ async def _statuses(database: Any) -> dict[str, int]:
     return {row["status"]: row["n"] for row in rows}
 
 
-async def _whole_pool(site: Site, replica: Replica, result: Result) -> None:
-    """A connection that was lost to the pool would be missed now."""
-    with contextlib.suppress(*NETWORK_ERRORS):
-        async with asyncio.timeout(5):
-            answers = await asyncio.gather(*(site.post(f"{replica.url}/v1/sessions", {}) for _ in range(4 * _POOL)))
-            result.check(all(a.status == 201 for a in answers), "the pool does not serve everybody any more")
-            return
-    result.check(False, "the pool does not answer any more")
+async def _usable_pool(site: Site, url: str, replica: Replica) -> int:
+    """How many of the pool's connections are in use at once when all wait for one lock: a lost one is missing then."""
+    holder, looker = await connect(url), await connect(url)
+    waiting = 0
+    try:
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE")
+            posts = [asyncio.create_task(site.post(f"{replica.url}/v1/sessions", {})) for _ in range(2 * _POOL)]
+            deadline = asyncio.get_running_loop().time() + _USED_WITHIN_S
+            while waiting < _POOL and asyncio.get_running_loop().time() < deadline:
+                waiting = await looker.fetchval(_WAITING)
+                await asyncio.sleep(0.02)
+        await asyncio.gather(*posts)
+    finally:
+        await holder.close()
+        await looker.close()
+    return waiting

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 from uuid import UUID
@@ -12,11 +13,11 @@ from uuid import UUID
 from tests.providers.server import Answer, Seen
 from torture.crash import SETTLE
 from torture.database_proxy import At, Fault, proxied
-from torture.ledger import violations
+from torture.ledger import fingerprint, violations
 from torture.models import new_mark, reply, reply_text
 from torture.replicas import Replica, end
 from torture.results import Result
-from torture.site import NETWORK_ERRORS, Site
+from torture.site import NETWORK_ERRORS, Site, connect
 
 ROUNDS = 5
 AT_ONCE = 10
@@ -28,7 +29,7 @@ _ON_THE_WAY = "of these, with its settlement on the way"
 
 async def zombies(site: Site) -> Result:
     """Half of the workers are stopped while the model thinks, half when their settlement is on its way to Postgres."""
-    result = Result(f"{ROUNDS * AT_ONCE} workers stopped past their lease, then continued")
+    result = Result(f"{ROUNDS * AT_ONCE} workers stopped past their lease, then continued", "0 stale writes")
     result.expect(_WOKEN, ROUNDS * AT_ONCE)
     result.expect(_ON_THE_WAY, ROUNDS * AT_ONCE // 2)
     stale = 0
@@ -43,14 +44,22 @@ async def zombies(site: Site) -> Result:
                     for number in range(AT_ONCE)
                 ]
             for tried in tries:
-                stale += await _stale(database, *tried.result(), result)
+                stale += await _stale(database, tried.result(), result)
         result.failures += await violations(database)
-    result.figures = {"zombies": result.fired.get(_WOKEN, 0), "stale writes": stale}
+    result.measured = {"zombies": result.fired.get(_WOKEN, 0), "stale writes (all rows of a session compared)": stale}
     return result
 
 
-async def _try(site: Site, url: str, successor: Replica, result: Result, *, late: bool) -> tuple[UUID, str]:
-    """The session, and the mark of the message that the zombie was to answer."""
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """The session, the mark of the message that the zombie was to answer, and the tables it changed once it went on."""
+
+    session_id: UUID
+    mark: str
+    changed: list[str]
+
+
+async def _try(site: Site, url: str, successor: Replica, result: Result, *, late: bool) -> _Tried:
     mark = new_mark("zombie")
     session = await site.session(successor.url)
     stopped = asyncio.Event()
@@ -80,6 +89,8 @@ async def _try(site: Site, url: str, successor: Replica, result: Result, *, late
         was_stopped = replica.is_stopped
         following = await _take_over(site, f"{successor.url}{session}/turns", f"next-{mark} and now?")
         result.check(following, "the session was not free after the lease")
+        session_id = UUID(session.rsplit("/", 1)[1])
+        before = await _all_of(url, session_id)
         replica.send(signal.SIGCONT)
         with contextlib.suppress(*NETWORK_ERRORS):
             told = await asking
@@ -91,7 +102,17 @@ async def _try(site: Site, url: str, successor: Replica, result: Result, *, late
                 if late and fault.fired:
                     result.fire(_ON_THE_WAY)
         await end(replica)
-    return UUID(session.rsplit("/", 1)[1]), mark
+    after = await _all_of(url, session_id)
+    return _Tried(session_id, mark, [table for table in after if before[table] != after[table]])
+
+
+async def _all_of(url: str, session_id: UUID) -> dict[str, tuple[int, str | None]]:
+    """On a connection of its own: others try at the same time."""
+    database = await connect(url)
+    try:
+        return await fingerprint(database, session_id)
+    finally:
+        await database.close()
 
 
 async def _take_over(site: Site, url: str, content: str) -> bool:
@@ -104,9 +125,9 @@ async def _take_over(site: Site, url: str, content: str) -> bool:
     return False
 
 
-async def _stale(database: Any, session_id: UUID, mark: str, result: Result) -> int:
-    """How many answers the zombie could store."""
-    rows = await database.fetch("SELECT status, error FROM turns WHERE session_id = $1 ORDER BY seq", session_id)
+async def _stale(database: Any, tried: _Tried, result: Result) -> int:
+    """How much the zombie could write: tables that changed, and answers of its own."""
+    rows = await database.fetch("SELECT status, error FROM turns WHERE session_id = $1 ORDER BY seq", tried.session_id)
     result.check(
         [row["status"] for row in rows] == ["failed", "completed"], f"the turns ended as {[dict(row) for row in rows]}"
     )
@@ -114,8 +135,9 @@ async def _stale(database: Any, session_id: UUID, mark: str, result: Result) -> 
     result.check(code == "worker_lost", f"the lost turn says {code}")
     written = await database.fetchval(
         "SELECT count(*) FROM messages WHERE session_id = $1 AND role = 'assistant' AND content::text LIKE $2",
-        session_id,
-        f"%{reply_text(mark)[:24]}%",
+        tried.session_id,
+        f"%{reply_text(tried.mark)[:24]}%",
     )
     result.check(written == 0, "a zombie's answer was stored")
-    return int(written)
+    result.check(not tried.changed, f"rows changed once the zombie went on, of {tried.changed}")
+    return int(written) + len(tried.changed)

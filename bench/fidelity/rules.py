@@ -19,6 +19,7 @@ MakeRule: TypeAlias = Callable[[int, Estimate], Rule]
 KEPT_MESSAGES = 20
 TIGHT_SHARE = 0.15
 """`protected_share` of the variant for budgets in which four long turns leave no room."""
+BLOCK_SHARE = 0.3
 
 
 def rules() -> Mapping[str, MakeRule]:
@@ -27,13 +28,43 @@ def rules() -> Mapping[str, MakeRule]:
     made: dict[str, MakeRule] = {
         "guarded": partial(_engine, guarded),
         "guarded, protected_share 0.15": partial(_engine, replace(guarded, protected_share=TIGHT_SHARE)),
+        "guarded, room for recall": partial(_engine, _roomy(guarded)),
+        "guarded, by value in blocks": partial(
+            _engine, replace(guarded, prune_order="value", prune_block_share=BLOCK_SHARE)
+        ),
         "guarded without recall": partial(_engine, replace(guarded, recall=Recall(enabled=False))),
+        "whole turns leave, oldest first": partial(_engine, _unsummarized(guarded)),
+        "whole turns leave, in blocks": partial(
+            _engine, replace(_unsummarized(guarded), prune_block_share=BLOCK_SHARE)
+        ),
+        "whole turns leave, by value in blocks": partial(
+            _engine, replace(_unsummarized(guarded), prune_order="value", prune_block_share=BLOCK_SHARE)
+        ),
         **{name: partial(_engine, preset.policy) for name, preset in PRESETS.items() if name != "guarded"},
         f"keep last {KEPT_MESSAGES} messages": _keep_last,
     }
     if find_spec("langchain") is not None:
         made |= {"LangChain trim_messages": _trim_messages, "LangChain SummarizationMiddleware": _middleware}
     return made
+
+
+def _roomy(guarded: ContextPolicy) -> ContextPolicy:
+    """Small raw window and summary, a late trigger: what is asked finds most of the budget free for what it recalls."""
+    return replace(
+        guarded,
+        summary_trigger_ratio=0.9,
+        mandatory_summary_turn=4,
+        protected_share=TIGHT_SHARE,
+        summary_max_ratio=0.1,
+        recall=Recall(max_share=0.9),
+    )
+
+
+def _unsummarized(guarded: ContextPolicy) -> ContextPolicy:
+    """Nothing but prunes, as trimmers do it."""
+    return replace(
+        guarded, auto_summarize=False, prune_unit="turn", protected_share=TIGHT_SHARE, recall=Recall(enabled=False)
+    )
 
 
 def _engine(policy: ContextPolicy, input_budget: int, estimate: Estimate) -> Rule:

@@ -1,7 +1,7 @@
 """The OpenAPI document, and every operation of it under generated requests.
 
 `PLIMSOLL_SCHEMATHESIS_EXAMPLES` sets how many examples an operation gets (80 here, always the same; `make fuzz` takes
-more, and others each time).
+400 of them, others each time, and wants to have sent 10,000).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 import httpx
+import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
@@ -21,8 +22,10 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi import checks as openapi_checks
 
 from tests.api.conftest import new_session
+from tests.security.routes import OPENAI_PATHS, openai_places
 
 _FEW = 80
+_MANY_CASES = 10_000
 EXAMPLES = int(os.environ.get("PLIMSOLL_SCHEMATHESIS_EXAMPLES", _FEW))
 CHECKS: list[Any] = [
     cast(Any, checks).not_a_server_error,
@@ -45,6 +48,7 @@ ROUTES = {
     "/v1/sessions/{session_id}/turns/{turn_id}/prompt": {"get"},
     "/v1/sessions/{session_id}/context": {"get"},
     "/v1/sessions/{session_id}/context/preview": {"post"},
+    "/v1/sessions/{session_id}/search": {"get"},
     "/v1/sessions/{session_id}/summaries": {"get", "post"},
     "/v1/sessions/{session_id}/summaries/{summary_id}/undo": {"post"},
     "/v1/sessions/{session_id}/pins": {"get"},
@@ -53,6 +57,14 @@ ROUTES = {
     "/v1/models": {"get"},
     "/v1/policies": {"get"},
     "/v1/chat/completions": {"post"},
+    "/v1/responses": {"post"},
+    "/v1/responses/{response_id}": {"get", "delete"},
+    "/v1/responses/{response_id}/cancel": {"post"},
+    "/v1/responses/{response_id}/input_items": {"get"},
+    "/v1/conversations": {"post"},
+    "/v1/conversations/{conversation_id}": {"get", "post", "delete"},
+    "/v1/conversations/{conversation_id}/items": {"get", "post"},
+    "/v1/conversations/{conversation_id}/items/{item_id}": {"get", "delete"},
     "/v1/events": {"get"},
     "/v1/sessions/{session_id}/timeline": {"get"},
     "/v1/sessions/{session_id}/messages": {"get"},
@@ -78,16 +90,28 @@ def test_no_generated_request_is_answered_by_a_5xx_or_against_the_document(clien
     session_id = new_session(client)
     turn_id = client.post(f"/v1/sessions/{session_id}/turns", json={"content": "Hello"}).json()["turn"]["id"]
     client.put(f"/v1/sessions/{session_id}/pins/p", json={"content": "x"})
-    known = {"session_id": session_id, "turn_id": turn_id}
+    known = {"session_id": session_id, "turn_id": turn_id, **_responded(client)}
     answers: Counter[tuple[str, int]] = Counter()
-    for result in schema.get_all_operations():
-        operation = result.ok()
-        for mode in GenerationMode:
-            _probe(client, operation.as_strategy(generation_mode=mode), known, answers)
+    with requests.Session() as session:
+        session.trust_env = False
+        for result in schema.get_all_operations():
+            operation = result.ok()
+            for mode in GenerationMode:
+                _probe(client, session, operation.as_strategy(generation_mode=mode), known, answers)
+        assert _connections(session) == 1, "a connection was not reusable"
+    assert EXAMPLES <= _FEW or answers.total() >= _MANY_CASES, answers.total()
     statuses = {status for _, status in answers}
+    by_status = ", ".join(f"{sum(n for key, n in answers.items() if key[1] == s):,} of {s}" for s in sorted(statuses))
+    print(f"{answers.total():,} cases over one connection: {by_status}")  # noqa: T201 - `make fuzz` shows it
     assert {200, 201, 204, 404, 422} <= statuses
     assert answers["POST /v1/sessions/{session_id}/turns", 201] > 0
     assert client.get("/healthz").status_code == 200
+
+
+def _responded(client: httpx.Client) -> dict[str, str]:
+    """The ids of a response and of what is around it."""
+    answer = client.post("/v1/responses", json={"model": "offline", "input": "Hello"})
+    return openai_places(answer.headers["x-session-id"])
 
 
 def _of_known_models(body: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +121,20 @@ def _of_known_models(body: dict[str, Any]) -> dict[str, Any]:
     return known | ({"model": "offline"} if "model" in known else {})
 
 
-def _probe(client: httpx.Client, cases: Any, known: dict[str, str], answers: Counter[tuple[str, int]]) -> None:
+def _connections(session: requests.Session) -> int:
+    """How many it has opened so far."""
+    pools = cast(Any, session.get_adapter("http://")).poolmanager.pools
+    hosts = pools.keys()  # it refuses to be iterated itself
+    return sum(pools[host].num_connections for host in hosts)
+
+
+def _probe(
+    client: httpx.Client,
+    session: requests.Session,
+    cases: Any,
+    known: dict[str, str],
+    answers: Counter[tuple[str, int]],
+) -> None:
     """Calls one operation with generated requests; every other one is aimed at things that exist."""
 
     @settings(
@@ -112,12 +149,15 @@ def _probe(client: httpx.Client, cases: Any, known: dict[str, str], answers: Cou
     def probe(case: Any, aimed: bool) -> None:
         if aimed:
             path: dict[str, Any] = case.path_parameters or {}
-            aim = known if case.method != "DELETE" else {"session_id": new_session(client)}
+            aim = known if case.method != "DELETE" else {"session_id": new_session(client), **_responded(client)}
             case.path_parameters = {**path, **{name: aim[name] for name in aim.keys() & path.keys()}}
             body: object = case.body
             if isinstance(body, dict):
                 case.body = _of_known_models(cast("dict[str, Any]", body))
-        answer = case.call_and_validate(checks=CHECKS)
+        answer = case.call_and_validate(checks=CHECKS, session=session)
+        if answer.status_code >= 400:
+            wanted = "json" if case.operation.path.startswith(OPENAI_PATHS) else "problem+json"
+            assert answer.headers["content-type"] == [f"application/{wanted}"]
         answers[f"{case.method} {case.operation.path}", answer.status_code] += 1
 
     with suppress(Unsatisfiable):  # an operation that takes nothing has nothing to get wrong

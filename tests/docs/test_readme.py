@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,47 +17,22 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import AliasChoices
 
-import app
 from app.core.config import Settings
 from app.main import create_app
+from tests.docs.answers import agrees, shown
+from tests.docs.checkout import environment, make_checkout
 from tests.docs.pages import README, ROOT, blocks, table
 
 RUN, CURL, DEMO, REAL_MODEL, REFUSED, PRODUCTION = blocks("sh")
 ANSWER, REFUSAL = blocks("json")
 (CATALOGUE,) = blocks("toml")
-OURS = ("PLIMSOLL_", "CONTEXT_", "DATABASE_URL", "MODELS_FILE", "PROMETHEUS_", "OPENAI_")
 SHOWN_ADDRESS = "http://127.0.0.1:8000"
-DIFFERS_EVERY_TIME = {"id", "item"}
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder in which the README's commands do what they do in a fresh clone, with the set-up done."""
-    (tmp_path / "bin").mkdir()
-    python = "exec '" + sys.executable + "'"
-    for name, command in {
-        "plimsoll": f"{python} -c 'from app.cli import main; main()' \"$@\"",
-        "python": f'{python} "$@"',
-    }.items():
-        script = tmp_path / "bin" / name
-        script.write_text(f"#!/bin/sh\n{command}\n")
-        script.chmod(0o755)
-    for name in ("requirements-dev.lock", "pyproject.toml"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    shutil.copy(ROOT / "Makefile", tmp_path)
-    (tmp_path / "installed").touch()
-    return tmp_path
-
-
-def environment(checkout: Path, **settings: str) -> dict[str, str]:
-    """Nothing of a developer's settings, and `make` that takes the environment of this test for the installed one."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-    paths = {
-        "PYTHONPATH": os.pathsep.join([str(Path(app.__file__).parents[1]), str(ROOT)]),
-        "PATH": os.pathsep.join([str(checkout / "bin"), kept["PATH"]]),
-        "MAKEFLAGS": f"BIN={checkout / 'bin'} INSTALLED={checkout / 'installed'} UI=",
-    }
-    return kept | paths | settings
+    """A folder in which the README's commands do what they do in a fresh clone."""
+    return make_checkout(tmp_path)
 
 
 @contextmanager
@@ -106,27 +79,6 @@ def shell(checkout: Path, commands: str, **settings: str) -> str:
         timeout=60,
         check=True,
     ).stdout
-
-
-def shown(block: str) -> Any:
-    """An answer as the README shows it: `…` at the end of an object stands for members that were left out."""
-    return json.loads(re.sub(r",\s*…(?=\s*\})", "", block))
-
-
-def agrees(shown_value: Any, value: Any, *, name: str = "") -> bool:
-    """Whether an answer is what the README shows of it; `…` in a text stands for anything."""
-    if isinstance(shown_value, dict):
-        members = cast("dict[str, Any]", shown_value)
-        return isinstance(value, dict) and all(
-            member in value and agrees(of_member, value[member], name=member) for member, of_member in members.items()
-        )
-    if isinstance(shown_value, list):
-        items = cast("list[Any]", shown_value)
-        return len(items) == len(value) and all(map(agrees, items, value))
-    if isinstance(shown_value, str):
-        parts = [".*" if name in DIFFERS_EVERY_TIME else re.escape(part) for part in shown_value.split("…")]
-        return re.fullmatch(".*".join(parts), value, re.DOTALL) is not None
-    return shown_value == value and type(shown_value) is type(value)
 
 
 def test_make_run_prints_the_readmes_curl_line_and_both_answers_are_as_shown(checkout: Path) -> None:
@@ -208,6 +160,8 @@ def test_the_settings_table_has_every_setting_with_its_default() -> None:
             assert cell.startswith("unset: "), variable
         elif default == "":
             assert cell.startswith("empty: "), variable
+        elif isinstance(default, bool):
+            assert cell == f"`{default}`".lower(), variable
         else:
             assert cast(Any, type(default))(cell.strip("`")) == default, variable
 

@@ -73,6 +73,8 @@ _fields: dict[str, st.SearchStrategy[object]] = {
     "protected_share": st.sampled_from((None, 0.1, 0.5)),
     "prune_protected": st.booleans(),
     "prune_unit": st.sampled_from(("message", "turn")),
+    "prune_order": st.sampled_from(("oldest", "value")),
+    "prune_block_share": st.sampled_from((0.0, 0.2, 0.4)),
     "summarize_when": st.sampled_from(("preflight", "post_turn", "both", "never")),
     "auto_summarize": st.booleans(),
     "incremental": st.booleans(),

@@ -22,6 +22,8 @@ _VALID: dict[str, tuple[object, ...]] = {
     "protected_share": (0.01, 1, None),
     "prune_protected": (True, False),
     "prune_unit": ("message", "turn"),
+    "prune_order": ("oldest", "value"),
+    "prune_block_share": (0, 0.3),
     "summarize_when": ("preflight", "post_turn", "both", "never"),
     "auto_summarize": (True, False),
     "incremental": (True, False),
@@ -47,6 +49,8 @@ _INVALID: dict[str, tuple[object, ...]] = {
     "protected_share": _RATIO_NOT,
     "prune_protected": _FLAG_NOT,
     "prune_unit": _CHOICE_NOT,
+    "prune_order": _CHOICE_NOT,
+    "prune_block_share": (-0.1, 0.9, 1.01, float("nan"), "0.5", True, None),
     "summarize_when": _CHOICE_NOT,
     "auto_summarize": _FLAG_NOT,
     "incremental": _FLAG_NOT,
@@ -137,8 +141,8 @@ def test_a_policy_can_do_without_summaries(overrides: dict[str, object]) -> None
     assert not resolve_policy(ContextPolicy(), overrides).summarizes
 
 
-def test_every_field_of_a_policy_can_be_set_but_the_deployments_own() -> None:
-    assert set(FIELDS) == {field.name for field in fields(ContextPolicy)} - {"max_output_tokens"}
+def test_every_field_of_a_policy_can_be_set_but_the_deployments_own_and_a_requests() -> None:
+    assert set(FIELDS) == {field.name for field in fields(ContextPolicy)} - {"max_output_tokens", "whole_past"}
     assert set(_INVALID) == set(FIELDS)
 
 

@@ -77,8 +77,16 @@ def test_a_question_gets_the_whole_block_and_a_long_tale_little_of_it() -> None:
     tale = " ".join(f"word{number}" for number in range(40)) + "."
     assert wanted_share("Where does Ottilie keep her bees?") == 1
     assert wanted_share("Tell me the invoice number.") == 1
-    assert wanted_share(f"{tale} Where are the bees?") == 1
+    assert wanted_share("I forgot. Where does Ottilie keep her bees?") == 1
     assert wanted_share(tale) < 0.01
+
+
+def test_what_is_asked_at_the_end_of_a_long_tale_gets_less_than_asked_alone_but_never_nothing() -> None:
+    tale = " ".join(f"word{number}" for number in range(40)) + "."
+    shares = [wanted_share(f"{tale[:end]} Where are the bees?") for end in (0, 30, 60, len(tale))]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == 1
+    assert 0.1 < shares[-1] < 0.2
 
 
 @given(st.integers(1, 30), st.integers(700, 6000), st.integers(5, 400))

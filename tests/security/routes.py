@@ -8,18 +8,24 @@ from typing import Any, cast
 
 import httpx
 
-_METHODS = ("get", "put", "post", "delete", "patch")
+METHODS = ("get", "put", "post", "delete", "patch")
+OPENAI_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/conversations")
+"""Whose errors have OpenAI's shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one address. `body` is None where it takes none, else the least that validates."""
+    """One method of one address. `body` is None where it takes none, else the least that validates.
+
+    `needs` is the least of its query.
+    """
 
     method: str
     path: str
     body: Any
     query: tuple[str, ...]
     headers: tuple[str, ...]
+    needs: Mapping[str, str]
 
     @property
     def name(self) -> str:
@@ -44,23 +50,31 @@ class Operation:
             self.path.format_map(places),
             json=self.body if body is None else body,
             headers=headers,
-            params=params,
+            params={**self.needs, **(params or {})} or None,
         )
 
 
-def operations(client: httpx.Client) -> list[Operation]:
-    """Every operation under `/v1`, erasing ones last."""
+def openai_places(session_id: str, reply_seq: int = 2) -> dict[str, str]:
+    """What a session and the reply of this number are called in OpenAI's form."""
+    own = session_id.replace("-", "")
+    return {
+        "conversation_id": f"conv_{own}",
+        "response_id": f"resp_{own}{reply_seq:012x}",
+        "item_id": f"msg_{own}{reply_seq:012x}",
+    }
+
+
+def operations(client: httpx.Client, under: str = "/v1/") -> list[Operation]:
+    """Every operation whose address begins so, erasing ones last."""
     document = client.get("/openapi.json").json()
-    found = list(_operations(document))
+    found = [operation for operation in _operations(document) if operation.path.startswith(under)]
     assert len(found) >= 25
     return sorted(found, key=lambda operation: operation.method == "DELETE")
 
 
 def _operations(document: dict[str, Any]) -> Iterator[Operation]:
     for path, methods in document["paths"].items():
-        if not path.startswith("/v1/"):
-            continue
-        for method in methods.keys() & set(_METHODS):
+        for method in methods.keys() & set(METHODS):
             operation = methods[method]
             parameters: list[dict[str, Any]] = operation.get("parameters", [])
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
@@ -70,6 +84,11 @@ def _operations(document: dict[str, Any]) -> Iterator[Operation]:
                 None if content is None else least(content["schema"], document),
                 tuple(parameter["name"] for parameter in parameters if parameter["in"] == "query"),
                 tuple(parameter["name"] for parameter in parameters if parameter["in"] == "header"),
+                {
+                    parameter["name"]: str(least(parameter["schema"], document))
+                    for parameter in parameters
+                    if parameter["in"] == "query" and parameter["required"]
+                },
             )
 
 

@@ -30,7 +30,7 @@ from app.services.leases import Leases
 from app.services.runtime import Runtime
 from app.services.sessions import create_session
 from app.services.take_turn import continue_turn, take_turn
-from app.telemetry import Telemetry
+from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers, encoding_for_model
 from tests.providers.server import Answer, ScriptedServer, Seen
 
@@ -55,12 +55,13 @@ class Service:
         *,
         model_alias: str | None = None,
         listen: Listener | None = None,
+        tenant_id: TenantId = TENANT,
         **asking: Any,
     ) -> TurnOutcome:
         """Posts a turn."""
         digest = sha256(json.dumps([content, model_alias, sorted(asking)]).encode()).hexdigest()
         request = TurnRequest(content, digest, Asking(**asking), model_alias)
-        return await take_turn(self.rt, TENANT, session_id, request, key, listen)
+        return await take_turn(self.rt, tenant_id, session_id, request, key, listen)
 
     async def outputs(
         self, session_id: SessionId, turn_id: TurnId, outputs: dict[str, str], reply: RecordedReply | None = None
@@ -86,6 +87,7 @@ async def service(
     policy: ContextPolicy | None = None,
     environ: Mapping[str, str] | None = None,
     transaction_pooler: bool | None = None,
+    tracer: Tracer = NO_TRACES,
 ) -> AsyncGenerator[Service]:
     """A runtime as the composition root makes it. `models` is the text of a models file.
 
@@ -119,6 +121,7 @@ async def service(
         turn_lease_s=lease_s,
         now=_now,
         new_id=uuid7,
+        tracer=tracer,
     )
     try:
         yield Service(rt)

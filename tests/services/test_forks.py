@@ -24,7 +24,7 @@ from tests.services.service import TENANT, Service, chat, model, models_toml, se
 from tests.services.test_tools import TOOLS, calls
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
-NOT_COPIED = {"usage_records", "message_terms", "session_usage"}
+NOT_COPIED = {"usage_records", "message_terms", "session_usage", "responses"}
 
 
 async def _turns(at: Service, session_id: SessionId) -> list[Any]:
@@ -256,7 +256,7 @@ async def test_an_empty_session_forks_and_what_is_not_there_does_not(database_ur
 
 def test_every_column_of_a_session_is_copied_or_known_to_start_anew() -> None:
     anew = {"idempotency_key", "created_at", "updated_at", "summary_lease_id", "summary_lease_expires_at"}
-    anew.add("recall_indexed_seq")
+    anew |= {"recall_indexed_seq", "erase_after"}
     (inserted,) = [
         statement.text.partition("(")[2].partition(")")[0]
         for statement in vars(forks).values()

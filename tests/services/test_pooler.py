@@ -14,7 +14,7 @@ import pytest_asyncio
 from app.db.migrate import SchemaState, upgrade
 from app.db.reachability import reach
 from app.domain.errors import DatabaseUnavailable
-from bench.pgbouncer import find_pgbouncer, pgbouncer
+from bench.pgbouncer import SERVER_CONNECTIONS, find_pgbouncer, pgbouncer, show
 from migrations.drift import with_database
 from tests.services import (
     test_forks,
@@ -91,6 +91,24 @@ async def test_migrations_run_through_the_pooler_and_at_once(pooler: str, empty_
     assert await reach(address) is SchemaState.EMPTY
     await asyncio.gather(*(upgrade(address) for _ in range(3)))
     assert await reach(address) is SchemaState.CURRENT
+
+
+async def test_the_pooler_itself_says_that_turns_went_through_three_connections_at_most(
+    pooler: str, database_url: str
+) -> None:
+    address = through(pooler, database_url)
+    name = urlsplit(address).path[1:]
+    async with service(address, transaction_pooler=True) as at:
+        sessions = [await at.session() for _ in range(10)]
+        await asyncio.gather(*(at.turn(session.id, "Hello") for session in sessions))
+        (pool,) = [pool for pool in await show(address, "POOLS") if pool["database"] == name]
+        (stats,) = [stats for stats in await show(address, "STATS") if stats["database"] == name]
+    servers = sum(int(pool[state]) for state in ("sv_active", "sv_idle", "sv_used", "sv_login"))
+    assert 1 <= servers <= SERVER_CONNECTIONS
+    assert pool["pool_mode"] == "transaction"
+    assert int(stats["total_xact_count"]) >= 2 * len(sessions)
+    with pytest.raises(RuntimeError):
+        await show(address, "NONSENSE")
 
 
 async def test_without_the_setting_the_pooler_refuses_the_service(pooler: str, database_url: str) -> None:

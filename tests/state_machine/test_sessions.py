@@ -328,6 +328,7 @@ def test_any_legal_history_is_what_the_model_says(service: httpx.Client) -> None
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
         ),
     )
+    print(f"{EXAMPLES} runs of {STEPS} steps: {dict(done)}")  # noqa: T201 - `make fuzz` shows it
     assert done["turn completed"], done
     if EXAMPLES >= 100:
         seen = {"turn awaiting_tools", "cancelled", "forked", "regenerated", "imported", "rejected", "undone"}

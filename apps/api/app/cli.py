@@ -1,4 +1,4 @@
-"""The command line: `plimsoll serve | migrate | keys | limits | …`. A failure is one line and exit code 2."""
+"""The command line: `plimsoll serve | migrate | keys | limits | purge | …`. A failure is one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from app.db.reachability import DatabaseUnreachable, reach
 from app.domain.errors import PlimsollError
 from app.domain.types import TenantId
 from app.limits_cli import limits
+from app.mcp.cli import mcp_command
 from app.own_database import Refused, database_url, read_settings, with_database
 from app.providers.catalogue_file import CatalogueError
+from app.purge_cli import purge_command
 from app.replay.cli import replay
 from app.services import keys as key_service
 from app.simulate.cli import simulate_command
@@ -36,8 +38,10 @@ command_line = typer.Typer(
 keys = typer.Typer(no_args_is_help=True, help="API keys. Once one was ever made, every request needs one.")
 command_line.add_typer(keys, name="keys")
 command_line.add_typer(limits, name="limits")
+command_line.command("purge")(purge_command)
 command_line.command("replay")(replay)
 command_line.command("simulate")(simulate_command)
+command_line.command("mcp")(mcp_command)
 
 
 @command_line.command("serve")

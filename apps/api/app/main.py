@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -26,6 +27,7 @@ from app.api.openapi import describe
 from app.api.routes import (
     chat,
     context,
+    conversations,
     events,
     inspector,
     messages,
@@ -34,6 +36,7 @@ from app.api.routes import (
     pins,
     policies,
     portable,
+    responses,
     sessions,
     simulations,
     timeline,
@@ -47,7 +50,7 @@ from app.domain.errors import DatabaseUnavailable
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
 from app.providers.registry import load_catalogue
-from app.services.background import calibrate_forever, keep_going, renew_forever, sweep_forever
+from app.services.background import calibrate_forever, keep_going, look_forever, renew_forever, sweep_forever
 from app.services.calibrating import Calibrations
 from app.services.chores import Chores
 from app.services.cooldowns import Cooldowns
@@ -55,13 +58,17 @@ from app.services.keys import Authenticator
 from app.services.learned_windows import load_windows, refresh_forever
 from app.services.leases import Leases
 from app.services.runtime import Runtime
-from app.telemetry import Telemetry
+from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers, encoding_for_model
+
+logger = logging.getLogger(__name__)
 
 # The busiest first: routes are matched in order.
 _ROUTERS = (
     turns.router,
     chat.router,
+    responses.router,
+    conversations.router,
     sessions.router,
     context.router,
     pins.router,
@@ -155,10 +162,24 @@ async def _runtime(settings: Settings, database: Database, owned: AsyncExitStack
         turn_lease_s=settings.turn_lease_s,
         now=_now,
         new_id=uuid7,
+        tracer=_tracer(settings, owned),
+        log_content=settings.log_content,
     )
 
 
+def _tracer(settings: Settings, owned: AsyncExitStack) -> Tracer:
+    if settings.traces == "off":
+        return NO_TRACES
+    from app.telemetry.otel import traces_over_http  # noqa: PLC0415 - an optional extra, loaded where it is asked for
+
+    traces = traces_over_http(version("plimsoll"), to_providers=settings.traces_to_providers)
+    owned.push_async_callback(traces.aclose)
+    return traces
+
+
 async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
+    if settings.log_content:
+        logger.warning("PLIMSOLL_LOG_CONTENT is on: what is said to models and by them goes into this log")
     database = Database(
         await _dsn(settings, owned),
         pool_size=settings.db_pool_size,
@@ -166,7 +187,9 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     )
     owned.push_async_callback(database.aclose)
     rt = await _runtime(settings, database, owned)
-    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever):
+    database.watched_by(rt.telemetry.database)
+    rt.telemetry.database.pool_of(settings.workers * settings.db_pool_size)
+    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever, look_forever):
         task = asyncio.create_task(keep_going(work, rt), name=work.__name__)
         owned.push_async_callback(_cancel, task)
     owned.push_async_callback(_keep_observations, rt)

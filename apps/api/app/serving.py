@@ -30,6 +30,7 @@ from app.own_database import Refused, database_url
 from app.providers.catalogue_file import read_catalogue
 from app.services.draining import Drain
 from app.services.keys import any_key_exists
+from app.telemetry import traces_can_be_made
 
 DRAIN_S = 30
 """How long running requests may take to end after a signal."""
@@ -46,6 +47,8 @@ def serve(settings: Settings) -> None:
     `InvalidRequest` (of the policy settings) before it listens.
     """
     read_catalogue(settings.models_file)
+    if settings.traces != "off" and not traces_can_be_made():
+        raise Refused("PLIMSOLL_TRACES needs packages that are not installed: pip install 'plimsoll[otel]'")
     guarded_policy(settings)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)

@@ -36,6 +36,7 @@ from app.services.runtime import Runtime
 _JSON_TYPE = re.compile(rb'(?i)application/(?:[\w.+-]+\+)?json\s*(?:;\s*charset="?utf-?8"?\s*)?;?\s*')
 _NOUN_OF_ID = {"session_id": "session", "turn_id": "turn", "summary_id": "summary"}
 _LARGE_BODY_BYTES = 1024 * 1024
+_MISSING = object()
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
@@ -109,7 +110,8 @@ class DirectRoute(APIRoute):
             for field in fields:
                 adapter: TypeAdapter[Any] = cast(Any, field)._type_adapter  # FastAPI built it for this parameter
                 read = _query_text if source == "query" else _header_text
-                binders[field.name] = _optional(read, source, field.alias, adapter, field.get_default())
+                missing = _MISSING if field.field_info.is_required() else field.get_default()
+                binders[field.name] = _parameter(read, source, field.alias, adapter, missing)
         if self.body_field is not None:
             model = cast("type[BaseModel]", self.body_field.field_info.annotation)
             binders[self.dependant.body_params[0].name] = _body(
@@ -122,9 +124,16 @@ class DirectRoute(APIRoute):
             await self._exchange(scope, receive, send)
             return
         service: Service = scope["app"].state.service
+        exchange: Exchange = scope["plimsoll"]
         try:
-            with service.drain.work():
+            with service.drain.work(), service.rt.tracer.request(scope["method"], self.path, exchange.headers) as span:
+                if span.trace_id is not None:
+                    exchange.fields["trace_id"] = span.trace_id
                 await self._exchange(scope, receive, send)
+                if span.recording and exchange.status is not None:
+                    span.set({"http.response.status_code": exchange.status})
+                    if exchange.status >= 500:
+                        span.fail(str(exchange.status))
         except ShuttingDown as error:
             problem, headers = problems.document_of(error), problems.headers_of(error)
             await self.refusal(problem, headers)(scope, receive, send)
@@ -230,13 +239,15 @@ def _header_text(_scope: Scope, exchange: Exchange, name: str) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-def _optional(
-    read: Callable[[Scope, Exchange, str], str | None], source: str, name: str, adapter: TypeAdapter[Any], default: Any
+def _parameter(
+    read: Callable[[Scope, Exchange, str], str | None], source: str, name: str, adapter: TypeAdapter[Any], missing: Any
 ) -> Binder:
     def bind(scope: Scope, exchange: Exchange) -> Any:
         text = read(scope, exchange, name)
         if text is None:
-            return default
+            if missing is _MISSING:
+                raise InvalidRequest("The parameter is missing.", (source, name))
+            return missing
         try:
             return adapter.validate_python(text)
         except ValidationError as error:

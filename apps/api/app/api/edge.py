@@ -169,7 +169,7 @@ def refusal(
 ) -> Response:
     """An answer from outside any route: a problem, in the shape that clients of the address know."""
     problem = problems.document(code, detail, members)
-    if scope["path"] == openai_errors.CHAT_PATH:
+    if openai_errors.is_openai_path(scope["path"]):
         return openai_errors.of_problem(problem, headers)
     return problems.of_document(problem, headers)
 

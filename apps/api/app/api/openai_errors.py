@@ -14,6 +14,7 @@ from starlette.responses import Response
 from app.domain.types import JsonObject
 
 CHAT_PATH = "/v1/chat/completions"
+_OTHER_PATHS = ("/v1/responses", "/v1/conversations")
 _OVERFLOWS = frozenset({"context_budget_exceeded", "provider_context_overflow"})
 _CODES: Mapping[str, str] = {
     "context_budget_exceeded": "context_length_exceeded",
@@ -24,6 +25,7 @@ _STATUSES: Mapping[str, int] = {
     "context_budget_exceeded": 400,
     "provider_context_overflow": 400,
     "invalid_request": 400,
+    "previous_response_not_found": 400,
 }
 _TYPES: Mapping[int, str] = {401: "authentication_error", 409: "conflict_error", 429: "rate_limit_error"}
 _WORTH_ANOTHER_TRY = frozenset(
@@ -36,19 +38,29 @@ _WORTH_ANOTHER_TRY = frozenset(
         "rate_limit_exceeded",
     }
 )
-_PARAMETERS: Mapping[str, str] = {"session_not_found": "X-Session-Id", "model_not_found": "model"}
+_PARAMETERS: Mapping[str, str] = {
+    "session_not_found": "X-Session-Id",
+    "model_not_found": "model",
+    "conversation_not_found": "conversation",
+    "previous_response_not_found": "previous_response_id",
+}
 
 
-def of_problem(problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer that tells of a problem."""
-    error = error_of(problem)
+def is_openai_path(path: str) -> bool:
+    """Whether the clients of this address know OpenAI's shape of errors alone."""
+    return path == CHAT_PATH or any(path == other or path.startswith(f"{other}/") for other in _OTHER_PATHS)
+
+
+def of_problem(problem: JsonObject, headers: Mapping[str, str] | None = None, within: str = "messages") -> Response:
+    """The answer that tells of a problem; `within` is the field that what was said stands in."""
+    error = error_of(problem, within)
     told = dict(headers or {})
     if error["code"] not in _WORTH_ANOTHER_TRY:
         told["x-should-retry"] = "false"
     return Response(orjson.dumps({"error": error}), _status(problem), told, "application/json")
 
 
-def error_of(problem: JsonObject) -> JsonObject:
+def error_of(problem: JsonObject, within: str = "messages") -> JsonObject:
     """The `error` object. What the problem carries beside its sentence stands in it too."""
     code: str = problem["code"]
     status = _status(problem)
@@ -56,7 +68,7 @@ def error_of(problem: JsonObject) -> JsonObject:
     return {
         "message": _overflow_message(problem) if code in _OVERFLOWS else problem["detail"].removeprefix("body."),
         "type": _TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error"),
-        "param": _parameter(problem),
+        "param": _parameter(problem, within),
         "code": _code(problem, status),
         **kept,
     }
@@ -91,10 +103,10 @@ def _overflow_message(problem: JsonObject) -> str:
     )
 
 
-def _parameter(problem: JsonObject) -> str | None:
+def _parameter(problem: JsonObject, within: str) -> str | None:
     """The field at fault, as OpenAI writes it: `messages[3].content`."""
     if problem["code"] in _OVERFLOWS or "missing" in problem:
-        return "messages"
+        return within
     errors = problem.get("errors")
     if not errors:
         return _PARAMETERS.get(problem["code"])

@@ -135,6 +135,7 @@ class MessageRow(In):
     token_estimate: Count
     token_encoding: Name
     created_at: Instant
+    withdrawn: bool = False
 
 
 class StepRow(In):

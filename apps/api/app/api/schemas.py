@@ -399,12 +399,21 @@ class TrimAction(BaseModel):
     tokens_removed_est: int
 
 
+class RecalledOut(BaseModel):
+    """A message that came back, verbatim."""
+
+    message_id: UUID
+    score: float
+    tokens: int
+
+
 class TrimLog(BaseModel):
     model_config = ConfigDict(extra="allow")
     max_context_tokens: int
     estimated_tokens_before: int
     estimated_tokens_after: int
     actions: list[TrimAction]
+    recalled: list[RecalledOut] = Field(default_factory=list[RecalledOut], description="Absent where nothing was.")
 
 
 class ContextOut(BaseModel):
@@ -491,11 +500,6 @@ class PinPage(BaseModel):
     next_cursor: str | None
 
 
-class SummaryPage(BaseModel):
-    items: list[Document]
-    next_cursor: str | None
-
-
 class PricesOut(BaseModel):
     """US dollars for a million tokens; null where nobody has published one."""
 
@@ -574,6 +578,7 @@ class SimulationOut(BaseModel):
     stored_turns: int
     turns: int
     truncated: bool
+    gone_aliases: list[str] = Field(description="Aliases of stored turns that the catalogue does not have any more.")
     summaries_from: str
     assumed: list[str]
     happened: dict[str, Any]

@@ -83,6 +83,11 @@ async def stream_turn(call: Call, session_id: SessionId, work: Work, form: Strea
     return StreamingResponse(stream.events(), media_type="text/event-stream", headers=headers)
 
 
+def events_response(events: Iterable[bytes], headers: Mapping[str, str]) -> Response:
+    """Events that are known already, as a stream."""
+    return Response(b"".join(events), headers={**STREAM_HEADERS, **headers}, media_type="text/event-stream")
+
+
 class _Stream:
     def __init__(self, call: Call, session_id: SessionId, work: Work, form: StreamForm) -> None:
         self._call = call
@@ -157,7 +162,10 @@ class _Stream:
     async def _turn(self) -> JsonObject | None:
         if self._turn_id is None:
             return None
-        return turn_json(await get_turn(self._call.rt, self._call.tenant_id, self._session_id, self._turn_id))
+        try:
+            return turn_json(await get_turn(self._call.rt, self._call.tenant_id, self._session_id, self._turn_id))
+        except NotFound:
+            return None  # erased with its session, which was not to be kept
 
     async def _cancel(self, turn_id: TurnId) -> None:
         try:

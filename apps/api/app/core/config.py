@@ -56,3 +56,6 @@ class Settings(BaseSettings):
     db_pooler: Literal["none", "transaction"] = "none"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = "json"
+    log_content: bool = False
+    traces: Literal["off", "otlp"] = "off"
+    traces_to_providers: bool = False

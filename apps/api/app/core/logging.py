@@ -104,7 +104,13 @@ def _places(trace: TracebackType | None) -> list[str]:
     return [f"{frame.filename.rsplit('/site-packages/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames]
 
 
-def _without_secrets(line: str) -> str:
+def add_request_fields(**fields: str) -> None:
+    """Puts ids on every further line of the task that runs, and of those that it starts."""
+    request_fields.set({**(request_fields.get() or {}), **fields})
+
+
+def without_secrets(line: str) -> str:
+    """The same with API keys and what follows the scheme of a database's address hidden."""
     lowered = line.lower()
     if not any(mark in lowered for mark in _SECRET_MARKS):
         return line
@@ -117,9 +123,9 @@ def _render_json(_logger: object, _method: str, event: EventDict) -> str:
     except (TypeError, ValueError):  # half a surrogate pair, an integer beyond 64 bits
         line = "\x7f"
     if line.isascii() and "\x7f" not in line:
-        return _without_secrets(line)
+        return without_secrets(line)
     line = json.dumps(event, default=repr, ensure_ascii=True, separators=(",", ":")).replace("\x7f", "\\u007f")
-    return _without_secrets(line)
+    return without_secrets(line)
 
 
 def _render_console(_logger: object, _method: str, event: EventDict) -> str:
@@ -127,7 +133,7 @@ def _render_console(_logger: object, _method: str, event: EventDict) -> str:
     level = str(event.pop("level", "info")).upper()
     name = _plain(event.pop("event", ""))
     details = " ".join(f"{_plain(key)}={_plain(value)}" for key, value in event.items())
-    return _without_secrets(f"{moment} {level:<7} {name} {details}".rstrip())
+    return without_secrets(f"{moment} {level:<7} {name} {details}".rstrip())
 
 
 def _plain(value: object) -> str:

@@ -118,19 +118,23 @@ def _ending(status: str, which: str, used: str) -> str:
         ), released AS (
             SELECT reservation, {used} FROM held WHERE reservation IS NOT NULL
         ), {giving_back("released")}
-        SELECT count(*) FROM ended
+        SELECT id FROM ended
     """
 
 
 # A model that was stopped in the middle is paid for, and nobody says how much: it is charged what was set aside.
-_CANCEL = compile_sql(
+_ALL_USED = (
+    "CAST(reservation ->> 'turns' AS bigint) AS turns, CAST(reservation ->> 'tokens' AS bigint) AS tokens,"
+    " CAST(reservation ->> 'usd' AS numeric) AS usd"
+)
+_OPEN = "session_id = CAST(:session_id AS uuid) AND status IN ('pending', 'running', 'awaiting_tools')"
+_CANCEL = compile_sql(sa.text(_ending("cancelled", f"{_OPEN} AND id = CAST(:turn_id AS uuid)", _ALL_USED)))
+_CANCEL_IN_SESSION = compile_sql(
     sa.text(
         _ending(
             "cancelled",
-            "session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)"
-            " AND status IN ('pending', 'running', 'awaiting_tools')",
-            "CAST(reservation ->> 'turns' AS bigint) AS turns, CAST(reservation ->> 'tokens' AS bigint) AS tokens,"
-            " CAST(reservation ->> 'usd' AS numeric) AS usd",
+            f"{_OPEN} AND EXISTS (SELECT FROM sessions s WHERE s.id = turns.session_id AND s.tenant_id = :tenant_id)",
+            _ALL_USED,
         )
     )
 )
@@ -193,7 +197,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """What a claim stores. `content` is the message's JSON content, `user_input` its text."""
+    """What a claim stores. `content` is the message's JSON content, `user_input` its text.
+
+    `seq` is the number it must get, where it must be the turn after one that somebody saw.
+    """
 
     turn_id: TurnId
     message_id: UUID
@@ -205,6 +212,7 @@ class NewTurn:
     idempotency_key: str | None
     request_sha256: str
     request: JsonObject | None
+    seq: int | None = None
 
 
 async def claim_turn(
@@ -376,14 +384,20 @@ def _claim(
 
 async def cancel_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> bool:
     """Ends a turn that waits or runs; false when it had ended before. Whoever runs it can no longer write."""
-    return await tx.fetchval(_CANCEL, session_id=session_id, turn_id=turn_id, error=_CANCELLED) > 0
+    return await tx.fetchrow(_CANCEL, session_id=session_id, turn_id=turn_id, error=_CANCELLED) is not None
+
+
+async def cancel_open_turns(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> list[TurnId]:
+    """Ends what waits or runs in the tenant's session, as `cancel_turn` does; which turns that were."""
+    ended = await tx.fetch(_CANCEL_IN_SESSION, session_id=session_id, tenant_id=tenant_id, error=_CANCELLED)
+    return [TurnId(row["id"]) for row in ended]
 
 
 async def fail_lost_turns(tx: Transaction, session_id: SessionId | None = None) -> int:
     """Ends running turns whose lease is over, of one session or of all; how many there were."""
     if session_id is None:
-        return await tx.fetchval(_LOSE_ANYWHERE, error=_WORKER_LOST)
-    return await tx.fetchval(_LOSE_IN_SESSION, error=_WORKER_LOST, session_id=session_id)
+        return len(await tx.fetch(_LOSE_ANYWHERE, error=_WORKER_LOST))
+    return len(await tx.fetch(_LOSE_IN_SESSION, error=_WORKER_LOST, session_id=session_id))
 
 
 async def renew_leases(tx: Transaction, claims: Sequence[Claim], lease_s: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from decimal import Decimal
+from time import perf_counter
 from typing import Any, Protocol, TypeAlias, cast
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util.concurrency import greenlet_spawn
 
 from app.db.sql import Statement
-from app.domain.errors import DatabaseUnavailable
+from app.domain.errors import DatabaseUnavailable, NotFound
 
 Record: TypeAlias = Mapping[str, Any]
 """A row, by column name."""
@@ -99,6 +100,18 @@ class Transaction:
         await self._connection.executemany(statement.text, [statement.arguments(row) for row in rows])
 
 
+class PoolWatch(Protocol):
+    """Who is told of every connection that is lent."""
+
+    def connection_waited_for(self, seconds: float) -> None:
+        """A connection was had, or given up, after so long."""
+        ...
+
+    def connection_used(self, seconds: float) -> None:
+        """A connection was given back after so long."""
+        ...
+
+
 class Database:
     """The pool. `begin()` is a transaction; `autocommit()` saves a lone statement its BEGIN and COMMIT.
 
@@ -122,7 +135,7 @@ class Database:
                 raise DatabaseUnavailable("The database takes no connections now.") from error
 
         self._transaction_pooler = transaction_pooler
-
+        self._watch: PoolWatch | None = None
         self._engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://",
             async_creator=connect,
@@ -139,7 +152,8 @@ class Database:
         """One transaction: committed when the block ends, rolled back when it raises.
 
         With `snapshot` all its statements see the database as it was at the first one.
-        Raises `DatabaseUnavailable` when no connection can be had or it is lost, `UniqueViolated` for a duplicate.
+        Raises `DatabaseUnavailable` when no connection can be had or it is lost, `UniqueViolated` for a duplicate, and
+        `NotFound` for a row of a session that was erased meanwhile.
         """
         isolation = "repeatable_read" if snapshot else None
         async with self._connection() as connection, connection.transaction(isolation=isolation):
@@ -167,10 +181,20 @@ class Database:
         async with self._connection() as connection:
             yield Transaction(connection)
 
+    def watched_by(self, watch: PoolWatch) -> None:
+        """Has every wait for a connection, and every use of one, told from now on."""
+        self._watch = watch
+
     @asynccontextmanager
     async def _connection(self) -> AsyncGenerator[_Driver]:
+        asked = lent = perf_counter()
         try:
-            fairy = await self._checkout()
+            try:
+                fairy = await self._checkout()
+            finally:
+                lent = perf_counter()
+                if self._watch is not None:
+                    self._watch.connection_waited_for(lent - asked)
             connection = cast(_Driver, fairy.driver_connection)
             try:
                 yield connection
@@ -181,8 +205,12 @@ class Database:
                     if not connection.is_closed():
                         connection.terminate()
                 await greenlet_spawn(fairy.close)
+                if self._watch is not None:
+                    self._watch.connection_used(perf_counter() - lent)
         except asyncpg.UniqueViolationError as error:
             raise UniqueViolated(str(cast(Any, error).constraint_name or "")) from error
+        except asyncpg.ForeignKeyViolationError as error:
+            raise NotFound("session") from error  # every foreign key leads to one: it was erased meanwhile
         except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
             raise DatabaseUnavailable("The database's schema is behind this version; run the migrations.") from error
         except _GONE as error:

@@ -43,7 +43,8 @@ _LAST_TURN = compile_sql(
         """
         SELECT t.id, t.seq, t.status, t.request,
             (SELECT jsonb_agg(m.content ORDER BY m.seq) FROM messages m
-             WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'user') AS contents,
+             WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'user'
+                AND NOT m.withdrawn) AS contents,
             (SELECT a.model_alias FROM turn_context_audit a WHERE a.session_id = t.session_id AND a.turn_id = t.id
              ORDER BY a.round, a.attempt LIMIT 1) AS asked_alias
         FROM turns t WHERE t.session_id = CAST(:session_id AS uuid) ORDER BY t.seq DESC LIMIT 1

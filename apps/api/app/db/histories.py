@@ -51,6 +51,7 @@ _MESSAGES = compile_sql(
              WHERE c.session_id = m.session_id AND c.message_id = m.id) AS counts
         FROM messages m
         WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = ANY(CAST(:turn_ids AS uuid[]))
+            AND NOT m.withdrawn
         ORDER BY m.turn_id, m.seq
         """
     )

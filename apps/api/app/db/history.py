@@ -20,7 +20,7 @@ _LOCK = compile_sql(
 _NEWEST = compile_sql(
     sa.text(
         """
-        SELECT s.last_message_seq, t.id AS turn_id, t.status, t.request_sha256
+        SELECT s.last_message_seq, s.last_turn_seq, t.id AS turn_id, t.status, t.request_sha256
         FROM sessions s LEFT JOIN LATERAL (
             SELECT id, status, request_sha256 FROM turns
             WHERE session_id = s.id AND status <> 'rejected' ORDER BY seq DESC LIMIT 1
@@ -35,7 +35,7 @@ _TAIL = compile_sql(
         f"""
         SELECT {AS_STORED}
         FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-        WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected'
+        WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected' AND NOT m.withdrawn
         ORDER BY m.seq DESC LIMIT CAST(:limit AS integer)
         """
     )
@@ -78,9 +78,10 @@ _APPEND = compile_sql(
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """Where a session stands: the last message number given out, and its newest turn that was not rejected, if any."""
+    """Where a session stands: the last numbers given out, and its newest turn that was not rejected, if any."""
 
     last_message_seq: int
+    last_turn_seq: int
     turn_id: TurnId | None
     status: TurnStatus | None
     request_sha256: str | None
@@ -104,7 +105,7 @@ async def newest_of(
     if row is None:
         return None
     status = TurnStatus(row["status"]) if row["status"] else None
-    return Newest(row["last_message_seq"], row["turn_id"], status, row["request_sha256"])
+    return Newest(row["last_message_seq"], row["last_turn_seq"], row["turn_id"], status, row["request_sha256"])
 
 
 async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) -> list[Message]:

@@ -34,7 +34,7 @@ _WINDOW = compile_sql(
         LEFT JOIN message_token_counts c ON c.session_id = m.session_id AND c.message_id = m.id
             AND c.token_encoding = :encoding AND m.token_encoding <> :encoding
         WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq > CAST(:after_seq AS bigint)
-            AND m.seq <= CAST(:last_seq AS bigint) AND t.status <> 'rejected'
+            AND m.seq <= CAST(:last_seq AS bigint) AND t.status <> 'rejected' AND NOT m.withdrawn
         ORDER BY m.seq
         """
     )

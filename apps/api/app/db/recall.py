@@ -73,7 +73,8 @@ _FIND = compile_sql(
                         AND c.token_encoding = :encoding) END AS tokens
             FROM messages x
             WHERE x.session_id = CAST(:session_id AS uuid) AND x.seq = near.seq
-                AND x.seq <= CAST(:last_seq AS bigint) AND x.token_estimate <= CAST(:most_tokens AS bigint) LIMIT 1
+                AND x.seq <= CAST(:last_seq AS bigint) AND NOT x.withdrawn
+                AND x.token_estimate <= CAST(:most_tokens AS bigint) LIMIT 1
         ) AS m
         CROSS JOIN LATERAL (
             SELECT y.seq AS turn_seq, y.status FROM turns y

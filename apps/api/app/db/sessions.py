@@ -58,7 +58,6 @@ _LIST_OF = compile_sql(
 _UPDATE = compile_sql(
     sa.update(sessions).where(_OURS).values(**_CHANGEABLE, updated_at=sa.text("clock_timestamp()")).returning(*_COLUMNS)
 )
-_DELETE = compile_sql(sa.delete(sessions).where(_OURS))
 
 _EXISTS = compile_sql(sa.select(sessions.c.id).where(_OURS))
 _PROMPT_VIEW = compile_sql(
@@ -88,6 +87,15 @@ _BY_KEY = compile_sql(
 )
 _KEEP_KEY = compile_sql(
     sa.update(sessions).where(_OURS).values(idempotency_key=sa.bindparam("new_idempotency_key", type_=sa.Text))
+)
+
+_ERASE_LATER = compile_sql(
+    sa.text(
+        """
+        UPDATE sessions SET erase_after = clock_timestamp() + make_interval(secs => CAST(:seconds AS float))
+        WHERE id = CAST(:session_id AS uuid)
+        """
+    )
 )
 
 
@@ -181,9 +189,9 @@ async def update_session(tx: Transaction, session: Session) -> Session | None:
     return None if row is None else session_of(row)
 
 
-async def delete_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
-    """Erases the session and, by cascade, all that hangs below it. False when there was none."""
-    return await tx.execute(_DELETE, session_id=session_id, tenant_id=tenant_id) > 0
+async def erase_later(tx: Transaction, session_id: SessionId, seconds: float) -> None:
+    """Has the session erased after so long, should nobody have done it before."""
+    await tx.execute(_ERASE_LATER, session_id=session_id, seconds=seconds)
 
 
 def session_of(row: Record) -> Session:

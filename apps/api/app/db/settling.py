@@ -53,9 +53,9 @@ _WRITTEN = """
             ON CONFLICT DO NOTHING
         ), u AS (
             INSERT INTO usage_records (id, session_id, turn_id, purpose, model_alias, prompt_tokens,
-                cached_prompt_tokens, cache_write_prompt_tokens, completion_tokens, cost_usd)
+                cached_prompt_tokens, cache_write_prompt_tokens, completion_tokens, cost_usd, round)
             SELECT x.id, t.session_id, t.id, x.purpose, x.model_alias, x.prompt_tokens, x.cached_prompt_tokens,
-                x.cache_write_prompt_tokens, x.completion_tokens, x.cost_usd
+                x.cache_write_prompt_tokens, x.completion_tokens, x.cost_usd, x.round
             FROM t, jsonb_populate_recordset(CAST(NULL AS usage_records), CAST(:usages AS jsonb)) AS x
         ), a AS (
             INSERT INTO turn_context_audit (id, turn_id, session_id, round, attempt, model_alias, model_context_limit,

@@ -1,7 +1,8 @@
 """The tables, as SQLAlchemy Core sees them; `migrations/` makes them and a check keeps both the same.
 
 Below `sessions` every primary key, unique constraint and foreign key is led by `session_id`, so that the tables can be
-distributed by it. `messages`, `prompt_blocks`, `turn_context_audit` and `message_token_counts` are only ever inserted.
+distributed by it. `prompt_blocks`, `turn_context_audit`, `message_token_counts` and, but for their mark `withdrawn`,
+`messages` are only ever inserted.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ sessions = sa.Table(
     sa.Column("forked_from", JSONB),
     # What this session may use, by the names of `domain/limits.py`; set by its tenant.
     sa.Column("limits", JSONB, nullable=False, server_default="{}"),
+    # Of a session that answers one request and is not to be kept: who finds it after that erases it.
+    _instant("erase_after", nullable=True),
     sa.PrimaryKeyConstraint("id"),
 )
 sa.Index("ix_sessions_tenant_id_id", sessions.c.tenant_id, sessions.c.id.desc())
@@ -89,6 +92,7 @@ sa.Index(
     sessions.c.idempotency_key,
     postgresql_where=sa.text("idempotency_key IS NOT NULL"),
 )
+sa.Index("ix_sessions_erase_after", sessions.c.erase_after, postgresql_where=sa.text("erase_after IS NOT NULL"))
 
 turns = sa.Table(
     "turns",
@@ -175,6 +179,8 @@ messages = sa.Table(
     sa.Column("reasoning_blocks", JSONB),
     # What the reasoning costs where it is sent back; not in `token_estimate`.
     sa.Column("reasoning_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    # Taken back by its owner: in no later prompt. It stays, for the prompts that were sent with it.
+    sa.Column("withdrawn", sa.Boolean, nullable=False, server_default="false"),
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
     _turn_fk(),
@@ -303,10 +309,33 @@ usage_records = sa.Table(
     sa.Column("cost_usd", sa.Numeric(20, 10)),
     _instant("created_at", default_now=True),
     sa.Column("cache_write_prompt_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    # Which call of its turn; null for summaries.
+    sa.Column("round", sa.Integer),
     sa.PrimaryKeyConstraint("session_id", "id"),
     _session_fk(),
     _one_of("purpose", ("turn", "summary"), "purpose"),
 )
+
+# A model call that a client of OpenAI's Responses asked for; its reply is the message of this number. Erased alone when
+# the client erases it: the turn is the session's.
+responses = sa.Table(
+    "responses",
+    metadata,
+    _id("session_id"),
+    sa.Column("reply_seq", sa.BigInteger, nullable=False),
+    _id("turn_id"),
+    sa.Column("round", sa.Integer, nullable=False),
+    # The first message of its input; the last is the one before the reply.
+    sa.Column("first_seq", sa.BigInteger, nullable=False),
+    sa.Column("request_sha256", sa.Text, nullable=False),
+    sa.Column("is_stored", sa.Boolean, nullable=False),
+    # What of the request an answer tells again: instructions, tools, metadata …
+    sa.Column("form", JSONB, nullable=False),
+    _instant("created_at"),
+    sa.PrimaryKeyConstraint("session_id", "reply_seq"),
+    _turn_fk(),
+)
+sa.Index("ix_responses_session_id_turn_id", responses.c.session_id, responses.c.turn_id)
 
 calibrations = sa.Table(
     "calibrations",

@@ -135,6 +135,11 @@ def condense(text: str, max_chars: int) -> str:
     return _joined(chosen)
 
 
+def demands(text: str) -> bool:
+    """Whether the text says what must always, never or only be so, as far as the English cues tell."""
+    return _CONSTRAINT.search(text) is not None
+
+
 def _joined(units: Sequence[_Unit]) -> str:
     return "\n".join(unit.text for unit in units)
 

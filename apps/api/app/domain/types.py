@@ -48,6 +48,14 @@ class TurnStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class OpenTurns:
+    """How many turns have one open status. `oldest_s` counts from when the oldest of them was posted."""
+
+    turns: int
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCall:
     """A call the model asked for. `arguments` is the JSON text exactly as the model wrote it."""
 
@@ -182,7 +190,8 @@ class CompletionRequest:
     `response_schema` asks for JSON of that schema where the provider can be asked; the answer is validated anyway.
     `recorded_reply` is for the `offline` provider alone: it answers with it. `options` are what a client of chat
     completions may ask for besides (`temperature`, `stop`, `response_format` …), by OpenAI's names. They stand above
-    the catalogue's own; an adapter takes those that its wire knows.
+    the catalogue's own; an adapter takes those that its wire knows. `headers` travel beside an adapter's own, for
+    whoever follows a call from one server to the next.
     """
 
     messages: Sequence[PromptMessage]
@@ -193,6 +202,7 @@ class CompletionRequest:
     response_schema: Mapping[str, Any] | None = None
     recorded_reply: RecordedReply | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,8 @@ def fit(window: Window, seen: Earlier, *, emergency: bool = False) -> Ready | Re
 
     In this order, each only while the one before was not enough: older turns are pruned, protected turns are, the
     summary is cut to its cap, whole turns leave (where the window is shared out, or in an `emergency`), the newest tool
-    results are shortened. Where it is shared out, pins and summary are held to their shares before all that.
+    results are shortened. Where it is shared out, pins and summary are held to their shares before all that. Nothing of
+    it is done where the policy wants the whole past.
     """
     budget, policy = window.snapshot.budget, window.policy
     after_summary = window.charge(window.prompt(window.pieces))
@@ -87,26 +88,26 @@ def fit(window: Window, seen: Earlier, *, emergency: bool = False) -> Ready | Re
     def over() -> bool:
         return window.charge(prompt) > budget.input_budget
 
-    if window.at_prune_threshold(window.charge(prompt)):
-        threshold = policy.prune_trigger_ratio * budget.input_budget
-        pieces, done = window.prune(pieces, prompt, below=threshold, protected=False, reason="prune_threshold")
+    may_shrink = not policy.whole_past
+    if may_shrink and window.at_prune_threshold(window.charge(prompt)):
+        pieces, done = window.prune_older(pieces, prompt)
         actions += done
         prompt = window.prompt(pieces)
-    if over() and policy.prune_protected:
-        pieces, done = window.prune(pieces, prompt, below=budget.input_budget + 1, protected=True, reason="over_budget")
+    if may_shrink and over() and policy.prune_protected:
+        pieces, done = window.prune_anywhere(pieces, prompt)
         actions += done
         prompt = window.prompt(pieces)
     if over() and policy.allocation is not None:
         pieces, done = window.drop_turns(pieces, prompt, "over_budget")
         actions += done
         prompt = window.prompt(pieces)
-    elif over():
+    elif may_shrink and over():
         prompt, done = window.shorten_summary(prompt)
         actions += done
     if over() and emergency:
         prompt, done = window.drop_oldest_turns(prompt)
         actions += done
-    if over() and budget.input_budget > 0:
+    if may_shrink and over() and budget.input_budget > 0:
         prompt, done = window.shorten_newest(prompt)
         actions += done
     charged = window.charge(prompt)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 SummaryRole: TypeAlias = Literal["system", "user"]
 SummarizeWhen: TypeAlias = Literal["preflight", "post_turn", "both", "never"]
 EstimatorKind: TypeAlias = Literal["tiktoken", "heuristic"]
 PruneUnit: TypeAlias = Literal["message", "turn"]
+PruneOrder: TypeAlias = Literal["oldest", "value"]
 PriorityRegion: TypeAlias = Literal["goal", "pins", "summary", "history"]
 
 PRIORITY_REGIONS: tuple[PriorityRegion, ...] = ("goal", "pins", "summary", "history")
@@ -30,8 +31,8 @@ class Recall:
     near to the best match's score they must be."""
 
     enabled: bool = True
-    max_share: float = 0.6
-    min_score_ratio: float = 0.1
+    max_share: float = 0.7
+    min_score_ratio: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,12 @@ class ContextPolicy:
     input budget: there every policy that summarizes at all tries a summary before anything is pruned.
 
     The newest `protected_turns` turns stay raw, as far as they fit into `protected_share` of the input budget; either
-    may be None, not both. `max_context_tokens` caps the model's window from above, so that a model with a window of a
-    million tokens still compacts at a size somebody chose. `unknown_window_outputs` is the window of a model nobody
-    knows, in times of its largest output. `max_output_tokens` is the deployment's ceiling of the output reserve and no
-    field of a session's policy.
+    may be None, not both. A prune takes the oldest first, or what is worth the least per token, and `prune_block_share`
+    of the input budget more than it must, so that the next turns need none. `max_context_tokens` caps the model's
+    window from above, so that a model with a window of a million tokens still compacts at a size somebody chose.
+    `unknown_window_outputs` is the window of a model nobody knows, in times of its largest output. `max_output_tokens`
+    is the deployment's ceiling of the output reserve and no field of a session's policy, and neither is `whole_past`
+    (`with_whole_past`).
     """
 
     preset: str = "guarded"
@@ -60,6 +63,8 @@ class ContextPolicy:
     protected_share: float | None = None
     prune_protected: bool = True
     prune_unit: PruneUnit = "message"
+    prune_order: PruneOrder = "oldest"
+    prune_block_share: float = 0.0
     summarize_when: SummarizeWhen = "preflight"
     auto_summarize: bool = True
     incremental: bool = False
@@ -74,6 +79,7 @@ class ContextPolicy:
     unknown_window_outputs: int | None = None
     estimator: EstimatorKind = "tiktoken"
     max_output_tokens: int = 2048
+    whole_past: bool = False
 
     @property
     def summarizes(self) -> bool:
@@ -89,3 +95,11 @@ class ContextPolicy:
     def summarizes_after_turns(self) -> bool:
         """Whether its triggers are looked at when a turn has completed."""
         return self.auto_summarize and self.summarize_when in ("post_turn", "both")
+
+
+def with_whole_past(policy: ContextPolicy) -> ContextPolicy:
+    """The policy of a turn that sends all of the past as it was said, or is refused: nothing is summarized, pruned,
+    shortened or recalled, and no summary that was made before stands in for what it took in."""
+    return replace(
+        policy, whole_past=True, summarize_when="never", allocation=None, recall=replace(policy.recall, enabled=False)
+    )

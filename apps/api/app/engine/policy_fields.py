@@ -154,6 +154,16 @@ FIELDS: Mapping[str, PolicyField] = {
     "prune_unit": PolicyField(
         _choice("message", "turn"), "message or turn", "What a prune takes: low-signal messages, or whole turns."
     ),
+    "prune_order": PolicyField(
+        _choice("oldest", "value"),
+        "oldest or value",
+        "What a prune takes first: the oldest, or what is worth the least per token, long answers before short ones.",
+    ),
+    "prune_block_share": PolicyField(
+        _share,
+        "a number of 0 to 1",
+        "Share of the input budget that a prune takes beyond what it must, so that the next turns need none.",
+    ),
     "summarize_when": PolicyField(
         _choice("preflight", "post_turn", "both", "never"),
         "one of preflight, post_turn, both, never",
@@ -244,6 +254,12 @@ def _check_combination(policy: ContextPolicy) -> None:
             f"prune_trigger_ratio ({policy.prune_trigger_ratio}) below summary_trigger_ratio ({trigger}) would prune "
             "what a summary was about to keep.",
             ("policy", "prune_trigger_ratio"),
+        )
+    if policy.prune_block_share >= policy.prune_trigger_ratio:
+        raise InvalidRequest(
+            f"prune_block_share ({policy.prune_block_share}) of prune_trigger_ratio ({policy.prune_trigger_ratio}) or "
+            "more would leave nothing.",
+            ("policy", "prune_block_share"),
         )
     if policy.protected_turns is None and policy.protected_share is None:
         raise InvalidRequest(

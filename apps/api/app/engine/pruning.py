@@ -17,6 +17,7 @@ from app.engine.prompt import PromptItem
 from app.engine.shortening import Shortening, ShorteningKind, mark_media, shorten_text
 from app.engine.tokens import Estimate
 from app.engine.turns import Unit
+from app.engine.worth import worth_per_token
 
 TrimKind: TypeAlias = (
     ShorteningKind
@@ -32,6 +33,9 @@ TrimKind: TypeAlias = (
         "emergency_drop",
     ]
 )
+
+StillOver: TypeAlias = Callable[[int, int], bool]
+"""Whether a prompt is still over once so many tokens (without framing) and messages have left it."""
 
 LONG_TOOL_RESULT_TOKENS = 300
 _KEPT_CHARS = 640
@@ -86,16 +90,18 @@ class Piece:
 def prune_messages(
     pieces: Sequence[Piece],
     *,
-    still_over: Callable[[int, int], bool],
+    still_over: StillOver,
     in_reach: Callable[[Piece], bool],
     reason: str,
     estimate: Estimate,
     largest_tokens: int,
+    by_value: bool = False,
 ) -> tuple[list[Piece], list[TrimAction]]:
     """Shortens, then marks media, then drops, oldest first, until the prompt is no longer over or nothing may leave.
 
-    `still_over(tokens, messages)` says whether it is, once so many tokens (without framing) and messages have left;
-    `in_reach(piece)` whether this prune may touch the piece at all. An assistant's message of more than
+    With `by_value` it drops what is worth the least per token first, of equals the oldest.
+
+    `in_reach(piece)` says whether this prune may touch the piece at all. An assistant's message of more than
     `largest_tokens`, which no prompt could ever hold, is shortened like a long result. Returns the pieces that remain,
     in their order, and what was done.
     """
@@ -114,7 +120,8 @@ def prune_messages(
                 kept[at], done = shorten(piece, estimate)
                 actions.extend(shortening_action(each, reason) for each in done)
                 tokens += sum(each.tokens_removed for each in done)
-    for at, piece in enumerate(kept):
+    for at in _drop_order([[piece] if piece and piece.droppable else [] for piece in kept], by_value=by_value):
+        piece = kept[at]
         if not still_over(tokens, messages):
             break
         if piece is not None and piece.droppable and in_reach(piece):
@@ -128,27 +135,43 @@ def prune_messages(
 def prune_turns(
     pieces: Sequence[Piece],
     *,
-    still_over: Callable[[int, int], bool],
+    still_over: StillOver,
     may_leave: Callable[[Piece], bool],
     reason: str,
     kind: TrimKind = "turn_dropped",
+    by_value: bool = False,
 ) -> tuple[list[Piece], list[TrimAction]]:
     """Drops whole turns, oldest first, until the prompt is no longer over or no turn may leave with all its pieces.
 
-    `still_over` and what is returned are as of `prune_messages`.
+    `by_value` and what is returned are as of `prune_messages`.
     """
-    kept: list[Piece] = []
+    turns = [list(of_turn) for _, of_turn in groupby(pieces, key=lambda piece: piece.unit.messages[0].turn_id)]
     actions: list[TrimAction] = []
+    gone: set[int] = set()
     tokens = messages = 0
-    for turn_id, of_turn in groupby(pieces, key=lambda piece: piece.unit.messages[0].turn_id):
-        turn = list(of_turn)
-        if not still_over(tokens, messages) or not all(map(may_leave, turn)):
-            kept += turn
-            continue
-        actions.append(TrimAction(kind, f"turn:{turn_id}", reason, sum(piece.wire_tokens for piece in turn)))
-        tokens += sum(item.tokens for piece in turn for item in piece.items)
-        messages += sum(len(piece.items) for piece in turn)
-    return kept, actions
+    for at in _drop_order(turns, by_value=by_value):
+        if not still_over(tokens, messages):
+            break
+        turn = turns[at]
+        if all(map(may_leave, turn)):
+            gone.add(at)
+            target = f"turn:{turn[0].unit.messages[0].turn_id}"
+            actions.append(TrimAction(kind, target, reason, sum(piece.wire_tokens for piece in turn)))
+            tokens += sum(item.tokens for piece in turn for item in piece.items)
+            messages += sum(len(piece.items) for piece in turn)
+    return [piece for at, turn in enumerate(turns) if at not in gone for piece in turn], actions
+
+
+def _drop_order(groups: Sequence[Sequence[Piece]], *, by_value: bool) -> Sequence[int]:
+    """The places of the groups in the order they are to leave."""
+    if not by_value:
+        return range(len(groups))
+
+    def worth(at: int) -> tuple[bool, float]:
+        messages = [message for piece in groups[at] for message in piece.unit.messages]
+        return worth_per_token(messages, sum(piece.wire_tokens for piece in groups[at]))
+
+    return sorted(range(len(groups)), key=worth)
 
 
 def without_media(piece: Piece, estimate: Estimate) -> tuple[Piece, list[Shortening]]:
@@ -161,6 +184,12 @@ def without_media(piece: Piece, estimate: Estimate) -> tuple[Piece, list[Shorten
 def shortening_action(shortening: Shortening, reason: str) -> TrimAction:
     """The log's row for it."""
     return TrimAction(shortening.kind, shortening.was.label, reason, shortening.tokens_removed)
+
+
+def size_of(pieces: Sequence[Piece]) -> tuple[int, int]:
+    """Tokens without framing, and messages."""
+    items = [item for piece in pieces for item in piece.items]
+    return sum(item.tokens for item in items), len(items)
 
 
 def cites(unit: Unit, anchors: frozenset[MessageId]) -> bool:

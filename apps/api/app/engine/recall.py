@@ -42,7 +42,8 @@ _TOKENS_OF_ANY: Final = 16
 _QUESTION: Final = re.compile(r"[^.!?…。！？؟\n]*[?？؟]")
 _MOST_ASKED_CHARS: Final = 8_000
 _TERMS_OF_A_QUESTION: Final = 8
-_TERMS_OF_A_WISH: Final = 6
+_TERMS_OF_A_WISH: Final = 5
+_LEAST_ASKED_SHARE: Final = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +76,29 @@ def wanted_share(text: str) -> float:
     """How much of the block's largest size the user's message calls for, 0 to 1.
 
     A short one and a question get all of it, so that several older messages can answer together. One that tells at
-    length brings its context along, and would match nearly everything by a word or two.
+    length brings its context along, and would match nearly everything by a word or two; if it asks something as well,
+    that gets less the more there is around it, and never nothing.
     """
+    terms = max(1, len(query_terms(text)))
     asked = " ".join(_QUESTION.findall(text[:_MOST_ASKED_CHARS]))
-    if asked:
-        return min(1.0, (_TERMS_OF_A_QUESTION / max(1, len(query_terms(asked)))) ** 2)
-    return min(1.0, (_TERMS_OF_A_WISH / max(1, len(query_terms(text)))) ** 3)
+    if not asked:
+        return min(1.0, (_TERMS_OF_A_WISH / terms) ** 3)
+    asked_terms = max(1, len(query_terms(asked)))
+    of_the_text = max(_LEAST_ASKED_SHARE, min(1.0, 2 * asked_terms / terms) ** 2)
+    return min(1.0, (_TERMS_OF_A_QUESTION / asked_terms) ** 2) * of_the_text
 
 
-def rarity(seen_in: float, messages: float) -> float:
+def rarity(seen_in: float, messages: float, most_seen_share: float = MOST_SEEN_SHARE) -> float:
     """What a term that so many of the messages have tells apart (BM25's inverse document frequency).
 
     Nothing where nearly all of them have it: a session that says the same again and again would match as a whole.
     """
-    if messages >= LEAST_MESSAGES and seen_in > MOST_SEEN_SHARE * messages:
+    if messages >= LEAST_MESSAGES and seen_in > most_seen_share * messages:
         return 0.0
     return log(1 + (messages - seen_in + 0.5) / (seen_in + 0.5))
 
 
-def with_more_evicted(evicted: Evicted, turns: Sequence[Turn]) -> Evicted:
+def with_more_evicted(evicted: Evicted, turns: Sequence[Turn], most_seen_share: float = MOST_SEEN_SHARE) -> Evicted:
     """The same when these turns have left the window too, which no index knows yet."""
     messages = [message for turn in turns for unit in sendable_units(turn) for message in unit.messages]
     weighed = {message.seq: weighed_terms(content_text(message.content)) for message in messages}
@@ -101,7 +106,9 @@ def with_more_evicted(evicted: Evicted, turns: Sequence[Turn]) -> Evicted:
     seen_in = Counter(evicted.seen_in) + Counter(
         term for weights in weighed.values() for term in evicted.terms if term in weights
     )
-    hits = match(evicted.terms, weighed, {term: rarity(seen_in[term], total) for term in evicted.terms})
+    hits = match(
+        evicted.terms, weighed, {term: rarity(seen_in[term], total, most_seen_share) for term in evicted.terms}
+    )
     return Evicted(evicted.terms, (*evicted.turns, *turns), (*evicted.hits, *hits), total, seen_in)
 
 
@@ -122,15 +129,22 @@ def match(
     return tuple(found[:MOST_HITS])
 
 
+def ranked(evicted: Evicted) -> list[tuple[int, float]]:
+    """The `seq` of each message that matches with its score, best first; one that has more of the words counts more."""
+    most = max((hit.coverage for hit in evicted.hits), default=0.0)
+    if most <= 0:
+        return []
+    scored = [(hit.seq, hit.score * (hit.coverage / most) ** _COVERAGE_POWER) for hit in evicted.hits]
+    return sorted(scored, key=lambda found: (-found[1], -found[0]))
+
+
 def candidates(evicted: Evicted) -> list[Candidate]:
     """Every whole unit that matches or stands beside a match, best per token first; of equals the newer."""
     shared: defaultdict[int, float] = defaultdict(float)
-    most = max((hit.coverage for hit in evicted.hits), default=0.0)
-    for hit in evicted.hits:
-        score = hit.score * (hit.coverage / most) ** _COVERAGE_POWER if most > 0 else 0.0
-        shared[hit.seq] += score
+    for seq, score in ranked(evicted):
+        shared[seq] += score
         for offset, share in NEIGHBOURS.items():
-            shared[hit.seq + offset] += share * score
+            shared[seq + offset] += share * score
     found = [
         Candidate(unit, _value(unit, shared))
         for turn in evicted.turns

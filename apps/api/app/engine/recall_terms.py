@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -35,6 +35,7 @@ _MARKS: Final = "\u0300-\u036f\u064b-\u065f\u0900-\u0dff"
 _ASCII_WORD: Final = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
 _ANY_WORD: Final = re.compile(rf"[{_UNSPACED}]+|(?:(?![{_UNSPACED}])(?:[^\W_]|[{_MARKS}]))+(?:['’][^\W\d_]+)?")
 _IS_UNSPACED: Final = re.compile(rf"[{_UNSPACED}]")
+_SHOWN_WORD: Final = re.compile(r"\w+(?:['’]\w+)?")
 _ACCENTS: Final = re.compile("[\u0300-\u036f]")
 _POSSESSIVE: Final = re.compile(r"['’]s$")
 _ENDINGS: Final = (
@@ -89,6 +90,19 @@ def query_terms(text: str) -> tuple[str, ...]:
     telling = sorted(terms, key=lambda term: (not any(map(str.isdigit, term)), -len(term), term))
     kept = frozenset(telling[:MOST_TERMS_OF_A_QUERY])
     return tuple(term for term in terms if term in kept)
+
+
+def excerpt(text: str, terms: Collection[str], most_chars: int) -> str:
+    """At most so many characters of a text, from a little before the first word of the terms; `…` where it is cut."""
+    if len(text) <= most_chars:
+        return text
+    wanted = frozenset(terms)
+    found = next(
+        (word for word in _SHOWN_WORD.finditer(text[:_MOST_CHARS]) if wanted.intersection(terms_of(word[0]))), None
+    )
+    start = max(0, min(found.start() - most_chars // 4 if found else 0, len(text) - most_chars + 1))
+    room = most_chars - (start > 0) - (start + most_chars - 1 < len(text))
+    return "…" * (start > 0) + text[start : start + room] + "…" * (start + room < len(text))
 
 
 def _fold(text: str) -> str:

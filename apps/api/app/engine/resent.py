@@ -70,34 +70,34 @@ def news_of(said: Sequence[Said], stored: Sequence[Message]) -> News:
     return News(tuple(tail[at:]))
 
 
-def asked_by(news: Sequence[Said], *, waiting: bool) -> Asked:
+def asked_by(news: Sequence[Said], *, waiting: bool, within: str = "messages") -> Asked:
     """Sorts what is new into what is stored and what is asked; `waiting` says whether a stored turn waits for tools.
 
-    Raises `InvalidRequest` that names the place of a message that can not stand there.
+    Raises `InvalidRequest` that names the place of a message that can not stand there: `body.<within>.<index>`.
     """
     if not news:
-        raise InvalidRequest("The messages hold nothing that has not been answered.", ("body", "messages"))
+        raise InvalidRequest("There is nothing here that has not been answered.", ("body", within))
     led = next((at for at, message in enumerate(news) if message.role != "tool"), len(news))
     outputs, rest = tuple(news[:led]), tuple(news[led:])
     if outputs and not waiting:
-        raise _at(outputs[0], "This tool message answers no open tool call.")
+        raise _at(outputs[0], within, "This answers no open tool call.")
     if not rest:
         return Asked(outputs, ())
     last = rest[-1]
     end = next((at for at in range(len(rest), 0, -1) if rest[at - 1].role != last.role), 0)
-    check_pairing(rest)
+    check_pairing(rest, within=within)
     if last.role == "assistant":
-        raise _at(last, "The last message is the assistant's; end with the user's or a tool's.")
+        raise _at(last, within, "The last message is the assistant's; end with the user's or a tool's.")
     if last.role == "tool":
         return Asked(outputs, cut_turns(rest[:end]), last_outputs=rest[end:])
     content = joined([message.content for message in rest[end:]])
     if not content_text(content).strip():
-        raise _at(last, "The content is empty.")
+        raise _at(last, within, "The content is empty.")
     return Asked(outputs, cut_turns(rest[:end]), content=content)
 
 
-def _at(message: Said, detail: str) -> InvalidRequest:
-    return InvalidRequest(detail, ("body", "messages", str(message.place)))
+def _at(message: Said, within: str, detail: str) -> InvalidRequest:
+    return InvalidRequest(detail, ("body", within, str(message.place)))
 
 
 def _after_anchor(said: Sequence[Said], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:

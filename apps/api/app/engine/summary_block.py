@@ -36,10 +36,13 @@ def render_summary(body: SummaryBody) -> str:
         items: tuple[SummaryItem, ...] = getattr(body, field)
         if items:
             record[field] = [item.text for item in items]
-    fenced = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    return f"{_PREAMBLE}\n{_OPEN}\n{fenceable_json(record)}\n{_CLOSE}"
+
+
+def fenceable_json(value: object) -> str:
+    """The value as JSON that can close no fence of angle brackets, nor imitate one, and hides no letter."""
     # A search and not a translation, which looks every letter up in a table.
-    fenced = _ESCAPED.sub(_escape, fenced)
-    return f"{_PREAMBLE}\n{_OPEN}\n{fenced}\n{_CLOSE}"
+    return _ESCAPED.sub(_escape, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def _escape(found: re.Match[str]) -> str:

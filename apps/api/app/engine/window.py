@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from math import floor
 
 from app.domain.evicted import Evicted
 from app.domain.types import MessageId, Pin, Summary, ToolDefinition, Turn
 from app.engine.budget import Budget
+from app.engine.eviction import first_seq_of, prune_as_it_grew
 from app.engine.folding import Fold, SummaryReason, choose_fold, reclaims_enough
 from app.engine.limits import exceeds_window
 from app.engine.policy import ContextPolicy
 from app.engine.prompt import Prompt, PromptItem, block_item, build_prompt, message_item, pin_text
 from app.engine.pruning import (
     Piece,
+    StillOver,
     TrimAction,
     cites,
     prune_messages,
     prune_turns,
     shortening_action,
+    size_of,
     without_media,
 )
 from app.engine.shortening import Shortening, fit_results
@@ -178,39 +182,110 @@ class Window:
         staying = [piece for piece in self.pieces if not self._may_leave(piece)]
         return [self._at_least(piece) for piece in staying] if shortened else staying
 
-    def prune(
-        self, pieces: Sequence[Piece], prompt: Prompt, *, below: float, protected: bool, reason: str
-    ) -> tuple[list[Piece], list[TrimAction]]:
-        """Prunes until what is charged is under `below`, entering protected turns only when told to."""
+    def prune_older(self, pieces: Sequence[Piece], prompt: Prompt) -> tuple[list[Piece], list[TrimAction]]:
+        """Prunes what is older than the protected turns until what is charged is under the prune threshold.
 
-        def in_reach(piece: Piece) -> bool:
-            return protected or not self._is_protected(piece)
+        A policy that prunes by value or in blocks does so as it did for the calls before, so that what has left stays
+        away: by value, what is new would else bring old messages back into the middle of the prompt.
+        """
+        policy, input_budget = self.policy, self.snapshot.budget.input_budget
+        threshold = policy.prune_trigger_ratio * input_budget
 
-        def still_over(tokens: int, messages: int) -> bool:
-            return self._charge_without(prompt, tokens, messages) >= below
+        def prune(
+            pieces: Sequence[Piece], still_over: StillOver, in_reach: Callable[[Piece], bool]
+        ) -> tuple[list[Piece], list[TrimAction]]:
+            take = self._prune_messages if policy.prune_unit == "message" else self._prune_turns
+            return take(pieces, still_over, in_reach, "prune_threshold", by_value=policy.prune_order == "value")
 
-        actions: list[TrimAction] = []
-        if self.policy.prune_unit == "turn":
-            pieces, actions = prune_turns(
-                pieces,
-                still_over=still_over,
-                may_leave=lambda piece: piece.droppable and in_reach(piece),
-                reason=reason,
-                kind="turn_dropped" if self.policy.allocation is None else "history_drop",
-            )
-            if not protected:
-                return pieces, actions
+        if policy.prune_order == "oldest" and not policy.prune_block_share:
+            return prune(pieces, self._over(prompt, threshold), lambda piece: not self._is_protected(piece))
+        return prune_as_it_grew(
+            pieces,
+            over_at=self._over(prompt, threshold),
+            still_over=self._over(prompt, threshold - policy.prune_block_share * input_budget),
+            protected_from=self._protected_when_newest,
+            prune=prune,
+        )
+
+    def prune_anywhere(self, pieces: Sequence[Piece], prompt: Prompt) -> tuple[list[Piece], list[TrimAction]]:
+        """Prunes until the prompt is within the input budget, the oldest first, protected turns as well."""
+        input_budget = self.snapshot.budget.input_budget
+
+        def prune(
+            pieces: Sequence[Piece], still_over: StillOver, in_reach: Callable[[Piece], bool]
+        ) -> tuple[list[Piece], list[TrimAction]]:
+            if self.policy.prune_unit == "message":
+                return self._prune_messages(pieces, still_over, in_reach, "over_budget")
+            kept, actions = self._prune_turns(pieces, still_over, in_reach, "over_budget")
+            tokens, messages = (all_of - left for all_of, left in zip(size_of(pieces), size_of(kept), strict=True))
             # Earlier rounds of the running turn may leave, whatever the unit (contract, decision 8).
-            prompt = self.prompt(pieces)
-        pieces, more = prune_messages(
+            kept, more = self._prune_messages(
+                kept,
+                lambda more_tokens, more_messages: still_over(tokens + more_tokens, messages + more_messages),
+                in_reach,
+                "over_budget",
+            )
+            return kept, actions + more
+
+        over = self._over(prompt, input_budget + 1)
+        if not self.policy.prune_block_share:
+            return prune(pieces, over, lambda _piece: True)
+        return prune_as_it_grew(
+            pieces,
+            over_at=over,
+            still_over=self._over(prompt, input_budget + 1 - self.policy.prune_block_share * input_budget),
+            protected_from=first_seq_of,
+            prune=prune,
+        )
+
+    def _over(self, prompt: Prompt, at_tokens: float) -> StillOver:
+        """Whether the prompt costs as many tokens once something has left it."""
+        return lambda tokens, messages: self._charge_without(prompt, tokens, messages) >= at_tokens
+
+    def _prune_messages(
+        self,
+        pieces: Sequence[Piece],
+        still_over: StillOver,
+        in_reach: Callable[[Piece], bool],
+        reason: str,
+        *,
+        by_value: bool = False,
+    ) -> tuple[list[Piece], list[TrimAction]]:
+        return prune_messages(
             pieces,
             still_over=still_over,
             in_reach=in_reach,
             reason=reason,
             estimate=self.estimate,
             largest_tokens=self.snapshot.budget.input_budget,
+            by_value=by_value,
         )
-        return pieces, actions + more
+
+    def _prune_turns(
+        self,
+        pieces: Sequence[Piece],
+        still_over: StillOver,
+        in_reach: Callable[[Piece], bool],
+        reason: str,
+        *,
+        by_value: bool = False,
+    ) -> tuple[list[Piece], list[TrimAction]]:
+        return prune_turns(
+            pieces,
+            still_over=still_over,
+            may_leave=lambda piece: piece.droppable and in_reach(piece),
+            reason=reason,
+            kind="turn_dropped" if self.policy.allocation is None else "history_drop",
+            by_value=by_value,
+        )
+
+    def _protected_when_newest(self, piece: Piece) -> int:
+        """The first `seq` of the turns that were protected when the piece was the newest."""
+        newest = piece.unit.messages[0]
+        before = tuple(takewhile(lambda turn: turn.id != newest.turn_id, self.snapshot.turns))
+        _, protected = _split(replace(self.snapshot, turns=before), self.policy)
+        running = next(iter(self.snapshot.turns[len(before) :]), self.snapshot.current)
+        return min(_first_seq((*protected, running)), self._protected_from)
 
     def drop_turns(self, pieces: Sequence[Piece], prompt: Prompt, reason: str) -> tuple[list[Piece], list[TrimAction]]:
         """Whole turns leave, users' words with them, oldest first, until the prompt is within its budget."""

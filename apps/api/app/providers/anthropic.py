@@ -57,7 +57,7 @@ class AnthropicProvider:
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Asks, with retries, under the alias's deadline. Raises a `ProviderError`."""
         call = _MessagesCall(request, self._endpoint, self._accepted)
-        answer = await self._remote.ask(call, on_delta)
+        answer = await self._remote.ask(call, on_delta, request.headers)
         # Thoughts are refused for what they are in one prompt; the rest is the server's way and is remembered.
         self._accepted = replace(call.form, with_thinking=True)
         return answer

@@ -106,7 +106,8 @@ class OfflineProvider:
 def _reply(request: CompletionRequest) -> str:
     texts = texts_of(request.messages)
     question = texts[-1] if texts else ""
-    parts = [f"{LABEL} I received {len(texts)} messages; the newest says: {_quoted(question)}"]
+    received = "1 message" if len(texts) == 1 else f"{len(texts)} messages"
+    parts = [f"{LABEL} I received {received}; the newest says: {_quoted(question)}"]
     earlier: list[tuple[str, str]] = []
     recorded: list[tuple[str, str]] = []
     for message, text in zip(request.messages[:-1], texts, strict=False):

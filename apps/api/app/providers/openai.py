@@ -76,7 +76,7 @@ class OpenAIProvider:
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Asks, with retries, under the alias's deadline. Raises a `ProviderError`."""
         call = _ChatCall(request, self._endpoint, self._accepted)
-        answer = await self._remote.ask(call, on_delta)
+        answer = await self._remote.ask(call, on_delta, request.headers)
         if call.has_conceded:  # only what led to an answer is remembered
             self._accepted = call.form
         return answer

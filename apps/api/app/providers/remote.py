@@ -19,6 +19,7 @@ from app.providers.wire import MalformedAnswerError, parse_json
 
 _RETRIED_STATUSES: Final = frozenset({408, 409, 429})
 _ONCE: Final = RetryPolicy(max_attempts=1)
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class Call(Protocol):
@@ -65,15 +66,15 @@ class RemoteModel:
         self._retry = retry or RetryPolicy()
         self._transport = HttpTransport(label, encrypted=url.scheme == "https")
 
-    async def ask(self, call: Call, on_delta: DeltaSink | None) -> Completion:
-        """Asks, with retries, under the deadline. Raises a `ProviderError`."""
+    async def ask(self, call: Call, on_delta: DeltaSink | None, headers: Mapping[str, str] = _NO_HEADERS) -> Completion:
+        """Asks, with retries, under the deadline; `headers` go beside its own. Raises a `ProviderError`."""
         tap = DeltaTap(on_delta) if on_delta is not None else None
         stream = tap is not None
 
         async def attempt(number: int) -> Completion:
             nonlocal stream
             try:
-                return await self._ask_once(call, tap, number, stream=stream)
+                return await self._ask_once(call, tap, number, {**headers, **self._headers}, stream=stream)
             except EmptyStreamError as empty:
                 # llama-cpp-python streams nothing where a plain call is told why: the prompt is too long.
                 stream = False
@@ -122,8 +123,10 @@ class RemoteModel:
     def _broke_off(self) -> ProviderDown:
         return ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
 
-    async def _ask_once(self, call: Call, tap: DeltaTap | None, number: int, *, stream: bool) -> Completion:
-        reply = await self._transport.post(self._url, self._headers, call.body(stream=stream))
+    async def _ask_once(
+        self, call: Call, tap: DeltaTap | None, number: int, headers: Mapping[str, str], *, stream: bool
+    ) -> Completion:
+        reply = await self._transport.post(self._url, headers, call.body(stream=stream))
         try:
             if tap is None or not reply.is_success or not _is_stream(reply, asked=stream):
                 return await self._read_whole(reply, call, tap, number, stream=stream)

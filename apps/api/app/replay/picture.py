@@ -47,14 +47,15 @@ class Scale:
 
     turns: int
     top_tokens: int
+    first: int = 1
 
     @property
     def step(self) -> float:
         return PLOT_WIDTH / max(1, self.turns)
 
     def x(self, number: int) -> float:
-        """Left edge of turn `number`, from 1."""
-        return LEFT + (number - 1) * self.step
+        """Left edge of turn `number`; the plot begins with turn `first`."""
+        return LEFT + (number - self.first) * self.step
 
     def y(self, tokens: float) -> float:
         return FLOOR - min(1.0, tokens / self.top_tokens) * PLOT_HEIGHT
@@ -71,7 +72,8 @@ def window_svg(
     if not windows:
         raise ValueError("no turn of this session has a window to draw")
     window = windows[-1]
-    scale = Scale(turns=len(session.turns), top_tokens=max(1, window.limit_tokens))
+    first = session.turns[0].number
+    scale = Scale(turns=len(session.turns), top_tokens=max(1, window.limit_tokens), first=first)
     parts = [
         f'<rect class="page" x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="10"/>',
         f'<text class="title" x="{LEFT}" y="34">{escape(title)}</text>',
@@ -176,6 +178,8 @@ def _full_history(scale: Scale, turns: Sequence[TurnFigures]) -> Iterator[str]:
     if left_window is None:
         yield f'<polyline class="full" points="{line}"/>'
         return
+    if not inside:
+        return  # it left before the first turn that is drawn
     x, turn = left_window
     yield f'<polyline class="full" points="{line} {x:.1f},{TOP}"/>'
     last = points[-1][1]
@@ -188,7 +192,8 @@ def _full_history(scale: Scale, turns: Sequence[TurnFigures]) -> Iterator[str]:
 
 def _turn_axis(scale: Scale) -> Iterator[str]:
     step = next(step for step in (1, 5, 10, 20, 50, 100, 200, 500, 10**9) if scale.turns / step <= 16)
-    for number in sorted({1, *range(step, scale.turns + 1, step)}):
+    after = scale.first + scale.turns
+    for number in sorted({scale.first, *(number for number in range(scale.first, after) if number % step == 0)}):
         yield f'<text class="small mid" x="{scale.x(number) + scale.step / 2:.1f}" y="{FLOOR + 44}">{number}</text>'
     yield f'<text class="small mid" x="{LEFT + PLOT_WIDTH / 2}" y="{FLOOR + 62}">turn</text>'
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from app.domain.errors import NotFound
 from app.domain.types import SessionId, TenantId, ToolDefinition, TurnStatus
 from app.engine.assembly import plan_after_turn
 from app.services.gathering import estimator_of, snapshot_of
@@ -29,7 +30,17 @@ async def summarize_after_turn(
     A turn that has arrived meanwhile is left out, and is raw in the window that the summary leaves. A result whose
     ground somebody else has changed is dropped and logged.
     """
-    seen = await look(rt, tenant_id, session_id)
+    with rt.tracer.span("after_turn"):
+        await _summarize_if_due(rt, tenant_id, session_id, tools)
+
+
+async def _summarize_if_due(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, tools: tuple[ToolDefinition, ...]
+) -> None:
+    try:
+        seen = await look(rt, tenant_id, session_id)
+    except NotFound:
+        return  # erased meanwhile
     gathered = replace(seen.gathered, turns=tuple(turn for turn in seen.gathered.turns if turn.status not in _OPEN))
     estimate = estimator_of(rt, gathered)
     snapshot = snapshot_of(rt, gathered, no_turn(seen.next_seq), tools=tools)

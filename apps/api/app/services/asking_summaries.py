@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
 from app.domain.errors import InvalidRequest, ProviderError
 from app.domain.types import CompletionRequest, SummaryBody, Usage
@@ -21,6 +20,7 @@ from app.engine.summaries import (
 )
 from app.engine.summary_block import fit_summary
 from app.providers.registry import Model
+from app.services.calling import call_model
 from app.services.gathering import SessionView, budget_of
 from app.services.runtime import Runtime
 from app.tokenizers import Estimator
@@ -73,7 +73,7 @@ async def _ask_chunks(
             estimate=estimate,
             extend=extend,
         )
-        answered = await _ask_chunk(rt, model, ask, answer_tokens, usages)
+        answered = await _ask_chunk(rt, session, model, ask, answer_tokens, usages)
         body = fit_summary(answered, fold.cap_tokens, estimate)
         if body is None:
             raise SummaryRefused("over_cap")
@@ -85,22 +85,12 @@ async def _ask_chunks(
 
 
 async def _ask_chunk(
-    rt: Runtime, model: Model, ask: SummaryAsk, answer_tokens: int, usages: list[Usage]
+    rt: Runtime, session: SessionView, model: Model, ask: SummaryAsk, answer_tokens: int, usages: list[Usage]
 ) -> SummaryBody:
     request = CompletionRequest(
         messages=ask.messages, max_output_tokens=answer_tokens, purpose="summary", response_schema=SUMMARY_SCHEMA
     )
-    started = perf_counter()
-    error_kind: str | None = None
-    try:
-        completion = await rt.catalogue.provider(model.alias).complete(request)
-    except ProviderError as error:
-        error_kind = error.kind
-        raise
-    finally:
-        rt.telemetry.provider_call(
-            alias=model.alias, purpose="summary", seconds=perf_counter() - started, error_kind=error_kind
-        )
+    completion = await call_model(rt, session.id, model, request)
     usages += [completion.usage] if completion.usage else []
     return accept_summary(completion.text, ask.known_ids)
 

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from app.db.claims import fail_lost_turns, renew_leases
+from app.db.erasing import due_sessions, erase
+from app.db.open_turns import open_turns
 from app.domain.errors import DatabaseUnavailable
 from app.services.runtime import Runtime
 
@@ -17,6 +19,8 @@ _RENEWALS_PER_LEASE = 3
 _FLUSH_S = 2.0
 _FLUSHES_PER_LOAD = 15
 _AGAIN_AFTER_S = 1.0
+_MOST_ERASED = 100
+_LOOK_S = 10.0
 
 
 async def keep_going(work: Callable[[Runtime], Awaitable[None]], rt: Runtime) -> None:
@@ -44,16 +48,41 @@ async def renew_forever(rt: Runtime) -> None:
 
 
 async def sweep_forever(rt: Runtime) -> None:
-    """Ends the turns of dead workers, once a lease, so that nobody has to post to a session to see it."""
+    """Once a lease, ends the turns of dead workers, so that nobody has to post to a session to see it, and erases what
+    they were to erase themselves."""
     while True:
         await asyncio.sleep(rt.turn_lease_s)
         try:
             async with rt.database.autocommit() as tx:
                 lost = await fail_lost_turns(tx)
+            async with rt.database.begin() as tx:
+                left = await due_sessions(tx, _MOST_ERASED)
+                if left:
+                    await erase(tx, left)
         except DatabaseUnavailable:
             continue
+        rt.telemetry.turns_lost(lost)
         if lost:
             logger.warning("%d turns of lost workers were ended", lost)
+        if left:
+            logger.warning("%d sessions that were not to be kept were erased late", len(left))
+
+
+async def look_forever(rt: Runtime) -> None:
+    """Looks at the database every ten seconds."""
+    while True:
+        await look(rt)
+        await asyncio.sleep(_LOOK_S)
+
+
+async def look(rt: Runtime) -> None:
+    """Measures whether the database answers, and what turns are open in it."""
+    try:
+        async with rt.database.autocommit() as tx:
+            found = await open_turns(tx)
+    except DatabaseUnavailable:
+        found = None
+    rt.telemetry.database.looked_at(found)
 
 
 async def calibrate_forever(rt: Runtime) -> None:

@@ -20,6 +20,7 @@ from app.db.claims import (
     waiting_turn,
 )
 from app.db.database import Transaction
+from app.db.responses import ResponseNote, keep_response
 from app.db.sessions import session_exists
 from app.domain.errors import (
     IdempotencyInFlight,
@@ -43,7 +44,7 @@ from app.domain.types import (
     TurnRecord,
     TurnStatus,
 )
-from app.engine.policy import ContextPolicy
+from app.engine.policy import ContextPolicy, with_whole_past
 from app.engine.tokens import content_text
 from app.providers.registry import Model
 from app.services.gathering import Gathered, SessionView, budget_of, count_message, read_window, session_policy
@@ -60,7 +61,8 @@ class Asking:
     """How the model is to be asked, in every round of a turn. `recorded_reply` is of one round alone.
 
     `instructions` are a system layer of this turn; `options` go into the model's request (`CompletionRequest`).
-    `policy` lies over the session's own; what is done after the turn goes by the session's.
+    `policy` lies over the session's own; what is done after the turn goes by the session's. With `whole_past` all of
+    the past is sent as it was said, or the turn is refused. `note` is kept with every claim.
     """
 
     tools: tuple[ToolDefinition, ...] = ()
@@ -70,6 +72,8 @@ class Asking:
     instructions: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     policy: Mapping[str, Any] | None = None
+    whole_past: bool = False
+    note: ResponseNote | None = None
 
     def stored(self) -> JsonObject | None:
         """What later rounds need, and another try under the same policy; None when there is nothing of either."""
@@ -87,12 +91,16 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """What a client posts. `request_sha256` is the hash of the body without `stream` (contract, decision 14)."""
+    """What a client posts. `request_sha256` is the hash of the body without `stream` (contract, decision 14).
+
+    With `seq` it is this turn of its session or none.
+    """
 
     content: Content
     request_sha256: str
     asking: Asking = Asking()
     model_alias: str | None = None
+    seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +120,14 @@ class OutputsRequest:
 class TurnOutcome:
     """A turn that has ended or waits for tools, and its `context`, in the contract's shape.
 
-    `completion` is the model's answer that brought it there; None where a stored turn is told again.
+    `completion` is the model's answer that brought it there, and `reply_seq` the number of its message; None where a
+    stored turn is told again.
     """
 
     turn: TurnRecord
     context: JsonObject
     completion: Completion | None = None
+    reply_seq: int | None = None
 
 
 def check(rt: Runtime, request: TurnRequest) -> None:
@@ -132,7 +142,8 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
     The session's model is not known yet, so an encoding is guessed; a wrong guess is counted again once it is.
     """
     alias = request.model_alias or rt.catalogue.default
-    tokens, encoding = await count_message(rt, rt.catalogue.model(alias).encoding, request.content)
+    with rt.tracer.span("count"):
+        tokens, encoding = await count_message(rt, rt.catalogue.model(alias).encoding, request.content)
     return NewTurn(
         turn_id=TurnId(rt.new_id()),
         message_id=rt.new_id(),
@@ -144,6 +155,7 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
         idempotency_key=idempotency_key,
         request_sha256=request.request_sha256,
         request=request.asking.stored(),
+        seq=request.seq,
     )
 
 
@@ -169,9 +181,12 @@ async def claim_and_gather(
         claim = await claim_turn(tx, tenant_id, session_id, draft, rt.turn_lease_s)
         if claim is None:
             raise NotFound("session")
-        policy = policy_of_turn(rt, claim.policy, asking.policy)
+        if draft.seq not in (None, claim.seq):
+            raise TurnInProgress("The session went on meanwhile.", RETRY_AFTER_S)
+        policy = _policy_for(rt, claim, asking)
         gathered = await _gather(tx, rt, claim, policy, awake_alias(rt, draft.model_alias or claim.session_alias))
         check_recorded(gathered.model, asking.recorded_reply)
+        await _keep_note(tx, claim, asking)
         reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=1)
     return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
 
@@ -203,9 +218,10 @@ async def claim_outputs(
         )
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
-        policy = session_policy(rt, claim.policy, asking.policy)
+        policy = _policy_for(rt, claim, asking)
         gathered = await _gather(tx, rt, claim, policy, request.model_alias or waiting.model_alias)
         check_recorded(gathered.model, request.recorded_reply)
+        await _keep_note(tx, claim, asking)
         reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=0)
     return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
 
@@ -236,8 +252,9 @@ async def claim_again(
         )
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
-        policy = policy_of_turn(rt, claim.policy, asking.policy)
+        policy = _policy_for(rt, claim, asking)
         gathered = await _gather(tx, rt, claim, policy, awake_alias(rt, model_alias))
+        await _keep_note(tx, claim, asking)
         reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=1)
     return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
 
@@ -256,6 +273,16 @@ async def _reserve(
         tools=asking.tools,
         instructions=asking.instructions,
     )
+
+
+async def _keep_note(tx: Transaction, claim: Claim, asking: Asking) -> None:
+    if asking.note is not None:
+        await keep_response(tx, claim, asking.note)
+
+
+def _policy_for(rt: Runtime, claim: Claim, asking: Asking) -> ContextPolicy:
+    policy = policy_of_turn(rt, claim.policy, asking.policy)
+    return with_whole_past(policy) if asking.whole_past else policy
 
 
 def policy_of_turn(rt: Runtime, stored: JsonObject, asked: Mapping[str, Any] | None) -> ContextPolicy:
@@ -307,9 +334,10 @@ async def _gather(tx: Transaction, rt: Runtime, claim: Claim, policy: ContextPol
         summary_failed_at=claim.summary_failed_at,
         recall_indexed_seq=claim.recall_indexed_seq,
     )
-    return await read_window(
-        tx, rt, session, model_alias, before_seq=claim.seq, last_message_seq=claim.assistant_seq, for_turn=True
-    )
+    with rt.tracer.span("gather"):
+        return await read_window(
+            tx, rt, session, model_alias, before_seq=claim.seq, last_message_seq=claim.assistant_seq, for_turn=True
+        )
 
 
 def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
@@ -357,10 +385,14 @@ async def resolve_conflict(
     """
     async with rt.database.begin() as tx:
         lost = await fail_lost_turns(tx, session_id)
+        told = None
         if draft.idempotency_key is not None:
             found = await store.turn_by_key(tx, tenant_id, session_id, draft.idempotency_key)
             if found is not None:
-                return await replay(tx, tenant_id, *found, draft.request_sha256)
+                told = await replay(tx, tenant_id, *found, draft.request_sha256)
+    rt.telemetry.turns_lost(lost)
+    if told is not None:
+        return told
     if lost and not give_up:
         return None
     raise TurnInProgress("The session already runs a turn.", RETRY_AFTER_S)

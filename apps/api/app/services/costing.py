@@ -11,8 +11,11 @@ from app.providers.registry import Model
 from app.services.runtime import Runtime
 
 
-def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage) -> JsonObject:
-    """A call's usage by column; counted in the metrics on the way. `cost_usd` is None where no price is known."""
+def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage, round_number: int | None = None) -> JsonObject:
+    """A call's usage by column; counted in the metrics on the way. `cost_usd` is None where no price is known.
+
+    `round_number` says which call of its turn it was.
+    """
     cost = cost_of(model, usage)
     rt.telemetry.model_usage(alias=model.alias, purpose=purpose, usage=usage, cost_usd=cost)
     return {
@@ -24,6 +27,7 @@ def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage) -> JsonO
         "cache_write_prompt_tokens": usage.cache_write_prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "cost_usd": cost,
+        "round": round_number,
     }
 
 

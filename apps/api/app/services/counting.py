@@ -26,7 +26,8 @@ async def ratio_by_provider(
     counted: int | None = None
     fell_back, error_kind = "not_offered", None
     try:
-        counted = await rt.catalogue.provider(model.alias).count_tokens(request)
+        with rt.tracer.span(f"count_tokens {model.model}", calls_out=True):
+            counted = await rt.catalogue.provider(model.alias).count_tokens(request)
     except ProviderError as error:
         fell_back, error_kind = error.code, error.kind
     finally:

@@ -29,6 +29,7 @@ from app.services.counting import ratio_by_provider
 from app.services.gathering import Gathered, estimator_of, read_window, snapshot_of, with_all_counts
 from app.services.recording import Steps, audit_row
 from app.services.runtime import Runtime
+from app.services.spans import of_decision
 from app.services.summarizing import IN_PROGRESS, Ask, Attempt, note_emergency, restart_count, summarize
 from app.tokenizers import Estimator
 
@@ -113,12 +114,17 @@ class Deciding:
 
     async def decide(self) -> tuple[Snapshot, Ready | Refused]:
         """Counts what has no count yet, tries a summary where one is due, and says what is sent or why not."""
-        self.gathered, snapshot = await first_snapshot(
-            self.rt, self.gathered, self.claim.turn_id, self.tools, self.instructions
-        )
+        with self.rt.tracer.span("count"):
+            self.gathered, snapshot = await first_snapshot(
+                self.rt, self.gathered, self.claim.turn_id, self.tools, self.instructions
+            )
         self._counted_by_provider = False
         snapshot = await self._counted(snapshot)
-        match plan(snapshot, self.gathered.session.policy, self.estimate):
+        with self.rt.tracer.span("decide") as span:
+            planned = plan(snapshot, self.gathered.session.policy, self.estimate)
+            if span.recording:
+                span.set(of_decision(planned))
+        match planned:
             case SummaryDue() as due:
                 return await self._summarize(snapshot, due)
             case SummaryWorthless(then):
@@ -177,7 +183,11 @@ class Deciding:
         if attempt.summary is not None:
             snapshot, earlier = with_summary(snapshot, due, attempt.summary, policy, self.estimate)
             snapshot = await self._counted(snapshot)
-        return snapshot, plan_after_summary(snapshot, policy, self.estimate, earlier)
+        with self.rt.tracer.span("decide") as span:
+            decided = plan_after_summary(snapshot, policy, self.estimate, earlier)
+            if span.recording:
+                span.set(of_decision(decided))
+        return snapshot, decided
 
     async def _counted(self, snapshot: Snapshot) -> Snapshot:
         """The same by the provider's own count, as often as a round may ask for one."""
@@ -205,16 +215,17 @@ class Deciding:
 
     async def switch(self, alias: str) -> None:
         """Gathers again for another model: another window, perhaps another encoding."""
-        async with self.rt.database.autocommit() as tx:
-            self.gathered = await read_window(
-                tx,
-                self.rt,
-                self.gathered.session,
-                alias,
-                before_seq=self.claim.seq,
-                last_message_seq=self.claim.assistant_seq,
-                for_turn=True,
-            )
+        with self.rt.tracer.span("gather"):
+            async with self.rt.database.autocommit() as tx:
+                self.gathered = await read_window(
+                    tx,
+                    self.rt,
+                    self.gathered.session,
+                    alias,
+                    before_seq=self.claim.seq,
+                    last_message_seq=self.claim.assistant_seq,
+                    for_turn=True,
+                )
         self.estimate = estimator_of(self.rt, self.gathered)
 
     def audit(self, snapshot: Snapshot, decided: Ready | Refused, assembled: Assembled | None) -> JsonObject:

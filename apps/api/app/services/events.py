@@ -17,6 +17,8 @@ class TurnEvent:
 
     name: EventName
     data: JsonObject
+    reply_seq: int | None = None
+    """With `turn.created`: the number that is set aside for the reply's message. It is not told to everybody."""
 
 
 Listener: TypeAlias = Callable[[TurnEvent], None]

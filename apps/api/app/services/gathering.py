@@ -102,6 +102,8 @@ async def read_window(
     """
     model = rt.catalogue.model(model_alias)
     context = await prompt_context(tx, session.id, before_seq)
+    if session.policy.whole_past:
+        context = replace(context, summary=None)
     after_seq = context.summary.to_message_seq if context.summary else 0
     turns = await window_turns(
         tx,

@@ -13,6 +13,7 @@ from app.engine.assembly import Accounts, Assembled
 from app.engine.budget import Budget
 from app.engine.prompt import REGIONS, Block, Prompt, tool_call_json
 from app.services.runtime import Runtime
+from app.services.spans import of_step
 
 CONTEXT_FIELDS = (
     "model_alias",
@@ -54,17 +55,20 @@ class Steps:
 
     @contextmanager
     def step(self, kind: str) -> Generator[Step]:
-        """Records the block as a step; one that raises is recorded as `failed`, with the error's type."""
+        """Records the block as a step and as a span; one that raises is recorded as `failed`, with the error's type."""
         step = Step()
         started_at = self._rt.now()
-        try:
-            yield step
-        except BaseException as error:
-            step.status = "failed"
-            step.detail |= {"error": type(error).__name__}
-            raise
-        finally:
-            self.add(kind, started_at, step)
+        with self._rt.tracer.span(kind) as span:
+            try:
+                yield step
+            except BaseException as error:
+                step.status = "failed"
+                step.detail |= {"error": type(error).__name__}
+                raise
+            finally:
+                self.add(kind, started_at, step)
+                if span.recording:
+                    span.set(of_step(step.detail))
 
     def add(self, kind: str, started_at: datetime, step: Step) -> None:
         """Records a step that is over."""

@@ -65,7 +65,9 @@ def _renumbered(rt: Runtime, document: Mapping[str, Any]) -> dict[str, list[Json
         "pins": document["pins"],
         "blocks": document["blocks"],
         "turns": [row | {"id": ids[row["id"]], "error": with_ids(row["error"], ids)} for row in document["turns"]],
-        "messages": [row | _own_ids(row, ids) for row in document["messages"]],
+        "messages": [
+            row | _own_ids(row, ids) | {"withdrawn": row.get("withdrawn", False)} for row in document["messages"]
+        ],
         "steps": [row | _own_ids(row, ids) | {"detail": with_ids(row["detail"], ids)} for row in document["steps"]],
         "audits": [
             row | _own_ids(row, ids) | {"context_trim_log": with_ids(row["context_trim_log"], ids)}

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 
+from app.core.logging import add_request_fields
 from app.db.settling import Settlement
 from app.domain.errors import (
     ContextBudgetExceeded,
@@ -24,6 +25,7 @@ from app.engine.overflow_reaction import Stated, learned_limit, react
 from app.engine.window import Snapshot
 from app.services.after_turn import summarize_after_turn
 from app.services.attempts import Attempts, ModelCall
+from app.services.calling import call_model
 from app.services.claiming import Claimed, TurnOutcome
 from app.services.costing import total_cost, used_row
 from app.services.deciding import Deciding, refusal_of
@@ -34,6 +36,7 @@ from app.services.limiting import spent_of
 from app.services.recording import Step, Steps, context_of, reply_row, with_own_ids
 from app.services.runtime import Runtime
 from app.services.settling import settle
+from app.services.spans import of_audit, of_decision, of_turn
 
 
 class TurnRun:
@@ -54,7 +57,8 @@ class TurnRun:
 
     async def run(self) -> TurnOutcome:
         """One model call of the turn. Whatever goes wrong in between, the turn gets an end."""
-        self.listen(TurnEvent("turn.created", {"turn": self._created()}))
+        add_request_fields(session_id=str(self.claim.session_id), turn_id=str(self.claim.turn_id))
+        self.listen(TurnEvent("turn.created", {"turn": self._created()}, self.claim.assistant_seq))
         try:
             snapshot, decision = await self.deciding.decide()
             if isinstance(decision, Refused):
@@ -125,21 +129,13 @@ class TurnRun:
         return ModelCall(self.deciding.model, snapshot, ready, assembled, request, audit)
 
     async def _call(self, call: ModelCall, attempts: Attempts) -> Completion:
-        alias = call.model.alias
-        error_kind: str | None = None
-        started = perf_counter()
         try:
-            completion = await self.rt.catalogue.provider(alias).complete(call.request, self.on_delta)
+            completion = await call_model(self.rt, self.claim.session_id, call.model, call.request, self.on_delta)
         except ProviderError as error:
-            error_kind = error.kind
-            attempts.note(alias, error.attempts, code=error.code)
+            attempts.note(call.model.alias, error.attempts, code=error.code)
             raise
-        finally:
-            self.rt.telemetry.provider_call(
-                alias=alias, purpose="turn", seconds=perf_counter() - started, error_kind=error_kind
-            )
         attempts.note(
-            alias,
+            call.model.alias,
             completion.attempts,
             finish_reason=completion.finish_reason,
             provider_model=completion.provider_model,
@@ -172,6 +168,8 @@ class TurnRun:
             with suppress(DatabaseUnavailable):
                 await learn(self.rt, call.model.alias, limit)
         policy = self.deciding.gathered.session.policy
+        if policy.whole_past:
+            return None
         reaction = react(
             attempts.reactions,
             stated,
@@ -185,7 +183,10 @@ class TurnRun:
             return None
         attempts.reactions += 1
         snapshot, left = await self.deciding.leave_at_once(replace(call.snapshot, budget=reaction.budget))
-        decided = plan_after_overflow(snapshot, policy, self.deciding.estimate, sent.accounts, left)
+        with self.rt.tracer.span("decide") as span:
+            decided = plan_after_overflow(snapshot, policy, self.deciding.estimate, sent.accounts, left)
+            if span.recording:
+                span.set(of_decision(decided))
         return (snapshot, decided) if isinstance(decided, Ready) else None
 
     async def _fall_back(self, call: ModelCall, attempts: Attempts) -> tuple[Snapshot, Ready] | None:
@@ -221,10 +222,11 @@ class TurnRun:
         """Stores the reply; a turn whose reply calls tools waits for them."""
         calls = with_own_ids(completion.tool_calls, self.claim.turn_id.hex[-8:], self.claim.round)
         wanted = self.deciding.gathered.encoding
-        tokens, encoding = await count_message(self.rt, wanted, completion.text, tool_calls=calls)
-        of_reasoning = await count_reasoning(self.rt, encoding, completion.reasoning, completion.reasoning_blocks)
+        with self.rt.tracer.span("count"):
+            tokens, encoding = await count_message(self.rt, wanted, completion.text, tool_calls=calls)
+            of_reasoning = await count_reasoning(self.rt, encoding, completion.reasoning, completion.reasoning_blocks)
         usage = completion.usage
-        used = used_row(self.rt, call.model, "turn", usage) if usage else None
+        used = used_row(self.rt, call.model, "turn", usage, self.claim.round) if usage else None
         if usage:
             call.audit["actual_prompt_tokens"] = usage.prompt_tokens
             self._observe(call, usage.prompt_tokens)
@@ -246,12 +248,15 @@ class TurnRun:
         if not calls:
             self._leave_behind(call)
         completion = replace(completion, tool_calls=calls)
-        return TurnOutcome(replace(turn, tool_calls=calls), context_of(call.audit), completion)
+        return TurnOutcome(
+            replace(turn, tool_calls=calls), context_of(call.audit), completion, self.claim.assistant_seq
+        )
 
     def _leave_behind(self, call: ModelCall) -> None:
         """The look at a completed turn's window, where the session's own policy has summaries made then."""
         session = self.deciding.gathered.session
-        own = session_policy(self.rt, self.claim.policy) if self.asking.policy else session.policy
+        overridden = self.asking.policy or self.asking.whole_past
+        own = session_policy(self.rt, self.claim.policy) if overridden else session.policy
         if own.summarizes_after_turns:
             work = summarize_after_turn(self.rt, self.tenant_id, session.id, call.assembled.tools)
             self.rt.chores.start(work, f"the summary after turn {self.claim.turn_id}")
@@ -287,7 +292,10 @@ class TurnRun:
         """Transaction two, and what is measured of the turn. Raises as `settle`."""
         if self.reservation is not None:
             settlement = replace(settlement, spent=spent_of(self.reservation, settlement))
-        turn = await settle(self.rt, self.claim, settlement, patience_s=patience_s)
+        with self.rt.tracer.span("settle") as span:
+            turn = await settle(self.rt, self.claim, settlement, patience_s=patience_s)
+            if span.recording:
+                span.set({**of_turn(turn), **(of_audit(audit) if audit else {})})
         self.rt.telemetry.turn_finished(
             status=turn.status.value,
             seconds=perf_counter() - self.started,
@@ -299,6 +307,7 @@ class TurnRun:
             estimated_wire_tokens=audit["estimated_wire_tokens"] if audit else None,
             actual_prompt_tokens=audit["actual_prompt_tokens"] if audit else None,
             calibration_ratio=audit["calibration_ratio"] if audit else None,
+            budget_use=_budget_use(audit) if audit else None,
         )
         return turn
 
@@ -313,6 +322,11 @@ class TurnRun:
         # A database that was waited for in vain is not waited for again: the lease ends the turn.
         patience_s = 0.0 if isinstance(error, DatabaseUnavailable) else None
         await self._settle(settlement, None, patience_s=patience_s)
+
+
+def _budget_use(audit: JsonObject) -> float | None:
+    budget = audit["input_budget"]
+    return audit["estimated_input_tokens_after_prune"] / budget if budget > 0 else None
 
 
 def _gather_step(gathered: Gathered) -> Step:

@@ -14,7 +14,7 @@ from app.services.calibrating import Calibrations
 from app.services.chores import Chores
 from app.services.cooldowns import Cooldowns
 from app.services.leases import Leases
-from app.telemetry import Telemetry
+from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers
 
 
@@ -23,7 +23,8 @@ class Runtime:
     """Shared by all requests of a process.
 
     `now` is the wall clock (UTC) for what people read; leases use the database's clock. `new_id` makes UUIDv7s, so ids
-    sort by creation. `guarded` is the default policy with the deployment's `CONTEXT_*` settings in it.
+    sort by creation. `guarded` is the default policy with the deployment's `CONTEXT_*` settings in it. `log_content` is
+    whether what is said to models and by them goes into the log.
     """
 
     database: Database
@@ -38,3 +39,5 @@ class Runtime:
     turn_lease_s: float
     now: Callable[[], datetime]
     new_id: Callable[[], UUID]
+    tracer: Tracer = NO_TRACES
+    log_content: bool = False

@@ -7,12 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from app.db import sessions as store
+from app.db.claims import cancel_open_turns
 from app.db.database import Transaction
+from app.db.erasing import erase, lock_session
 from app.db.session_figures import search_sessions as find_sessions
 from app.db.session_figures import session_figures
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId
+from app.engine.input_items import joined_directions
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
 from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of
@@ -131,10 +134,29 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     return session
 
 
+async def add_directions(rt: Runtime, tenant_id: TenantId, session_id: SessionId, directions: Sequence[str]) -> None:
+    """Puts texts behind the session's instructions, each once. Raises `NotFound`."""
+    async with rt.database.begin() as tx:
+        session = await store.get_session(tx, tenant_id, session_id, lock=True)
+        if session is None:
+            raise NotFound("session")
+        instructions = joined_directions(session.instructions, directions)
+        if instructions != session.instructions:
+            await store.update_session(tx, replace(session, instructions=instructions))
+
+
 async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> None:
-    """Erases the session with its turns, messages, summaries, pins and audits, for good. Raises `NotFound`."""
+    """Erases the session with all that belongs to it, for good; a turn that runs is cancelled. Raises `NotFound`."""
+    # First in a transaction of its own: what it settles is the tenant's, whose other turns would wait for the erasing.
     async with rt.database.autocommit() as tx:
-        found = await store.delete_session(tx, tenant_id, session_id)
+        cancelled = await cancel_open_turns(tx, tenant_id, session_id)
+    async with rt.database.begin() as tx:
+        found = await lock_session(tx, tenant_id, session_id)
+        if found:
+            cancelled += await cancel_open_turns(tx, tenant_id, session_id)
+            await erase(tx, [session_id])
+    for turn_id in cancelled:
+        rt.leases.cancel(turn_id)
     if not found:
         raise NotFound("session")
 

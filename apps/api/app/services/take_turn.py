@@ -29,6 +29,8 @@ from app.services.claiming import (
 from app.services.events import Listener
 from app.services.running import TurnRun
 from app.services.runtime import Runtime
+from app.services.spans import of_claim, of_turn
+from app.telemetry import Span
 
 
 async def take_turn(
@@ -48,17 +50,20 @@ async def take_turn(
     """
     check(rt, request)
     started = perf_counter()
-    draft = await draft_turn(rt, request, idempotency_key)
-    for last_try in (False, True):
-        try:
-            claimed = await claim_and_gather(rt, tenant_id, session_id, draft, request.asking)
-        except UniqueViolated:
-            replayed = await resolve_conflict(rt, tenant_id, session_id, draft, give_up=last_try)
-            if replayed is not None:
-                return replayed
-        else:
-            return await _run(rt, claimed, started, listen)
-    raise TurnInProgress("The session already runs a turn.", RETRY_AFTER_S)
+    with rt.tracer.span("turn") as span:
+        draft = await draft_turn(rt, request, idempotency_key)
+        for last_try in (False, True):
+            try:
+                with rt.tracer.span("claim"):
+                    claimed = await claim_and_gather(rt, tenant_id, session_id, draft, request.asking)
+            except UniqueViolated:
+                replayed = await resolve_conflict(rt, tenant_id, session_id, draft, give_up=last_try)
+                if replayed is not None:
+                    span.set({"plimsoll.replayed": True})
+                    return replayed
+            else:
+                return await _run(rt, claimed, started, listen, span)
+        raise TurnInProgress("The session already runs a turn.", RETRY_AFTER_S)
 
 
 async def continue_turn(
@@ -74,8 +79,10 @@ async def continue_turn(
     Raises as `take_turn`, and `ToolOutputsMismatch`, `TurnNotOpen`.
     """
     started = perf_counter()
-    claimed = await claim_outputs(rt, tenant_id, session_id, turn_id, request)
-    return await _run(rt, claimed, started, listen)
+    with rt.tracer.span("turn") as span:
+        with rt.tracer.span("claim"):
+            claimed = await claim_outputs(rt, tenant_id, session_id, turn_id, request)
+        return await _run(rt, claimed, started, listen, span)
 
 
 async def try_again(
@@ -92,11 +99,13 @@ async def try_again(
     What it has of complete tool groups stays. Raises as `take_turn`.
     """
     started = perf_counter()
-    try:
-        claimed = await claim_again(rt, tenant_id, session_id, turn_id, asking, model_alias)
-    except UniqueViolated:
-        raise TurnInProgress("The session already runs a turn.", RETRY_AFTER_S) from None
-    return await _run(rt, claimed, started, listen)
+    with rt.tracer.span("turn") as span:
+        try:
+            with rt.tracer.span("claim"):
+                claimed = await claim_again(rt, tenant_id, session_id, turn_id, asking, model_alias)
+        except UniqueViolated:
+            raise TurnInProgress("The session already runs a turn.", RETRY_AFTER_S) from None
+        return await _run(rt, claimed, started, listen, span)
 
 
 async def cancel_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord:
@@ -113,12 +122,17 @@ async def cancel_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, t
     return cancelled
 
 
-async def _run(rt: Runtime, claimed: Claimed, started: float, listen: Listener | None) -> TurnOutcome:
+async def _run(rt: Runtime, claimed: Claimed, started: float, listen: Listener | None, span: Span) -> TurnOutcome:
+    if span.recording:
+        span.set(of_claim(claimed.tenant_id, claimed.claim))
     task = asyncio.create_task(TurnRun(rt, claimed, started, listen).run())
     rt.leases.hold(claimed.claim, task)
     try:
-        return await asyncio.shield(task)
+        outcome = await asyncio.shield(task)
     except asyncio.CancelledError:
         if task.cancelled():
             raise TurnCancelled("The turn was cancelled while it ran; the message is kept.") from None
         raise
+    if span.recording:
+        span.set(of_turn(outcome.turn))
+    return outcome

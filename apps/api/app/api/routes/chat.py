@@ -11,8 +11,9 @@ from starlette.responses import Response
 
 from app.api import openai_errors, problems
 from app.api.chat_form import ChatForm
-from app.api.chat_schemas import ChatCompletion, ChatErrorOut, ChatIn
-from app.api.direct_route import UUID_TEXT, Call, DirectRoute, json_response
+from app.api.chat_schemas import ChatCompletion, ChatIn
+from app.api.direct_route import UUID_TEXT, Call, json_response
+from app.api.openai_route import ChatRoute, openai_errors_of
 from app.api.routes.parameters import IdempotencyKey
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.streaming import stream_turn
@@ -24,10 +25,6 @@ from app.services.chatting import ChatRequest, complete_chat, open_session
 from app.services.claiming import Asking
 
 SESSION_HEADER = "X-Session-Id"
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ChatErrorOut, "description": "OpenAI's error shape"}
-    for status in (400, 401, 404, 408, 409, 413, 415, 422, 429, 502, 503, 504)
-}
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The completion, or with `stream: true` its chunks; `X-Session-Id` names the session.",
@@ -52,17 +49,10 @@ SessionHeader = Annotated[
 RetryCount = Annotated[str | None, Header(alias="X-Stainless-Retry-Count", include_in_schema=False)]
 
 
-class ChatRoute(DirectRoute):
-    """Its errors have OpenAI's shape."""
-
-    def refusal(self, problem: JsonObject, headers: Mapping[str, str] | None) -> Response:
-        return openai_errors.of_problem(problem, headers)
-
-
 router = APIRouter(prefix="/v1/chat", tags=["chat"], route_class=ChatRoute)
 
 
-@router.post("/completions", response_model=ChatCompletion, responses=_ANSWERS | _ERRORS)
+@router.post("/completions", response_model=ChatCompletion, responses=_ANSWERS | openai_errors_of())
 async def create_chat_completion(
     call: Call,
     body: ChatIn,
@@ -105,7 +95,6 @@ async def create_chat_completion(
 
 def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
     listed = read_messages(raw["messages"])
-    wished = {name: raw[name] for name in CHAT_OPTIONS & raw.keys() if raw[name] is not None}
     return ChatRequest(
         said=listed.said,
         asking=Asking(
@@ -113,12 +102,18 @@ def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
             tool_choice=raw.get("tool_choice"),
             max_output_tokens=body.max_completion_tokens or body.max_tokens,
             instructions=listed.instructions,
-            options={name: value for name, value in wished.items() if _NO_WISH.get(name) != value},
+            options=wishes(raw),
         ),
         model_alias=body.model,
         request_sha256=request_sha256({name: value for name, value in raw.items() if name != "stream_options"}),
         is_retry=is_retry,
     )
+
+
+def wishes(options: Mapping[str, Any]) -> JsonObject:
+    """What of a body, by the names of chat completions, a provider has to know."""
+    wished = {name: options[name] for name in CHAT_OPTIONS & options.keys() if options[name] is not None}
+    return {name: value for name, value in wished.items() if _NO_WISH.get(name) != value}
 
 
 def _named_session(header: str | None, body: ChatIn) -> SessionId | None:

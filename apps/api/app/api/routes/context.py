@@ -1,28 +1,41 @@
-"""`/v1/sessions/{session_id}/context` and `/summaries`: the window now and next, and what stands for what left it."""
+"""`/v1/sessions/{session_id}/context`, `/search`, `/summaries`: the window now and next, and what has left it."""
 
 from __future__ import annotations
 
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, WRITE, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
 from app.api.routes.turns import turn_request
-from app.api.schemas import Document, PreviewIn, PreviewOut, SummaryPage
+from app.api.schemas import PreviewIn, PreviewOut
+from app.api.window_schemas import FoundOut, SummaryOut, SummaryPage, WindowOut
 from app.domain.types import JsonObject, SessionId, SummaryId
 from app.services import summaries, window
 from app.services.previewing import preview_turn
+from app.services.searching import search_session
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["context"], route_class=DirectRoute)
 
+Words = Annotated[str, Query(min_length=1, max_length=1000, description="Words to look for.")]
+MostFound = Annotated[int, Query(ge=1, le=50, description="Most messages that are answered.")]
+DEFAULT_FOUND = 10
 
-@router.get("/context", response_model=Document, responses=answers(*READ))
+
+@router.get("/context", response_model=WindowOut, responses=answers(*READ))
 async def get_window(call: Call, session_id: UUID) -> JsonObject:
     """The window now: tokens by region, budget, limit and its source, turns to the next summary."""
     return await window.window_now(call.rt, call.tenant_id, SessionId(session_id))
+
+
+@router.get("/search", response_model=FoundOut, responses=answers(*READ))
+async def search(call: Call, session_id: UUID, q: Words, limit: MostFound = DEFAULT_FOUND) -> JsonObject:
+    """The session's messages that have words of `q`, in the window or out of it, best first. Writes nothing."""
+    return await search_session(call.rt, call.tenant_id, SessionId(session_id), q, limit)
 
 
 @router.post("/context/preview", response_model=PreviewOut, responses=answers(*WRITE))
@@ -42,13 +55,13 @@ async def list_summaries(
     return {"items": page.items, "next_cursor": page.next_cursor}
 
 
-@router.post("/summaries", status_code=201, response_model=Document, responses=answers(*READ, 409, 502, 504))
+@router.post("/summaries", status_code=201, response_model=SummaryOut, responses=answers(*READ, 409, 502, 504))
 async def summarize_now(call: Call, session_id: UUID) -> JsonObject:
     """Summarizes now what may be summarized, whatever the thresholds say. Takes no body."""
     return await summaries.summarize_now(call.rt, call.tenant_id, SessionId(session_id))
 
 
-@router.post("/summaries/{summary_id}/undo", response_model=Document, responses=answers(*READ, 409))
+@router.post("/summaries/{summary_id}/undo", response_model=SummaryOut, responses=answers(*READ, 409))
 async def undo_summary(call: Call, session_id: UUID, summary_id: UUID) -> JsonObject:
     """Takes the active summary back: its predecessor stands again, its range is raw again. Takes no body."""
     return await summaries.undo_summary(call.rt, call.tenant_id, SessionId(session_id), SummaryId(summary_id))

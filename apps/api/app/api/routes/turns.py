@@ -15,7 +15,6 @@ from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import READ, STREAMED, WRITE, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, IdempotencyKey, Limit, Round
 from app.api.schemas import (
-    Document,
     PromptOut,
     RecordedReplyIn,
     RegeneratedAnswer,
@@ -29,6 +28,7 @@ from app.api.schemas import (
 from app.api.session_json import session_json
 from app.api.streaming import Work, stream_turn
 from app.api.turn_json import turn_json
+from app.api.window_schemas import AuditOut
 from app.domain.errors import InvalidRequest, PlimsollError
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
 from app.services import turns
@@ -121,7 +121,7 @@ async def get_turn(call: Call, session_id: UUID, turn_id: UUID) -> JsonObject:
     return turn_json(await turns.get_turn(call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id)))
 
 
-@router.get("/{turn_id}/audit", response_model=Document, responses=answers(*READ))
+@router.get("/{turn_id}/audit", response_model=AuditOut, responses=answers(*READ))
 async def get_audit(call: Call, session_id: UUID, turn_id: UUID, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
     """Why every token of the turn's prompt went in or stayed out."""
     return await turns.get_audit(call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id), round)

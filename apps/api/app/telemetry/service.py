@@ -1,37 +1,33 @@
-"""Prometheus metrics, right with one worker process or several.
-
-With several, `PROMETHEUS_MULTIPROC_DIR` names a folder before the workers start; prometheus_client then keeps every
-process's values in files there, and a scrape of any worker adds them up. Labels come from closed sets only.
-"""
+"""What is counted of turns, summaries and model calls, and the scrape."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.registry import Collector
 
 from app.domain.types import Purpose, Usage
+from app.telemetry.database import DatabaseTelemetry
+from app.telemetry.means import STORED, Means
 
 SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
 """A model's summary was used, the deterministic one stands in, somebody else was faster, or none could be made."""
 
 disable_created_metrics()
 
-_STORED = frozenset({"used", "fallback"})
 _STATUSES = frozenset({"completed", "awaiting_tools", "failed", "rejected", "cancelled"})
+_WHEN = ("preflight", "post_turn", "requested")
 _PURPOSES = frozenset({"turn", "summary", "count"})
 _KINDS = frozenset({"error", "refused", "overflow", "rate_limited", "down", "timeout"})
 _TURN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _PROVIDER_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
+_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.5, 2.0)
 _RATIOS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
 
 
@@ -112,11 +108,33 @@ class Telemetry:
             registry=own,
             multiprocess_mode="mostrecent",
         )
+        self._budget_use = Histogram(
+            "input_budget_use_ratio",
+            "Tokens charged to the input, as decided in the end, over the input budget; above 1 is a refusal.",
+            ["model_alias"],
+            buckets=_SHARES,
+            registry=own,
+        )
+        self._turns_lost = Counter(
+            "turns_lost", "Turns that were ended because the worker that ran them went silent.", registry=own
+        )
+        self.database = DatabaseTelemetry(own)
+        self._begin_at_zero()
         self._registry = own if multiprocess_dir is None else CollectorRegistry()
         if multiprocess_dir is not None:
             MultiProcessCollector(self._registry, str(multiprocess_dir))
         self._average = CollectorRegistry()
-        self._average.register(_Means(self._registry))
+        self._average.register(Means(self._registry))
+
+    def _begin_at_zero(self) -> None:
+        """Rates see a first failure only when its series was there, at 0, before it."""
+        for status in _STATUSES:
+            self._turn_seconds.labels(status)
+        for kind in _KINDS:
+            self._provider_errors.labels(kind)
+        for when in _WHEN:
+            for outcome in get_args(SummaryOutcome):
+                self._summary_outcomes.labels(when, outcome)
 
     def turn_finished(
         self,
@@ -131,11 +149,15 @@ class Telemetry:
         estimated_wire_tokens: int | None,
         actual_prompt_tokens: int | None,
         calibration_ratio: float | None,
+        budget_use: float | None,
     ) -> None:
         """Counts a turn once it is recorded. `seconds` run from the request to the record.
 
-        `prompt_tokens` are the whole turn's; estimate, actual and calibration are its last model call's.
+        `prompt_tokens` are the whole turn's; estimate, actual, calibration and the used share of the input budget are
+        its last model call's.
         """
+        if budget_use is not None:
+            self._budget_use.labels(self._alias(alias)).observe(budget_use)
         if calibration_ratio is not None:
             self._calibration.labels(self._alias(alias)).set(calibration_ratio)
         self._turn_seconds.labels(status if status in _STATUSES else "other").observe(seconds)
@@ -154,7 +176,7 @@ class Telemetry:
         """Counts a summary that was tried; in the background it counts for the turn that left it behind."""
         self._summary_outcomes.labels(when, outcome).inc()
         self._summary_seconds.labels(when).observe(seconds)
-        if when == "post_turn" and outcome in _STORED:
+        if when == "post_turn" and outcome in STORED:
             self._summaries.inc()
 
     def model_usage(self, *, alias: str, purpose: Purpose, usage: Usage, cost_usd: Decimal | None) -> None:
@@ -175,37 +197,14 @@ class Telemetry:
         if error_kind is not None:
             self._provider_errors.labels(error_kind if error_kind in _KINDS else "other").inc()
 
+    def turns_lost(self, turns: int) -> None:
+        """Counts turns that were ended in the stead of a worker that went silent."""
+        if turns:
+            self._turns_lost.inc(turns)
+
     def render(self) -> tuple[bytes, str]:
         """The Prometheus text of all workers, and its content type."""
         return generate_latest(self._registry) + generate_latest(self._average), CONTENT_TYPE_PLAIN_0_0_4
 
     def _alias(self, alias: str) -> str:
         return alias if alias in self._aliases else "other"
-
-
-class _Means(Collector):
-    """Quotients at the moment of the scrape, over every worker that ever wrote to this registry's files."""
-
-    def __init__(self, source: CollectorRegistry) -> None:
-        self._source = source
-
-    def collect(self) -> Iterator[Metric]:
-        prompt_tokens, turns, summaries = 0.0, 0.0, 0.0
-        for family in self._source.collect():
-            for sample in family.samples:
-                if sample.name == "prompt_tokens_per_turn_sum":
-                    prompt_tokens += sample.value
-                elif sample.name == "prompt_tokens_per_turn_count":
-                    turns += sample.value
-                elif sample.name == "context_summary_outcome_total" and sample.labels["outcome"] in _STORED:
-                    summaries += sample.value
-        yield GaugeMetricFamily(
-            "avg_prompt_tokens_per_turn",
-            "Mean of provider-reported prompt tokens per completed turn.",
-            value=prompt_tokens / turns if turns else 0.0,
-        )
-        yield GaugeMetricFamily(
-            "context_summaries_per_hundred_turns",
-            "Summaries made for a hundred completed turns, in the background and on request ones too.",
-            value=100 * summaries / turns if turns else 0.0,
-        )

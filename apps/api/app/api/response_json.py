@@ -1,0 +1,163 @@
+"""Responses, conversations and lists of items as OpenAI's clients read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+from app.api import problems
+from app.api.openai_errors import error_of
+from app.db.responses import StoredResponse
+from app.domain.openai_ids import ResponseRef, conversation_id, response_id
+from app.domain.types import Content, FinishReason, JsonObject, Session, ToolCall, TurnStatus, Usage
+from app.engine.output_items import reply_items
+from app.services.claiming import TurnOutcome
+from app.services.items import ItemPage
+from app.services.responses import is_running
+
+Status: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled", "in_progress"]
+_INCOMPLETE: Mapping[FinishReason, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_ERROR_CODES: Mapping[str, str] = {
+    "rate_limit_exceeded": "rate_limit_exceeded",
+    "insufficient_quota": "insufficient_quota",
+    "context_length_exceeded": "context_length_exceeded",
+    "provider_timeout": "server_error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of a response."""
+
+    status: Status
+    model: str
+    output: tuple[JsonObject, ...] = ()
+    usage: Usage | None = None
+    incomplete: str | None = None
+    error: JsonObject | None = None
+
+
+def response_json(form: JsonObject, ref: ResponseRef, created_at: datetime, reply: Reply) -> JsonObject:
+    """The `response` object: `form` is what of the request is told again."""
+    return {
+        "id": response_id(ref),
+        "object": "response",
+        "created_at": int(created_at.timestamp()),
+        "status": reply.status,
+        "error": reply.error,
+        "incomplete_details": {"reason": reply.incomplete} if reply.incomplete else None,
+        **form,
+        "model": reply.model,
+        "output": list(reply.output),
+        "usage": usage_json(reply.usage),
+    }
+
+
+def stored_json(found: StoredResponse) -> JsonObject:
+    """A stored response."""
+    return response_json(found.form, found.ref, found.created_at, reply_of_stored(found))
+
+
+def reply_of_stored(found: StoredResponse) -> Reply:
+    """What became of a stored response."""
+    message = found.reply
+    if message is not None:
+        reason = found.finish_reason if found.is_last_of_turn else None
+        return reply_of(
+            found.ref,
+            found.model_alias,
+            _text(message.content),
+            message.tool_calls,
+            message.reasoning,
+            found.usage,
+            reason,
+        )
+    if is_running(found):
+        return Reply("in_progress", found.model_alias)
+    if found.turn_status is TurnStatus.CANCELLED and found.is_last_of_turn:
+        return Reply("cancelled", found.model_alias)
+    problem = problems.complete(found.error if found.is_last_of_turn else None)
+    return Reply("failed", found.model_alias, error=response_error(problem))
+
+
+def reply_of_outcome(outcome: TurnOutcome, ref: ResponseRef) -> Reply:
+    """What became of a response whose turn has just been stored."""
+    completion = outcome.completion
+    if completion is None:
+        raise LookupError("a turn that is told again has no completion")
+    return reply_of(
+        ref,
+        outcome.turn.model_alias,
+        completion.text,
+        completion.tool_calls,
+        completion.reasoning,
+        completion.usage,
+        completion.finish_reason,
+    )
+
+
+def reply_of(
+    ref: ResponseRef,
+    model: str,
+    text: str | None,
+    calls: tuple[ToolCall, ...],
+    reasoning: str | None,
+    usage: Usage | None,
+    finish_reason: FinishReason | None,
+) -> Reply:
+    """The reply of a call that was answered. One that was cut off is incomplete, unless it calls tools."""
+    reason = _INCOMPLETE.get(finish_reason or "stop") if not calls else None
+    status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
+    items = reply_items(ref.session_id, ref.reply_seq, text, calls, reasoning, status=status)
+    return Reply(status, model, tuple(items), usage, reason)
+
+
+def response_error(problem: JsonObject | None) -> JsonObject:
+    """The `error` of a response that failed, by the codes that OpenAI has for it."""
+    if problem is None:
+        return {"code": "server_error", "message": "The call did not end; it was tried again."}
+    error = error_of(problem, "input")
+    return {"code": _ERROR_CODES.get(error["code"], "server_error"), "message": error["message"]}
+
+
+def usage_json(usage: Usage | None) -> JsonObject | None:
+    """The provider's figures; how many of the output's tokens were thoughts is not known."""
+    if usage is None:
+        return None
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_prompt_tokens,
+            "cache_write_tokens": usage.cache_write_prompt_tokens,
+        },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def conversation_json(session: Session) -> JsonObject:
+    """A session as a conversation."""
+    return {
+        "id": conversation_id(session.id),
+        "object": "conversation",
+        "created_at": int(session.created_at.timestamp()),
+        "metadata": session.metadata,
+    }
+
+
+def list_json(page: ItemPage) -> JsonObject:
+    """A page of items."""
+    return {
+        "object": "list",
+        "data": page.items,
+        "first_id": page.items[0]["id"] if page.items else None,
+        "last_id": page.items[-1]["id"] if page.items else None,
+        "has_more": page.has_more,
+    }
+
+
+def _text(content: Content) -> str | None:
+    return content if isinstance(content, str) else None

@@ -1,0 +1,167 @@
+"""A body of Responses as what the services are asked, and as what of it an answer tells again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.api.response_schemas import AllowedTools, ConversationRef, NamedFunction, ResponseIn
+from app.api.routes.chat import wishes
+from app.api.routes.turns import request_sha256
+from app.db.responses import ResponseNote
+from app.domain.errors import InvalidRequest, NotFound
+from app.domain.openai_ids import conversation_id, read_conversation_id, read_response_id
+from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
+from app.engine.input_items import read_items
+from app.services.chatting import ChatRequest
+from app.services.claiming import Asking
+from app.services.responding import ResponseRequest
+from app.services.runtime import Runtime
+
+_TOLD_AGAIN = (
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "temperature",
+    "top_p",
+    "service_tier",
+    "user",
+    "safety_identifier",
+    "prompt_cache_key",
+    "previous_response_id",
+)
+
+
+def input_of(raw: JsonObject) -> list[JsonObject]:
+    """The input as items: a text is the user's."""
+    said = raw["input"]
+    return [{"role": "user", "content": said}] if isinstance(said, str) else said
+
+
+def response_request(
+    rt: Runtime, raw: JsonObject, body: ResponseIn, referenced: Mapping[str, Message], *, is_retry: bool
+) -> ResponseRequest:
+    """What a body asks for. `referenced` are the messages that its item references name.
+
+    Raises `InvalidRequest`, and `NotFound` for an id that nothing can have.
+    """
+    if body.conversation is not None and body.previous_response_id is not None:
+        raise InvalidRequest("Name a conversation or a previous response, not both.", ("body", "previous_response_id"))
+    if body.background and body.store is False:
+        raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
+    if body.model is not None and body.model not in rt.catalogue.aliases:
+        raise NotFound("model")
+    previous = None
+    if body.previous_response_id is not None:
+        previous = read_response_id(body.previous_response_id)
+        if previous is None:
+            raise NotFound("previous_response")
+    tools, tool_choice = _tools(raw, body)
+    sha256 = request_sha256({name: value for name, value in raw.items() if name != "stream_options"})
+    conversation = _conversation(body)
+    read = read_items(input_of(raw), referenced)
+    asking = Asking(
+        tools=tools,
+        tool_choice=tool_choice,
+        max_output_tokens=body.max_output_tokens,
+        instructions=body.instructions or None,
+        options=wishes(_options(raw, body)),
+        policy={},
+        whole_past=body.truncation == "disabled",
+        note=ResponseNote(
+            request_sha256=sha256,
+            form=_form(raw, body, conversation),
+            created_at=rt.now(),
+            is_stored=body.store is not False,
+        ),
+    )
+    return ResponseRequest(
+        chat=ChatRequest(
+            said=read.said,
+            asking=asking,
+            model_alias=body.model or rt.catalogue.default,
+            request_sha256=sha256,
+            is_retry=is_retry,
+            is_news=True,
+            directions=read.directions,
+            within="input",
+        ),
+        previous=previous,
+        conversation=conversation,
+        store=body.store is not False,
+    )
+
+
+def _conversation(body: ResponseIn) -> SessionId | None:
+    if body.conversation is None:
+        return None
+    named = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
+    session_id = read_conversation_id(named)
+    if session_id is None:
+        raise NotFound("conversation")
+    return session_id
+
+
+def _tools(raw: JsonObject, body: ResponseIn) -> tuple[tuple[ToolDefinition, ...], str | JsonObject | None]:
+    """Tools and choice in the form of chat completions, in which they are kept and sent."""
+    tools = [_tool(tool) for tool in raw.get("tools") or ()]
+    names = {tool["function"]["name"] for tool in tools}
+    choice = body.tool_choice
+    if isinstance(choice, NamedFunction):
+        _check_offered({choice.name}, names)
+        return tuple(tools), {"type": "function", "function": {"name": choice.name}}
+    if isinstance(choice, AllowedTools):
+        allowed = {tool.name for tool in choice.tools}
+        _check_offered(allowed, names)
+        return tuple(tool for tool in tools if tool["function"]["name"] in allowed), choice.mode
+    return tuple(tools), choice
+
+
+def _tool(tool: JsonObject) -> JsonObject:
+    kept = ("name", "description", "parameters", "strict")
+    return {"type": "function", "function": {name: tool[name] for name in kept if tool.get(name) is not None}}
+
+
+def _check_offered(chosen: set[str], offered: set[str]) -> None:
+    if not chosen <= offered:
+        raise InvalidRequest("tool_choice names a function that tools does not have.", ("body", "tool_choice"))
+
+
+def _options(raw: JsonObject, body: ResponseIn) -> JsonObject:
+    """By the names of chat completions."""
+    text: JsonObject = raw.get("text") or {}
+    return {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "service_tier": body.service_tier,
+        "reasoning_effort": body.reasoning.effort if body.reasoning else None,
+        "verbosity": body.text.verbosity if body.text else None,
+        "response_format": _response_format(text.get("format")),
+    }
+
+
+def _response_format(text_format: JsonObject | None) -> JsonObject | None:
+    if text_format is None or text_format["type"] != "json_schema":
+        return text_format
+    schema = {name: value for name, value in text_format.items() if name != "type" and value is not None}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _form(raw: JsonObject, body: ResponseIn, conversation: SessionId | None) -> JsonObject:
+    """What of a request is told again in its response."""
+    text: JsonObject = raw.get("text") or {}
+    given = {name: value for name, value in text.items() if value is not None}
+    return {
+        **{name: raw.get(name) for name in _TOLD_AGAIN},
+        "background": bool(body.background),
+        "conversation": None if conversation is None else {"id": conversation_id(conversation)},
+        "metadata": raw.get("metadata") or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "reasoning": {"effort": None, "summary": None} | (raw.get("reasoning") or {}),
+        "store": body.store is not False,
+        "text": {"format": {"type": "text"}} | given,
+        "tool_choice": raw.get("tool_choice") or "auto",
+        "tools": raw.get("tools") or [],
+        "top_logprobs": 0,
+        "truncation": body.truncation or "auto",
+    }

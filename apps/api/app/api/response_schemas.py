@@ -1,0 +1,359 @@
+"""What comes in and goes out in OpenAI's Responses and Conversations form."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+
+from app.api.chat_schemas import CallId, JsonFormat, TextFormat
+from app.api.schemas import PARTS_TAG, TEXT_TAG, FunctionIn, InputAudio, Name, Open, content_branch
+from app.services.conversations import MOST_ITEMS
+
+_URL = Annotated[str, StringConstraints(min_length=1)]
+_MOST_PAIRS = 16
+
+
+class TextPartIn(Open):
+    type: Literal["input_text", "output_text", "text", "summary_text"]
+    text: str
+
+
+class ImagePartIn(Open):
+    """A picture by URL or as a data URL."""
+
+    type: Literal["input_image"]
+    image_url: _URL = Field(description="`https://…` or `data:…`. There are no uploaded files here.")
+    detail: str | None = None
+
+
+class FilePartIn(Open):
+    """A file by its content. Servers of this form fetch URLs; this one fetches nothing."""
+
+    type: Literal["input_file"]
+    file_data: _URL = Field(description="A data URL. There are no uploaded files here, and no URL is fetched.")
+    filename: str | None = None
+
+
+class AudioPartIn(Open):
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+
+class RefusalPartIn(Open):
+    type: Literal["refusal"]
+    refusal: str
+
+
+PartIn = Annotated[TextPartIn | ImagePartIn | FilePartIn | AudioPartIn | RefusalPartIn, Field(discriminator="type")]
+PartsIn = Annotated[
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[PartIn], Tag(PARTS_TAG)],
+    Discriminator(
+        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of parts"
+    ),
+]
+
+
+class MessageItemIn(Open):
+    """What somebody said. System and developer messages become the conversation's instructions."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: PartsIn
+
+
+class FunctionCallIn(Open):
+    type: Literal["function_call"]
+    call_id: CallId
+    name: Name
+    arguments: str
+
+
+class FunctionCallOutputIn(Open):
+    type: Literal["function_call_output"]
+    call_id: CallId
+    output: PartsIn
+
+
+class ReasoningIn(Open):
+    """Thoughts that come back. Taken, and not kept: the session holds its own."""
+
+    type: Literal["reasoning"]
+
+
+class ItemReferenceIn(Open):
+    """An item that the service gave out, by its id."""
+
+    type: Literal["item_reference"] | None = None
+    id: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class HostedItemIn(Open):
+    """An item of a tool that OpenAI runs."""
+
+    type: str
+
+    @model_validator(mode="after")
+    def _refused(self) -> HostedItemIn:
+        known = self.type if self.type in HOSTED_ITEMS else "this type"
+        raise ValueError(f"Items of {known} are of tools that OpenAI hosts; this service runs none")
+
+
+_ITEM_KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+HOSTED_ITEMS = frozenset(
+    {
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "code_interpreter_call",
+        "compaction",
+        "computer_call",
+        "computer_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "file_search_call",
+        "image_generation_call",
+        "local_shell_call",
+        "local_shell_call_output",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    }
+)
+
+
+def _item_kind(value: object) -> str | None:
+    if not isinstance(value, dict):
+        return None
+    item = cast("dict[str, Any]", value)
+    kind = item.get("type")
+    if kind is None:
+        return "message" if "role" in item else "item_reference"
+    return kind if kind in _ITEM_KINDS else "hosted" if isinstance(kind, str) else None
+
+
+ItemIn = Annotated[
+    Annotated[MessageItemIn, Tag("message")]
+    | Annotated[FunctionCallIn, Tag("function_call")]
+    | Annotated[FunctionCallOutputIn, Tag("function_call_output")]
+    | Annotated[ReasoningIn, Tag("reasoning")]
+    | Annotated[ItemReferenceIn, Tag("item_reference")]
+    | Annotated[HostedItemIn, Tag("hosted")],
+    Discriminator(_item_kind, custom_error_type="item_type", custom_error_message="Must be an item"),
+]
+InputIn = Annotated[
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[ItemIn], Field(min_length=1), Tag(PARTS_TAG)],
+    Discriminator(
+        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of items"
+    ),
+]
+
+
+class FunctionToolIn(FunctionIn):
+    type: Literal["function"]
+    strict: bool | None = None
+
+
+class HostedToolIn(Open):
+    """A tool that OpenAI runs."""
+
+    type: str
+
+    @model_validator(mode="after")
+    def _refused(self) -> HostedToolIn:
+        known = self.type if self.type in HOSTED_TOOLS else "a tool of this type"
+        raise ValueError(f"OpenAI hosts {known}; this service runs no tools. Offer functions")
+
+
+HOSTED_TOOLS = frozenset(
+    {
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use",
+        "computer_use_preview",
+        "custom",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "namespace",
+        "shell",
+        "tool_search",
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    }
+)
+
+
+def _tool_kind(value: object) -> str | None:
+    kind = cast("dict[str, Any]", value).get("type") if isinstance(value, dict) else None
+    return None if not isinstance(kind, str) else "function" if kind == "function" else "hosted"
+
+
+ResponseToolIn = Annotated[
+    Annotated[FunctionToolIn, Tag("function")] | Annotated[HostedToolIn, Tag("hosted")],
+    Discriminator(_tool_kind, custom_error_type="tool_type", custom_error_message="Must be a function tool"),
+]
+
+
+class NamedFunction(Open):
+    type: Literal["function"]
+    name: Name
+
+
+class AllowedTools(Open):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[NamedFunction] = Field(min_length=1, max_length=128)
+
+
+class SchemaFormat(Open):
+    type: Literal["json_schema"]
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class TextConfig(Open):
+    format: Annotated[TextFormat | JsonFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    verbosity: Name | None = None
+
+
+class ReasoningConfig(Open):
+    effort: Name | None = None
+    summary: Name | None = Field(default=None, description="Without effect: thoughts are told as the model told them.")
+
+
+class ConversationRef(Open):
+    id: str
+
+
+MetadataIn = Annotated[
+    dict[
+        Annotated[str, StringConstraints(max_length=64)],
+        Annotated[str, StringConstraints(max_length=512)],
+    ],
+    Field(max_length=_MOST_PAIRS),
+]
+
+
+class ResponseIn(BaseModel):
+    """A request of OpenAI's Responses. A field that is not listed is refused, for it would be without effect."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    model: Name | None = Field(default=None, description="An alias of the catalogue; its default when absent.")
+    input: InputIn = Field(description="Text of the user's, or items. All of it is new to the conversation.")
+    instructions: str | None = Field(default=None, description="Of this response alone; they do not carry over.")
+    conversation: str | ConversationRef | None = Field(default=None, description="A conversation to go on with.")
+    previous_response_id: str | None = Field(default=None, description="A response to go on from.")
+    store: bool | None = Field(default=None, description="False: nothing of it can be fetched later.")
+    stream: bool | None = None
+    background: bool | None = Field(default=None, description="Answer at once; the response is fetched until it ended.")
+    truncation: Literal["auto", "disabled"] | None = Field(
+        default=None, description="`auto`, the default, keeps to the budget by the policy; `disabled` refuses instead."
+    )
+    tools: list[ResponseToolIn] | None = Field(default=None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | AllowedTools | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Clamped to the reserve.")
+    metadata: MetadataIn | None = None
+    # Passed on to the provider.
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    parallel_tool_calls: bool | None = None
+    service_tier: Name | None = None
+    # Taken at the one value that this service can give.
+    top_logprobs: Literal[0] | None = None
+    # Taken without effect.
+    include: list[str] | None = None
+    max_tool_calls: int | None = None
+    stream_options: dict[str, Any] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+
+
+class ConversationIn(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    metadata: MetadataIn | None = None
+    items: list[ItemIn] | None = Field(default=None, max_length=MOST_ITEMS)
+
+
+class ConversationPatch(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    metadata: MetadataIn | None = Field(description="Replaced whole; null takes it away.")
+
+
+class ItemsIn(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    items: list[ItemIn] = Field(min_length=1, max_length=MOST_ITEMS)
+
+
+class _Out(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class ItemOut(_Out):
+    """A message, a function call, its output, or reasoning."""
+
+    id: str
+    type: Literal["message", "function_call", "function_call_output", "reasoning"]
+
+
+class ResponseUsageOut(BaseModel):
+    """The provider's figures for this one call."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class ResponseOut(_Out):
+    """OpenAI's `response`."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete", "failed", "cancelled", "in_progress"]
+    error: dict[str, Any] | None
+    incomplete_details: dict[str, Any] | None
+    model: str = Field(description="The alias that answered: a fallback's, when the one asked for was down.")
+    output: list[ItemOut]
+    usage: ResponseUsageOut | None
+
+
+class ItemListOut(BaseModel):
+    object: Literal["list"]
+    data: list[ItemOut]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ConversationOut(BaseModel):
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, Any]
+
+
+class DeletedOut(BaseModel):
+    id: str
+    object: Literal["response", "conversation.deleted"]
+    deleted: Literal[True]

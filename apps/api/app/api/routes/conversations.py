@@ -1,0 +1,105 @@
+"""`/v1/conversations`: sessions in OpenAI's form."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from app.api.direct_route import Call
+from app.api.openai_route import ResponsesRoute, openai_errors_of
+from app.api.response_json import conversation_json, list_json
+from app.api.response_schemas import (
+    ConversationIn,
+    ConversationOut,
+    ConversationPatch,
+    DeletedOut,
+    ItemListOut,
+    ItemOut,
+    ItemsIn,
+)
+from app.api.routes.responses import After, ItemLimit, Order
+from app.domain.errors import NotFound
+from app.domain.openai_ids import read_conversation_id
+from app.domain.types import JsonObject, SessionId
+from app.services import conversations
+from app.services.items import ItemPage, get_item, page_of_items
+
+_READ = (400, 401, 404, 503)
+_WRITE = (400, 401, 404, 408, 409, 413, 415, 503)
+_NOTHING = ConversationIn()
+
+router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=ResponsesRoute)
+
+
+@router.post("", response_model=ConversationOut, responses=openai_errors_of(*_WRITE))
+async def create_conversation(call: Call, body: ConversationIn = _NOTHING) -> JsonObject:
+    """Makes a conversation: a session of the default model, with these items as its past."""
+    items = call.raw_body["items"] if body.items else ()
+    session = await conversations.create_conversation(call.rt, call.tenant_id, body.metadata or {}, items)
+    call.note(session_id=str(session.id))
+    return conversation_json(session)
+
+
+@router.get("/{conversation_id}", response_model=ConversationOut, responses=openai_errors_of(*_READ))
+async def get_conversation(call: Call, conversation_id: str) -> JsonObject:
+    """A conversation."""
+    session_id = _session_id(call, conversation_id)
+    return conversation_json(await conversations.get_conversation(call.rt, call.tenant_id, session_id))
+
+
+@router.post("/{conversation_id}", response_model=ConversationOut, responses=openai_errors_of(*_WRITE))
+async def change_conversation(call: Call, conversation_id: str, body: ConversationPatch) -> JsonObject:
+    """Replaces a conversation's metadata."""
+    session_id = _session_id(call, conversation_id)
+    metadata = body.metadata or {}
+    return conversation_json(await conversations.change_conversation(call.rt, call.tenant_id, session_id, metadata))
+
+
+@router.delete("/{conversation_id}", response_model=DeletedOut, responses=openai_errors_of(*_READ))
+async def delete_conversation(call: Call, conversation_id: str) -> JsonObject:
+    """Erases a conversation with its items, responses, turns and audits, for good."""
+    await conversations.delete_conversation(call.rt, call.tenant_id, _session_id(call, conversation_id))
+    return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+
+
+@router.post("/{conversation_id}/items", response_model=ItemListOut, responses=openai_errors_of(*_WRITE))
+async def create_items(call: Call, conversation_id: str, body: ItemsIn) -> JsonObject:  # noqa: ARG001 - used as it came
+    """Adds items at the conversation's end; no model is asked."""
+    session_id = _session_id(call, conversation_id)
+    items = await conversations.add_items(call.rt, call.tenant_id, session_id, call.raw_body["items"])
+    return list_json(ItemPage(items, has_more=False))
+
+
+@router.get("/{conversation_id}/items", response_model=ItemListOut, responses=openai_errors_of(*_READ))
+async def list_items(
+    call: Call, conversation_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
+) -> JsonObject:
+    """The conversation's items."""
+    session = await conversations.get_conversation(call.rt, call.tenant_id, _session_id(call, conversation_id))
+    page = await page_of_items(
+        call.rt, call.tenant_id, session.id, after=after, limit=limit, newest_first=order == "desc"
+    )
+    return list_json(page)
+
+
+@router.get("/{conversation_id}/items/{item_id}", response_model=ItemOut, responses=openai_errors_of(*_READ))
+async def get_conversation_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
+    """An item."""
+    session = await conversations.get_conversation(call.rt, call.tenant_id, _session_id(call, conversation_id))
+    return (await get_item(call.rt, call.tenant_id, session.id, item_id))[1]
+
+
+@router.delete(
+    "/{conversation_id}/items/{item_id}", response_model=ConversationOut, responses=openai_errors_of(*_READ, 409)
+)
+async def delete_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
+    """Takes an item out of the conversation and of every later prompt; a call and its output go together."""
+    session_id = _session_id(call, conversation_id)
+    return conversation_json(await conversations.withdraw_item(call.rt, call.tenant_id, session_id, item_id))
+
+
+def _session_id(call: Call, conversation_id: str) -> SessionId:
+    session_id = read_conversation_id(conversation_id)
+    if session_id is None:
+        raise NotFound("conversation")
+    call.note(session_id=str(session_id))
+    return session_id

@@ -1,0 +1,165 @@
+"""`/v1/responses`: OpenAI's Responses, with a session behind each chain of them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from app.api import openai_errors, problems
+from app.api.direct_route import Call, json_response
+from app.api.openai_route import ResponsesRoute, openai_errors_of
+from app.api.response_form import ResponseForm
+from app.api.response_json import list_json, stored_json
+from app.api.response_request import input_of, response_request
+from app.api.response_schemas import DeletedOut, ItemListOut, ResponseIn, ResponseOut
+from app.api.routes.chat import SESSION_HEADER, RetryCount
+from app.api.routes.parameters import IdempotencyKey
+from app.api.streaming import Work, events_response, stream_turn
+from app.domain.errors import InvalidRequest, NotFound, PlimsollError
+from app.domain.openai_ids import ResponseRef, read_response_id
+from app.domain.types import JsonObject
+from app.engine.input_items import references_of
+from app.services import responses
+from app.services.claiming import TurnOutcome
+from app.services.events import Listener, TurnEvent
+from app.services.items import referenced
+from app.services.responding import Place, open_place, respond
+
+Order = Annotated[Literal["asc", "desc"], Query(description="By time; the newest first unless `asc`.")]
+ItemLimit = Annotated[int, Query(ge=1, le=100, description="Most items of one page.")]
+After = Annotated[str | None, Query(max_length=200, description="The last item of the page before.")]
+_READ = (400, 401, 404, 503)
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The response, or with `stream: true` its events; `X-Session-Id` names the session.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "headers": {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}},
+    }
+}
+
+router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=ResponsesRoute)
+
+
+@router.post("", response_model=ResponseOut, responses=_ANSWERS | openai_errors_of())
+async def create_response(
+    call: Call,
+    body: ResponseIn,
+    idempotency_key: IdempotencyKey = None,
+    x_stainless_retry_count: RetryCount = None,
+) -> Response:
+    """Answers input in OpenAI's form, within the budget: alone, in a conversation, or behind a previous response."""
+    rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
+    named = await referenced(rt, tenant_id, references_of(input_of(raw)))
+    request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
+    place = await open_place(rt, tenant_id, request, idempotency_key)
+    note = request.chat.asking.note
+    assert note is not None
+    call.note(session_id=str(place.session_id))
+    headers = {SESSION_HEADER: str(place.session_id)} if place.is_kept else {}
+    form = ResponseForm(place.session_id, note.form, note.created_at, request.chat.model_alias, headers)
+    try:
+        return await _answer(call, body, place, form, idempotency_key)
+    except PlimsollError as error:
+        told = {**(problems.headers_of(error) or {}), **headers}
+        return openai_errors.of_problem(problems.document_of(error), told, "input")
+
+
+async def _answer(
+    call: Call, body: ResponseIn, place: Place, form: ResponseForm, idempotency_key: str | None
+) -> Response:
+    if place.told is not None:
+        if body.stream:
+            return events_response(form.replay(place.told), form.headers)
+        return _json(stored_json(place.told), form)
+
+    async def work(listen: Listener | None) -> TurnOutcome:
+        outcome = await respond(call.rt, call.tenant_id, place, idempotency_key, listen)
+        if outcome.completion is None:
+            sha256 = place.request.request_sha256
+            form.stored = await responses.response_of_outcome(call.rt, call.tenant_id, outcome, sha256)
+        return outcome
+
+    if body.stream:
+        return await stream_turn(call, place.session_id, work, form)
+    if body.background:
+        return _json(await _begin(call, work, form), form)
+    outcome = await work(None)
+    call.note(turn_id=str(outcome.turn.id))
+    return _json(form.whole(outcome), form)
+
+
+async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
+    """Starts the work, and gives the response as soon as it runs, or has ended before."""
+    begun: asyncio.Future[TurnEvent] = asyncio.get_running_loop().create_future()
+
+    def listen(event: TurnEvent) -> None:
+        if not begun.done():
+            begun.set_result(event)
+
+    task = asyncio.ensure_future(work(listen))
+    await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)
+    if not begun.done():
+        return form.whole(task.result())
+    call.service.run_aside(_quietly(task))
+    return form.begun(begun.result())
+
+
+async def _quietly(task: asyncio.Future[TurnOutcome]) -> None:
+    """How it ended is told by its record."""
+    with suppress(PlimsollError):
+        await task
+
+
+@router.get("/{response_id}", response_model=ResponseOut, responses=openai_errors_of(*_READ))
+async def get_response(call: Call, response_id: str, stream: Annotated[str | None, Query()] = None) -> JsonObject:
+    """A stored response; while it runs it is `in_progress`."""
+    if stream == "true":
+        raise InvalidRequest("A stored response is not streamed; fetch it until it has ended.", ("query", "stream"))
+    return stored_json(await responses.stored_response(call.rt, call.tenant_id, _ref(call, response_id)))
+
+
+@router.delete("/{response_id}", response_model=DeletedOut, responses=openai_errors_of(*_READ, 409))
+async def delete_response(call: Call, response_id: str) -> JsonObject:
+    """Erases a response, and its session with it when nothing else is in that one."""
+    await responses.delete_response(call.rt, call.tenant_id, _ref(call, response_id))
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+@router.post("/{response_id}/cancel", response_model=ResponseOut, responses=openai_errors_of(*_READ, 408, 413))
+async def cancel_response(call: Call, response_id: str) -> JsonObject:
+    """Ends a response that runs; one that has ended is told as it is."""
+    return stored_json(await responses.cancel_response(call.rt, call.tenant_id, _ref(call, response_id)))
+
+
+@router.get("/{response_id}/input_items", response_model=ItemListOut, responses=openai_errors_of(*_READ))
+async def list_input_items(
+    call: Call, response_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
+) -> JsonObject:
+    """What a response was asked with, what came before it left out."""
+    page = await responses.input_items(
+        call.rt,
+        call.tenant_id,
+        _ref(call, response_id),
+        after=after,
+        limit=limit,
+        newest_first=order == "desc",
+    )
+    return list_json(page)
+
+
+def _ref(call: Call, response_id: str) -> ResponseRef:
+    ref = read_response_id(response_id)
+    if ref is None:
+        raise NotFound("response")
+    call.note(session_id=str(ref.session_id))
+    return ref
+
+
+def _json(answer: JsonObject, form: ResponseForm) -> Response:
+    response = json_response(answer)
+    response.headers.update(form.headers)
+    return response

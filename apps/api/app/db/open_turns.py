@@ -1,0 +1,29 @@
+"""How many turns are open, and for how long: what operators watch, over all sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+
+from app.db.database import Transaction
+from app.db.sql import compile_sql
+from app.domain.types import OpenTurns, TurnStatus
+
+# Reads the index of open turns, and of the table those rows only.
+_OPEN = compile_sql(
+    sa.text(
+        """
+        SELECT status, count(*) AS turns,
+            CAST(extract(epoch FROM clock_timestamp() - min(created_at)) AS float) AS oldest_s
+        FROM turns WHERE status IN ('pending', 'running', 'awaiting_tools')
+        GROUP BY status
+        """
+    )
+)
+
+
+async def open_turns(tx: Transaction) -> Mapping[TurnStatus, OpenTurns]:
+    """What is open now, by status; a status that no turn has is not in it."""
+    rows = await tx.fetch(_OPEN)
+    return {TurnStatus(row["status"]): OpenTurns(row["turns"], max(0.0, row["oldest_s"])) for row in rows}

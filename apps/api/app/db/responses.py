@@ -1,0 +1,198 @@
+"""Responses in OpenAI's form: a row for each model call that one asked for.
+
+A row says what the turn's own rows do not: what of the request is told again. What was said stands in `messages`, how
+it ended in `turns`, what it used in `usage_records`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from app.db.claims import Claim
+from app.db.database import Record, Transaction
+from app.db.messages import AS_STORED, message_of
+from app.db.sql import compile_sql
+from app.domain.openai_ids import ResponseRef
+from app.domain.types import FinishReason, JsonObject, Message, SessionId, TenantId, TurnId, TurnStatus, Usage
+
+_KEEP = compile_sql(
+    sa.text(
+        """
+        INSERT INTO responses (session_id, reply_seq, turn_id, round, first_seq, request_sha256, is_stored, form,
+            created_at)
+        VALUES (CAST(:session_id AS uuid), :reply_seq, CAST(:turn_id AS uuid), :round, :first_seq, :request_sha256,
+            :is_stored, CAST(:form AS jsonb), CAST(:created_at AS timestamptz))
+        """
+    )
+)
+
+_FOUND = f"""
+    SELECT r.session_id AS response_session_id, r.reply_seq, r.turn_id AS response_turn_id, r.first_seq,
+        r.request_sha256, r.form, r.created_at AS response_created_at, t.seq AS turn_seq, t.status, t.error,
+        t.finish_reason, t.model_alias, s.last_turn_seq, {AS_STORED},
+        u.model_alias AS used_alias, u.prompt_tokens, u.completion_tokens, u.cached_prompt_tokens,
+        u.cache_write_prompt_tokens,
+        NOT EXISTS (SELECT 1 FROM responses l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
+            AND l.reply_seq > r.reply_seq) AS is_last_of_turn,
+        NOT EXISTS (SELECT 1 FROM messages l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
+            AND l.seq > r.reply_seq) AS ends_turn,
+        NOT EXISTS (SELECT 1 FROM messages l JOIN turns lt ON lt.session_id = l.session_id AND lt.id = l.turn_id
+            WHERE l.session_id = r.session_id AND l.seq > r.reply_seq AND lt.status <> 'rejected') AS ends_session
+    FROM responses r
+    JOIN sessions s ON s.id = r.session_id
+    JOIN turns t ON t.session_id = r.session_id AND t.id = r.turn_id
+    LEFT JOIN messages m ON m.session_id = r.session_id AND m.seq = r.reply_seq
+    LEFT JOIN LATERAL (
+        SELECT * FROM usage_records x
+        WHERE x.session_id = r.session_id AND x.turn_id = r.turn_id AND x.purpose = 'turn' AND x.round = r.round
+        LIMIT 1
+    ) u ON true
+    WHERE r.session_id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
+"""
+_GET = compile_sql(sa.text(f"{_FOUND} AND r.is_stored AND r.reply_seq = :reply_seq"))
+_NEWEST = compile_sql(sa.text(f"{_FOUND} ORDER BY r.reply_seq DESC LIMIT 1"))
+_OF_REQUEST = compile_sql(
+    sa.text(
+        f"{_FOUND} AND r.turn_id = CAST(:turn_id AS uuid) AND r.request_sha256 = :request_sha256"
+        " ORDER BY r.reply_seq DESC LIMIT 1"
+    )
+)
+
+_ERASE = compile_sql(
+    sa.text("DELETE FROM responses WHERE session_id = CAST(:session_id AS uuid) AND reply_seq = :reply_seq")
+)
+_ERASE_SESSION_WITHOUT = compile_sql(
+    sa.text(
+        """
+        DELETE FROM sessions s
+        WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
+            AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.session_id = s.id)
+            AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.seq > :turn_seq
+                AND t.status <> 'rejected')
+        """
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseNote:
+    """What is kept of a request with the claim of its model call. `first_seq` is its input's first message.
+
+    One that is not `is_stored` can not be fetched; it is only there for a retry of the same request.
+    """
+
+    request_sha256: str
+    form: JsonObject
+    created_at: datetime
+    first_seq: int = 0
+    is_stored: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A response as its rows tell it. `reply` is None while there is none, and where the call failed.
+
+    `ends_turn` says that nothing of its turn came after the reply, `ends_session` that nothing of the session did.
+    `last_turn_seq` is the session's newest turn number; `is_last_of_turn` that no later response is of the same turn.
+    """
+
+    ref: ResponseRef
+    turn_id: TurnId
+    turn_seq: int
+    turn_status: TurnStatus
+    last_turn_seq: int
+    first_seq: int
+    request_sha256: str
+    form: JsonObject
+    created_at: datetime
+    model_alias: str
+    reply: Message | None
+    error: JsonObject | None
+    finish_reason: FinishReason | None
+    usage: Usage | None
+    is_last_of_turn: bool
+    ends_turn: bool
+    ends_session: bool
+
+
+async def keep_response(tx: Transaction, claim: Claim, note: ResponseNote) -> None:
+    """Notes who asked for the claimed call, under the number that is set aside for its reply."""
+    await tx.execute(
+        _KEEP,
+        session_id=claim.session_id,
+        reply_seq=claim.assistant_seq,
+        turn_id=claim.turn_id,
+        round=claim.round,
+        first_seq=note.first_seq,
+        request_sha256=note.request_sha256,
+        is_stored=note.is_stored,
+        form=note.form,
+        created_at=note.created_at,
+    )
+
+
+async def get_response(tx: Transaction, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse | None:
+    """A stored response of the tenant's."""
+    row = await tx.fetchrow(_GET, session_id=ref.session_id, tenant_id=tenant_id, reply_seq=ref.reply_seq)
+    return _response(row) if row else None
+
+
+async def newest_response(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> StoredResponse | None:
+    """The session's newest response, stored or only noted."""
+    row = await tx.fetchrow(_NEWEST, session_id=session_id, tenant_id=tenant_id)
+    return _response(row) if row else None
+
+
+async def response_of_request(
+    tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, request_sha256: str
+) -> StoredResponse | None:
+    """The turn's newest response to this very request."""
+    row = await tx.fetchrow(
+        _OF_REQUEST, session_id=session_id, tenant_id=tenant_id, turn_id=turn_id, request_sha256=request_sha256
+    )
+    return _response(row) if row else None
+
+
+async def erase_response(tx: Transaction, ref: ResponseRef) -> None:
+    """Takes the row away; the turn stays. The caller has checked whose it is."""
+    await tx.execute(_ERASE, session_id=ref.session_id, reply_seq=ref.reply_seq)
+
+
+async def erase_session_without_responses(
+    tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_seq: int
+) -> None:
+    """Erases the session if it has no response any more, and no turn after this one."""
+    await tx.execute(_ERASE_SESSION_WITHOUT, session_id=session_id, tenant_id=tenant_id, turn_seq=turn_seq)
+
+
+def _response(row: Record) -> StoredResponse:
+    usage = None
+    if row["prompt_tokens"] is not None:
+        usage = Usage(
+            row["prompt_tokens"],
+            row["completion_tokens"],
+            row["cached_prompt_tokens"],
+            row["cache_write_prompt_tokens"],
+        )
+    return StoredResponse(
+        ref=ResponseRef(row["response_session_id"], row["reply_seq"]),
+        turn_id=TurnId(row["response_turn_id"]),
+        turn_seq=row["turn_seq"],
+        turn_status=TurnStatus(row["status"]),
+        last_turn_seq=row["last_turn_seq"],
+        first_seq=row["first_seq"],
+        request_sha256=row["request_sha256"],
+        form=row["form"],
+        created_at=row["response_created_at"],
+        model_alias=row["used_alias"] or row["model_alias"],
+        reply=message_of(row) if row["id"] is not None else None,
+        error=row["error"],
+        finish_reason=row["finish_reason"],
+        usage=usage,
+        is_last_of_turn=row["is_last_of_turn"],
+        ends_turn=row["ends_turn"],
+        ends_session=row["ends_session"],
+    )

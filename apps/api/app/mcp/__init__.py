@@ -1,0 +1,1 @@
+"""`plimsoll mcp`: sessions of a running service as tools of the Model Context Protocol."""

@@ -1,0 +1,77 @@
+"""What is measured of the database: whether it answers, what is open in it, and the wait for its connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from app.domain.types import OpenTurns, TurnStatus
+
+_OPEN = (TurnStatus.PENDING, TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
+_POOL_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class DatabaseTelemetry:
+    """One database, shared by all workers and replicas: of what all of them see alike the newest look stands."""
+
+    def __init__(self, own: CollectorRegistry) -> None:
+        self._up = Gauge(
+            "database_up",
+            "1 when the database answered the last look, else 0.",
+            registry=own,
+            multiprocess_mode="mostrecent",
+        )
+        self._open = Gauge(
+            "open_turns",
+            "Turns in the database that are open, by status.",
+            ["status"],
+            registry=own,
+            multiprocess_mode="mostrecent",
+        )
+        self._oldest = Gauge(
+            "oldest_open_turn_seconds",
+            "For how long the oldest turn that is open now has been so, by status; 0 where there is none.",
+            ["status"],
+            registry=own,
+            multiprocess_mode="mostrecent",
+        )
+        self._wait = Histogram(
+            "db_pool_wait_seconds",
+            "Waits for a database connection, new connections and waits in vain included.",
+            buckets=_POOL_SECONDS,
+            registry=own,
+        )
+        self._use = Counter(
+            "db_connection_use_seconds",
+            "Seconds for which database connections were lent; its rate is how many are in use.",
+            registry=own,
+        )
+        self._pool_size = Gauge(
+            "db_pool_connections",
+            "Database connections that all workers may have together.",
+            registry=own,
+            multiprocess_mode="max",
+        )
+
+    def looked_at(self, open_turns: Mapping[TurnStatus, OpenTurns] | None) -> None:
+        """What a look at the database found; None when it did not answer."""
+        self._up.set(0 if open_turns is None else 1)
+        if open_turns is None:
+            return
+        for status in _OPEN:
+            found = open_turns.get(status, OpenTurns(0, 0.0))
+            self._open.labels(status.value).set(found.turns)
+            self._oldest.labels(status.value).set(found.oldest_s)
+
+    def pool_of(self, connections: int) -> None:
+        """States how many connections all workers may have together."""
+        self._pool_size.set(connections)
+
+    def connection_waited_for(self, seconds: float) -> None:
+        """Adds a wait for a connection."""
+        self._wait.observe(seconds)
+
+    def connection_used(self, seconds: float) -> None:
+        """Adds the time for which a connection was lent."""
+        self._use.inc(seconds)

@@ -1,0 +1,140 @@
+"""Traces through the OpenTelemetry SDK. Imported only where the deployment asks for traces: it is an optional extra.
+
+The SDK reads its own variables from the environment (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`,
+`OTEL_TRACES_SAMPLER` …), as everywhere else where it is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import Token
+from types import TracebackType
+
+from opentelemetry.context import Context, attach, detach, get_current
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Span as OtelSpan
+from opentelemetry.trace import SpanKind, Status, StatusCode, format_trace_id, set_span_in_context
+from opentelemetry.trace import Tracer as OtelTracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from app.domain.errors import PlimsollError
+from app.telemetry.tracing import Attribute
+
+_W3C = TraceContextTextMapPropagator()
+_CARRIED = ("traceparent", "tracestate")
+LAST_EXPORT_S = 3.0
+_LONGEST_ATTRIBUTE = 256
+"""Characters. Some names are a provider's to choose."""
+
+
+class OtelTraces:
+    """A `Tracer` over a provider of its own; no global of OpenTelemetry's is touched.
+
+    With `to_providers` calls to models carry `traceparent`. `give_up` ends an export that lasts too long at the end.
+    """
+
+    def __init__(
+        self,
+        version: str,
+        processor: SpanProcessor,
+        *,
+        to_providers: bool = False,
+        give_up: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._give_up = give_up
+        named = Resource({"service.name": "plimsoll", "service.version": version})
+        self._provider = TracerProvider(
+            resource=Resource.create().merge(named).merge(OTELResourceDetector().detect()), shutdown_on_exit=False
+        )
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("plimsoll", version)
+        self._to_providers = to_providers
+
+    def span(self, name: str, *, calls_out: bool = False) -> _Running:
+        kind = SpanKind.CLIENT if calls_out else SpanKind.INTERNAL
+        return _Running(self._tracer, name, kind, None)
+
+    def request(self, method: str, route: str, headers: Mapping[bytes, bytes]) -> _Running:
+        carried = {name: headers[name.encode()].decode("latin-1") for name in _CARRIED if name.encode() in headers}
+        # A context of its own: what ran before on this connection is no part of the request.
+        running = _Running(self._tracer, f"{method} {route}", SpanKind.SERVER, _W3C.extract(carried, Context()))
+        running.first = {"http.request.method": method, "http.route": route}
+        return running
+
+    def outgoing(self) -> Mapping[str, str]:
+        carried: dict[str, str] = {}
+        if self._to_providers:
+            _W3C.inject(carried)
+        # What other vendors added about the trace (`tracestate`) is not the provider's business.
+        return {name: value for name, value in carried.items() if name == "traceparent"}
+
+    async def aclose(self) -> None:
+        """Sends what is left, for at most `LAST_EXPORT_S`."""
+        await asyncio.to_thread(self._send_the_rest)
+
+    def _send_the_rest(self) -> None:
+        # The SDK alone would wait 30 s for a collector that is away: longer than a process has to end.
+        sending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        sending.start()
+        sending.join(LAST_EXPORT_S)
+        if sending.is_alive():
+            self._give_up()
+
+
+def traces_over_http(version: str, *, to_providers: bool) -> OtelTraces:
+    """Traces in batches to a collector over OTLP/HTTP, in a thread of their own: no request waits for it."""
+    exporter = OTLPSpanExporter()
+    return OtelTraces(version, BatchSpanProcessor(exporter), to_providers=to_providers, give_up=exporter.shutdown)
+
+
+class _Running:
+    """A span from the beginning of a block to its end."""
+
+    __slots__ = ("_kind", "_name", "_parent", "_span", "_token", "_tracer", "first")
+
+    _span: OtelSpan
+    _token: Token[Context]
+
+    def __init__(self, tracer: OtelTracer, name: str, kind: SpanKind, parent: Context | None) -> None:
+        self._tracer = tracer
+        self._name = name
+        self._kind = kind
+        self._parent = parent
+        self.first: Mapping[str, str] | None = None
+
+    def __enter__(self) -> _Running:
+        self._span = self._tracer.start_span(self._name, self._parent, self._kind, self.first)
+        self._token = attach(set_span_in_context(self._span, self._parent or get_current()))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        detach(self._token)
+        if error is not None:
+            self.fail(error.code if isinstance(error, PlimsollError) else type(error).__name__)
+        self._span.end()
+
+    def fail(self, kind: str) -> None:
+        self._span.set_attribute("error.type", kind)
+        self._span.set_status(Status(StatusCode.ERROR))
+
+    @property
+    def recording(self) -> bool:
+        return self._span.is_recording()
+
+    @property
+    def trace_id(self) -> str | None:
+        return format_trace_id(self._span.get_span_context().trace_id)
+
+    def set(self, attributes: Mapping[str, Attribute]) -> None:
+        for name, value in attributes.items():
+            if isinstance(value, str):
+                self._span.set_attribute(name, value[:_LONGEST_ATTRIBUTE])
+            elif value is not None:
+                self._span.set_attribute(name, value)

@@ -1,0 +1,95 @@
+"""Spans as the service makes them. Without the extra `otel`, or with traces off, they are one object that does nothing.
+
+Attributes are ids, names and figures. No content of a conversation, no message of an error, no address of a request is
+ever one: who may read traces need not be somebody who may read conversations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from types import TracebackType
+from typing import Protocol, TypeAlias
+
+Attribute: TypeAlias = str | bool | int | float | Sequence[str] | None
+
+
+class Span(Protocol):
+    """A step while it runs. `recording` is false where nobody will see it: then nothing need be put together for it."""
+
+    @property
+    def recording(self) -> bool: ...
+
+    @property
+    def trace_id(self) -> str | None:
+        """In 32 hexadecimal digits."""
+        ...
+
+    def set(self, attributes: Mapping[str, Attribute]) -> None:
+        """Adds attributes; one that is None is left out."""
+        ...
+
+    def fail(self, kind: str) -> None:
+        """Marks it as failed, for a span that no error leaves."""
+        ...
+
+
+class Tracer(Protocol):
+    """Makes spans. What a `with` block runs is inside its span, tasks that it starts included.
+
+    An error that leaves a block is told by its code or its type, and never by its message.
+    """
+
+    def span(self, name: str, *, calls_out: bool = False) -> AbstractContextManager[Span]:
+        """A step inside the one that runs; `calls_out` marks one that waits for another server."""
+        ...
+
+    def request(self, method: str, route: str, headers: Mapping[bytes, bytes]) -> AbstractContextManager[Span]:
+        """A request that came in. It goes on with the trace that its headers name (W3C Trace Context), if any."""
+        ...
+
+    def outgoing(self) -> Mapping[str, str]:
+        """What a call to a provider carries on in its headers: nothing, unless the deployment wants it to."""
+        ...
+
+
+class _NoSpan:
+    recording = False
+    trace_id = None
+
+    def set(self, attributes: Mapping[str, Attribute]) -> None: ...
+
+    def fail(self, kind: str) -> None: ...
+
+    def __enter__(self) -> _NoSpan:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class _NoTraces:
+    def span(self, name: str, *, calls_out: bool = False) -> _NoSpan:  # noqa: ARG002 - the protocol's
+        return _NO_SPAN
+
+    def request(self, method: str, route: str, headers: Mapping[bytes, bytes]) -> _NoSpan:  # noqa: ARG002 - as above
+        return _NO_SPAN
+
+    def outgoing(self) -> Mapping[str, str]:
+        return _NOTHING
+
+
+_NO_SPAN = _NoSpan()
+_NOTHING: Mapping[str, str] = {}
+NO_TRACES: Tracer = _NoTraces()
+
+
+def traces_can_be_made() -> bool:
+    """Whether the extra `otel` is installed."""
+    try:
+        import_module("app.telemetry.otel")
+    except ImportError:
+        return False
+    return True

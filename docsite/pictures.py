@@ -1,0 +1,151 @@
+"""Draws the pictures of `docs/concepts.md` out of a real session: the conversation of `make demo`.
+
+    python -m docsite.pictures [FOLDER]      # docs/images unless you say otherwise
+
+Three are pieces of the plot that the README shows whole; the fourth takes one prompt apart.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+
+from app.replay.client import Service
+from app.replay.demo import GOAL, WINDOW_TOKENS, shipped_conversation
+from app.replay.driver import ReplayOptions, replay_conversation
+from app.replay.figures import SessionFigures, TurnFigures, Window
+from app.replay.own_service import own_service
+from app.replay.picture import COLOURS, STYLE, window_svg
+from docsite.pages import ROOT
+
+WIDTH, HEIGHT = 1000, 250
+_LEFT, _PLOT_WIDTH = 40, 920
+_BAR_Y, _BAR_HEIGHT = 96, 46
+_SLIVER_PX = 44
+"""A piece narrower than this has its name in the legend alone."""
+
+
+def play(service: Service) -> SessionFigures:
+    """The whole conversation, under the default policy."""
+    options = ReplayOptions(window_tokens=WINDOW_TOKENS, room_goal=GOAL, check_prompts=False)
+    return replay_conversation(service, shipped_conversation(), options, lambda _turn: None)
+
+
+def pictures(session: SessionFigures) -> dict[str, str]:
+    """The pictures by file name."""
+    turns = session.turns
+    summary = max((turn for turn in turns if turn.summary and not turn.prune), key=_relief_tokens).number
+    prune = next(turn.number for turn in turns if turn.prune)
+    return {
+        "concept-window.svg": anatomy_svg(_with_most_regions(turns)),
+        "concept-summary.svg": _piece(session, summary - 5, summary + 6, "Summaries"),
+        "concept-prune.svg": _piece(session, prune - 5, prune + 6, "Prunes"),
+    }
+
+
+def _with_most_regions(turns: Sequence[TurnFigures]) -> TurnFigures:
+    """The turn whose prompt has most regions of a visible size, the fullest of them."""
+
+    def seen(turn: TurnFigures) -> tuple[int, int]:
+        regions = turn.window.regions.values() if turn.window else ()
+        return sum(tokens >= 100 for tokens in regions), turn.window.charged_tokens if turn.window else 0
+
+    return max(turns, key=seen)
+
+
+def _relief_tokens(turn: TurnFigures) -> int:
+    return turn.window.charged_before_tokens - turn.window.charged_tokens if turn.window else 0
+
+
+def _piece(session: SessionFigures, first: int, last: int, title: str) -> str:
+    turns = [turn for turn in session.turns if first <= turn.number <= last]
+    return window_svg(replace(session, turns=turns), title=f"{title}: turns {turns[0].number} to {turns[-1].number}")
+
+
+def anatomy_svg(turn: TurnFigures) -> str:
+    """One prompt against its window: what stands in it, what is free, and what is set aside."""
+    window = turn.window
+    if window is None:
+        raise ValueError("a turn without a window can not be drawn")
+    says = f"The prompt of turn {turn.number}: {window.charged_tokens:,} of {window.input_budget_tokens:,} tokens"
+    parts = [
+        f'<rect class="page" x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="10"/>',
+        f'<text class="title" x="{_LEFT}" y="34">{escape(says)}</text>',
+        *_legend(window),
+        *_bar(window),
+        *_marks(window),
+    ]
+    box = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {box} role="img">'
+    return "\n".join((head, f"<title>{says}</title>", f"<style>{STYLE}</style>", *parts, "</svg>")) + "\n"
+
+
+def _x(window: Window, tokens: float) -> float:
+    return _LEFT + _PLOT_WIDTH * tokens / window.limit_tokens
+
+
+def _legend(window: Window) -> Iterator[str]:
+    x = float(_LEFT)
+    for name, tokens in window.charged_regions().items():
+        if tokens:
+            label = f"{name} {tokens:,}"
+            yield f'<rect x="{x:.1f}" y="56" width="11" height="11" rx="2" fill="{COLOURS[name]}"/>'
+            yield f'<text x="{x + 16:.1f}" y="66">{label}</text>'
+            x += 16 + 7.2 * len(label) + 14
+
+
+def _bar(window: Window) -> Iterator[str]:
+    at = 0
+    for name, tokens in window.charged_regions().items():
+        yield _box(window, at, at + tokens, f'fill="{COLOURS[name]}"')
+        at += tokens
+    budget = window.input_budget_tokens
+    yield _box(window, at, budget, 'class="ghost"')
+    yield _label(window, at, budget, f"free {budget - at:,}")
+    output = budget + window.output_reserve_tokens
+    yield _box(window, budget, output, 'class="reserve"')
+    yield _label(window, budget, output, f"answer {window.output_reserve_tokens:,}")
+    yield _box(window, output, window.limit_tokens, 'class="reserve"')
+    yield f'<rect x="{_LEFT}" y="{_BAR_Y}" width="{_PLOT_WIDTH}" height="{_BAR_HEIGHT}" fill="none" class="axis"/>'
+
+
+def _box(window: Window, start: int, end: int, look: str) -> str:
+    x, right = _x(window, start), _x(window, end)
+    return f'<rect x="{x:.2f}" y="{_BAR_Y}" width="{right - x:.2f}" height="{_BAR_HEIGHT}" {look}/>'
+
+
+def _label(window: Window, start: int, end: int, text: str) -> str:
+    x, right = _x(window, start), _x(window, end)
+    if right - x < _SLIVER_PX:
+        return ""
+    return f'<text class="small mid" x="{(x + right) / 2:.1f}" y="{_BAR_Y + 27}">{text}</text>'
+
+
+def _marks(window: Window) -> Iterator[str]:
+    foot = _BAR_Y + _BAR_HEIGHT
+    budget = window.input_budget_tokens
+    for row, (ratio, name, look) in enumerate(
+        ((0.7, "summarize from 70 %", "trigger"), (0.9, "prune from 90 %", "trigger"), (1.0, "input budget", "budget"))
+    ):
+        x, y = _x(window, budget * ratio), foot + 22 + 20 * row
+        yield f'<line class="{look}" x1="{x:.1f}" y1="{_BAR_Y - 8}" x2="{x:.1f}" y2="{y - 3}"/>'
+        yield f'<text class="small end" x="{x - 6:.1f}" y="{y}">{name}: {budget * ratio:,.0f}</text>'
+    right = _LEFT + _PLOT_WIDTH
+    yield f'<text class="small end" x="{right}" y="{foot + 22}">overhead {window.overhead_reserve_tokens:,}</text>'
+    yield f'<text class="small end" x="{right}" y="{foot + 42}">window {window.limit_tokens:,}</text>'
+
+
+def main() -> None:
+    """Plays, draws and writes."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images"
+    with own_service() as url, Service(url) as service:
+        drawn = pictures(play(service))
+    for name, picture in drawn.items():
+        (folder / name).write_text(picture, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""`/v1/conversations` as the unmodified `openai` client sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import openai
+import pytest
+
+from tests.api.chatting import chat_service, say
+from tests.api.test_chat import assistant, user
+from tests.api.test_responses import TOOLS, output, sessions
+
+CALL: Any = {"type": "function_call", "call_id": "c1", "name": "look_up", "arguments": "{}"}
+
+
+def test_a_conversation_is_made_read_changed_and_erased(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path) as at:
+        conversations = at.client.conversations
+        made = conversations.create(metadata={"topic": "ledgers"})
+        assert (made.object, made.metadata) == ("conversation", {"topic": "ledgers"})
+        assert conversations.retrieve(made.id) == made
+        changed = conversations.update(made.id, metadata={"topic": "banks", "more": "yes"})
+        assert (changed.id, changed.metadata) == (made.id, {"topic": "banks", "more": "yes"})
+        assert conversations.update(made.id, metadata=None).metadata == {}
+        (session,) = sessions(at)
+        assert made.id == f"conv_{session['id'].replace('-', '')}"
+        deleted = conversations.delete(made.id)
+        assert (deleted.deleted, deleted.object) == (True, "conversation.deleted")
+        with pytest.raises(openai.NotFoundError) as gone:
+            conversations.retrieve(made.id)
+        assert gone.value.code == "conversation_not_found"
+        assert sessions(at) == []
+
+
+def test_items_are_a_past_that_the_model_is_shown(database_url: str, tmp_path: Path) -> None:
+    past: list[Any] = [
+        {"role": "developer", "content": "Be brief."},
+        user("Look up 1"),
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        CALL,
+        output("c1", "found"),
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It is found."}]},
+    ]
+    with chat_service(database_url, tmp_path, say("You are welcome.")) as at:
+        made = at.client.conversations.create(items=past)
+        kinds = ["message", "function_call", "function_call_output", "message"]
+        items = at.client.conversations.items.list(made.id, order="asc").data
+        assert [item.type for item in items] == kinds
+        added = at.client.conversations.items.create(made.id, items=[user("And 2?"), assistant("Not found.")])
+        assert [cast(Any, item).role for item in added.data] == ["user", "assistant"]
+        assert (added.has_more, added.first_id, added.last_id) == (False, added.data[0].id, added.data[1].id)
+        at.client.responses.create(model="main", input="Thanks", conversation=made.id)
+        call: Any = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+        assert at.sent() == [
+            {"role": "system", "content": "Be brief."},
+            user("Look up 1"),
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "found"},
+            assistant("It is found."),
+            user("And 2?"),
+            assistant("Not found."),
+            user("Thanks"),
+        ]
+        for item in at.client.conversations.items.list(made.id).data:
+            assert at.client.conversations.items.retrieve(item.id or "", conversation_id=made.id) == item
+
+
+def test_a_call_that_was_added_waits_for_its_output(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Found."), say("Here.")) as at:
+        items = at.client.conversations.items
+        made = at.client.conversations.create(items=[user("Look up 1"), CALL])
+        answered = at.client.responses.create(model="main", input=[output("c1", "one")], conversation=made.id)
+        assert answered.output_text == "Found."
+        items.create(made.id, items=[user("Look up 2"), CALL | {"call_id": "c2"}])
+        items.create(made.id, items=[output("c2", "two")])
+        at.client.responses.create(model="main", input="So?", conversation=made.id)
+        assert [sent["role"] for sent in at.sent()][-4:] == ["user", "assistant", "tool", "user"]
+        with pytest.raises(openai.BadRequestError):
+            items.create(made.id, items=[output("c2", "again")])
+
+
+def test_pages_of_items_hold_each_once_in_either_order(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Two at once.", "a", "b"), say("Done.")) as at:
+        conversation = at.client.conversations.create().id
+        at.client.responses.create(model="main", input="Both?", tools=TOOLS, conversation=conversation)
+        at.client.responses.create(model="main", input=[output("a"), output("b")], conversation=conversation)
+        whole = at.client.conversations.items.list(conversation, order="asc", limit=100).data
+        assert [item.type for item in whole] == [
+            "message",
+            "message",
+            "function_call",
+            "function_call",
+            "function_call_output",
+            "function_call_output",
+            "message",
+        ]
+        for limit in range(1, 8):
+            for order in ("asc", "desc"):
+                paged = [item.id for item in at.client.conversations.items.list(conversation, order=order, limit=limit)]
+                assert (paged if order == "asc" else paged[::-1]) == [item.id for item in whole]
+        for after in ("msg_1", whole[0].id and whole[0].id.replace("msg_0", "msg_1")):
+            with pytest.raises(openai.BadRequestError):
+                at.client.conversations.items.list(conversation, after=after or "")
+
+
+def test_an_item_that_is_taken_back_is_in_no_later_prompt_and_old_prompts_stay(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, say("Looking.", "a"), say("Paid."), say("Bye."), say("Hm.")) as at:
+        conversation = at.client.conversations.create().id
+        ask, items = at.client.responses.create, at.client.conversations.items
+        ask(model="main", input="Is a paid?", tools=TOOLS, conversation=conversation)
+        ask(model="main", input=[output("a")], tools=TOOLS, conversation=conversation)
+        listed = items.list(conversation, order="asc").data
+        call = next(item for item in listed if item.type == "function_call")
+        left = items.delete(call.id or "", conversation_id=conversation)
+        assert left.id == conversation
+        assert [item.type for item in items.list(conversation).data] == ["message", "message"]
+        with pytest.raises(openai.NotFoundError) as gone:
+            items.retrieve(call.id or "", conversation_id=conversation)
+        assert gone.value.code == "item_not_found"
+        items.delete(listed[0].id or "", conversation_id=conversation)
+        ask(model="main", input="And?", conversation=conversation)
+        assert at.sent() == [assistant("Paid."), user("And?")]
+        session_id = sessions(at)[0]["id"]
+        for turn, number in ((0, 1), (0, 2), (1, 1)):
+            turn_id = at.turns(session_id)[turn]["id"]
+            prompt = at.http.get(f"/v1/sessions/{session_id}/turns/{turn_id}/prompt?round={number}")
+            assert prompt.status_code == 200
+        # An export takes it along, still taken back.
+        copied = at.http.post("/v1/sessions/import", json=at.http.get(f"/v1/sessions/{session_id}/export").json())
+        assert copied.status_code == 201, copied.text
+        forked = at.http.post(f"/v1/sessions/{session_id}/fork").json()["id"]
+        for made in (copied.json()["id"], forked):
+            ask(model="main", input="Once more", conversation=f"conv_{made.replace('-', '')}")
+            assert at.sent()[:2] == [assistant("Paid."), user("And?")]
+
+
+def test_taking_back_an_open_call_ends_its_turn(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a"), say("Fine.")) as at:
+        conversation = at.client.conversations.create().id
+        calling = at.client.responses.create(model="main", input="Is a paid?", tools=TOOLS, conversation=conversation)
+        at.client.conversations.items.delete(calling.output[0].id or "", conversation_id=conversation)
+        at.client.responses.create(model="main", input="Never mind", conversation=conversation)
+        assert at.sent() == [user("Is a paid?"), user("Never mind")]
+
+
+def test_items_that_can_not_be_stored_are_told_by_place_and_nothing_is(database_url: str, tmp_path: Path) -> None:
+    wrong: list[list[Any]] = [
+        [output("nobody")],
+        [CALL, user("Too early")],
+        [user("x"), {"type": "web_search_call", "id": "w"}],
+        [{"type": "item_reference", "id": "msg_1"}],
+        [user("x")] * 21,
+        [{"role": "user"}],
+    ]
+    with chat_service(database_url, tmp_path) as at:
+        conversation = at.client.conversations.create().id
+        for given in wrong:
+            with pytest.raises(openai.BadRequestError) as refused:
+                at.client.conversations.items.create(conversation, items=given)
+            assert str(refused.value.param).startswith("items"), given
+            with pytest.raises(openai.BadRequestError):
+                at.client.conversations.create(items=given)
+        assert at.client.conversations.items.list(conversation).data == []
+        assert len(sessions(at)) == 1

@@ -1,0 +1,527 @@
+"""`/v1/responses` as the unmodified `openai` client sees it, with a scripted model behind real sockets."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import openai
+import pytest
+
+from tests.api.chatting import Chat, chat_service, openai_at, say
+from tests.api.conftest import new_session
+from tests.api.test_auth import make_key
+from tests.api.test_chat import assistant, user
+from tests.providers.server import Answer, Stream
+
+TOOLS: list[Any] = [{"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": False}]
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
+
+
+def output(call_id: str, text: str = "paid") -> Any:
+    return {"type": "function_call_output", "call_id": call_id, "output": text}
+
+
+def sessions(at: Chat) -> list[Any]:
+    return at.http.get("/v1/sessions").json()["items"]
+
+
+def test_a_response_is_a_turn_and_the_next_goes_on_behind_it(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Hello Anna."), say("Anna.")) as at:
+        raw = at.client.responses.with_raw_response.create(
+            model="main", input="I am Anna.", instructions="Be brief.", metadata={"of": "a test"}, temperature=0.5
+        )
+        first = raw.parse()
+        assert (first.status, first.output_text, first.object, first.model) == (
+            "completed",
+            "Hello Anna.",
+            "response",
+            "main",
+        )
+        assert first.usage is not None
+        assert (first.usage.input_tokens, first.usage.output_tokens, first.usage.total_tokens) == (20, 7, 27)
+        assert first.usage.input_tokens_details.cached_tokens == 8
+        assert (first.instructions, first.metadata, first.temperature) == ("Be brief.", {"of": "a test"}, 0.5)
+        assert at.sent() == [{"role": "system", "content": "Be brief."}, user("I am Anna.")]
+        assert at.model.seen[0].json["temperature"] == 0.5
+        second = at.client.responses.create(model="main", input="Who am I?", previous_response_id=first.id)
+        assert (second.output_text, second.previous_response_id, second.instructions) == ("Anna.", first.id, None)
+        # OpenAI says: instructions do not carry over.
+        assert at.sent() == [user("I am Anna."), assistant("Hello Anna."), user("Who am I?")]
+        (session,) = sessions(at)
+        assert raw.headers["x-session-id"] == session["id"]
+        assert [turn["status"] for turn in at.turns(session["id"])] == ["completed", "completed"]
+        for response in (first, second):
+            assert at.client.responses.retrieve(response.id) == response
+        assert [str(item.id)[:4] for item in first.output] == ["msg_"]
+
+
+def test_behind_an_older_response_a_fork_begins_and_both_go_on(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, *(say(f"Answer {number}.") for number in range(1, 6))) as at:
+        ask = at.client.responses.create
+        first = ask(model="main", input="One")
+        second = ask(model="main", input="Two", previous_response_id=first.id)
+        branch = ask(model="main", input="Other", previous_response_id=first.id)
+        assert at.sent() == [user("One"), assistant("Answer 1."), user("Other")]
+        ask(model="main", input="More", previous_response_id=branch.id)
+        assert at.sent()[2:] == [user("Other"), assistant("Answer 3."), user("More")]
+        ask(model="main", input="Three", previous_response_id=second.id)
+        assert at.sent()[2:] == [user("Two"), assistant("Answer 2."), user("Three")]
+        assert sorted(len(at.turns(session["id"])) for session in sessions(at)) == [3, 3]
+        (fork,) = [session for session in sessions(at) if session["forked_from"]]
+        assert fork["forked_from"]["turn_id"] == at.turns(fork["forked_from"]["session_id"])[0]["id"]
+
+
+def test_of_requests_at_once_behind_one_response_each_is_a_branch_of_its_own(database_url: str, tmp_path: Path) -> None:
+    slow = Answer({"choices": [{"index": 0, "message": {"content": "Yes."}, "finish_reason": "stop"}]}, delay_s=0.4)
+    with chat_service(database_url, tmp_path, say("One."), slow) as at:
+        first = at.client.responses.create(model="main", input="First")
+        answers: list[str] = []
+
+        def ask(text: str) -> None:
+            with openai_at(at.address, max_retries=5) as client:
+                answers.append(client.responses.create(model="main", input=text, previous_response_id=first.id).id)
+
+        threads = [threading.Thread(target=ask, args=(f"Branch {number}",)) for number in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(set(answers)) == 5
+        asked = {json.dumps(seen.json["messages"]) for seen in at.model.seen[1:]}
+        past = [user("First"), assistant("One.")]
+        assert asked == {json.dumps([*past, user(f"Branch {number}")]) for number in range(5)}
+
+
+@pytest.mark.parametrize("by", ["previous_response_id", "conversation"])
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+def test_a_tool_loop_with_parallel_calls_is_one_turn_and_a_response_for_each_round(
+    database_url: str, tmp_path: Path, by: str, stream: bool
+) -> None:
+    with chat_service(database_url, tmp_path, say("Let me see.", "a", "b"), say(None, "c"), say("All paid.")) as at:
+        named: dict[str, Any] = {"conversation": at.client.conversations.create().id} if by == "conversation" else {}
+        given: Any = "Are a, b and c paid?"
+        made: list[Any] = []
+        while True:
+            response = _ask(at, stream, model="main", input=given, tools=TOOLS, **named)
+            made.append(response)
+            calls = [item for item in response.output if item.type == "function_call"]
+            if not calls:
+                break
+            given = [output(call.call_id, f"{call.call_id} is paid") for call in calls]
+            if by == "previous_response_id":
+                named = {by: response.id}
+        assert [[item.type for item in response.output] for response in made] == [
+            ["message", "function_call", "function_call"],
+            ["function_call"],
+            ["message"],
+        ]
+        assert json.loads(made[0].output[1].arguments) == {"id": "a"}
+        assert made[2].output_text == "All paid."
+        assert [sent["role"] for sent in at.sent()] == ["user", "assistant", "tool", "tool", "assistant", "tool"]
+        assert at.model.seen[0].json["tools"][0]["function"] == {
+            "name": "look_up",
+            "parameters": {"type": "object"},
+            "strict": False,
+        }
+        (session,) = sessions(at)
+        (turn,) = at.turns(session["id"])
+        assert (turn["status"], turn["assistant_output"]) == ("completed", "All paid.")
+        for response in made:
+            assert at.client.responses.retrieve(response.id) == response
+        listed = at.client.responses.input_items.list(made[1].id, order="asc").data
+        assert [(item.type, cast(Any, item).call_id) for item in listed] == [
+            ("function_call_output", "a"),
+            ("function_call_output", "b"),
+        ]
+
+
+def test_calls_can_be_answered_otherwise_in_a_fork_within_their_turn(database_url: str, tmp_path: Path) -> None:
+    script = [say("Looking.", "a"), say("It is paid."), say("It is open."), say("Never mind.")]
+    with chat_service(database_url, tmp_path, *script) as at:
+        ask = at.client.responses.create
+        calling = ask(model="main", input="Is a paid?", tools=TOOLS)
+        ask(model="main", input=[output("a", "paid")], tools=TOOLS, previous_response_id=calling.id)
+        other = ask(model="main", input=[output("a", "open")], tools=TOOLS, previous_response_id=calling.id)
+        assert other.output_text == "It is open."
+        assert [sent["content"] for sent in at.sent()] == ["Is a paid?", "Looking.", "open"]
+        # Where the user speaks instead, the open call is in no later prompt.
+        ask(model="main", input="Forget it.", previous_response_id=calling.id)
+        assert at.sent() == [user("Is a paid?"), user("Forget it.")]
+        assert len(sessions(at)) == 3
+
+
+def test_a_request_that_can_not_be_answered_is_told_where_and_stores_nothing(database_url: str, tmp_path: Path) -> None:
+    unknown = "resp_" + "0" * 44
+    hosted = {"type": "web_search"}
+    wrong: list[tuple[dict[str, Any], int, str, str | None]] = [
+        ({"input": "Hi", "tools": [hosted]}, 400, "invalid_request", "tools[0]"),
+        ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, 400, "invalid_request", "input[0]"),
+        ({"input": [{"type": "nonsense"}]}, 400, "invalid_request", "input[0]"),
+        ({"input": [output("nobody")]}, 400, "invalid_request", "input[0]"),
+        ({"input": [{"role": "assistant", "content": "Yes."}]}, 400, "invalid_request", "input[0]"),
+        ({"input": [{"id": "msg_" + "0" * 44, "type": "item_reference"}]}, 400, "invalid_request", "input[0].id"),
+        ({"input": "  "}, 400, "invalid_request", "input[0]"),
+        ({"input": []}, 400, "invalid_request", "input"),
+        ({}, 400, "invalid_request", "input"),
+        ({"input": "Hi", "prompt": {"id": "pmpt_1"}}, 400, "invalid_request", "prompt"),
+        ({"input": "Hi", "truncation": "some"}, 400, "invalid_request", "truncation"),
+        ({"input": "Hi", "metadata": {"a": 1}}, 400, "invalid_request", "metadata.a"),
+        ({"input": "Hi", "background": True, "store": False}, 400, "invalid_request", "background"),
+        ({"input": "Hi", "tool_choice": {"type": "function", "name": "f"}}, 400, "invalid_request", "tool_choice"),
+        ({"input": "Hi", "model": "nobody"}, 404, "model_not_found", "model"),
+        ({"input": "Hi", "previous_response_id": unknown}, 400, "previous_response_not_found", "previous_response_id"),
+        ({"input": "Hi", "previous_response_id": "resp_1"}, 400, "previous_response_not_found", "previous_response_id"),
+        ({"input": "Hi", "conversation": "conv_" + "0" * 32}, 404, "conversation_not_found", "conversation"),
+        (
+            {"input": "Hi", "conversation": "conv_" + "0" * 32, "previous_response_id": unknown},
+            400,
+            "invalid_request",
+            "previous_response_id",
+        ),
+    ]
+    with chat_service(database_url, tmp_path) as at:
+        for body, status, code, parameter in wrong:
+            with pytest.raises(openai.APIStatusError) as refused:
+                at.client.post("/responses", body={"model": "main"} | body, cast_to=httpx.Response)
+            error = refused.value
+            assert (error.status_code, error.code) == (status, code), (body, error.message)
+            assert (error.param or "").startswith(parameter or ""), (body, error.param)
+        with pytest.raises(openai.BadRequestError, match="hosts web_search"):
+            at.client.responses.create(model="main", input="Hi", tools=[cast(Any, hosted)])
+        assert (at.model.hits, sessions(at)) == (0, [])
+
+
+def test_what_is_asked_of_the_model_goes_over_the_wire_in_its_form(database_url: str, tmp_path: Path) -> None:
+    schema: Any = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    with chat_service(database_url, tmp_path, say('{"a": "b"}')) as at:
+        response = at.client.responses.create(
+            model="main",
+            input=[
+                {"type": "message", "role": "developer", "content": "Speak like a pirate."},
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "input_text", "text": "What is this?"},
+                        {"type": "input_image", "image_url": PIXEL, "detail": "low"},
+                        {"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain;base64,QQ=="},
+                    ],
+                },
+            ],
+            text={"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}},
+            reasoning={"effort": "low"},
+            max_output_tokens=300,
+            parallel_tool_calls=False,
+            top_p=0.5,
+            tools=[*TOOLS, cast(Any, {**TOOLS[0], "name": "other"})],
+            tool_choice={"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "other"}]},
+        )
+        sent = at.model.seen[0].json
+        assert sent["messages"] == [
+            {"role": "system", "content": "Speak like a pirate."},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "What is this?"},
+                    {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}},
+                    {"type": "file", "file": {"filename": "a.txt", "file_data": "data:text/plain;base64,QQ=="}},
+                ],
+            },
+        ]
+        assert sent["response_format"] == {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": schema, "strict": True},
+        }
+        assert (sent["reasoning_effort"], sent["top_p"], sent["parallel_tool_calls"]) == ("low", 0.5, False)
+        assert ([tool["function"]["name"] for tool in sent["tools"]], sent["tool_choice"]) == (["other"], "required")
+        assert sent.get("max_tokens") or sent.get("max_completion_tokens") == 300
+        assert response.text is not None
+        assert response.text.format is not None
+        assert response.text.format.type == "json_schema"
+        assert len(response.tools) == 2
+        # A developer's message is of the conversation: it is there in the next prompt too, and once.
+        at.client.responses.create(
+            model="main",
+            input=[{"role": "developer", "content": "Speak like a pirate."}, {"role": "user", "content": "And now?"}],
+            previous_response_id=response.id,
+        )
+        assert [message["content"] for message in at.sent() if message["role"] == "system"] == ["Speak like a pirate."]
+        items = at.client.responses.input_items.list(response.id).data
+        parts = cast(Any, items[0]).content
+        assert [part.type for part in parts] == ["input_text", "input_image", "input_file"]
+        assert parts[1].image_url == PIXEL
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+def test_what_is_not_to_be_stored_leaves_nothing_behind(database_url: str, tmp_path: Path, stream: bool) -> None:
+    broken = Answer({"error": {"message": "no", "type": "invalid_request_error"}}, status=400)
+    script = [say("Kept."), say("Gone.", "a"), say("Gone too."), broken]
+    with chat_service(database_url, tmp_path, *script) as at:
+        kept = at.client.responses.create(model="main", input="Keep this")
+        before = sessions(at)
+        gone = _ask(at, stream, model="main", input="Do not keep", tools=TOOLS, store=False)
+        assert gone.output[1].type == "function_call"
+        # Whoever keeps nothing here sends everything again, reasoning and ids included.
+        again: list[Any] = [
+            user("Do not keep"),
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
+            *[item.model_dump(exclude_none=True) for item in gone.output],
+            output("a"),
+        ]
+        behind = _ask(at, stream, model="main", input=again, tools=TOOLS, store=False, previous_response_id=kept.id)
+        assert behind.output_text == "Gone too."
+        assert [sent["role"] for sent in at.sent()] == ["user", "assistant", "user", "assistant", "tool"]
+        with pytest.raises(openai.APIStatusError):
+            at.client.responses.create(model="main", input="Neither this", store=False)
+        assert sessions(at) == before
+        for response in (gone, behind):
+            with pytest.raises(openai.NotFoundError) as unknown:
+                at.client.responses.retrieve(response.id)
+            assert unknown.value.code == "response_not_found"
+            with pytest.raises(openai.BadRequestError) as refused:
+                at.client.responses.create(model="main", input="More", previous_response_id=response.id)
+            assert refused.value.code == "previous_response_not_found"
+
+
+def test_what_is_not_to_be_stored_is_gone_too_when_its_client_vanishes(database_url: str, tmp_path: Path) -> None:
+    slow = Stream((b'data: {"choices": [{"index": 0, "delta": {"content": "A"}}]}\n\n',) * 3, pause_s=0.2)
+    with chat_service(database_url, tmp_path, slow) as at:
+        stream = at.client.responses.create(model="main", input="Quiet", stream=True, store=False)
+        next(iter(stream))
+        assert len(sessions(at)) == 1
+        stream.close()
+        deadline = time.monotonic() + 10
+        while sessions(at):
+            assert time.monotonic() < deadline, "it was never erased"
+            time.sleep(0.05)
+
+
+def test_without_truncation_a_long_past_is_refused_and_with_it_the_session_goes_on(
+    database_url: str, tmp_path: Path
+) -> None:
+    words = "The ledger row and the bank line differ by a cent, again. " * 40
+    with chat_service(database_url, tmp_path, say("Noted. " * 60), window=4096) as at:
+        conversation = at.client.conversations.create().id
+        refused: openai.BadRequestError | None = None
+        for _ in range(12):
+            try:
+                at.client.responses.create(model="main", input=words, conversation=conversation, truncation="disabled")
+            except openai.BadRequestError as error:
+                refused = error
+                break
+        assert refused is not None
+        assert (refused.code, refused.param) == ("context_length_exceeded", "input")
+        assert "maximum context length is 4096 tokens" in refused.message
+        hits = at.model.hits
+        turns = at.turns(sessions(at)[0]["id"])
+        assert turns[-1]["status"] == "rejected"
+        assert 1 < len(turns) == hits + 1, "something was sent to the model, or nothing ever fitted"
+        going_on = at.client.responses.create(model="main", input=words, conversation=conversation, truncation="auto")
+        assert (going_on.status, going_on.truncation) == ("completed", "auto")
+        # What auto has summarized is still there for one who wants all of it or nothing.
+        with pytest.raises(openai.BadRequestError, match="context_length_exceeded"):
+            at.client.responses.create(model="main", input="Short.", conversation=conversation, truncation="disabled")
+        assert at.client.responses.create(model="main", input="Short.", conversation=conversation).truncation == "auto"
+
+
+def test_without_truncation_a_providers_refusal_is_told_and_nothing_is_cut(database_url: str, tmp_path: Path) -> None:
+    error = {"message": "This model's maximum context length is 2000 tokens.", "code": "context_length_exceeded"}
+    too_long = Answer({"error": error}, status=400)
+    words = "The ledger row and the bank line differ by a cent, again. " * 30
+    with chat_service(database_url, tmp_path, say("One."), say("Two."), too_long, too_long, say("Cut.")) as at:
+        ask = at.client.responses.create
+        first = ask(model="main", input=words)
+        second = ask(model="main", input=words, previous_response_id=first.id)
+        with pytest.raises(openai.BadRequestError) as refused:
+            ask(model="main", input=words, previous_response_id=second.id, truncation="disabled")
+        assert (refused.value.code, at.model.hits) == ("context_length_exceeded", 3)
+        assert ask(model="main", input=words, previous_response_id=second.id).output_text == "Cut."
+        assert (at.model.hits, len(at.sent(3))) == (5, 5)
+        assert len(at.sent(4)) < 5
+
+
+def test_a_clients_own_retry_doubles_nothing(database_url: str, tmp_path: Path) -> None:
+    slow = Answer({"choices": [{"index": 0, "message": {"content": "At last."}, "finish_reason": "stop"}]}, delay_s=1.2)
+    with chat_service(database_url, tmp_path, say("One.", "a"), slow) as at:
+        first = at.client.responses.create(model="main", input="First", tools=TOOLS)
+        with openai_at(at.address, timeout=0.6, max_retries=5) as hasty:
+            told = hasty.responses.create(model="main", input=[output("a")], tools=TOOLS, previous_response_id=first.id)
+        assert told.output_text == "At last."
+        assert at.model.hits == 2
+        (session,) = sessions(at)
+        assert len(at.turns(session["id"])) == 1
+        conversation = f"conv_{session['id'].replace('-', '')}"
+        with openai_at(at.address, timeout=0.6, max_retries=5) as hasty:
+            more = hasty.responses.create(model="main", input="More", conversation=conversation)
+        assert (more.output_text, at.model.hits, len(at.turns(session["id"]))) == ("At last.", 3, 2)
+
+
+def test_an_idempotency_key_makes_one_response_wherever_it_is_asked(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("One."), say("Two."), say("Three."), say("Four.")) as at:
+        body: dict[str, Any] = {"model": "main", "input": "Go on"}
+        first = _keyed(at, "a", body)
+        assert len({_keyed(at, "a", body)["id"], first["id"]}) == 1
+        behind = {**body, "previous_response_id": first["id"]}
+        assert _keyed(at, "b", behind) == _keyed(at, "b", behind)
+        fork = {**body, "previous_response_id": first["id"], "input": "Otherwise"}
+        assert _keyed(at, "c", fork) == _keyed(at, "c", fork)
+        streamed = at.http.post("/v1/responses", json={**fork, "stream": True}, headers={"Idempotency-Key": "c"})
+        events = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: ")]
+        assert events[-1]["response"] == _keyed(at, "c", fork)
+        assert at.model.hits == 3
+        reused = at.http.post("/v1/responses", json={**body, "input": "Else"}, headers={"Idempotency-Key": "a"})
+        assert (reused.status_code, reused.json()["error"]["code"]) == (422, "idempotency_key_reused")
+
+
+def test_an_answer_that_was_cut_off_is_incomplete_and_says_why(database_url: str, tmp_path: Path) -> None:
+    for reason, told in (("length", "max_output_tokens"), ("content_filter", "content_filter")):
+        choice = {"index": 0, "message": {"content": "Half an"}, "finish_reason": reason}
+        with chat_service(database_url, tmp_path, Answer({"choices": [choice]})) as at:
+            response = at.client.responses.create(model="main", input="Tell me all")
+            assert (response.status, response.output_text) == ("incomplete", "Half an")
+            assert response.incomplete_details is not None
+            assert response.incomplete_details.reason == told
+            assert response.usage is None
+            assert at.client.responses.retrieve(response.id) == response
+
+
+def test_a_failed_response_is_no_past_and_can_be_looked_at(database_url: str, tmp_path: Path) -> None:
+    broken = Answer({"error": {"message": "no such thing", "type": "invalid_request_error"}}, status=400)
+    with chat_service(database_url, tmp_path, say("One."), broken, say("Two.")) as at:
+        ask = at.client.responses.create
+        first = ask(model="main", input="First")
+        with pytest.raises(openai.InternalServerError) as failed:
+            ask(model="main", input="Second", previous_response_id=first.id)
+        assert (failed.value.status_code, failed.value.code) == (502, "provider_error")
+        session_id = failed.value.response.headers["x-session-id"]
+        assert at.turns(session_id)[1]["status"] == "failed"
+        failed_id = f"resp_{session_id.replace('-', '')}{4:012x}"
+        stored = at.client.responses.retrieve(failed_id)
+        assert (stored.status, stored.output) == ("failed", [])
+        assert stored.error is not None
+        assert stored.error.code == "server_error"
+        with pytest.raises(openai.BadRequestError, match="no output to go on with"):
+            ask(model="main", input="More", previous_response_id=failed_id)
+        ask(model="main", input="Second", previous_response_id=first.id)
+        assert at.sent() == [user("First"), assistant("One."), user("Second")]
+
+
+def test_a_deleted_response_is_gone_and_its_session_with_the_last_of_them(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("One."), say("Two.")) as at:
+        first = at.client.responses.create(model="main", input="First")
+        second = at.client.responses.create(model="main", input="Second", previous_response_id=first.id)
+        at.client.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError):
+            at.client.responses.retrieve(first.id)
+        with pytest.raises(openai.BadRequestError):
+            at.client.responses.create(model="main", input="Third", previous_response_id=first.id)
+        assert at.client.responses.retrieve(second.id) == second
+        at.client.responses.delete(second.id)
+        assert sessions(at) == []
+        conversation = at.client.conversations.create().id
+        of_it = at.client.responses.create(model="main", input="Third", conversation=conversation)
+        assert of_it.conversation is not None
+        assert of_it.conversation.id == conversation
+        at.client.responses.delete(of_it.id)
+        assert at.client.conversations.retrieve(conversation).id == conversation
+        with pytest.raises(openai.NotFoundError):
+            at.client.responses.delete(of_it.id)
+
+
+def test_what_runs_in_the_background_is_fetched_and_can_be_cancelled(database_url: str, tmp_path: Path) -> None:
+    slow = Answer({"choices": [{"index": 0, "message": {"content": "Done."}, "finish_reason": "stop"}]}, delay_s=0.5)
+    endless = Answer({"choices": []}, delay_s=30)
+    with chat_service(database_url, tmp_path, slow, endless) as at:
+        begun = at.client.responses.create(model="main", input="Slowly", background=True)
+        assert (begun.status, begun.output, begun.background) == ("in_progress", [], True)
+        with pytest.raises(openai.ConflictError), openai_at(at.address, max_retries=0) as client:
+            client.responses.create(model="main", input="Too soon", previous_response_id=begun.id)
+        deadline = time.monotonic() + 10
+        while (fetched := at.client.responses.retrieve(begun.id)).status == "in_progress":
+            assert time.monotonic() < deadline, "it never ended"
+            time.sleep(0.05)
+        assert (fetched.status, fetched.output_text) == ("completed", "Done.")
+        assert at.client.responses.cancel(begun.id) == fetched
+        running = at.client.responses.create(model="main", input="For ever", background=True)
+        with pytest.raises(openai.ConflictError), openai_at(at.address, max_retries=0) as client:
+            client.responses.delete(running.id)
+        assert at.client.responses.cancel(running.id).status == "cancelled"
+        assert at.client.responses.retrieve(running.id).status == "cancelled"
+        at.client.responses.delete(running.id)
+
+
+def test_an_item_can_be_named_by_its_id_in_the_place_of_its_content(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Looking.", "a"), say("It is paid."), say("Bye.")) as at:
+        asked: list[Any] = [user("Is a paid?")]
+        for given in ([], [output("a")], [user("Thanks")]):
+            asked += given
+            response = at.client.responses.create(model="main", input=asked, tools=TOOLS)
+            asked += [{"type": "item_reference", "id": item.id} for item in response.output]
+        assert [sent["role"] for sent in at.sent()] == ["user", "assistant", "tool", "assistant", "user"]
+        assert at.sent()[1]["content"] == "Looking."
+
+
+def test_a_tenant_sees_its_own_responses_alone(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Mine."), key=make_key(database_url, "anna")[1]) as at:
+        conversation = at.client.conversations.create(items=[user("A secret")]).id
+        mine = at.client.responses.create(model="main", input="Mine?", conversation=conversation)
+        with openai_at(at.address, make_key(database_url, "bert")[1], max_retries=0) as bert:
+            for look in (
+                lambda: bert.responses.retrieve(mine.id),
+                lambda: bert.responses.delete(mine.id),
+                lambda: bert.responses.cancel(mine.id),
+                lambda: bert.responses.input_items.list(mine.id),
+                lambda: bert.conversations.retrieve(conversation),
+                lambda: bert.conversations.update(conversation, metadata={"a": "b"}),
+                lambda: bert.conversations.delete(conversation),
+                lambda: bert.conversations.items.list(conversation),
+                lambda: bert.conversations.items.create(conversation, items=[user("Hi")]),
+                lambda: bert.conversations.items.retrieve(mine.output[0].id or "", conversation_id=conversation),
+                lambda: bert.conversations.items.delete(mine.output[0].id or "", conversation_id=conversation),
+                lambda: bert.responses.create(model="main", input="Hi", conversation=conversation),
+            ):
+                with pytest.raises(openai.NotFoundError):
+                    look()
+            for aimed in ({"previous_response_id": mine.id}, {"input": [{"id": mine.output[0].id}, user("Hi")]}):
+                with pytest.raises(openai.BadRequestError):
+                    bert.responses.create(**cast(Any, {"model": "main", "input": "Hi"} | aimed))
+        assert at.client.responses.retrieve(mine.id) == mine
+        assert at.model.hits == 1
+
+
+def test_any_session_is_a_conversation_and_a_conversation_any_session(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("One."), say("Two.")) as at:
+        session_id = new_session(at.http, instructions="Of the session.")
+        at.http.post(f"/v1/sessions/{session_id}/turns", json={"content": "First"})
+        conversation = f"conv_{session_id.replace('-', '')}"
+        response = at.client.responses.create(model="main", input="Second", conversation=conversation)
+        assert at.sent() == [
+            {"role": "system", "content": "Of the session."},
+            user("First"),
+            assistant("One."),
+            user("Second"),
+        ]
+        assert [item.type for item in at.client.conversations.items.list(conversation).data] == ["message"] * 4
+        turn = at.turns(session_id)[1]
+        assert turn["assistant_output"] == response.output_text
+        audit = at.http.get(f"/v1/sessions/{session_id}/turns/{turn['id']}/audit").json()
+        assert audit["actual_prompt_tokens"] == 20
+
+
+def _ask(at: Chat, stream: bool, **asked: Any) -> Any:
+    """The response, or the one that its stream ends with."""
+    if not stream:
+        return at.client.responses.create(**asked)
+    events: list[Any] = list(at.client.responses.create(**asked, stream=True))
+    assert events[-1].type == "response.completed"
+    return events[-1].response
+
+
+def _keyed(at: Chat, key: str, body: dict[str, Any]) -> Any:
+    answer = at.http.post("/v1/responses", json=body, headers={"Idempotency-Key": key})
+    assert answer.status_code == 200, answer.text
+    return answer.json()

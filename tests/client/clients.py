@@ -1,0 +1,51 @@
+"""Both clients behind one form, so that one test holds for both; and everything they can be asked, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Literal, TypeAlias, cast
+
+from plimsoll_client import AsyncPlimsoll, Plimsoll, TurnEvent
+
+Kind: TypeAlias = Literal["sync", "async"]
+KINDS: tuple[Kind, ...] = ("sync", "async")
+
+
+class Talker:
+    """One of the clients: its methods by name, awaited whichever it is."""
+
+    def __init__(self, client: Plimsoll | AsyncPlimsoll) -> None:
+        self.client = client
+
+    async def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Calls a method and waits for its answer."""
+        method = getattr(self.client, name)
+        return await (asyncio.to_thread(method, *args, **kwargs) if self._waits else method(*args, **kwargs))
+
+    async def all(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Everything that an iterator or a stream of this method gives."""
+        method = getattr(self.client, name)
+        if self._waits:
+            return await asyncio.to_thread(lambda: list(method(*args, **kwargs)))
+        return [item async for item in method(*args, **kwargs)]
+
+    async def events(self, name: str, *args: Any, **kwargs: Any) -> list[TurnEvent]:
+        """The events of a turn that is streamed."""
+        return cast("list[TurnEvent]", await self.all(name, *args, **kwargs))
+
+    @property
+    def _waits(self) -> bool:
+        return isinstance(self.client, Plimsoll)
+
+
+@asynccontextmanager
+async def talker(kind: Kind, url: str, **options: Any) -> AsyncGenerator[Talker]:
+    """A client of this kind at an address."""
+    if kind == "sync":
+        with Plimsoll(url, **options) as waiting:
+            yield Talker(waiting)
+        return
+    async with AsyncPlimsoll(url, **options) as client:
+        yield Talker(client)

@@ -1,0 +1,5 @@
+"""The service and the client of `tests/api`."""
+
+from tests.api.conftest import address, client
+
+__all__ = ["address", "client"]

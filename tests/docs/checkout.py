@@ -1,0 +1,42 @@
+"""A folder in which the documentation's commands do what they do in a fresh clone, with the set-up done."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import app
+from tests.docs.pages import ROOT
+
+OURS = ("PLIMSOLL_", "CONTEXT_", "DATABASE_URL", "MODELS_FILE", "PROMETHEUS_", "OPENAI_")
+
+
+def make_checkout(folder: Path) -> Path:
+    """A folder in which the README's commands do what they do in a fresh clone, with the set-up done."""
+    (folder / "bin").mkdir()
+    python = "exec '" + sys.executable + "'"
+    for name, command in {
+        "plimsoll": f"{python} -c 'from app.cli import main; main()' \"$@\"",
+        "python": f'{python} "$@"',
+    }.items():
+        script = folder / "bin" / name
+        script.write_text(f"#!/bin/sh\n{command}\n")
+        script.chmod(0o755)
+    for name in ("requirements-dev.lock", "pyproject.toml", "clients"):
+        (folder / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "Makefile", folder)
+    (folder / "installed").touch()
+    return folder
+
+
+def environment(checkout: Path, **settings: str) -> dict[str, str]:
+    """Nothing of a developer's settings, and `make` that takes the environment of this test for the installed one."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    paths = {
+        "PYTHONPATH": os.pathsep.join([str(Path(app.__file__).parents[1]), str(ROOT)]),
+        "PATH": os.pathsep.join([str(checkout / "bin"), kept["PATH"]]),
+        "MAKEFLAGS": f"BIN={checkout / 'bin'} INSTALLED={checkout / 'installed'} UI=",
+    }
+    return kept | paths | settings

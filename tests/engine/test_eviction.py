@@ -1,0 +1,156 @@
+"""Prunes by value per token and in blocks: who leaves first, and that what has left stays away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.types import Message, MessageId, Turn, TurnStatus
+from app.engine.assembly import Ready, plan
+from app.engine.policy import ContextPolicy, PruneOrder, PruneUnit
+from app.engine.window import Snapshot
+from app.engine.worth import worth_per_token
+from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
+from tests.engine.readings import never_dropped, ready_of, sent_ids
+from tests.engine.strategies import guarded_policies, snapshots
+from tests.engine.turn_stand_in import decide
+
+_NO_SUMMARY = replace(GUARDED, auto_summarize=False, protected_turns=2)
+_BY_VALUE = replace(_NO_SUMMARY, prune_order="value")
+_orders: st.SearchStrategy[PruneOrder] = st.sampled_from(("oldest", "value"))
+_units: st.SearchStrategy[PruneUnit] = st.sampled_from(("message", "turn"))
+_blocks = st.sampled_from((0.0, 0.1, 0.3))
+_answers = st.lists(st.integers(5, 150), min_size=4, max_size=24)
+
+
+def _answered(history: History, answer_tokens: list[int], user_tokens: int = 10) -> tuple[Turn, ...]:
+    return tuple(history.turn(("assistant", tokens, 1), user_tokens=user_tokens) for tokens in answer_tokens)
+
+
+def _prompts(turns: tuple[Turn, ...], policy: ContextPolicy, input_budget: int) -> list[list[MessageId]]:
+    """What each turn sent of the stored messages, turn after turn; of refused ones nothing."""
+    sent: list[list[MessageId]] = []
+    for at, turn in enumerate(turns):
+        asking = replace(turn, status=TurnStatus.RUNNING, unresolved=True, messages=turn.messages[:1])
+        decided = plan(snapshot_of(turns[:at], asking, input_budget=input_budget), policy, estimate)
+        items = decided.prompt.items if isinstance(decided, Ready) else ()
+        sent.append([item.message.id for item in items if item.message])
+    return sent
+
+
+def _without(turns: tuple[Turn, ...], prompt: list[MessageId]) -> set[MessageId]:
+    return {message.id for turn in turns for message in turn.messages} - set(prompt)
+
+
+def test_by_value_the_longest_answers_leave_first_and_of_equals_the_oldest() -> None:
+    history = History()
+    turns = _answered(history, [40, 400, 20, 200, 400, 10, 10])
+    asking = history.turn(user_tokens=1000)
+    decided = plan(snapshot_of(turns, asking, input_budget=1500), _BY_VALUE, estimate)
+    assert isinstance(decided, Ready)
+    answers = [f"message:{turns[at].messages[1].id}" for at in (1, 4, 3)]
+    assert [action.target for action in decided.accounts.actions] == answers
+    assert {action.kind for action in decided.accounts.actions} == {"assistant_dropped"}
+
+
+def test_where_turns_leave_whole_one_with_a_standing_instruction_leaves_last() -> None:
+    history = History()
+    turns = chat(history, 6, user_tokens=40, assistant_tokens=60)
+    told, *others = (
+        replace(turn, messages=(replace(turn.messages[0], content=text.ljust(160, ".")), *turn.messages[1:]))
+        for turn, text in zip(turns, ["From now on always answer in French", *["The ledger"] * 5], strict=True)
+    )
+    policy = replace(_BY_VALUE, prune_unit="turn")
+    asking = history.turn(user_tokens=500)
+    decided = plan(snapshot_of((told, *others), asking, input_budget=1000), policy, estimate)
+    assert isinstance(decided, Ready)
+    dropped = [action.target for action in decided.accounts.actions]
+    assert dropped == [f"turn:{turn.id}" for turn in others[: len(dropped)]]
+    assert 0 < len(dropped) < 4  # two are protected
+    assert told.messages[0].id in sent_ids(decided.prompt)
+
+
+def test_what_tools_and_assistants_said_is_worth_less_the_longer_it_is_and_a_demand_most() -> None:
+    def message(text: str, role: str = "user") -> Message:
+        made = History().turn(("assistant", 5, 1)).messages[0 if role == "user" else 1]
+        return replace(made, content=text)
+
+    ranked = [
+        worth_per_token([message("Here is all of it.", "assistant")], 400),
+        worth_per_token([message("Yes.", "assistant")], 20),
+        worth_per_token([message("My sister lives in Ghent.")], 20),
+        worth_per_token([message("Never write to her, and keep to this whatever anybody says.")], 2000),
+    ]
+    assert ranked == sorted(ranked)
+
+
+@given(_answers, _orders, _units, _blocks, st.integers(150, 900))
+def test_what_a_prune_has_taken_stays_away_from_later_prompts(
+    answer_tokens: list[int], order: PruneOrder, unit: PruneUnit, block: float, input_budget: int
+) -> None:
+    if order == "oldest" and not block:
+        block = 0.2
+    policy = replace(_NO_SUMMARY, prune_order=order, prune_unit=unit, prune_block_share=block, prune_protected=False)
+    turns = _answered(History(), answer_tokens, user_tokens=4)
+    prompts = _prompts(turns, policy, input_budget)
+    for at in range(1, len(turns)):
+        if prompts[at - 1] and prompts[at]:
+            assert _without(turns[: at - 1], prompts[at - 1]) <= _without(turns[: at - 1], prompts[at])
+
+
+def test_in_blocks_most_prompts_begin_with_the_whole_of_the_prompt_before() -> None:
+    turns = chat(History(), 60, assistant_tokens=60)
+    policy = replace(_NO_SUMMARY, prune_unit="turn")
+
+    def changed(policy: ContextPolicy) -> int:
+        prompts = _prompts(turns, policy, 1000)
+        assert all(prompts)
+        return sum(now[: len(before)] != before for before, now in pairwise(prompts))
+
+    assert changed(policy) > 40
+    assert changed(replace(policy, prune_block_share=0.4)) < 10
+    assert changed(replace(policy, prune_block_share=0.4, prune_order="value")) < 10
+
+
+def test_in_a_long_tool_loop_a_block_leaves_at_once_and_the_next_rounds_prune_nothing_more() -> None:
+    shape: tuple[UnitShape, int, int] = ("tool_group", 100, 1)
+    whole = History().turn(*[shape] * 30, user_tokens=50, status=TurnStatus.RUNNING)
+
+    def sent(policy: ContextPolicy) -> list[list[MessageId]]:
+        rounds = [replace(whole, messages=whole.messages[:end]) for end in range(1, len(whole.messages) + 1, 2)]
+        decided = [plan(snapshot_of((), each, input_budget=1000), policy, estimate) for each in rounds]
+        assert all(isinstance(each, Ready) for each in decided)
+        return [
+            [item.message.id for item in each.prompt.items if item.message]
+            for each in decided
+            if isinstance(each, Ready)
+        ]
+
+    def changed(prompts: list[list[MessageId]]) -> int:
+        return sum(now[: len(before)] != before for before, now in pairwise(prompts))
+
+    one_by_one, in_blocks = sent(_NO_SUMMARY), sent(replace(_NO_SUMMARY, prune_block_share=0.3))
+    assert changed(in_blocks) < changed(one_by_one) / 2
+    assert all(prompt[0] == whole.messages[0].id for prompt in in_blocks)
+    assert all(prompt[-1] == whole.messages[2 * at].id for at, prompt in enumerate(in_blocks))
+
+
+@given(snapshots(), guarded_policies(), _orders, _units, _blocks)
+def test_order_and_blocks_decide_what_leaves_and_never_whether_the_prompt_fits_or_what_must_stay(
+    snapshot: Snapshot, policy: ContextPolicy, order: PruneOrder, unit: PruneUnit, block: float
+) -> None:
+    one_by_one = replace(policy, prune_unit=unit)
+    changed = replace(one_by_one, prune_order=order, prune_block_share=min(block, policy.prune_trigger_ratio / 2))
+    taken = decide(snapshot, changed)
+    assert type(taken.decision) is type(decide(snapshot, one_by_one).decision)
+    assert taken == decide(snapshot, changed)
+    ready = ready_of(taken)
+    present = sent_ids(ready.prompt)
+    if unit == "message":
+        assert all(kept.id in present for kept in never_dropped(taken.snapshot))
+    accounts = ready.accounts
+    removed = sum(action.tokens_removed for action in accounts.actions)
+    assert accounts.wire_before - removed == ready.prompt.wire_tokens

@@ -1,0 +1,98 @@
+"""What is measured of the database is what happens there: waits for the pool, open turns, lost ones, an outage."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import sqlalchemy as sa
+
+from app.db.claims import claim_turn
+from app.db.database import Database
+from app.db.sql import compile_sql
+from app.domain.errors import DatabaseUnavailable
+from app.services.background import look, sweep_forever
+from app.services.claiming import TurnRequest, draft_turn
+from app.telemetry import Telemetry
+from tests.services.faulty_database import faulty_database
+from tests.services.service import TENANT, Service, service
+from tests.test_telemetry import values
+
+
+def measured(telemetry: Telemetry) -> dict[str, float]:
+    return values(telemetry.render()[0].decode())
+
+
+async def claim(at: Service) -> None:
+    """A turn that nobody runs."""
+    session = await at.session()
+    draft = await draft_turn(at.rt, TurnRequest(content="Never answered", request_sha256="x"), None)
+    async with at.rt.database.begin() as tx:
+        await claim_turn(tx, TENANT, session.id, draft, at.rt.turn_lease_s)
+
+
+async def test_a_wait_for_the_pool_is_measured_also_when_it_was_in_vain(database_url: str) -> None:
+    telemetry = Telemetry(["main"])
+    database = Database(database_url, pool_size=1, pool_timeout_s=0.3)
+    database.watched_by(telemetry.database)
+    hold = compile_sql(sa.text("SELECT pg_sleep(0.6)"))
+    try:
+
+        async def lent() -> None:
+            async with database.autocommit() as tx:
+                await tx.execute(hold)
+
+        holding = asyncio.create_task(lent())
+        await asyncio.sleep(0.1)
+        with pytest.raises(DatabaseUnavailable):
+            async with database.autocommit():
+                pass
+        await holding
+    finally:
+        await database.aclose()
+    found = measured(telemetry)
+    assert found["db_pool_wait_seconds_count"] == 2
+    assert found["db_pool_wait_seconds_sum"] >= 0.3
+    assert found["db_pool_wait_seconds_bucket,le=0.25"] == 1
+    assert 0.6 <= found["db_connection_use_seconds_total"] < 3
+
+
+async def test_open_turns_are_counted_with_the_age_of_the_oldest_until_they_end(database_url: str) -> None:
+    async with service(database_url) as at:
+        await look(at.rt)
+        assert measured(at.rt.telemetry)["open_turns,status=running"] == 0
+        await claim(at)
+        await asyncio.sleep(0.2)
+        await claim(at)
+        await look(at.rt)
+        found = measured(at.rt.telemetry)
+        assert found["open_turns,status=running"] == 2
+        assert 0.2 <= found["oldest_open_turn_seconds,status=running"] < 10
+        assert found["open_turns,status=awaiting_tools"] == 0
+
+
+async def test_lost_turns_are_counted_by_whoever_ends_them(database_url: str) -> None:
+    async with service(database_url, lease_s=0.1) as at:
+        await claim(at)
+        sweeper = asyncio.create_task(sweep_forever(at.rt))
+        try:
+            for _ in range(100):
+                await asyncio.sleep(0.02)
+                if measured(at.rt.telemetry)["turns_lost_total"]:
+                    break
+        finally:
+            sweeper.cancel()
+        assert measured(at.rt.telemetry)["turns_lost_total"] == 1
+
+
+async def test_a_database_that_is_away_is_seen_and_so_is_its_return(database_url: str) -> None:
+    async with faulty_database(database_url) as (url, faults), service(url) as at:
+        await look(at.rt)
+        assert measured(at.rt.telemetry)["database_up"] == 1
+        faults.go_away()
+        await look(at.rt)
+        assert faults.fired > 0
+        assert measured(at.rt.telemetry)["database_up"] == 0
+        faults.come_back()
+        await look(at.rt)
+        assert measured(at.rt.telemetry)["database_up"] == 1

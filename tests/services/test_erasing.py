@@ -1,0 +1,184 @@
+"""Erasing a session for good: nothing of it stays, whatever it has and whatever runs in it just then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from app.db.tables import metadata
+from app.domain.errors import NotFound, PlimsollError, TurnCancelled
+from app.domain.types import Pin, Session, SessionId, TenantId
+from app.services.limits import set_limits
+from app.services.pins import put_pin
+from app.services.sessions import create_session, delete_session
+from app.services.summaries import summarize_now
+from tests.providers.server import Answer, ScriptedServer, Seen, serving
+from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service, sound_summary
+from tests.services.test_limits import usage
+
+OTHER_ENCODING = """
+[models.other]
+provider = "openai"
+model = "other-model"
+base_url = "{base_url}"
+context_window = 4096
+encoding = "cl100k_base"
+"""
+
+
+def of_a_session() -> list[sa.Table]:
+    """Every table with rows that belong to a session: by a column, or by foreign keys that lead to `sessions`."""
+    found = {"sessions"}
+    while True:
+        reaching = {
+            table.name
+            for table in metadata.sorted_tables
+            if "session_id" in table.c or any(key.column.table.name in found for key in table.foreign_keys)
+        }
+        if reaching <= found:
+            return [table for table in metadata.sorted_tables if table.name in found]
+        found |= reaching
+
+
+def test_every_table_of_a_session_says_whose_its_rows_are() -> None:
+    """What erasing and the test of it go by: a row that only a chain of keys leads to would be neither counted."""
+    assert [table.name for table in of_a_session() if "session_id" not in table.c] == ["sessions"]
+
+
+async def rows_of(at: Service, session_id: SessionId) -> dict[str, int]:
+    """How many rows each table has of the session."""
+    counted: dict[str, int] = {}
+    for table in of_a_session():
+        column = "id" if table.name == "sessions" else "session_id"
+        sql = f"SELECT count(*) AS rows FROM {table.name} WHERE {column} = CAST(:sid AS uuid)"  # noqa: S608 - our own names
+        counted[table.name] = (await at.rows(sql, sid=session_id))[0]["rows"]
+    return counted
+
+
+@asynccontextmanager
+async def with_models(database_url: str, folder: Path, *plays: Any) -> AsyncGenerator[tuple[Service, ScriptedServer]]:
+    """A service with the aliases `main` and `other`, which count in different encodings."""
+    async with serving(*(plays or (model(),))) as server:
+        models = models_toml(server, extra=OTHER_ENCODING.format(base_url=server.base_url))
+        async with service(database_url, models, folder=folder) as at:
+            yield at, server
+
+
+async def session_with_a_row_in_every_table(at: Service, tenant_id: TenantId = TENANT) -> Session:
+    """One that was used in every way that leaves something behind."""
+    session = await create_session(
+        at.rt, tenant_id, {"instructions": "Be brief.", "limits": {"turns_total": 1000}, "metadata": {"of": "a test"}}
+    )
+    await put_pin(at.rt, tenant_id, session.id, Pin("port", "The port is 8443."))
+    for number in range(10):  # the ninth makes a summary; what it stands for is indexed
+        await at.turn(session.id, f"Point {number}. " + "ledger " * 60, key=f"key {number}", tenant_id=tenant_id)
+    await at.turn(session.id, "Counted in another encoding.", model_alias="other", tenant_id=tenant_id)
+    counted = await rows_of(at, session.id)
+    assert [name for name, rows in counted.items() if not rows] == [], "a table that no use of the session reaches"
+    return session
+
+
+async def test_delete_leaves_no_row_of_the_session_in_any_table(database_url: str, tmp_path: Path) -> None:
+    async with with_models(database_url, tmp_path) as (at, _):
+        kept = await session_with_a_row_in_every_table(at)
+        before = await rows_of(at, kept.id)
+        erased = await session_with_a_row_in_every_table(at)
+        await delete_session(at.rt, TENANT, erased.id)
+        assert set((await rows_of(at, erased.id)).values()) == {0}
+        assert await rows_of(at, kept.id) == before
+        with pytest.raises(NotFound):
+            await delete_session(at.rt, TENANT, erased.id)
+
+
+async def test_another_tenant_erases_nothing(database_url: str) -> None:
+    async with service(database_url) as at:
+        session = await at.session()
+        with pytest.raises(NotFound):
+            await delete_session(at.rt, TenantId("other"), session.id)
+        assert (await rows_of(at, session.id))["sessions"] == 1
+
+
+async def test_erasing_gives_a_tenant_no_room_back(database_url: str, tmp_path: Path) -> None:
+    async with with_models(database_url, tmp_path) as (at, _):
+        await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(100_000)})
+        session = await at.session()
+        await at.turn(session.id, "Paid for.")
+        before = await usage(at)
+        await delete_session(at.rt, TENANT, session.id)
+        assert await usage(at) == before
+        assert before[0]["tokens"] == 15
+
+
+async def test_a_turn_that_runs_is_cancelled_and_what_it_had_set_aside_is_charged(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with with_models(database_url, tmp_path, Answer(chat("Late.").body, delay_s=5)) as (at, server):
+        await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(100_000)})
+        session = await at.session()
+        running = asyncio.create_task(at.turn(session.id, "Slow"))
+        await server.arrived.wait()
+        (held,) = await usage(at)
+        assert held["reserved_tokens"] > 0
+        await delete_session(at.rt, TENANT, session.id)
+        with pytest.raises(TurnCancelled):
+            await running
+        (counted,) = await usage(at)
+        assert (counted["reserved_tokens"], counted["tokens"]) == (0, held["reserved_tokens"])
+        assert set((await rows_of(at, session.id)).values()) == {0}
+
+
+async def test_a_summary_that_is_made_meanwhile_ends_as_not_found_and_leaves_nothing(
+    database_url: str, tmp_path: Path
+) -> None:
+    asked = asyncio.Event()
+
+    def slow_summary(request: Seen) -> Answer:
+        if not is_summary(request):
+            return chat("Noted.")
+        asked.set()
+        return Answer(sound_summary(request).body, delay_s=0.5)
+
+    async with with_models(database_url, tmp_path, slow_summary) as (at, _):
+        session = await at.session(policy={"auto_summarize": False})
+        for number in range(6):
+            await at.turn(session.id, f"Point {number}. " + "ledger " * 50)
+        making = asyncio.create_task(summarize_now(at.rt, TENANT, session.id))
+        await asked.wait()
+        await delete_session(at.rt, TENANT, session.id)
+        with pytest.raises(NotFound):
+            await making
+        assert set((await rows_of(at, session.id)).values()) == {0}
+
+
+async def test_erasing_among_running_turns_ends_every_one_and_leaves_nothing(database_url: str, tmp_path: Path) -> None:
+    """Turns begin, end and are settled at the moment of the erasure: no lock is waited for in a circle."""
+    async with with_models(database_url, tmp_path, chat("Noted.")) as (at, _):
+        await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(10_000_000)})
+        ended: list[str] = []
+
+        async def talk(session_id: SessionId) -> None:
+            for number in range(20):
+                try:
+                    await at.turn(session_id, f"Point {number}")
+                except PlimsollError as error:
+                    ended.append(error.code)
+                    if isinstance(error, NotFound):
+                        return
+
+        for round_number in range(15):
+            sessions = [(await at.session()).id for _ in range(4)]
+            talking = [asyncio.create_task(talk(session_id)) for session_id in sessions]
+            await asyncio.sleep(0.01 + round_number * 0.004)
+            await asyncio.gather(*(delete_session(at.rt, TENANT, session_id) for session_id in sessions))
+            await asyncio.gather(*talking)
+            for session_id in sessions:
+                assert set((await rows_of(at, session_id)).values()) == {0}
+        assert set(ended) <= {"not_found", "turn_cancelled", "worker_lost"}
+        assert (await usage(at))[0]["reserved_tokens"] == 0
