@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup web run test test-real-model check drift demo bench fuzz fidelity torture screenshots lock clean
+.PHONY: help setup web run test test-real-model check drift docs demo bench fuzz fidelity torture screenshots lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,13 +60,17 @@ $(REAL_MODEL_VENV)/.installed: requirements-real-model.lock
 		-r requirements-real-model.lock
 	@touch $@
 
-check: setup $(WEB_INSTALLED) ## formatting, lint, types, who imports whom, and migrations against the tables
+check: setup $(WEB_INSTALLED) ## formatting, lint, types, who imports whom, migrations against the tables, and the docs
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m migrations.drift
 	$(NPM) run --silent check
+	$(BIN)/python -m docsite
+
+docs: setup ## build the documentation site, strictly, into dist/docs
+	$(BIN)/python -m docsite
 
 screenshots: setup $(UI) ## take the pictures of the inspector in docs/images anew, with the machine's Chromium
 	$(BIN)/python -m tests.web.screenshots

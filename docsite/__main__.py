@@ -8,11 +8,12 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sphinx.application import Sphinx
 
 from docsite.checking import faults
-from docsite.pages import HOME, ROOT, Pages, decisions, read_pages
+from docsite.pages import HOME, REFERENCE, ROOT, Pages, decisions, read_pages
 from docsite.reference import reference
 
 
@@ -43,7 +44,7 @@ def _write(source: Path, pages: Pages) -> None:
     for path, name in pages.names.items():
         if (ROOT / path).is_file():
             (source / f"{name}.md").write_text(pages.text(path), encoding="utf-8")
-    (source / "reference.md").write_text(reference(), encoding="utf-8")
+    (source / f"{REFERENCE}.md").write_text(reference(), encoding="utf-8")
     (source / "decisions" / "index.md").write_text(_decisions(), encoding="utf-8")
     with (source / f"{pages.names[HOME]}.md").open("a", encoding="utf-8") as home:
         for part in pages.parts:
@@ -52,7 +53,7 @@ def _write(source: Path, pages: Pages) -> None:
 
 
 def _decisions() -> str:
-    entries = "\n".join(path.stem for path in decisions())
+    entries = "\n".join(path.stem for path in decisions(ROOT))
     return (
         "# Decisions\n\nWhy things are as they are: a page each, with the context, the decision, its consequences and "
         f"what enforces it.\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n"
@@ -63,7 +64,8 @@ def main() -> int:
     """Builds, and says what is wrong."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "dist" / "docs"
     shutil.rmtree(folder, ignore_errors=True)
-    wrong = build(folder, ROOT / "var" / "docsite")
+    with TemporaryDirectory() as work:
+        wrong = build(folder, Path(work))
     for fault in wrong:
         sys.stderr.write(f"{fault}\n")
     if not wrong:

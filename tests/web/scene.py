@@ -26,14 +26,13 @@ TOOLS: list[dict[str, Any]] = [
 
 
 def fill(origin: str, *, turns: int | None = None) -> str:
-    """Plays the conversation, or its first turns; gives its session. The last turn of a whole one is refused."""
+    """Plays the conversation, or its first turns, and one more that is refused; gives its session."""
     conversation = shipped_conversation()
     shown = replace(conversation, turns=conversation.turns[:turns])
     with Service(origin) as service:
         options = ReplayOptions(window_tokens=WINDOW_TOKENS, room_goal=GOAL)
         (played,) = replay_all(service, [shown], options, Console(quiet=True), bars=False)
-        if turns is None:
-            service.post_turn(played.session_id, {"content": message_that_cannot_fit()})
+        service.post_turn(played.session_id, {"content": message_that_cannot_fit()})
     return played.session_id
 
 
@@ -49,6 +48,8 @@ def neighbours(origin: str) -> None:
             for content in said:
                 client.post(f"/v1/sessions/{sid}/turns", json={"content": content}).raise_for_status()
         sid = client.post("/v1/sessions", json={"room_goal": "Night shift of the ledger"}).json()["id"]
-        calls = {"tool_calls": [{"id": "c1", "function": {"name": "read_ledger", "arguments": '{"night": "2024-03-18"}'}}]}
+        calls = {
+            "tool_calls": [{"id": "c1", "function": {"name": "read_ledger", "arguments": '{"night": "2024-03-18"}'}}]
+        }
         body = {"content": "What was booked on the 18th?", "tools": TOOLS, "recorded_reply": calls}
         client.post(f"/v1/sessions/{sid}/turns", json=body).raise_for_status()

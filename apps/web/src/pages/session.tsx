@@ -118,7 +118,7 @@ function SessionHead({ session }: { session: Session | null }) {
               {percent(window.estimated_input_tokens, window.input_budget)})
             </span>
           )}
-          <span>{dollars(figures.cost_usd)}</span>
+          {figures.cost_usd !== null && <span>{dollars(figures.cost_usd)}</span>}
           {session.forked_from && (
             <a href={addressOf(session.forked_from.session_id, "window", session.forked_from.turn_id)}>forked from</a>
           )}
