@@ -47,7 +47,7 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, turns, 
         <span>{originOf(summary)}</span>
         {summary.prompt_tokens !== null && (
           <span>
-            read {tokens(summary.prompt_tokens)}, wrote {tokens(summary.completion_tokens ?? 0)}
+            read {tokens(summary.prompt_tokens)} tokens, wrote {tokens(summary.completion_tokens ?? 0)}
           </span>
         )}
         {made ? (

@@ -62,14 +62,6 @@ export function NextTurn({ sessionId, models, policies, session, turns }: Props)
           onInput={(event) => setText(event.currentTarget.value)}
         />
         <div class="otherwise">
-          <PolicyForm
-            idPrefix="next"
-            policies={policies}
-            models={models}
-            session={session}
-            value={overrides}
-            onChange={setOverrides}
-          />
           <div>
             <label for="next-model">Model</label>
             <select id="next-model" value={model} onChange={(event) => setModel(event.currentTarget.value)}>
@@ -81,6 +73,14 @@ export function NextTurn({ sessionId, models, policies, session, turns }: Props)
               ))}
             </select>
           </div>
+          <PolicyForm
+            idPrefix="next"
+            policies={policies}
+            models={models}
+            session={session}
+            value={overrides}
+            onChange={setOverrides}
+          />
         </div>
         {problem && (
           <p class="notice bad" role="alert">

@@ -1,5 +1,5 @@
 import { plural } from "../format";
-import type { ModelList, PolicyList, Session } from "../types";
+import type { ModelList, PolicyList, Session, ValueSchema } from "../types";
 import { FieldInput } from "./field-input";
 import { type Overrides, presetOf, standing, written } from "./policies";
 
@@ -27,23 +27,25 @@ export function PolicyForm({ idPrefix, policies, models, session, value, onChang
 
   return (
     <div class="policy-form">
-      <label for={`${idPrefix}-preset`}>Policy</label>
-      <select
-        id={`${idPrefix}-preset`}
-        aria-describedby={`${idPrefix}-preset-note`}
-        value={String(value.preset ?? "")}
-        onChange={(event) => set("preset", event.currentTarget.value || undefined)}
-      >
-        <option value="">the session's own ({presetOf(policies, session, {})})</option>
-        {policies.presets.map((each) => (
-          <option key={each.name} value={each.name}>
-            {each.name}
-          </option>
-        ))}
-      </select>
-      <p id={`${idPrefix}-preset-note`} class="small quiet">
-        {chosen?.description}
-      </p>
+      <div>
+        <label for={`${idPrefix}-preset`}>Policy</label>
+        <select
+          id={`${idPrefix}-preset`}
+          aria-describedby={`${idPrefix}-preset-note`}
+          value={String(value.preset ?? "")}
+          onChange={(event) => set("preset", event.currentTarget.value || undefined)}
+        >
+          <option value="">the session's own ({presetOf(policies, session, {})})</option>
+          {policies.presets.map((each) => (
+            <option key={each.name} value={each.name}>
+              {each.name}
+            </option>
+          ))}
+        </select>
+        <p id={`${idPrefix}-preset-note`} class="small quiet">
+          {chosen?.description}
+        </p>
+      </div>
       <details class="fields">
         <summary>Fields {named.length > 0 && <strong>({plural(named.length, "change")})</strong>}</summary>
         {named.length > 0 && (
@@ -77,7 +79,7 @@ export function PolicyForm({ idPrefix, policies, models, session, value, onChang
                   describedBy={`${id}-note`}
                 />
                 <p id={`${id}-note`} class="small quiet">
-                  {field.meaning} <span class="takes">{field.takes}.</span>
+                  {field.meaning} {isFree(field.value_schema) && `(${field.takes})`}
                 </p>
               </div>
             );
@@ -86,4 +88,9 @@ export function PolicyForm({ idPrefix, policies, models, session, value, onChang
       </details>
     </div>
   );
+}
+
+/** Whether one types it; choices say themselves what they take. */
+function isFree({ type, enum: options, properties }: ValueSchema): boolean {
+  return !options && !properties && type !== "boolean";
 }

@@ -2,6 +2,7 @@ import { dollars, percent, plural, tokens } from "../format";
 import type { Preview, TimelineTurn } from "../types";
 import { REGIONS } from "../types";
 import { Refusal } from "../ui/refusal";
+import { Wide } from "../ui/wide";
 import { WindowBar } from "../ui/window-bar";
 import { PromptDiff } from "../window/diff";
 import { LeftOut } from "../window/left-out";
@@ -54,7 +55,7 @@ export function Previewed({ sessionId, pair, turns }: Props) {
           </section>
         ))}
       </div>
-      <div class="scroll-x">
+      <Wide label="Figures of the next turn">
         <table class="compare">
           <caption class="unseen">Turn {asItIs.seq}: figures and regions, in tokens</caption>
           <thead>
@@ -92,12 +93,13 @@ export function Previewed({ sessionId, pair, turns }: Props) {
             ))}
           </tbody>
         </table>
-      </div>
+      </Wide>
       <div class="sides">
         {sides.map(({ name, preview }) => (
           <div key={name} class="side">
             <p class="small quiet side-name">{name}</p>
             <LeftOut
+              of={name}
               sessionId={sessionId}
               audit={preview.context}
               prompt={preview.refusal ? null : preview}

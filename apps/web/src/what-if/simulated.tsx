@@ -1,5 +1,6 @@
 import { dollars, tokens } from "../format";
 import type { Simulation } from "../types";
+import { Wide } from "../ui/wide";
 import { LaneChart, MOST_LANES } from "./lane-chart";
 
 type Happened = Simulation["happened"];
@@ -46,7 +47,7 @@ export function Simulated({ found }: { found: Simulation }) {
       <h3>Prompt tokens of every turn</h3>
       <LaneChart lanes={lanes.slice(0, MOST_LANES)} />
       {lanes.length > MOST_LANES && <p class="small quiet">The first {MOST_LANES} are drawn; the table has all.</p>}
-      <div class="scroll-x">
+      <Wide label="Figures of every policy">
         <table class="compare">
           <caption class="unseen">The session under each policy</caption>
           <thead>
@@ -86,7 +87,7 @@ export function Simulated({ found }: { found: Simulation }) {
             ))}
           </tbody>
         </table>
-      </div>
+      </Wide>
       {found.full_history.map(
         (full) =>
           full.first_turn_over_the_window !== null && (

@@ -8,6 +8,7 @@ import type { Prompt, StoredMessage, TimelineTurn, TrimAction } from "../types";
 import { type Decided, ruleOf } from "./rules";
 
 const MOST_TARGETS = 100;
+const MOST_OPEN = 10;
 
 interface Props {
   sessionId: string;
@@ -15,9 +16,11 @@ interface Props {
   prompt: Prompt | null;
   turn: Pick<TimelineTurn, "seq" | "window">;
   turns: TimelineTurn[];
+  /** Which one it is, where two stand on a page. */
+  of?: string;
 }
 
-export function LeftOut({ sessionId, audit, prompt, turn, turns }: Props) {
+export function LeftOut({ sessionId, audit, prompt, turn, turns, of }: Props) {
   const log = audit.context_trim_log;
   const ids = messageIdsOf(audit);
   const cited = useResource<Page<StoredMessage>>(
@@ -32,7 +35,7 @@ export function LeftOut({ sessionId, audit, prompt, turn, turns }: Props) {
   const before = goneBefore(prompt, audit, turn, turns);
   const recalled = log.recalled ?? [];
   return (
-    <section aria-label="Left out">
+    <section aria-label={of ? `Left out: ${of}` : "Left out"}>
       <h3>Left out</h3>
       {groups.length === 0 && before.length === 0 && (
         <p class="quiet">Nothing: all that was said before is in this prompt.</p>
@@ -67,16 +70,21 @@ export function LeftOut({ sessionId, audit, prompt, turn, turns }: Props) {
           <p class="small quiet">
             Older messages that have words of the user's message, in room below the summary trigger.
           </p>
-          <ul class="targets">
-            {recalled.map((row) => (
-              <li key={row.message_id}>
-                <span>
-                  {messageName(messages.get(row.message_id))} <span class="quiet">score {row.score.toFixed(2)}</span>
-                </span>
-                <span class="number quiet">+{tokens(row.tokens)}</span>
-              </li>
-            ))}
-          </ul>
+          <details open={recalled.length <= MOST_OPEN}>
+            <summary>
+              {plural(recalled.length, "message")}, {tokens(recalled.reduce((sum, row) => sum + row.tokens, 0))} tokens
+            </summary>
+            <ul class="targets">
+              {recalled.map((row) => (
+                <li key={row.message_id}>
+                  <span>
+                    {messageName(messages.get(row.message_id))} <span class="quiet">score {row.score.toFixed(2)}</span>
+                  </span>
+                  <span class="number quiet">+{tokens(row.tokens)}</span>
+                </li>
+              ))}
+            </ul>
+          </details>
         </>
       )}
     </section>
