@@ -30,6 +30,10 @@ HELD_ELSEWHERE = {
         "from openai",
     ): "tests/docs/test_chat_page.py::test_its_program_is_answered_out_of_the_session",
     (
+        "docs/responses.md",
+        "from openai",
+    ): "tests/docs/test_responses_page.py::test_its_program_is_answered_out_of_the_conversation",
+    (
         "docs/start.md",
         "make run",
     ): f"{_README}::test_make_run_prints_the_readmes_curl_line_and_both_answers_are_as_shown",

@@ -49,6 +49,8 @@ def neighbours(origin: str) -> None:
             for content in said:
                 client.post(f"/v1/sessions/{sid}/turns", json={"content": content}).raise_for_status()
         sid = client.post("/v1/sessions", json={"room_goal": "Night shift of the ledger"}).json()["id"]
-        calls = {"tool_calls": [{"id": "c1", "function": {"name": "read_ledger", "arguments": '{"night": "2024-03-18"}'}}]}
+        calls = {
+            "tool_calls": [{"id": "c1", "function": {"name": "read_ledger", "arguments": '{"night": "2024-03-18"}'}}]
+        }
         body = {"content": "What was booked on the 18th?", "tools": TOOLS, "recorded_reply": calls}
         client.post(f"/v1/sessions/{sid}/turns", json=body).raise_for_status()
