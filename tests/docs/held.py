@@ -33,6 +33,9 @@ HELD_ELSEWHERE: Mapping[str, Iterable[Place]] = {
     "tests/docs/test_chat_page.py::test_its_program_is_answered_out_of_the_session": (
         ("docs/chat-completions.md", "from openai"),
     ),
+    "tests/docs/test_responses_page.py::test_its_program_is_answered_out_of_the_conversation": (
+        ("docs/responses.md", "from openai"),
+    ),
     "tests/engine/test_budget_doc.py::test_the_window_is_divided_as_the_document_says": (("docs/budget.md", "limit "),),
     "tests/engine/test_sharing_properties.py": (("docs/budget.md", "rest "),),
     "tests/test_backup.py::test_a_service_on_a_restored_dump_of_a_busy_database_answers_the_same": (
