@@ -259,6 +259,7 @@ BY_CODE: Mapping[str, type[Problem]] = {
     "provider_context_overflow": ProviderOverflow,
     "provider_timeout": ProviderTimeout,
     "database_unavailable": Unavailable,
+    "too_many_streams": Unavailable,
     "shutting_down": Unavailable,
     "internal_error": InternalError,
     # Chat completions say these in OpenAI's words.
