@@ -56,10 +56,10 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) ->
 def template_database(postgres_server: str) -> Generator[str]:
     """The name of a database that was migrated and is never connected to again."""
     name = f"plimsoll_template_{uuid4().hex[:12]}"
-    asyncio.run(_execute(postgres_server, f"CREATE DATABASE {name}"))
+    asyncio.run(execute(postgres_server, f"CREATE DATABASE {name}"))
     asyncio.run(upgrade(with_database(postgres_server, name)))
     yield name
-    asyncio.run(_execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)"))
+    asyncio.run(execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)"))
 
 
 @pytest.fixture(scope="session")
@@ -87,14 +87,15 @@ async def empty_database_url(postgres_server: str) -> AsyncGenerator[str]:
 async def fresh_database(server: str, template: str) -> AsyncGenerator[str]:
     """The connection string of a database that goes when its user is done; `template` is SQL."""
     name = f"plimsoll_test_{uuid4().hex[:12]}"
-    await _execute(server, f"CREATE DATABASE {name} {template}")
+    await execute(server, f"CREATE DATABASE {name} {template}")
     try:
         yield with_database(server, name)
     finally:
-        await _execute(server, f"DROP DATABASE {name} WITH (FORCE)")
+        await execute(server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-async def _execute(dsn: str, statement: str) -> None:
+async def execute(dsn: str, statement: str) -> None:
+    """Runs one statement, outside any transaction."""
     connection = await cast(Any, asyncpg).connect(dsn)
     try:
         await connection.execute(statement)

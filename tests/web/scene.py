@@ -26,14 +26,13 @@ TOOLS: list[dict[str, Any]] = [
 
 
 def fill(origin: str, *, turns: int | None = None) -> str:
-    """Plays the conversation, or its first turns; gives its session. The last turn of a whole one is refused."""
+    """Plays the conversation, or its first turns, and one more that is refused; gives its session."""
     conversation = shipped_conversation()
     shown = replace(conversation, turns=conversation.turns[:turns])
     with Service(origin) as service:
         options = ReplayOptions(window_tokens=WINDOW_TOKENS, room_goal=GOAL)
         (played,) = replay_all(service, [shown], options, Console(quiet=True), bars=False)
-        if turns is None:
-            service.post_turn(played.session_id, {"content": message_that_cannot_fit()})
+        service.post_turn(played.session_id, {"content": message_that_cannot_fit()})
     return played.session_id
 
 

@@ -68,7 +68,7 @@ export function ChatTab({ sessionId, models, alias, onTurn }: Props) {
             ))}
           {stream.running && (
             <li aria-live="polite" aria-busy="true">
-              {stream.running.said && <p class="said">{stream.running.said}</p>}
+              {stream.running.said && <Said text={stream.running.said} />}
               <p class="answered">{stream.running.answer || <span class="quiet">…</span>}</p>
             </li>
           )}
@@ -105,10 +105,27 @@ export function ChatTab({ sessionId, models, alias, onTurn }: Props) {
   );
 }
 
+const LONG = 1200;
+
+/** A message somebody pasted a file into does not push the talk away. */
+function Said({ text }: { text: string }) {
+  const [whole, setWhole] = useState(text.length <= LONG);
+  return (
+    <div class="said">
+      <p>{whole ? text : `${text.slice(0, LONG)}…`}</p>
+      {!whole && (
+        <button type="button" class="plain small" onClick={() => setWhole(true)}>
+          Show all {tokens(text.length)} characters
+        </button>
+      )}
+    </div>
+  );
+}
+
 function TurnRow({ turn, sessionId }: { turn: Turn; sessionId: string }) {
   return (
     <li>
-      <p class="said">{turn.user_input}</p>
+      <Said text={turn.user_input} />
       {turn.assistant_output && <p class="answered">{turn.assistant_output}</p>}
       {turn.error && (
         <p class="small failed-why">

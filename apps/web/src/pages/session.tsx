@@ -85,7 +85,9 @@ export function SessionPage({ place, models }: Props) {
           onTurn={refresh}
         />
       )}
-      {place.tab === "memory" && <MemoryTab sessionId={sessionId} turns={timeline.value ?? []} onChange={refresh} />}
+      {place.tab === "memory" && (
+        <MemoryTab sessionId={sessionId} models={models} turns={timeline.value ?? []} onChange={refresh} />
+      )}
       {place.tab === "what-if" && (
         <WhatIfTab sessionId={sessionId} models={models} timeline={timeline.value ?? []} session={session.value} />
       )}
@@ -116,7 +118,7 @@ function SessionHead({ session }: { session: Session | null }) {
               {percent(window.estimated_input_tokens, window.input_budget)})
             </span>
           )}
-          <span>{dollars(figures.cost_usd)}</span>
+          {figures.cost_usd !== null && <span>{dollars(figures.cost_usd)}</span>}
           {session.forked_from && (
             <a href={addressOf(session.forked_from.session_id, "window", session.forked_from.turn_id)}>forked from</a>
           )}

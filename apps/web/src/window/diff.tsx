@@ -91,7 +91,7 @@ function blocksOf(prompt: Prompt): Block[] {
     const row = prompt.layout[at];
     if (!row) return [];
     const text = wholeText(message);
-    return [{ key: `${message.role} ${row.message_id ?? ""} ${text}`, text, role: message.role, row }];
+    return [{ key: `${row.region} ${message.role} ${text}`, text, role: message.role, row }];
   });
 }
 

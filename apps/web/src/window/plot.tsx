@@ -7,6 +7,7 @@ import { chargedRegions, STACK } from "./regions";
 
 const LEFT = 58;
 const RIGHT = 100;
+const RIGHT_OF_MANY = 10;
 const TOP = 14;
 const HEIGHT = 260;
 const AXIS = 22;
@@ -20,6 +21,8 @@ interface Scale {
   top: number;
   step: number;
   width: number;
+  right: number;
+  scrolls: boolean;
   x: (at: number) => number;
   y: (value: number) => number;
 }
@@ -42,7 +45,7 @@ export function Plot({ turns, selected, zoom, onSelect }: PlotProps) {
   // The newest turns are what one comes for; with more than fit, they are at the right end.
   useEffect(() => {
     if (frame.current) frame.current.scrollLeft = frame.current.scrollWidth;
-  }, [turns.length, scale.width]);
+  }, [turns.length, width]);
 
   function move(event: KeyboardEvent, at: number) {
     const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: turns.length - 1 }[event.key];
@@ -57,36 +60,59 @@ export function Plot({ turns, selected, zoom, onSelect }: PlotProps) {
   }
 
   return (
-    <div class="plot" ref={frame}>
-      {width > 0 && (
-        <svg width={scale.width} height={height}>
-          <title>Tokens of every turn by region; a table of the same follows</title>
-          <g aria-hidden="true">
-            <Grid scale={scale} />
-          </g>
-          <g role="listbox" aria-label="Turns" aria-orientation="horizontal">
-            {turns.map((turn, at) => (
-              <g
-                key={turn.turn_id}
-                role="option"
-                class={turn.turn_id === selected ? "column chosen" : "column"}
-                aria-selected={turn.turn_id === selected}
-                aria-label={labelOf(turn)}
-                tabIndex={turn.turn_id === focusable ? 0 : -1}
-                onClick={() => onSelect(turn.turn_id)}
-                onKeyDown={(event) => move(event, at)}
-              >
-                <Column turn={turn} at={at} scale={scale} height={height} />
-              </g>
-            ))}
-          </g>
-          <g aria-hidden="true" class="over">
-            <Thresholds turns={turns} scale={scale} />
-            <TurnNumbers turns={turns} scale={scale} />
-          </g>
-        </svg>
-      )}
-    </div>
+    <>
+      <div class="plot" ref={frame}>
+        {width > 0 && (
+          <svg width={scale.width} height={height}>
+            <title>Tokens of every turn by region; a table of the same follows</title>
+            <g aria-hidden="true">
+              <Grid scale={scale} />
+            </g>
+            <g role="listbox" aria-label="Turns" aria-orientation="horizontal">
+              {turns.map((turn, at) => (
+                <g
+                  key={turn.turn_id}
+                  role="option"
+                  class={turn.turn_id === selected ? "column chosen" : "column"}
+                  aria-selected={turn.turn_id === selected}
+                  aria-label={labelOf(turn)}
+                  tabindex={turn.turn_id === focusable ? 0 : -1}
+                  onClick={() => onSelect(turn.turn_id)}
+                  onKeyDown={(event) => move(event, at)}
+                >
+                  <Column turn={turn} at={at} scale={scale} height={height} />
+                </g>
+              ))}
+            </g>
+            <g aria-hidden="true" class="over">
+              <Thresholds turns={turns} scale={scale} />
+              <TurnNumbers turns={turns} scale={scale} />
+              <Marks turns={turns} scale={scale} />
+            </g>
+          </svg>
+        )}
+      </div>
+      {scale.scrolls && <ThresholdLegend turn={turns.findLast((turn) => turn.window !== null)} />}
+    </>
+  );
+}
+
+/** The thresholds of the newest turn, by name and value. */
+function ThresholdLegend({ turn }: { turn: TimelineTurn | undefined }) {
+  return (
+    <ul class="legend">
+      {LINES.map((line) => {
+        const value = turn ? line.of(turn) : null;
+        return value === null ? null : (
+          <li key={line.name}>
+            <svg class={`line-key threshold ${line.name}`} viewBox="0 0 24 8" aria-hidden="true">
+              <path d="M0 4H24" />
+            </svg>
+            {line.label} <span class="number quiet">{tokens(value)}</span>
+          </li>
+        );
+      })}
+    </ul>
   );
 }
 
@@ -120,20 +146,6 @@ function Column({ turn, at, scale, height }: { turn: TimelineTurn; at: number; s
       {cut && (
         <path class="torn" d={`M${x} ${TOP + 5}l${scale.step / 4} -4 ${scale.step / 2} 8 ${scale.step / 4} -4`} />
       )}
-      {marksOf(turn).map((kind, row) => (
-        <g key={kind} class={`mark ${kind}`}>
-          <circle
-            cx={x + scale.step / 2}
-            cy={TOP + HEIGHT + AXIS + row * MARK_ROW + 8}
-            r={Math.min(7, scale.step / 2)}
-          />
-          {scale.step >= 12 && (
-            <text x={x + scale.step / 2} y={TOP + HEIGHT + AXIS + row * MARK_ROW + 11.6}>
-              {MARKS[kind].letter}
-            </text>
-          )}
-        </g>
-      ))}
     </>
   );
 }
@@ -143,7 +155,7 @@ function Grid({ scale }: { scale: Scale }) {
     <>
       {ticksOf(scale.top).map((tick) => (
         <g key={tick}>
-          <line class="grid" x1={LEFT} x2={scale.width - RIGHT} y1={scale.y(tick)} y2={scale.y(tick)} />
+          <line class="grid" x1={LEFT} x2={scale.width - scale.right} y1={scale.y(tick)} y2={scale.y(tick)} />
           <text class="tick" x={LEFT - 8} y={scale.y(tick) + 4}>
             {shortTokens(tick)}
           </text>
@@ -181,9 +193,11 @@ function Thresholds({ turns, scale }: { turns: TimelineTurn[]; scale: Scale }) {
         return (
           <g key={line.name} class={`threshold ${line.name}`}>
             <path d={path} />
-            <text x={scale.x(turns.length) + 6} y={y}>
-              {line.label} {tokens(last)}
-            </text>
+            {!scale.scrolls && (
+              <text x={scale.x(turns.length) + 6} y={y}>
+                {line.label} {tokens(last)}
+              </text>
+            )}
           </g>
         );
       })}
@@ -206,6 +220,30 @@ function TurnNumbers({ turns, scale }: { turns: TimelineTurn[]; scale: Scale }) 
   );
 }
 
+/** Below the axis, each under its turn. What they say is in the turns' names and in the table. */
+function Marks({ turns, scale }: { turns: TimelineTurn[]; scale: Scale }) {
+  return (
+    <>
+      {turns.flatMap((turn, at) =>
+        marksOf(turn).map((kind, row) => {
+          const x = scale.x(at) + scale.step / 2;
+          const y = TOP + HEIGHT + AXIS + row * MARK_ROW + 8;
+          return (
+            <g key={`${turn.turn_id} ${kind}`} class={`mark ${kind}`}>
+              <circle cx={x} cy={y} r={Math.min(7, scale.step / 2)} />
+              {scale.step >= 12 && (
+                <text x={x} y={y + 3.6}>
+                  {MARKS[kind].letter}
+                </text>
+              )}
+            </g>
+          );
+        }),
+      )}
+    </>
+  );
+}
+
 function labelOf(turn: TimelineTurn): string {
   const window = turn.window;
   const size = window
@@ -219,13 +257,18 @@ function scaleOf(turns: TimelineTurn[], zoom: Zoom, available: number): Scale {
   const budget = Math.max(1, ...windows.map((window) => window.input_budget));
   const used = Math.max(1, ...windows.map((window) => window.estimated_input_tokens_after_prune));
   const top = zoom === "used" ? used * 1.1 : Math.min(Math.max(used, budget * 1.06), budget * 1.3);
-  const inner = Math.max(0, available - LEFT - RIGHT);
+  // Where the plot scrolls, names at its end would be out of sight: they stand below it.
+  const scrolls = LEFT + RIGHT + NARROWEST * turns.length > available;
+  const right = scrolls ? RIGHT_OF_MANY : RIGHT;
+  const inner = Math.max(0, available - LEFT - right);
   const step = Math.min(WIDEST, Math.max(NARROWEST, inner / Math.max(1, turns.length)));
-  const width = Math.max(available, LEFT + RIGHT + step * turns.length);
+  const width = Math.max(available, LEFT + right + step * turns.length);
   return {
     top,
     step,
     width,
+    right,
+    scrolls,
     x: (at) => LEFT + at * step,
     y: (value) => TOP + HEIGHT - (Math.min(value, top) / top) * HEIGHT,
   };
@@ -240,7 +283,7 @@ function ticksOf(top: number): number[] {
   return ticks;
 }
 
-function useWidth(frame: { current: HTMLDivElement | null }): number {
+export function useWidth(frame: { current: HTMLDivElement | null }): number {
   const [width, setWidth] = useState(0);
   useEffect(() => {
     const element = frame.current;

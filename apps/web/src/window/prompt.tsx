@@ -51,7 +51,7 @@ interface HeadProps {
   most?: number;
 }
 
-export function BlockHead({ region, what, snippet, tokens: count, most = 1 }: HeadProps) {
+export function BlockHead({ region, what, snippet, tokens: count, most }: HeadProps) {
   return (
     <span class="block-head">
       <span class="region-name">
@@ -60,9 +60,16 @@ export function BlockHead({ region, what, snippet, tokens: count, most = 1 }: He
       </span>
       {count !== undefined && (
         <span class="size">
-          <svg class={`share ${region ?? "unknown"}`} viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">
-            <rect class="bar" width={Math.max(0.5, (count / most) * 100)} height="6" />
-          </svg>
+          {most !== undefined && (
+            <svg
+              class={`share ${region ?? "unknown"}`}
+              viewBox="0 0 100 6"
+              preserveAspectRatio="none"
+              aria-hidden="true"
+            >
+              <rect class="bar" width={Math.max(0.5, (count / most) * 100)} height="6" />
+            </svg>
+          )}
           <span class="number">
             {tokens(count)} <span class="unseen">tokens</span>
           </span>
