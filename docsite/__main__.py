@@ -8,11 +8,12 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sphinx.application import Sphinx
 
 from docsite.checking import faults
-from docsite.pages import HOME, ROOT, Pages, decisions, read_pages
+from docsite.pages import HOME, REFERENCE, ROOT, Pages, Part, decisions, read_pages
 from docsite.reference import reference
 
 
@@ -43,16 +44,21 @@ def _write(source: Path, pages: Pages) -> None:
     for path, name in pages.names.items():
         if (ROOT / path).is_file():
             (source / f"{name}.md").write_text(pages.text(path), encoding="utf-8")
-    (source / "reference.md").write_text(reference(), encoding="utf-8")
+    (source / f"{REFERENCE}.md").write_text(reference(), encoding="utf-8")
     (source / "decisions" / "index.md").write_text(_decisions(), encoding="utf-8")
     with (source / f"{pages.names[HOME]}.md").open("a", encoding="utf-8") as home:
         for part in pages.parts:
-            entries = "\n".join(f"/{name}" for name in part.names)
+            entries = "\n".join(_entry(part, name) for name in part.names)
             home.write(f"\n```{{toctree}}\n:hidden:\n:caption: {part.title}\n\n{entries}\n```\n")
 
 
+def _entry(part: Part, name: str) -> str:
+    title = part.titles.get(name)
+    return f"{title} </{name}>" if title else f"/{name}"
+
+
 def _decisions() -> str:
-    entries = "\n".join(path.stem for path in decisions())
+    entries = "\n".join(path.stem for path in decisions(ROOT))
     return (
         "# Decisions\n\nWhy things are as they are: a page each, with the context, the decision, its consequences and "
         f"what enforces it.\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n"
@@ -63,7 +69,8 @@ def main() -> int:
     """Builds, and says what is wrong."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "dist" / "docs"
     shutil.rmtree(folder, ignore_errors=True)
-    wrong = build(folder, ROOT / "var" / "docsite")
+    with TemporaryDirectory() as work:
+        wrong = build(folder, Path(work))
     for fault in wrong:
         sys.stderr.write(f"{fault}\n")
     if not wrong:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 HOME = "docs/index.md"
+REFERENCE = "reference"
+"""Not written but made, of the OpenAPI document."""
 _FENCE = re.compile(r"^ *(?:```+|~~~+).*?^ *(?:```+|~~~+) *$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _REMOTE = re.compile(r"[a-z]+:")
@@ -21,16 +23,21 @@ class NavigationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A heading of the navigation with the names of its pages in the site, without their ending."""
+    """A heading of the navigation with the names of its pages in the site, without their ending.
+
+    `titles` are of pages that the navigation calls otherwise than they call themselves.
+    """
 
     title: str
     names: tuple[str, ...]
+    titles: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
     """The site's pages: `names` by path in the repository. A folder's name is that of the page that lists it."""
 
+    root: Path
     parts: tuple[Part, ...]
     names: Mapping[str, str]
 
@@ -39,7 +46,7 @@ class Pages:
         if _REMOTE.match(target) or target.startswith("#"):
             return target
         path, _, anchor = target.partition("#")
-        linked = str((ROOT / page).parent.joinpath(path).resolve().relative_to(ROOT))
+        linked = str((self.root / page).parent.joinpath(path).resolve().relative_to(self.root))
         suffix = f"#{anchor}" if anchor else ""
         if linked.startswith("docs/images/"):
             return linked.removeprefix("docs/")
@@ -58,7 +65,7 @@ class Pages:
                 return f"![{label}](/{link})"
             return f"[{label}]({link})"
 
-        source = (ROOT / page).read_text(encoding="utf-8")
+        source = (self.root / page).read_text(encoding="utf-8")
         parts: list[str] = []
         at = 0
         for fence in _FENCE.finditer(source):
@@ -67,38 +74,34 @@ class Pages:
         return "".join([*parts, _LINK.sub(rewritten, source[at:])])
 
 
-def decisions() -> list[Path]:
+def decisions(root: Path) -> list[Path]:
     """The records of decisions, in their order."""
-    return sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    return sorted((root / "docs" / "decisions").glob("*.md"))
 
 
-def read_pages() -> Pages:
+def read_pages(root: Path = ROOT) -> Pages:
     """The navigation, held against the files. Raises `NavigationError`."""
-    listed = tomllib.loads((ROOT / "docsite" / "nav.toml").read_text(encoding="utf-8"))
+    listed = tomllib.loads((root / "docsite" / "nav.toml").read_text(encoding="utf-8"))
     names = {HOME: "index", "docs/decisions": "decisions/index"}
-    names |= {str(path.relative_to(ROOT)): f"decisions/{path.stem}" for path in decisions()}
+    names |= {str(path.relative_to(root)): f"decisions/{path.stem}" for path in decisions(root)}
     parts: list[Part] = []
     for part in listed["part"]:
-        there = [page for page in part["pages"] if _is_there(page, listed["coming"])]
+        there = [page for page in part["pages"] if _is_there(root, page, listed["coming"])]
         names |= {page: _name(page) for page in there if page not in names}
-        parts.append(Part(part["title"], tuple(names[page] for page in there)))
-    unlisted = set(_written()) - names.keys()
+        titles = {names[page]: title for page, title in part.get("titles", {}).items()}
+        parts.append(Part(part["title"], tuple(names[page] for page in there), titles))
+    unlisted = {str(path.relative_to(root)) for path in (root / "docs").rglob("*.md")} - names.keys()
     if unlisted:
         raise NavigationError(f"docsite/nav.toml does not list {', '.join(sorted(unlisted))}")
-    return Pages(tuple(parts), names)
+    return Pages(root, tuple(parts), names)
 
 
-def _is_there(page: str, coming: list[str]) -> bool:
-    if page == "reference" or (ROOT / page).exists():
+def _is_there(root: Path, page: str, coming: list[str]) -> bool:
+    if page == REFERENCE or (root / page).exists():
         return True
     if page not in coming:
         raise NavigationError(f"docsite/nav.toml lists {page}, which is not there")
     return False
-
-
-def _written() -> Iterator[str]:
-    for path in (ROOT / "docs").rglob("*.md"):
-        yield str(path.relative_to(ROOT))
 
 
 def _name(page: str) -> str:

@@ -30,8 +30,8 @@ from tests.docs.pages import ROOT, blocks
 from tests.services.service import service
 from tests.test_cli import OURS
 
-_PAGE = (ROOT / "docs" / "operations.md").read_text()
-DUMP, RESTORE, PROGRAMS = blocks("sh", _PAGE[_PAGE.index("## Backup and restore") :])
+_AND_AFTER = (ROOT / "docs" / "operations.md").read_text().partition("\n## Backup and restore\n")[2]
+DUMP, RESTORE, PROGRAMS = blocks("sh", _AND_AFTER.partition("\n## ")[0])
 TENANT = TenantId("acme")
 LEASE_S = 3.0
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}

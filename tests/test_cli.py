@@ -17,6 +17,8 @@ import httpx
 import pytest
 
 import app
+import plimsoll_client
+from tests.pooling import pooler_settings
 
 PLIMSOLL = [sys.executable, "-c", "from app.cli import main; main()"]
 UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
@@ -25,7 +27,9 @@ OURS = ("PLIMSOLL_", "CONTEXT_", "DATABASE_URL", "MODELS_FILE", "PROMETHEUS_")
 
 def environment(**settings: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-    return kept | {"PYTHONPATH": str(Path(app.__file__).parents[1]), "COLUMNS": "200"} | settings
+    packages = os.pathsep.join(str(Path(file).parents[1]) for file in (app.__file__, plimsoll_client.__file__))
+    own = {"PYTHONPATH": packages, "COLUMNS": "200"}
+    return kept | own | (pooler_settings() if "DATABASE_URL" in settings else {}) | settings
 
 
 def plimsoll(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:

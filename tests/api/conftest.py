@@ -14,6 +14,7 @@ import uvicorn
 
 from app.core.config import Settings
 from app.main import create_app
+from tests.pooling import behind_pooler
 
 
 @contextmanager
@@ -56,6 +57,7 @@ def settings_for(database_url: str, **changes: Any) -> Settings:
     values: dict[str, Any] = {
         "database_url": database_url,
         "log_level": "ERROR",
+        "db_pooler": "transaction" if behind_pooler() else "none",
         "max_body_bytes": 1024 * 1024,
         **changes,
     }
@@ -81,3 +83,10 @@ def assert_problem(answer: httpx.Response, status: int, code: str) -> dict[str, 
     assert problem["detail"]
     assert problem["type"].endswith(code)
     return problem
+
+
+def as_sent(prompt: dict[str, Any]) -> dict[str, Any]:
+    """A prompt's answer without the ids of its messages, which copies of them do not share."""
+    ids = ("message_id", "turn_id")
+    rows = [{name: value for name, value in row.items() if name not in ids} for row in prompt["layout"]]
+    return prompt | {"layout": rows}

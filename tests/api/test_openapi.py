@@ -22,6 +22,7 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi import checks as openapi_checks
 
 from tests.api.conftest import new_session
+from tests.security.routes import OPENAI_PATHS, openai_places
 
 _FEW = 80
 _MANY_CASES = 10_000
@@ -56,7 +57,17 @@ ROUTES = {
     "/v1/models": {"get"},
     "/v1/policies": {"get"},
     "/v1/chat/completions": {"post"},
+    "/v1/responses": {"post"},
+    "/v1/responses/{response_id}": {"get", "delete"},
+    "/v1/responses/{response_id}/cancel": {"post"},
+    "/v1/responses/{response_id}/input_items": {"get"},
+    "/v1/conversations": {"post"},
+    "/v1/conversations/{conversation_id}": {"get", "post", "delete"},
+    "/v1/conversations/{conversation_id}/items": {"get", "post"},
+    "/v1/conversations/{conversation_id}/items/{item_id}": {"get", "delete"},
     "/v1/events": {"get"},
+    "/v1/sessions/{session_id}/timeline": {"get"},
+    "/v1/sessions/{session_id}/messages": {"get"},
     "/healthz": {"get"},
     "/readyz": {"get"},
     "/metrics": {"get"},
@@ -79,7 +90,7 @@ def test_no_generated_request_is_answered_by_a_5xx_or_against_the_document(clien
     session_id = new_session(client)
     turn_id = client.post(f"/v1/sessions/{session_id}/turns", json={"content": "Hello"}).json()["turn"]["id"]
     client.put(f"/v1/sessions/{session_id}/pins/p", json={"content": "x"})
-    known = {"session_id": session_id, "turn_id": turn_id}
+    known = {"session_id": session_id, "turn_id": turn_id, **_responded(client)}
     answers: Counter[tuple[str, int]] = Counter()
     with requests.Session() as session:
         session.trust_env = False
@@ -95,6 +106,12 @@ def test_no_generated_request_is_answered_by_a_5xx_or_against_the_document(clien
     assert {200, 201, 204, 404, 422} <= statuses
     assert answers["POST /v1/sessions/{session_id}/turns", 201] > 0
     assert client.get("/healthz").status_code == 200
+
+
+def _responded(client: httpx.Client) -> dict[str, str]:
+    """The ids of a response and of what is around it."""
+    answer = client.post("/v1/responses", json={"model": "offline", "input": "Hello"})
+    return openai_places(answer.headers["x-session-id"])
 
 
 def _of_known_models(body: dict[str, Any]) -> dict[str, Any]:
@@ -132,14 +149,14 @@ def _probe(
     def probe(case: Any, aimed: bool) -> None:
         if aimed:
             path: dict[str, Any] = case.path_parameters or {}
-            aim = known if case.method != "DELETE" else {"session_id": new_session(client)}
+            aim = known if case.method != "DELETE" else {"session_id": new_session(client), **_responded(client)}
             case.path_parameters = {**path, **{name: aim[name] for name in aim.keys() & path.keys()}}
             body: object = case.body
             if isinstance(body, dict):
                 case.body = _of_known_models(cast("dict[str, Any]", body))
         answer = case.call_and_validate(checks=CHECKS, session=session)
         if answer.status_code >= 400:
-            wanted = "json" if case.operation.path == "/v1/chat/completions" else "problem+json"
+            wanted = "json" if case.operation.path.startswith(OPENAI_PATHS) else "problem+json"
             assert answer.headers["content-type"] == [f"application/{wanted}"]
         answers[f"{case.method} {case.operation.path}", answer.status_code] += 1
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import assert_problem, new_session, serving, settings_for
+from tests.api.conftest import as_sent, assert_problem, new_session, serving, settings_for
 from tests.api.test_forks import post_turn, turns_of
 
 JSON = {"content-type": "application/json"}
@@ -38,7 +38,8 @@ def test_an_export_is_a_session_again_and_goes_on(client: httpx.Client) -> None:
     copies = turns_of(client, made["id"])
     assert [turn["user_input"] for turn in copies] == ["One", "Two \U0001f6a2"]
     paths = (f"/v1/sessions/{source}/turns/{last['id']}", f"/v1/sessions/{made['id']}/turns/{copies[-1]['id']}")
-    assert client.get(f"{paths[0]}/prompt").json() == client.get(f"{paths[1]}/prompt").json()
+    sent, sent_again = (as_sent(client.get(f"{path}/prompt").json()) for path in paths)
+    assert sent == sent_again
     assert client.get(f"{paths[1]}/audit").status_code == 200
     assert client.get(f"/v1/sessions/{made['id']}/pins/p").json()["content"] == "Pinned."
     assert post_turn(client, made["id"], "Three")["seq"] == 3

@@ -19,7 +19,7 @@ from tests.api.test_chat import assistant, user
 from tests.providers.server import Answer, Stream
 
 TOOLS: list[Any] = [{"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": False}]
-PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
 
 
 def output(call_id: str, text: str = "paid") -> Any:
@@ -57,7 +57,7 @@ def test_a_response_is_a_turn_and_the_next_goes_on_behind_it(database_url: str, 
         assert [turn["status"] for turn in at.turns(session["id"])] == ["completed", "completed"]
         for response in (first, second):
             assert at.client.responses.retrieve(response.id) == response
-        assert [item.id[:4] for item in first.output] == ["msg_"]
+        assert [str(item.id)[:4] for item in first.output] == ["msg_"]
 
 
 def test_behind_an_older_response_a_fork_begins_and_both_go_on(database_url: str, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_request_that_can_not_be_answered_is_told_where_and_stores_nothing(dat
 
 
 def test_what_is_asked_of_the_model_goes_over_the_wire_in_its_form(database_url: str, tmp_path: Path) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    schema: Any = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
     with chat_service(database_url, tmp_path, say('{"a": "b"}')) as at:
         response = at.client.responses.create(
             model="main",
@@ -217,7 +217,7 @@ def test_what_is_asked_of_the_model_goes_over_the_wire_in_its_form(database_url:
             max_output_tokens=300,
             parallel_tool_calls=False,
             top_p=0.5,
-            tools=[*TOOLS, {**TOOLS[0], "name": "other"}],
+            tools=[*TOOLS, cast(Any, {**TOOLS[0], "name": "other"})],
             tool_choice={"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "other"}]},
         )
         sent = at.model.seen[0].json
@@ -329,15 +329,8 @@ def test_without_truncation_a_long_past_is_refused_and_with_it_the_session_goes_
 
 
 def test_without_truncation_a_providers_refusal_is_told_and_nothing_is_cut(database_url: str, tmp_path: Path) -> None:
-    too_long = Answer(
-        {
-            "error": {
-                "message": "This model's maximum context length is 2000 tokens.",
-                "code": "context_length_exceeded",
-            }
-        },
-        status=400,
-    )
+    error = {"message": "This model's maximum context length is 2000 tokens.", "code": "context_length_exceeded"}
+    too_long = Answer({"error": error}, status=400)
     words = "The ledger row and the bank line differ by a cent, again. " * 30
     with chat_service(database_url, tmp_path, say("One."), say("Two."), too_long, too_long, say("Cut.")) as at:
         ask = at.client.responses.create
@@ -522,8 +515,8 @@ def test_any_session_is_a_conversation_and_a_conversation_any_session(database_u
 def _ask(at: Chat, stream: bool, **asked: Any) -> Any:
     """The response, or the one that its stream ends with."""
     if not stream:
-        return at.client.responses.create(**asked)
-    events = list(at.client.responses.create(**asked, stream=True))
+        return cast(Any, at.client.responses).create(**asked)
+    events: list[Any] = list(at.client.responses.create(**asked, stream=True))
     assert events[-1].type == "response.completed"
     return events[-1].response
 

@@ -23,7 +23,7 @@ from agents import (
 from tests.api.chatting import Chat, chat_service, say
 from tests.api.test_chat import user
 from tests.api.test_responses import sessions
-from tests.providers.server import Play
+from tests.providers.server import Answer, Play
 
 QUIET = RunConfig(tracing_disabled=True)
 LOOKED_UP: list[str] = []
@@ -112,7 +112,7 @@ async def test_an_agents_session_keeps_its_items_as_a_conversation(
 ) -> None:
     with chat_service(database_url, tmp_path, *script()) as at:
         async with agent_at(at, store=store) as (agent, client):
-            memory = OpenAIConversationsSession(openai_client=client)
+            memory: Any = OpenAIConversationsSession(openai_client=client)
             ran = await Runner.run(agent, "Are a, b and c paid?", session=memory, run_config=QUIET)
             assert (ran.final_output, sorted(LOOKED_UP)) == ("All paid.", ["a", "b", "c"])
             again = await Runner.run(agent, "Sure?", session=memory, run_config=QUIET)
@@ -142,15 +142,9 @@ async def test_an_agents_session_keeps_its_items_as_a_conversation(
 
 
 async def test_handoffs_between_agents_share_the_conversation(database_url: str, tmp_path: Path) -> None:
-    def hand_over(request: Any) -> Any:
-        plays = say(None, "x")(request)
-        body = plays.body
-        body["choices"][0]["message"]["tool_calls"][0]["function"] = {
-            "name": "transfer_to_clerk",
-            "arguments": "{}",
-        }
-        return plays
-
+    call = {"id": "x", "type": "function", "function": {"name": "transfer_to_clerk", "arguments": "{}"}}
+    choice = {"index": 0, "message": {"content": None, "tool_calls": [call]}, "finish_reason": "tool_calls"}
+    hand_over = Answer({"choices": [choice]})
     with chat_service(database_url, tmp_path, hand_over, say(None, "a"), say("It is paid.")) as at:
         async with agent_at(at) as (clerk, client):
             desk = Agent(

@@ -102,6 +102,7 @@ def test_every_preset_is_listed_with_every_field_and_can_be_posted_as_it_stands(
     for field in listed["fields"]:
         assert field["takes"]
         assert field["meaning"]
+        assert field["value_schema"]["type"]
         assert field["defaults"] == {preset["name"]: preset["policy"][field["name"]] for preset in listed["presets"]}
     for preset in listed["presets"]:
         assert preset["description"]

@@ -167,7 +167,10 @@ async def test_real_answers_have_the_fields_of_the_models_and_no_other(address: 
 
 
 MAY_BE_ABSENT = {
+    "ListedSession": {"figures"},
+    "TimelineEvent": {"tokens", "count", "summary_id", "origin", "status"},
     "TrimLog": {"recalled"},
+    "ListedPin": {"figures"},
     "Limits": {
         f"{what}_{span}"
         for what in ("turns", "tokens", "usd")
@@ -219,8 +222,13 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
         "../notes/./a?b#c%2F.md",
         "notes/first page.md",
     ]
+    assert all(pin.figures.tokens > 0 for pin in (await ask("list_pins", sid, figures=True)).items)
     assert (await ask("search_session", sid, "reconciliation", limit=3)).items[0].excerpt
     await ask("get_context", sid)
+    (newest, *_) = (await ask("get_timeline", sid)).items
+    assert newest.window.input_budget == 13312
+    said = (await ask("list_messages", sid)).items
+    assert [one.id for one in (await at.call("list_messages", sid, ids=[said[3].id])).items] == [said[3].id]
     preview = await ask("preview_turn", sid, "Is it paid?", policy={"preset": "rolling"})
     assert preview.messages[-1]["content"] == "Is it paid?"
     turn = (await ask("post_turn", sid, "Is it paid?")).turn
@@ -256,6 +264,11 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
     assert (await at.call("complete_chat", body, session_id=chat_session))[0] == chat_session
     assert len((await ask("list_turns", sid)).items) == 15
     assert (await ask("list_sessions")).items[0].id == chat_session
+    found = {found.id: found.figures for found in (await ask("list_sessions", q="a test", figures=True)).items}
+    assert chat_session not in found
+    assert (found[sid].turns, found[sid].window.input_budget) == (15, 13312)
+    waiting = (await at.call("post_turn", sid, "Go", tools=TOOLS, recorded_reply=CALLS)).turn
+    assert [news.turn_id for news in (await ask("list_open_turns")).items] == [waiting.id]
     await ask("delete_pin", sid, "notes/first page.md")
     await ask("delete_session", sid)
     return answers

@@ -24,7 +24,7 @@ def make_checkout(folder: Path) -> Path:
         script = folder / "bin" / name
         script.write_text(f"#!/bin/sh\n{command}\n")
         script.chmod(0o755)
-    for name in ("requirements-dev.lock", "pyproject.toml"):
+    for name in ("requirements-dev.lock", "pyproject.toml", "clients"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copy(ROOT / "Makefile", folder)
     (folder / "installed").touch()

@@ -186,11 +186,12 @@ class Reader:
 
     def promql(self, block: Block) -> None:
         """Expressions, a line each: they parse, and ask for series that are exported."""
-        series = exported(Telemetry(["main"]).render()[0].decode())
-        families = {name.removesuffix("_bucket") for name in series}
+        text = Telemetry(["main"]).render()[0].decode()
+        # A histogram or a counter with labels has no series before its first event; that it is there is declared.
+        names = exported(text).keys() | set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
         for line in filter(None, map(str.strip, block.text.splitlines())):
             for read in reads(line):
-                if read.name.removesuffix("_bucket") not in families:
+                if not {read.name, re.sub("_(bucket|count|sum)$", "", read.name)} & names:
                     raise BlockFailed(f"{block}: {read.name} is not exported")
 
 

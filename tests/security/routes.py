@@ -9,6 +9,8 @@ from typing import Any, cast
 import httpx
 
 METHODS = ("get", "put", "post", "delete", "patch")
+OPENAI_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/conversations")
+"""Whose errors have OpenAI's shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,16 @@ class Operation:
             headers=headers,
             params={**self.needs, **(params or {})} or None,
         )
+
+
+def openai_places(session_id: str, reply_seq: int = 2) -> dict[str, str]:
+    """What a session and the reply of this number are called in OpenAI's form."""
+    own = session_id.replace("-", "")
+    return {
+        "conversation_id": f"conv_{own}",
+        "response_id": f"resp_{own}{reply_seq:012x}",
+        "item_id": f"msg_{own}{reply_seq:012x}",
+    }
 
 
 def operations(client: httpx.Client, under: str = "/v1/") -> list[Operation]:

@@ -17,7 +17,7 @@ import pytest
 from tests.api.conftest import new_session, serving, settings_for
 from tests.providers.playing import ThreadedServer, threaded_serving
 from tests.providers.server import Answer, Play
-from tests.security.routes import operations
+from tests.security.routes import openai_places, operations
 from tests.services.service import chat
 
 OUTER_KEYS = {"main": "key-of-main-4711", "backup": "key-of-backup-4712"}
@@ -130,7 +130,7 @@ def test_no_spelling_of_an_address_in_any_field_is_ever_asked_or_opened(
         sid = new_session(client)
         for operation in found:
             for url in urls[:3]:
-                places = {"session_id": sid, "turn_id": sid, "summary_id": sid, "name": "p"}
+                places = {"session_id": sid, "turn_id": sid, "summary_id": sid, "name": "p", **openai_places(sid)}
                 headers = {"x-forwarded-host": f"127.0.0.1:{canary.port}", "referer": url, "origin": url, "x-url": url}
                 operation.send(client, places, headers=headers, params={"url": url, "cursor": url})
         assert servers["main"].hits >= 3 * len(urls)
@@ -163,6 +163,19 @@ def _say_everywhere(client: httpx.Client, url: str) -> None:
     shape = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"$ref": url}}}
     chatted = {"model": "main", "messages": listed, "response_format": shape, "user": url}
     assert client.post("/v1/chat/completions", json=chatted).status_code == 200
+    parts = [
+        {"type": "input_text", "text": url, "url": url},
+        {"type": "input_image", "image_url": url, "file_url": url, "detail": "high"},
+        {"type": "input_file", "file_data": url, "file_url": url, "filename": url},
+        {"type": "input_audio", "input_audio": {"data": url, "format": "mp3", "url": url}},
+    ]
+    said = [{"role": "user", "content": parts, "url": url}]
+    named = {"type": "json_schema", "name": "s", "schema": {"$ref": url}, "url": url}
+    answered = {"model": "main", "input": said, "text": {"format": named}, "user": url, "metadata": {"url": url[:500]}}
+    assert client.post("/v1/responses", json=answered).status_code == 200
+    assert client.post("/v1/conversations", json={"items": said, "metadata": {"url": url[:500]}}).status_code == 200
+    mcp = {"type": "mcp", "server_label": "x", "server_url": url}
+    assert client.post("/v1/responses", json=answered | {"tools": [mcp]}).status_code == 400
     assert client.post("/v1/sessions/import", json={"messages": listed, "metadata": {"url": url}}).status_code == 201
     exported = client.get(f"{path}/export").json()
     assert client.post("/v1/sessions/import", json=exported).status_code == 201

@@ -15,7 +15,7 @@ import pytest
 
 from tests.api.conftest import new_session
 from tests.api.test_garbage import NOT_JSON
-from tests.security.routes import METHODS, Operation, operations
+from tests.security.routes import METHODS, OPENAI_PATHS, Operation, openai_places, operations
 
 JSON = "application/json"
 GARBAGE: dict[str, tuple[bytes, str | None]] = {
@@ -54,7 +54,7 @@ class Sender:
     def __init__(self, client: httpx.Client) -> None:
         self.client = client
         self.found = operations(client, under="/")
-        self.sid = new_session(client)
+        self.sid = self.responded()
         turn = client.post(f"/v1/sessions/{self.sid}/turns", json={"content": "Hello"})
         self.turn_id = turn.json()["turn"]["id"]
         self.port = _own_port(turn)
@@ -65,7 +65,16 @@ class Sender:
         sid = new_session(self.client) if operation.method == "DELETE" else self.sid
         if operation.takes("name"):
             assert self.client.put(f"/v1/sessions/{sid}/pins/p", json={"content": "x"}).is_success
-        return {"session_id": sid, "turn_id": self.turn_id, "summary_id": self.turn_id, "name": "p"}
+        if operation.path.startswith(OPENAI_PATHS) and operation.method == "DELETE":
+            sid = self.responded()
+        own = {"session_id": sid, "turn_id": self.turn_id, "summary_id": self.turn_id, "name": "p"}
+        return own | openai_places(sid)
+
+    def responded(self) -> str:
+        """A session with a response."""
+        answer = self.client.post("/v1/responses", json={"model": "offline", "input": "Hello"})
+        assert answer.is_success
+        return answer.headers["x-session-id"]
 
     def send(self, operation: Operation, what: object, path: str, **request: Any) -> httpx.Response:
         """No 5xx, the right shape, and the same connection."""
@@ -121,6 +130,7 @@ def test_a_method_that_a_route_does_not_have_is_a_405_that_says_which_it_has(sen
     for operation in sender.found:
         taken.setdefault(operation.path, set()).add(operation.method)
     places = {"session_id": str(uuid4()), "turn_id": str(uuid4()), "summary_id": str(uuid4()), "name": "p"}
+    places |= openai_places(places["session_id"])
     for path, methods in taken.items():
         for method in {"GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"} - methods:
             operation = Operation(method, path, None, (), (), {})
@@ -136,7 +146,7 @@ def _assert_shape(operation: Operation, answer: httpx.Response) -> None:
     if answer.status_code < 400:
         return
     problem: dict[str, Any] = answer.json()
-    if operation.path == "/v1/chat/completions":
+    if operation.path.startswith(OPENAI_PATHS):
         assert answer.headers["content-type"] == "application/json"
         assert set(problem["error"]) >= {"message", "type", "param", "code"}
         return

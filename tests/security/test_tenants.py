@@ -9,7 +9,7 @@ import httpx
 
 from tests.api.conftest import assert_problem, new_session
 from tests.api.test_auth import client_of
-from tests.security.routes import Operation, operations
+from tests.security.routes import Operation, openai_places, operations
 from tests.security.two_tenants import CALL, SECRET, TOOLS, Owned, Tenants, chat_body, two_tenants
 
 LEAST_PROBES = 300
@@ -30,6 +30,7 @@ class Prober:
         for owned in self.tenants.annas:
             for text in (answer.text, str(answer.headers)):
                 assert owned.session_id not in text
+                assert owned.session_id.replace("-", "") not in text
                 assert owned.turn_id not in text
         return answer
 
@@ -76,6 +77,9 @@ def test_no_route_tells_another_tenants_things_from_things_that_do_not_exist(dat
 def _aim(prober: Prober, operation: Operation, owned: Owned) -> None:
     """At Anna's session by its id, and at what is in it from within a session of one's own."""
     bert, own = prober.tenants.bert, prober.tenants.berts.places
+    if operation.takes("conversation_id") or operation.takes("response_id"):
+        _aim_in_openais_form(prober, operation, owned)
+        return
     if not operation.takes("session_id"):
         for name in operation.query:
             prober.clean(operation.send(bert, {}, params={name: owned.session_id}))
@@ -96,6 +100,20 @@ def _aim(prober: Prober, operation: Operation, owned: Owned) -> None:
                 operation.send(bert, own | {place: unknown}),
                 f"{noun}_not_found",
             )
+
+
+def _aim_in_openais_form(prober: Prober, operation: Operation, owned: Owned) -> None:
+    """At Anna's conversation and response by their ids, and at her item from within a conversation of one's own."""
+    bert, own = prober.tenants.bert, prober.tenants.berts.places
+    unknown = openai_places(str(uuid4()))
+    noun = "conversation" if operation.takes("conversation_id") else "response"
+    prober.same(operation.send(bert, owned.places), operation.send(bert, unknown), f"{noun}_not_found")
+    if operation.takes("item_id"):
+        prober.same(
+            operation.send(bert, own | {"item_id": owned.places["item_id"]}),
+            operation.send(bert, own | {"item_id": unknown["item_id"]}),
+            "item_not_found",
+        )
 
 
 def _aim_by_body(prober: Prober) -> None:
@@ -121,6 +139,7 @@ def _aim_by_body(prober: Prober) -> None:
             bert.post("/v1/chat/completions", json=streamed, headers={"x-session-id": unknown}),
             "session_not_found",
         )
+        _aim_responses(prober, owned)
     waiting = new_session(bert)
     made = bert.post(
         f"/v1/sessions/{waiting}/turns",
@@ -138,6 +157,28 @@ def _aim_by_body(prober: Prober) -> None:
     )
     assert (answer.status_code, answer.json()["missing"], answer.json()["unknown"]) == (422, ["b"], ["call-1"])
     _import_aimed(prober)
+
+
+def _aim_responses(prober: Prober, owned: Owned) -> None:
+    bert, own = prober.tenants.bert, prober.tenants.berts.places["conversation_id"]
+    theirs, unknown = owned.places, openai_places(str(uuid4()))
+    said = {"role": "user", "content": "x"}
+    for store, stream in ((True, False), (False, False), (True, True)):
+        common = {"model": "offline", "input": "x", "store": store, "stream": stream}
+        for field, name in (("conversation", "conversation_id"), ("previous_response_id", "response_id")):
+            answers = [bert.post("/v1/responses", json=common | {field: ids[name]}) for ids in (theirs, unknown)]
+            assert {answer.status_code for answer in answers} == {404 if field == "conversation" else 400}
+            assert _seen(prober.clean(answers[0])) == _seen(answers[1])
+        answers = [
+            bert.post("/v1/responses", json=common | {"input": [{"id": ids["item_id"]}, said]})
+            for ids in (theirs, unknown)
+        ]
+        assert {answer.status_code for answer in answers} == {400}
+        assert _seen(prober.clean(answers[0])) == _seen(answers[1])
+    for path in ("/v1/conversations", f"/v1/conversations/{own}/items"):
+        answers = [bert.post(path, json={"items": [{"id": ids["item_id"]}, said]}) for ids in (theirs, unknown)]
+        assert {answer.status_code for answer in answers} == {400}
+        assert _seen(prober.clean(answers[0])) == _seen(answers[1])
 
 
 def _import_aimed(prober: Prober) -> None:
@@ -162,7 +203,7 @@ def _import_aimed(prober: Prober) -> None:
 def _aim_by_key(prober: Prober) -> None:
     """A key that Anna used is a key like any other."""
     bert, own = prober.tenants.bert, new_session(prober.tenants.bert)
-    for name in (*range(10), "waiting", "chat"):
+    for name in (*range(10), "waiting", "chat", "response"):
         headers = {"idempotency-key": f"annas-key-{name}"}
         turn = prober.clean(bert.post(f"/v1/sessions/{own}/turns", json={"content": "mine"}, headers=headers))
         assert turn.status_code == 201
@@ -170,6 +211,9 @@ def _aim_by_key(prober: Prober) -> None:
         chat = prober.clean(bert.post("/v1/chat/completions", json=chat_body("mine"), headers=headers))
         assert chat.status_code == 200
         assert bert.get(f"/v1/sessions/{chat.headers['x-session-id']}").status_code == 200
+        body = {"model": "offline", "input": "mine"}
+        answer = prober.clean(bert.post("/v1/responses", json=body, headers={"idempotency-key": f"annas-key-r{name}"}))
+        assert bert.get(f"/v1/responses/{answer.json()['id']}").status_code == 200
 
 
 def _aim_by_cursor(prober: Prober, found: list[Operation]) -> None:

@@ -11,6 +11,7 @@ import httpx
 
 from tests.api.conftest import new_session, serving, settings_for
 from tests.api.test_auth import client_of, make_key
+from tests.security.routes import openai_places
 
 SECRET = "canary-of-anna"
 LONG = f"{SECRET} The reconciliation job compares ledger rows with bank lines. " * 12
@@ -34,6 +35,7 @@ class Owned:
             "turn_id": self.turn_id,
             "summary_id": self.summary_id or self.turn_id,
             "name": "p0",
+            **openai_places(self.session_id),
         }
 
 
@@ -48,12 +50,13 @@ class Tenants:
 
 @contextmanager
 def two_tenants(database_url: str) -> Generator[Tenants]:
-    """A service with two keys. Anna has a session with a summary, one that waits for tools, and one of a chat."""
+    """A service with two keys. Anna has a session with a summary, one that waits for tools, one of a chat, and one of a
+    response."""
     keys = [make_key(database_url, tenant)[1] for tenant in ("anna", "bert")]
     with ExitStack() as open_:
         address = open_.enter_context(serving(settings_for(database_url)))
         anna, bert = (open_.enter_context(client_of(address, key)) for key in keys)
-        annas = (_talked(anna, SECRET), _waiting(anna, SECRET), _chatted(anna))
+        annas = (_talked(anna, SECRET), _waiting(anna, SECRET), _chatted(anna), _responded(anna))
         berts = _talked(bert, "bert", turns=2)
         cursor = anna.get("/v1/sessions?limit=1").json()["next_cursor"]
         yield Tenants(anna, bert, annas, berts, cursor)
@@ -91,6 +94,15 @@ def _waiting(client: httpx.Client, words: str) -> Owned:
 def _chatted(client: httpx.Client) -> Owned:
     answer = client.post("/v1/chat/completions", json=chat_body(SECRET), headers=_key("chat"))
     session_id = answer.headers["x-session-id"]
+    turns = client.get(f"/v1/sessions/{session_id}/turns").json()["items"]
+    return Owned(session_id, turns[0]["id"], None, {})
+
+
+def _responded(client: httpx.Client) -> Owned:
+    body = {"model": "offline", "input": SECRET, "metadata": {"of": SECRET}, "instructions": SECRET}
+    answer = client.post("/v1/responses", json=body, headers=_key("response"))
+    session_id = answer.headers["x-session-id"]
+    assert answer.json()["id"] == openai_places(session_id)["response_id"]
     turns = client.get(f"/v1/sessions/{session_id}/turns").json()["items"]
     return Owned(session_id, turns[0]["id"], None, {})
 

@@ -26,6 +26,7 @@ from app.services.sessions import list_sessions
 from app.services.summaries import list_summaries, undo_summary
 from app.services.turns import get_audit, get_prompt, list_turns
 from app.services.window import window_now
+from tests.api.conftest import as_sent
 from tests.providers.server import serving
 from tests.providers.wires import ANTHROPIC
 from tests.services.service import TENANT, Service, model, models_toml, service
@@ -76,7 +77,7 @@ async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tm
         for turn, copied in zip(turns, copies, strict=True):
             if turn.status is not TurnStatus.REJECTED:
                 original = await get_prompt(at.rt, TENANT, source, turn.id, None)
-                assert await get_prompt(at.rt, OTHER, made, copied.id, None) == original
+                assert as_sent(await get_prompt(at.rt, OTHER, made, copied.id, None)) == as_sent(original)
             audit = await get_audit(at.rt, OTHER, made, copied.id, None)
             assert audit["regions"] == (await get_audit(at.rt, TENANT, source, turn.id, None))["regions"]
         ours = await window_now(at.rt, TENANT, source) | {"active_summary_id": None}
@@ -313,4 +314,4 @@ async def test_signed_thoughts_travel_with_their_messages(database_url: str, tmp
             turn = (await list_turns(at.rt, TENANT, made, 9, None)).items[0]
             for number in (1, 2, 3):
                 original = await get_prompt(at.rt, TENANT, source, first.turn.id, number)
-                assert await get_prompt(at.rt, TENANT, made, turn.id, number) == original
+                assert as_sent(await get_prompt(at.rt, TENANT, made, turn.id, number)) == as_sent(original)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from asyncio import to_thread
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from playwright.async_api import Browser, ConsoleMessage, Error, Page, Request, 
 
 from app.api.inspector_files import FOLDER
 from tests.api.conftest import serving, settings_for
+from tests.conftest import fresh_database
+from tests.web.scene import fill
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
@@ -111,3 +114,30 @@ async def page(browser: Browser, origin: str) -> AsyncIterator[Page]:
     async with open_page(browser, origin) as (page, _):
         await page.goto(f"{origin}/ui")
         yield page
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A service that has the beginning of the shipped conversation: a summary, recalls, and a refused last turn."""
+
+    origin: str
+    session_id: str
+    api: httpx.Client
+
+    def turn_id(self, seq: int) -> str:
+        items = self.api.get(f"/v1/sessions/{self.session_id}/timeline").raise_for_status().json()["items"]
+        return next(turn["turn_id"] for turn in items if turn["seq"] == seq)
+
+
+@pytest_asyncio.fixture(scope="session")
+async def shipped(postgres_server: str, template_database: str) -> AsyncGenerator[Shipped]:
+    """Shared by tests that change nothing of it."""
+    async with fresh_database(postgres_server, f"TEMPLATE {template_database}") as database_url:
+        with (
+            serving(settings_for(database_url)) as origin,
+            httpx.Client(base_url=origin, timeout=30, trust_env=False) as client,
+        ):
+            session_id = await to_thread(fill, origin, turns=12)
+            pin = {"content": "Minor units as bigint everywhere.", "relevance": 0.8, "source": "decisions.md"}
+            client.put(f"/v1/sessions/{session_id}/pins/D1", json=pin).raise_for_status()
+            yield Shipped(origin, session_id, client)

@@ -30,6 +30,7 @@ from app.api.routes import (
     conversations,
     events,
     inspector,
+    messages,
     models,
     operations,
     pins,
@@ -38,6 +39,7 @@ from app.api.routes import (
     responses,
     sessions,
     simulations,
+    timeline,
     turns,
 )
 from app.core.config import Settings
@@ -74,6 +76,8 @@ _ROUTERS = (
     models.router,
     policies.router,
     simulations.router,
+    timeline.router,
+    messages.router,
     events.router,
     operations.router,
     inspector.router,

@@ -226,4 +226,5 @@ def _welcome(listener: socket.socket, *, keys_exist: bool) -> str:
     curl = f"curl -s{key} -H 'Content-Type: application/json'"
     session = rf"""$({curl} {base}/v1/sessions -d '{{}}' | sed 's/.*"id":"\([^"]*\)".*/\1/')"""
     turn = f"""{curl} {base}/v1/sessions/{session}/turns -d '{{"content":"Hello, what do you keep?"}}'"""
-    return f"Plimsoll listens on {base} (API page: {base}/docs). A session and its first turn:\n\n{turn}\n\n"
+    pages = f"inspector: {base}/ui, API page: {base}/docs"
+    return f"Plimsoll listens on {base} ({pages}). A session and its first turn:\n\n{turn}\n\n"

@@ -77,8 +77,6 @@ class AsyncTurnStream:
             finally:
                 with anyio.CancelScope(shield=True):
                     await response.aclose()
-            if time.monotonic() >= ends_at:
-                raise DeadlinePassed(self._client.patience.deadline_s)
             if self._progress.ended is None and not self._progress.may_resume():
                 raise self._progress.broken(why)
 
@@ -90,6 +88,8 @@ class AsyncTurnStream:
         except StopAsyncIteration:
             return None
         except TimeoutError:
+            if self._progress.ended is not None:
+                return None
             raise DeadlinePassed(self._client.patience.deadline_s) from None
 
 
@@ -275,6 +275,10 @@ class AsyncPlimsoll:
 
     get_context = _method(operations.get_context)
     preview_turn = _method(operations.preview_turn)
+    get_timeline = _method(operations.get_timeline)
+    iterate_timeline = _pages(operations.get_timeline)
+    list_messages = _method(operations.list_messages)
+    iterate_messages = _pages(operations.list_messages)
     search_session = _method(operations.search_session)
     list_summaries = _method(operations.list_summaries)
     iterate_summaries = _pages(operations.list_summaries)
@@ -287,6 +291,7 @@ class AsyncPlimsoll:
     delete_pin = _method(operations.delete_pin)
 
     simulate = _method(operations.simulate)
+    list_open_turns = _method(operations.list_open_turns)
     get_policies = _method(operations.get_policies)
     get_models = _method(operations.get_models)
     complete_chat = _method(operations.complete_chat)

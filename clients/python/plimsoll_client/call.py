@@ -146,7 +146,8 @@ def given(**fields: Any) -> dict[str, Any]:
 
 def query(**fields: object) -> dict[str, str]:
     """The parameters that were given, as text."""
-    return {name: str(value) for name, value in fields.items() if value is not None}
+    told = {name: str(value) for name, value in fields.items() if value is not None}
+    return told | {name: told[name].lower() for name, value in fields.items() if isinstance(value, bool)}
 
 
 def _place(name: str, value: str) -> str:

@@ -71,13 +71,13 @@ class TurnStream:
             try:
                 for data in response.iter_bytes():
                     yield from self._progress.take(data)
-                    if time.monotonic() > ends_at:
-                        raise DeadlinePassed(self._client.patience.deadline_s)
+                    if self._progress.ended is None and time.monotonic() > ends_at:
+                        break
             except httpx.RequestError as error:
                 why = type(error).__name__
             finally:
                 response.close()
-            if time.monotonic() >= ends_at:
+            if self._progress.ended is None and time.monotonic() >= ends_at:
                 raise DeadlinePassed(self._client.patience.deadline_s)
             if self._progress.ended is None and not self._progress.may_resume():
                 raise self._progress.broken(why)
@@ -260,6 +260,10 @@ class Plimsoll:
 
     get_context = _method(operations.get_context)
     preview_turn = _method(operations.preview_turn)
+    get_timeline = _method(operations.get_timeline)
+    iterate_timeline = _pages(operations.get_timeline)
+    list_messages = _method(operations.list_messages)
+    iterate_messages = _pages(operations.list_messages)
     search_session = _method(operations.search_session)
     list_summaries = _method(operations.list_summaries)
     iterate_summaries = _pages(operations.list_summaries)
@@ -272,6 +276,7 @@ class Plimsoll:
     delete_pin = _method(operations.delete_pin)
 
     simulate = _method(operations.simulate)
+    list_open_turns = _method(operations.list_open_turns)
     get_policies = _method(operations.get_policies)
     get_models = _method(operations.get_models)
     complete_chat = _method(operations.complete_chat)

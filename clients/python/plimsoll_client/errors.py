@@ -247,6 +247,10 @@ BY_CODE: Mapping[str, type[Problem]] = {
     "model_not_found": NotFound,
     "turn_not_found": NotFound,
     "summary_not_found": NotFound,
+    "response_not_found": NotFound,
+    "previous_response_not_found": NotFound,
+    "conversation_not_found": NotFound,
+    "item_not_found": NotFound,
     "pin_not_found": NotFound,
     "audit_not_found": NotFound,
     "prompt_not_found": NotFound,
@@ -255,6 +259,7 @@ BY_CODE: Mapping[str, type[Problem]] = {
     "provider_context_overflow": ProviderOverflow,
     "provider_timeout": ProviderTimeout,
     "database_unavailable": Unavailable,
+    "too_many_streams": Unavailable,
     "shutting_down": Unavailable,
     "internal_error": InternalError,
     # Chat completions say these in OpenAI's words.

@@ -79,10 +79,42 @@ class Usage(Answer):
     cost_usd: float | None
 
 
+class WindowFigures(Answer):
+    """The prompt of the newest turn that had one, in tokens."""
+
+    turn_id: str
+    model_alias: str
+    model_context_limit: int
+    input_budget: int
+    estimated_input_tokens: int
+    estimated_wire_tokens: int
+
+
+class SessionFigures(Answer):
+    """Where a session stands. `state` is the newest turn's; token sums are the providers', summaries included."""
+
+    turns: int
+    state: str | None
+    first_input: str | None
+    last_turn_id: str | None
+    last_turn_at: datetime | None
+    window: WindowFigures | None
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None
+
+
+class ListedSession(Session):
+    """A session in a list; `figures` are there where they were asked for."""
+
+    figures: SessionFigures | None = None
+
+
 class SessionDetail(Session):
-    """A session with what it used so far."""
+    """A session with what it used so far, and where it stands."""
 
     usage: list[Usage]
+    figures: SessionFigures | None
 
 
 class CalledFunction(Answer):
@@ -120,6 +152,18 @@ class Turn(Answer):
     completion_tokens: int | None
     cost_usd: float | None
     idempotency_key: str | None
+    created_at: datetime
+    completed_at: datetime | None
+
+
+class TurnNews(Answer):
+    """Where a turn stands."""
+
+    session_id: str
+    turn_id: str
+    seq: int
+    status: str
+    model_alias: str
     created_at: datetime
     completed_at: datetime | None
 
@@ -222,12 +266,26 @@ class RegeneratedAnswer(TurnAnswer):
     session: Session
 
 
+class LaidOut(Answer):
+    """Where a message of a prompt stands and what it costs in tokens, without framing.
+
+    `region` is None for prompts that were sent before this was recorded, `message_id` for what is no stored message.
+    """
+
+    region: str | None
+    tokens: int
+    message_id: str | None
+    turn_id: str | None
+    shortened: bool
+
+
 class Prompt(Answer):
-    """What was sent, rebuilt from stored rows: messages and tools in the OpenAI form."""
+    """What was sent, rebuilt from stored rows: messages and tools in the OpenAI form, and each message's layout."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
     prompt_sha256: str
+    layout: list[LaidOut]
 
 
 class Preview(Answer):
@@ -239,6 +297,8 @@ class Preview(Answer):
     context: Context
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
+    estimated_prompt_cost_usd: float | None
+    layout: list[LaidOut]
     refusal: dict[str, Any] | None
 
 
@@ -302,6 +362,89 @@ class Pin(Answer):
     content: str
     relevance: float | None
     source: str | None
+
+
+class PinFigures(Answer):
+    """What a pin costs in every prompt, and how relevant it is; `relevance_from` is `given` or `computed`."""
+
+    tokens: int
+    relevance: float
+    relevance_from: str
+
+
+class ListedPin(Pin):
+    """A pin in a list; `figures` stand there when they are asked for."""
+
+    figures: PinFigures | None = None
+
+
+class Message(Answer):
+    """A message as it is stored; `token_estimate` is in `token_encoding`."""
+
+    id: str
+    turn_id: str
+    turn_seq: int
+    seq: int
+    role: str
+    content: str | list[dict[str, Any]] | None
+    tool_calls: list[ToolCall] | None
+    tool_call_id: str | None
+    token_estimate: int
+    token_encoding: str
+    created_at: datetime
+
+
+class TimelineWindow(Answer):
+    """The window of a turn's last call. All figures are tokens."""
+
+    model_alias: str
+    model_context_limit: int
+    input_budget: int
+    output_reserve: int
+    overhead_reserve: int
+    estimated_input_tokens_before: int
+    estimated_input_tokens_after_summary: int
+    estimated_input_tokens_after_prune: int
+    estimated_wire_tokens: int
+    calibration_ratio: float
+    regions: Regions
+    summary_trigger_tokens: int | None
+    prune_trigger_tokens: int | None
+    prompt_sha256: str | None
+
+
+class TimelineEvent(Answer):
+    """Something that changed what was sent. `tokens` is what left the prompt, or what was recalled into it.
+
+    `kind` is `summary`, `later_summary`, `prune`, `recall`, `overflow` or `emergency`; `count` is of turns folded, or
+    of messages pruned, recalled or dropped.
+    """
+
+    kind: str
+    tokens: int | None = None
+    count: int | None = None
+    summary_id: str | None = None
+    origin: str | None = None
+    status: str | None = None
+
+
+class TimelineTurn(Answer):
+    """A turn as a point of a plot. `window` is None where no prompt was decided; `user_input` is its beginning."""
+
+    turn_id: str
+    seq: int
+    status: str
+    model_alias: str
+    user_input: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cost_usd: float | None
+    created_at: datetime
+    completed_at: datetime | None
+    rounds: int
+    attempts: int
+    window: TimelineWindow | None
+    events: list[TimelineEvent]
 
 
 class FoundMessage(Answer):
@@ -395,6 +538,7 @@ class PolicyField(Answer):
 
     name: str
     takes: str
+    value_schema: dict[str, Any]
     meaning: str
     defaults: dict[str, Any]
 

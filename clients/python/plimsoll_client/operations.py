@@ -26,6 +26,9 @@ from plimsoll_client.models import (
     Audit,
     Found,
     Health,
+    ListedPin,
+    ListedSession,
+    Message,
     Models,
     Page,
     Pin,
@@ -38,8 +41,10 @@ from plimsoll_client.models import (
     SessionDetail,
     Simulation,
     Summary,
+    TimelineTurn,
     Turn,
     TurnAnswer,
+    TurnNews,
     Window,
 )
 
@@ -78,9 +83,14 @@ def create_session(
 
 
 @operation("GET", "/v1/sessions", repeatable=True)
-def list_sessions(*, limit: int | None = None, cursor: str | None = None) -> Asked[Page[Session]]:
-    """One page of your sessions, newest first."""
-    return Asked(reads(Page[Session]), query=query(limit=limit, cursor=cursor))
+def list_sessions(
+    *, limit: int | None = None, cursor: str | None = None, q: str | None = None, figures: bool | None = None
+) -> Asked[Page[ListedSession]]:
+    """One page of your sessions, newest first; with `q` those that have its words, with `figures` where each stands.
+
+    A page of a search may be short, or empty, and still go on.
+    """
+    return Asked(reads(Page[ListedSession]), query=query(limit=limit, cursor=cursor, q=q, figures=figures))
 
 
 @operation("GET", _SESSION, repeatable=True)
@@ -367,6 +377,21 @@ def preview_turn(
     return Asked(reads(Preview), {"session_id": session_id}, body=body)
 
 
+@operation("GET", f"{_SESSION}/timeline", repeatable=True)
+def get_timeline(session_id: str, *, limit: int | None = None, cursor: str | None = None) -> Asked[Page[TimelineTurn]]:
+    """The window over the turns, newest first: tokens by region, budget, thresholds, and what changed what was sent."""
+    return Asked(reads(Page[TimelineTurn]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
+
+
+@operation("GET", f"{_SESSION}/messages", repeatable=True)
+def list_messages(
+    session_id: str, *, limit: int | None = None, cursor: str | None = None, ids: Sequence[str] | None = None
+) -> Asked[Page[Message]]:
+    """One page of the session's messages in time order, as they were said; or those of `ids`, at most 100."""
+    some = None if ids is None else ",".join(ids)
+    return Asked(reads(Page[Message]), {"session_id": session_id}, query(limit=limit, cursor=cursor, ids=some))
+
+
 @operation("GET", f"{_SESSION}/search", repeatable=True)
 def search_session(session_id: str, q: str, *, limit: int | None = None) -> Asked[Found]:
     """The session's messages that match the words of `q`, best first."""
@@ -392,9 +417,12 @@ def undo_summary(session_id: str, summary_id: str) -> Asked[Summary]:
 
 
 @operation("GET", f"{_SESSION}/pins", repeatable=True)
-def list_pins(session_id: str, *, limit: int | None = None, cursor: str | None = None) -> Asked[Page[Pin]]:
+def list_pins(
+    session_id: str, *, limit: int | None = None, cursor: str | None = None, figures: bool | None = None
+) -> Asked[Page[ListedPin]]:
     """One page of the session's pins, by name."""
-    return Asked(reads(Page[Pin]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
+    asked = query(limit=limit, cursor=cursor, figures=figures)
+    return Asked(reads(Page[ListedPin]), {"session_id": session_id}, asked)
 
 
 @operation("PUT", f"{_SESSION}/pins/{{name}}", repeatable=True)
@@ -429,6 +457,12 @@ def simulate(
     """What other policies and models would have made of the session's turns. Calls no model and writes nothing."""
     body = given(policies=policies, model_aliases=model_aliases, max_turns=max_turns)
     return Asked(reads(Simulation), {"session_id": session_id}, body=body)
+
+
+@operation("GET", "/v1/events", repeatable=True)
+def list_open_turns() -> Asked[Page[TurnNews]]:
+    """Your turns that run or wait for tools now, of all sessions."""
+    return Asked(reads(Page[TurnNews]))
 
 
 @operation("GET", "/v1/policies", repeatable=True)

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from app.api.figures_schemas import LaidOut, PinFigures, SessionFigures
 from app.domain.types import TurnStatus
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -344,31 +345,6 @@ class UsageOut(BaseModel):
     cost_usd: float | None = Field(description="Null where no price is known.")
 
 
-class WindowFigures(BaseModel):
-    """The prompt of the newest turn that had one, in tokens."""
-
-    turn_id: UUID
-    model_alias: str
-    model_context_limit: int
-    input_budget: int
-    estimated_input_tokens: int
-    estimated_wire_tokens: int
-
-
-class SessionFigures(BaseModel):
-    """Where a session stands. Token sums are the providers', summaries included."""
-
-    turns: int
-    state: TurnStatus | None = Field(description="Of the newest turn; null before the first.")
-    first_input: str | None = Field(description="The beginning of the first message.")
-    last_turn_id: UUID | None
-    last_turn_at: datetime | None
-    window: WindowFigures | None
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float | None = Field(description="Of the calls that have a price; null where none has.")
-
-
 class SessionDetail(SessionOut):
     """A session with what it used so far."""
 
@@ -401,23 +377,6 @@ class TurnOut(BaseModel):
     idempotency_key: str | None
     created_at: datetime
     completed_at: datetime | None
-
-
-class TurnNews(BaseModel):
-    """Where a turn stands."""
-
-    session_id: UUID
-    turn_id: UUID
-    seq: int
-    status: TurnStatus
-    model_alias: str
-    created_at: datetime
-    completed_at: datetime | None
-
-
-class OpenTurns(BaseModel):
-    items: list[TurnNews]
-    next_cursor: None = None
 
 
 class Regions(BaseModel):
@@ -488,6 +447,11 @@ class PreviewOut(BaseModel):
     context: ContextOut
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
+    layout: list[LaidOut] = Field(description="One for each message.")
+    estimated_prompt_cost_usd: float | None = Field(
+        description="Of sending it once, at published prices, without a cache and without the summary; null where no "
+        "price is known and where it would be refused."
+    )
     refusal: dict[str, Any] | None = Field(description="The problem the turn would be answered with.")
 
 
@@ -509,6 +473,12 @@ class PinOut(BaseModel):
     source: str | None
 
 
+class ListedPin(PinOut):
+    """A pin in a list; `figures` stand there with `figures=true`."""
+
+    figures: PinFigures | None = None
+
+
 class PromptOut(BaseModel):
     """What was sent, rebuilt from stored rows."""
 
@@ -516,6 +486,7 @@ class PromptOut(BaseModel):
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
     prompt_sha256: str
+    layout: list[LaidOut] = Field(description="One for each message.")
 
 
 class Document(BaseModel):
@@ -535,7 +506,7 @@ class TurnPage(BaseModel):
 
 
 class PinPage(BaseModel):
-    items: list[PinOut]
+    items: list[ListedPin]
     next_cursor: str | None
 
 
@@ -599,6 +570,7 @@ class PolicyFieldOut(BaseModel):
 
     name: str
     takes: str
+    value_schema: dict[str, Any] = Field(description="The same as JSON Schema, as far as that can say it.")
     meaning: str
     defaults: dict[str, Any]
 

@@ -85,7 +85,7 @@ async def stream_turn(call: Call, session_id: SessionId, work: Work, form: Strea
 
 def events_response(events: Iterable[bytes], headers: Mapping[str, str]) -> Response:
     """Events that are known already, as a stream."""
-    return Response(b"".join(events), headers={**_HEADERS, **headers}, media_type="text/event-stream")
+    return Response(b"".join(events), headers={**STREAM_HEADERS, **headers}, media_type="text/event-stream")
 
 
 class _Stream:

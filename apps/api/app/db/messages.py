@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 
 from app.db.database import Record, Transaction
 from app.db.sql import compile_sql
 from app.db.turns import tool_calls_from_json
-from app.domain.types import Message, MessageId, SessionId, Turn, TurnId, TurnStatus
+from app.domain.types import JsonObject, Message, MessageId, SessionId, Turn, TurnId, TurnStatus
 
 UNCOUNTED = -1
 """`tokens` of a message that has no count yet in the encoding that was asked for."""
@@ -45,6 +46,31 @@ _BY_RUN = compile_sql(
         SELECT {AS_STORED}
         FROM unnest(CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[])) AS run(first_seq, last_seq)
         JOIN messages m ON m.session_id = CAST(:session_id AS uuid) AND m.seq BETWEEN run.first_seq AND run.last_seq
+        """
+    )
+)
+
+_LISTED = """
+    m.id, m.turn_id, t.seq AS turn_seq, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.token_estimate,
+    m.token_encoding, m.created_at
+"""
+
+_PAGE = compile_sql(
+    sa.text(
+        f"""
+        SELECT {_LISTED} FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+        WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq > CAST(:after_seq AS bigint)
+        ORDER BY m.seq LIMIT CAST(:limit AS integer)
+        """
+    )
+)
+
+_BY_ID = compile_sql(
+    sa.text(
+        f"""
+        SELECT {_LISTED} FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+        WHERE m.session_id = CAST(:session_id AS uuid) AND m.id = ANY(CAST(:ids AS uuid[]))
+        ORDER BY m.seq
         """
     )
 )
@@ -109,6 +135,16 @@ async def messages_in_runs(
         _BY_RUN, session_id=session_id, firsts=[first for first, _ in runs], lasts=[last for _, last in runs]
     )
     return {row["seq"]: message_of(row) for row in rows}
+
+
+async def page_of_messages(tx: Transaction, session_id: SessionId, after_seq: int, limit: int) -> list[JsonObject]:
+    """Messages in time order after a `seq`, as clients read them. The caller has checked whose session it is."""
+    return [dict(row) for row in await tx.fetch(_PAGE, session_id=session_id, after_seq=after_seq, limit=limit)]
+
+
+async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[UUID]) -> list[JsonObject]:
+    """Those of the messages that the session has, in time order, as clients read them."""
+    return [dict(row) for row in await tx.fetch(_BY_ID, session_id=session_id, ids=list(ids))]
 
 
 async def save_token_counts(

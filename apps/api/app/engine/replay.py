@@ -5,18 +5,19 @@ The form is `{"items": [...], "tools": sha256 | null}` where an item is `["b", s
 stored message whose content a block's text replaces; `"j"` in the place of `"s"` when the block is the JSON of a list
 of parts. A run whose messages took their reasoning with them is `"mt"` where that was text, `"mb"` where it was the
 provider's blocks. A run costs the same however long it is, so storage grows with the number of turns, not with what
-they send.
+they send. `"regions": [[region, messages], …]`, in prompt order, says where each message stood; older rows have none.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from itertools import groupby
+from typing import Any, Final, cast
 
 from app.domain.types import JsonObject, Message, PromptMessage, ReasoningForm, ToolDefinition
-from app.engine.prompt import Prompt, neutral_message, tools_block
+from app.engine.prompt import REGIONS, Prompt, Region, neutral_message, tools_block
 
 _RUN_OF_FORM: Final[Mapping[ReasoningForm | None, str]] = {None: "m", "text": "mt", "blocks": "mb"}
 _FORM_OF_RUN: Final[Mapping[str, ReasoningForm | None]] = {kind: form for form, kind in _RUN_OF_FORM.items()}
@@ -50,7 +51,10 @@ def refs_of(prompt: Prompt) -> JsonObject:
             items.append(["j" if item.block.is_json else "s", item.message.seq, item.block.sha256])
         else:
             items.append(["b", item.block.sha256, item.block.role])
-    return {"items": items, "tools": tools_block(prompt.tools).sha256 if prompt.tools else None}
+    regions: list[list[object]] = [
+        [region, len(list(run))] for region, run in groupby(item.region for item in prompt.items)
+    ]
+    return {"items": items, "tools": tools_block(prompt.tools).sha256 if prompt.tools else None, "regions": regions}
 
 
 def needed_for(refs: JsonObject) -> Needed:
@@ -69,17 +73,48 @@ def rebuild(
 
     `blocks` maps sha256 to text, `messages` maps `seq` to the stored message. Raises `KeyError` when a part is missing.
     """
-    sent: list[PromptMessage] = []
-    for kind, first, second in refs["items"]:
-        if kind == "b":
-            sent.append({"role": second, "content": blocks[first]})
-        elif kind == "s":
-            sent.append(neutral_message(messages[first], content=blocks[second]))
-        elif kind == "j":
-            sent.append(neutral_message(messages[first], content=json.loads(blocks[second])))
-        else:
-            form = _FORM_OF_RUN[kind]
-            run = (replace(messages[seq], reasoning_sent=form) for seq in range(first, second + 1))
-            sent.extend(neutral_message(message) for message in run)
+    sent = [part.sent for part in rebuilt_parts(refs, blocks, messages)]
     tools: list[ToolDefinition] = json.loads(blocks[refs["tools"]]) if refs["tools"] else []
     return sent, tools
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltPart:
+    """One message of a rebuilt prompt, and the stored message that it is, or None for a block's text."""
+
+    sent: PromptMessage
+    message: Message | None
+    shortened: bool = False
+
+
+def rebuilt_parts(
+    refs: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
+) -> Iterator[RebuiltPart]:
+    """The messages of a prompt in order. Raises `KeyError` when a part is missing."""
+    for kind, first, second in refs["items"]:
+        if kind == "b":
+            yield RebuiltPart({"role": second, "content": blocks[first]}, None)
+        elif kind in {"s", "j"}:
+            content = blocks[second] if kind == "s" else json.loads(blocks[second])
+            message = messages[first]
+            yield RebuiltPart(neutral_message(message, content=content), message, shortened=True)
+        else:
+            form = _FORM_OF_RUN[kind]
+            for seq in range(first, second + 1):
+                message = replace(messages[seq], reasoning_sent=form)
+                yield RebuiltPart(neutral_message(message), message)
+
+
+def regions_of(refs: JsonObject, messages: int) -> list[Region] | None:
+    """The region of each of so many messages; None where none are stored, or an import brought something else."""
+    stored = refs.get("regions")
+    runs: list[tuple[Region, int]] = []
+    for run in cast("list[Any]", stored) if isinstance(stored, list) else []:
+        match run:
+            case [str(region), int(count)] if region in REGIONS and count > 0:
+                runs.append((region, count))
+            case _:
+                return None
+    if sum(count for _, count in runs) != messages:
+        return None
+    return [region for region, count in runs for _ in range(count)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.engine.folding import Fold, SummaryReason
+from app.engine.policy import ContextPolicy
 from app.engine.prompt import Prompt
 from app.engine.window import Window
 
@@ -56,12 +57,18 @@ def worth_making(window: Window, fold: Fold, charged: int | None = None) -> bool
 
 def summary_trigger_tokens(window: Window) -> int | None:
     """Charged tokens at which the policy asks for a summary, the lower of its two shares; None when it never does."""
-    if not window.policy.summarizes:
+    return trigger_tokens(window.policy, window.snapshot.budget.limit, window.snapshot.budget.input_budget)
+
+
+def trigger_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -> int | None:
+    """The same, for a budget that only its figures are known of."""
+    if not policy.summarizes:
         return None
-    ratio, budget = window.policy.summary_trigger_ratio, window.snapshot.budget
-    by_ratio = None if ratio is None else int(ratio * budget.input_budget)
-    at_prune = int(window.policy.prune_trigger_ratio * budget.input_budget)
-    return min(tokens for tokens in (by_ratio, _usage_threshold_tokens(window), at_prune) if tokens is not None)
+    ratio = policy.summary_trigger_ratio
+    by_ratio = None if ratio is None else int(ratio * input_budget)
+    by_usage = _usage_tokens(policy, limit_tokens, input_budget)
+    at_prune = int(policy.prune_trigger_ratio * input_budget)
+    return min(tokens for tokens in (by_ratio, by_usage, at_prune) if tokens is not None)
 
 
 def turns_to_next_summary(window: Window) -> int | None:
@@ -70,13 +77,10 @@ def turns_to_next_summary(window: Window) -> int | None:
     return None if turns is None else max(0, turns - window.snapshot.completed_since_summary)
 
 
-def _usage_threshold_tokens(window: Window) -> int | None:
+def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -> int | None:
     """Never above the prune threshold, so that it can fire before a refusal (contract, decision 1)."""
-    share = window.policy.usage_threshold
-    if share is None:
-        return None
-    budget = window.snapshot.budget
-    return int(min(share * budget.limit, window.policy.prune_trigger_ratio * budget.input_budget))
+    share = policy.usage_threshold
+    return None if share is None else int(min(share * limit_tokens, policy.prune_trigger_ratio * input_budget))
 
 
 def _at_trigger_ratio(window: Window, charged: int) -> bool:
@@ -90,7 +94,8 @@ def _enough_turns(window: Window) -> bool:
 
 
 def _by_usage(window: Window, charged: int) -> SummaryReason | None:
-    threshold = _usage_threshold_tokens(window)
+    budget = window.snapshot.budget
+    threshold = _usage_tokens(window.policy, budget.limit, budget.input_budget)
     if threshold is not None and charged >= threshold:
         return "usage"
     most = window.policy.max_messages

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from app.db import turns as store
 from app.db.audits import blocks_by_sha256
 from app.db.audits import get_audit as read_audit
 from app.db.messages import messages_in_runs
 from app.db.sessions import session_exists
 from app.domain.errors import NotFound
-from app.domain.types import JsonObject, SessionId, TenantId, TurnId, TurnRecord
+from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnRecord
+from app.engine.image_rules import image_rule_for
+from app.engine.layout import rebuilt_row
+from app.engine.media import flat_image_tokens
 from app.engine.prompt import prompt_sha256
-from app.engine.replay import needed_for, rebuild
+from app.engine.replay import needed_for, rebuild, rebuilt_parts, regions_of
+from app.engine.tokens import content_text
 from app.services.paging import Page, after_seq, page_of
 from app.services.runtime import Runtime
 
@@ -52,7 +58,8 @@ async def get_audit(
 async def get_prompt(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
 ) -> JsonObject:
-    """The exact messages and tools that were sent, rebuilt from stored rows, and their hash.
+    """The exact messages and tools that were sent, rebuilt from stored rows, their hash, and each message's region
+    and tokens (`layout`).
 
     Raises `NotFound` when nothing was sent, `RuntimeError` when the rebuilt prompt is not the one that was sent.
     """
@@ -68,4 +75,20 @@ async def get_prompt(
     sha256 = prompt_sha256(sent, tools)
     if sha256 != audit["prompt_sha256"]:
         raise RuntimeError(f"the prompt of turn {turn_id} was rebuilt as {sha256}, sent as {audit['prompt_sha256']}")
-    return {"messages": sent, "tools": tools, "prompt_sha256": sha256}
+    layout = await _layout(rt, audit, blocks, messages)
+    return {"messages": sent, "tools": tools, "prompt_sha256": sha256, "layout": layout}
+
+
+async def _layout(
+    rt: Runtime, audit: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
+) -> list[JsonObject]:
+    """Counted with the estimator of then; the first count of a text is made off the event loop."""
+    parts = list(rebuilt_parts(audit["prompt_refs"], blocks, messages))
+    texts = [content_text(part.sent["content"]) for part in parts]
+    texts += [call.arguments for part in parts if part.message for call in part.message.tool_calls]
+    await rt.tokenizers.count(audit["estimator"], texts)
+    estimate = rt.tokenizers.estimator(audit["estimator"])
+    alias = audit["model_alias"]
+    images = image_rule_for(rt.catalogue.model(alias).model) if alias in rt.catalogue.aliases else flat_image_tokens
+    regions = regions_of(audit["prompt_refs"], len(parts)) or [None] * len(parts)
+    return [rebuilt_row(part, region, estimate, images) for part, region in zip(parts, regions, strict=True)]

@@ -63,7 +63,7 @@ async def change_session(call: Call, session_id: UUID, body: SessionPatch) -> Js
 
 @router.delete("/{session_id}", status_code=204, responses=answers(*READ))
 async def delete_session(call: Call, session_id: UUID) -> Response:
-    """Erases the session with everything in it, for good."""
+    """Erases the session with everything in it, for good. A turn that runs is cancelled."""
     await sessions.delete_session(call.rt, call.tenant_id, SessionId(session_id))
     return Response(status_code=204)
 

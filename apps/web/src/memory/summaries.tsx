@@ -1,0 +1,143 @@
+import { useState } from "preact/hooks";
+import { call, type Page } from "../api";
+import { tokens } from "../format";
+import { useNews, useThrottled } from "../live";
+import { useResource } from "../resource";
+import type { Summary, TimelineTurn, WindowNow } from "../types";
+import { Confirm } from "../ui/confirm";
+import { Outcome, type Told, toldOf } from "../ui/outcome";
+import { beyond, type Coverage, changeOf, coverageOf, turnsOf } from "./coverage";
+import { SummaryCard } from "./summary-card";
+
+const AT_ONCE = 25;
+
+interface Props {
+  sessionId: string;
+  turns: TimelineTurn[];
+  onChange: () => void;
+}
+
+interface Listed {
+  summaries: Summary[];
+  covered: Map<string, Coverage>;
+  hasOlder: boolean;
+}
+
+/** All summaries, newest first; the active one can be taken back, and a new one asked for. */
+export function Summaries({ sessionId, turns, onChange }: Props) {
+  const path = `sessions/${sessionId}`;
+  const [pages, setPages] = useState(1);
+  const [told, setTold] = useState<Told | null>(null);
+  const [busy, setBusy] = useState(false);
+  const [asking, setAsking] = useState<Summary | null>(null);
+  const listed = useResource<Listed>((signal) => read(sessionId, pages, signal), [sessionId, pages]);
+  const soon = useThrottled(listed.reload, 500);
+  useNews((news) => {
+    if (news === null || news.session_id === sessionId) soon();
+  });
+
+  const summaries = listed.value?.summaries ?? [];
+  const covered = listed.value?.covered ?? new Map<string, Coverage>();
+
+  /** Does it, and says what it did to the window. */
+  async function change(todo: () => Promise<string>) {
+    setBusy(true);
+    setTold(null);
+    try {
+      const before = await call<WindowNow>(`${path}/context`);
+      const done = await todo();
+      const after = await call<WindowNow>(`${path}/context`);
+      setTold({ kind: "done", text: `${done} ${changeOf(before, after)}` });
+    } catch (error) {
+      setTold(toldOf(error));
+    } finally {
+      setBusy(false);
+      listed.reload();
+      onChange();
+    }
+  }
+
+  const summarize = () =>
+    change(async () => {
+      const made = await call<Summary>(`${path}/summaries`, { method: "POST" });
+      const coverage = (await coverageOf(sessionId, [made], new AbortController().signal)).get(made.id);
+      return `Summarized: ${coverage ? turnsOf(coverage) : "older turns"}, in ${tokens(made.token_estimate)} tokens.`;
+    });
+
+  const undo = (summary: Summary) =>
+    change(async () => {
+      await call(`${path}/summaries/${summary.id}/undo`, { method: "POST" });
+      return `Taken back. ${comesBack(summary, covered)}`;
+    });
+
+  return (
+    <section aria-labelledby="summaries">
+      <div class="title-row">
+        <h2 id="summaries">Summaries</h2>
+        <button type="button" disabled={busy} onClick={() => void summarize()}>
+          {busy ? "Working…" : "Summarize now"}
+        </button>
+      </div>
+      <Outcome told={listed.problem ? { kind: "bad", text: listed.problem } : told} />
+      {summaries.length === 0 && !listed.loading && (
+        <p class="quiet">There is none yet. All that was said is in the prompts as it was said.</p>
+      )}
+      <ol class="plain-list">
+        {summaries.map((summary) => (
+          <li key={summary.id}>
+            <SummaryCard
+              sessionId={sessionId}
+              summary={summary}
+              coverage={covered.get(summary.id)}
+              predecessor={covered.get(summary.previous_summary_id ?? "")}
+              turns={turns}
+              onUndo={busy ? null : () => setAsking(summary)}
+            />
+          </li>
+        ))}
+      </ol>
+      {listed.value?.hasOlder && (
+        <button type="button" onClick={() => setPages((before) => before + 1)}>
+          Older summaries
+        </button>
+      )}
+      {asking && (
+        <Confirm
+          title="Take this summary back?"
+          action="Take it back"
+          onConfirm={() => void undo(asking)}
+          onLeave={() => setAsking(null)}
+        >
+          <p>{comesBack(asking, covered)}</p>
+          <p>
+            The count to the next summary starts anew, so the next turn decides afresh, and may summarize again. Prompts
+            that were sent with this one stay as they are.
+          </p>
+        </Confirm>
+      )}
+    </section>
+  );
+}
+
+function comesBack(summary: Summary, covered: Map<string, Coverage>): string {
+  const own = covered.get(summary.id);
+  const predecessor = covered.get(summary.previous_summary_id ?? "");
+  const raw = own ? turnsOf(beyond(own, predecessor)) : "its turns";
+  if (predecessor) return `The summary of ${turnsOf(predecessor)} stands again; raw in the window: ${raw}.`;
+  return summary.previous_summary_id
+    ? `The one before it stands again; raw in the window: ${raw}.`
+    : `No summary stands in its place; raw in the window: ${raw}.`;
+}
+
+async function read(sessionId: string, pages: number, signal: AbortSignal): Promise<Listed> {
+  const summaries: Summary[] = [];
+  let cursor: string | null = null;
+  for (let at = 0; at < pages; at += 1) {
+    const query = { limit: AT_ONCE, cursor };
+    const page: Page<Summary> = await call(`sessions/${sessionId}/summaries`, { query, signal });
+    summaries.push(...page.items);
+    cursor = page.next_cursor;
+    if (cursor === null) break;
+  }
+  return { summaries, covered: await coverageOf(sessionId, summaries, signal), hasOlder: cursor !== null };
+}

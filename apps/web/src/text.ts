@@ -1,0 +1,14 @@
+// Contents as text. Nothing here or elsewhere becomes HTML: components put it into text nodes.
+import type { Content, PromptMessage } from "./types";
+
+export function textOf(content: Content): string {
+  if (content === null) return "";
+  if (typeof content === "string") return content;
+  return content.map((part) => (part.type === "text" ? (part.text ?? "") : `[${part.type}]`)).join("\n");
+}
+
+/** All that a message says: its content, and the calls it makes. */
+export function wholeText(message: Pick<PromptMessage, "content" | "tool_calls">): string {
+  const calls = (message.tool_calls ?? []).map((call) => `${call.function.name}(${call.function.arguments})`);
+  return [textOf(message.content), ...calls].filter(Boolean).join("\n");
+}

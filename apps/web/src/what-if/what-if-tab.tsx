@@ -1,0 +1,31 @@
+import type { ModelList, Session, TimelineTurn } from "../types";
+import { NextTurn } from "./next-turn";
+import { usePolicies } from "./policies";
+import { WholePast } from "./whole-past";
+
+interface Props {
+  sessionId: string;
+  models: ModelList;
+  timeline: TimelineTurn[];
+  session: Session | null;
+}
+
+/** Another policy or model: for the next turn, and for the whole past. */
+export function WhatIfTab({ sessionId, models, timeline, session }: Props) {
+  const policies = usePolicies();
+  if (policies.problem) {
+    return (
+      <p class="notice bad" role="alert">
+        {policies.problem}
+      </p>
+    );
+  }
+  if (!policies.value) return <p class="quiet">Reading the policies…</p>;
+  const shared = { sessionId, models, policies: policies.value, session };
+  return (
+    <>
+      <NextTurn {...shared} turns={timeline} />
+      <WholePast {...shared} />
+    </>
+  );
+}

@@ -1,0 +1,123 @@
+import { useState } from "preact/hooks";
+import { call } from "../api";
+import { plural } from "../format";
+import { sentenceOf } from "../resource";
+import type { ModelList, PolicyList, Session, Simulation } from "../types";
+import type { Overrides } from "./policies";
+import { PolicyForm } from "./policy-form";
+import { Simulated } from "./simulated";
+
+interface Props {
+  sessionId: string;
+  models: ModelList;
+  policies: PolicyList;
+  session: Session | null;
+}
+
+const MOST_MODELS = 4;
+
+/** Every stored turn again under other policies and models, without calling one, beside what happened. */
+export function WholePast({ sessionId, models, policies, session }: Props) {
+  const [presets, setPresets] = useState<string[]>([]);
+  const [aliases, setAliases] = useState<string[]>([]);
+  const [own, setOwn] = useState<Overrides>({});
+  const [found, setFound] = useState<Simulation | null>(null);
+  const [problem, setProblem] = useState<string | null>(null);
+  const [busy, setBusy] = useState(false);
+
+  async function submit(event: Event) {
+    event.preventDefault();
+    const asked: unknown[] = presets.map((preset) => ({ name: preset, preset }));
+    if (Object.keys(own).length) asked.push({ name: "your own", ...own });
+    setBusy(true);
+    setProblem(null);
+    try {
+      const body = { ...(asked.length && { policies: asked }), ...(aliases.length && { model_aliases: aliases }) };
+      setFound(await call<Simulation>(`sessions/${sessionId}/simulate`, { body }));
+    } catch (error) {
+      setProblem(sentenceOf(error));
+    } finally {
+      setBusy(false);
+    }
+  }
+
+  return (
+    <section class="what-if" aria-labelledby="whole-past">
+      <h2 id="whole-past">The whole past</h2>
+      <p class="quiet">Every turn again under other policies and models, beside what happened. No model is called.</p>
+      <form class="card" onSubmit={(event) => void submit(event)}>
+        <fieldset class="checks">
+          <legend>Policies</legend>
+          {policies.presets.map((preset) => (
+            <Check
+              key={preset.name}
+              name={preset.name}
+              chosen={presets}
+              onChange={setPresets}
+              title={preset.description}
+            />
+          ))}
+        </fieldset>
+        <p class="small quiet">
+          With none chosen and none of your own: a summary at 70, 80, 90 and 95 % of the budget.
+        </p>
+        {models.items.length > 1 && (
+          <fieldset class="checks">
+            <legend>Models</legend>
+            {models.items.map((model) => (
+              <Check key={model.alias} name={model.alias} chosen={aliases} onChange={setAliases} most={MOST_MODELS} />
+            ))}
+          </fieldset>
+        )}
+        <details class="own-policy">
+          <summary>One of your own{Object.keys(own).length > 0 && <strong> (included)</strong>}</summary>
+          <PolicyForm
+            idPrefix="past"
+            policies={policies}
+            models={models}
+            session={session}
+            value={own}
+            onChange={setOwn}
+          />
+        </details>
+        {problem && (
+          <p class="notice bad" role="alert">
+            {problem}
+          </p>
+        )}
+        <div class="buttons">
+          <button type="submit" class="primary" disabled={busy}>
+            {busy ? "Replaying…" : "Simulate"}
+          </button>
+        </div>
+      </form>
+      <p role="status" class="unseen">
+        {found && !busy && `${plural(found.turns, "turn")} replayed.`}
+      </p>
+      {found && <Simulated found={found} />}
+    </section>
+  );
+}
+
+interface CheckProps {
+  name: string;
+  chosen: string[];
+  onChange: (chosen: string[]) => void;
+  title?: string;
+  most?: number;
+}
+
+function Check({ name, chosen, onChange, title, most = Number.POSITIVE_INFINITY }: CheckProps) {
+  const isChosen = chosen.includes(name);
+  return (
+    <label class="inline" title={title}>
+      <input
+        type="checkbox"
+        checked={isChosen}
+        disabled={!isChosen && chosen.length >= most}
+        onChange={() => onChange(isChosen ? chosen.filter((each) => each !== name) : [...chosen, name])}
+      />
+      {name}
+    </label>
+  );
+}

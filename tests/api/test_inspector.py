@@ -1,0 +1,76 @@
+"""The inspector's page as it is served: open to all, cached as it may be, under a policy that lets nothing else in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.api.inspector_files import FOLDER, InspectorFiles
+from tests.api.conftest import assert_problem, serving, settings_for
+from tests.api.test_auth import client_of, make_key
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A page as Vite builds it."""
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "index.html").write_text("<!doctype html><title>Page</title>")
+    (tmp_path / "assets" / "index-Ab12.js").write_text("export {}")
+    return tmp_path
+
+
+def test_named_after_their_content_files_are_cached_for_ever_and_the_index_is_asked_for_anew(folder: Path) -> None:
+    files = InspectorFiles(folder)
+    index, script = files.response("", None), files.response("assets/index-Ab12.js", None)
+    assert index is not None
+    assert script is not None
+    assert index.headers["cache-control"] == "no-cache"
+    assert script.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert script.headers["content-type"].startswith("text/javascript")
+    for answer in (index, script):
+        assert answer.headers["content-security-policy"] == POLICY
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    again = files.response("", index.headers["etag"])
+    assert again is not None
+    assert (again.status_code, again.body) == (304, b"")
+
+
+@pytest.mark.parametrize("path", ["../inspector_files.py", "assets/../../secret", "/etc/passwd", "assets", "assets/"])
+def test_only_what_was_built_is_there(folder: Path, path: str) -> None:
+    (folder.parent / "secret").write_text("secret")
+    assert InspectorFiles(folder).response(path, None) is None
+
+
+def test_where_nothing_was_built_the_page_says_how_to(tmp_path: Path) -> None:
+    answer = InspectorFiles(tmp_path / "missing").response("", None)
+    assert answer is not None
+    assert answer.status_code == 503
+    assert b"make web" in bytes(answer.body)
+    assert answer.headers["content-security-policy"] == POLICY
+
+
+def test_the_page_needs_no_key_and_the_data_behind_it_does(database_url: str) -> None:
+    make_key(database_url, "anna")
+    with serving(settings_for(database_url)) as address, client_of(address, None) as client:
+        moved = client.get("/ui")
+        assert (moved.status_code, moved.headers["location"]) == (307, "ui/")
+        page = client.get("/ui/")
+        assert page.headers["content-type"].startswith("text/html")
+        assert page.status_code == (200 if (FOLDER / "index.html").is_file() else 503)
+        assert_problem(client.get("/ui/nothing.js"), 404, "not_found")
+        assert_problem(client.post("/ui/"), 405, "method_not_allowed")
+        assert_problem(client.get("/v1/sessions"), 401, "unauthenticated")
+
+
+def test_a_path_that_climbs_out_is_no_file(address: str) -> None:
+    with httpx.Client(base_url=address) as client:
+        for path in ("/ui/%2e%2e/main.py", "/ui/..%2fmain.py", "/ui//etc/passwd"):
+            assert client.get(path).status_code == 404, path

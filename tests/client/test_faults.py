@@ -1,0 +1,457 @@
+"""What goes wrong between a client and the service: lost answers, broken streams, refusals, silence. Both clients."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plimsoll_client import AsyncPlimsoll, Plimsoll, TurnAwaitingTools
+from plimsoll_client.errors import (
+    ContextBudgetExceeded,
+    DeadlinePassed,
+    IdempotencyKeyReused,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    ProviderFailed,
+    StreamBroken,
+    ToolLoopTooLong,
+    TurnInProgress,
+    Unavailable,
+    UnexpectedAnswer,
+    Unreachable,
+)
+from tests.api.conftest import serving as service_at
+from tests.api.conftest import settings_for
+from tests.api.test_auth import make_key
+from tests.api.test_streaming import chunk, sse
+from tests.client.clients import KINDS, Kind, Talker, talker
+from tests.client.proxy import proxied
+from tests.client.test_contract import CALLS, TOOLS
+from tests.providers.playing import threaded_serving
+from tests.providers.server import Answer, Seen, Stream
+
+BOTH = pytest.mark.parametrize("kind", KINDS)
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+
+
+async def turns_of(at: Talker, session_id: str) -> list[Any]:
+    return (await at.call("list_turns", session_id)).items
+
+
+@BOTH
+async def test_an_answer_that_is_lost_is_fetched_again_and_there_is_one_turn(address: str, kind: Kind) -> None:
+    with proxied(address) as proxy:
+        async with talker(kind, proxy.url) as at:
+            session = (await at.call("create_session")).id
+            fault = proxy.breaks("/turns ", times=2)
+            answer = await at.call("post_turn", session, "Hello")
+            assert fault.fired == 2, "the answers were not lost"
+            assert proxy.count("POST /v1/sessions/") == 3
+            assert [turn.id for turn in await turns_of(at, session)] == [answer.turn.id]
+            assert answer.turn.idempotency_key
+            other = await at.call("post_turn", session, "Hello")
+            assert other.turn.id != answer.turn.id, "the key of one call was used for another"
+
+
+@BOTH
+async def test_what_can_not_be_repeated_is_sent_once_and_its_loss_is_told(address: str, kind: Kind) -> None:
+    with proxied(address) as proxy:
+        fault = proxy.breaks("POST /v1/sessions ")
+        async with talker(kind, proxy.url) as at:
+            with pytest.raises(Unreachable) as lost:
+                await at.call("create_session")
+            assert (fault.fired, lost.value.maybe_done) == (1, True)
+            assert proxy.count("POST /v1/sessions ") == 1
+            assert len((await at.call("list_sessions")).items) == 1, "it was done all the same"
+
+
+@BOTH
+async def test_where_nobody_listens_a_call_was_surely_not_done(kind: Kind) -> None:
+    async with talker(kind, "http://127.0.0.1:1", max_retries=2) as at:
+        started = time.monotonic()
+        with pytest.raises(Unreachable) as nobody:
+            await at.call("create_session")
+        assert nobody.value.maybe_done is False
+        assert time.monotonic() - started > 0.5, "it was not tried again"
+
+
+def _long_stream(database_url: str, tmp_path: Path) -> Callable[[str], str]:
+    def models(base_url: str) -> str:
+        path = tmp_path / "models.toml"
+        path.write_text(
+            'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 8192\ntimeout_s = 5\n'
+            f'base_url = "{base_url}"\n'
+        )
+        return str(path)
+
+    return models
+
+
+@BOTH
+@pytest.mark.parametrize("after_bytes", [0, 700, 1500, 2100])
+async def test_a_stream_that_breaks_goes_on_where_it_broke(
+    database_url: str, tmp_path: Path, kind: Kind, after_bytes: int
+) -> None:
+    script = sse(*(chunk({"content": f"{word} "}) for word in WORDS), chunk({}, "stop"))
+    models = _long_stream(database_url, tmp_path)
+    with (
+        threaded_serving(script) as model,
+        service_at(settings_for(database_url, models_file=models(model.base_url))) as address,
+        proxied(address) as proxy,
+    ):
+        async with talker(kind, proxy.url) as at:
+            session = (await at.call("create_session")).id
+            fault = proxy.breaks("/turns ", after_bytes=after_bytes)
+            events = await at.events("stream_turn", session, "Count")
+            assert fault.fired == 1, "the stream was not broken"
+            names = [event.name for event in events]
+            assert names[:2] == ["turn.created", "context.assembled"]
+            assert names[-1] == "turn.completed"
+            assert set(names[2:-1]) == {"output.delta"}
+            text = "".join(event.text for event in events if event.name == "output.delta")
+            (turn,) = await turns_of(at, session)
+            assert text == turn.assistant_output == " ".join(WORDS) + " "
+            assert getattr(events[-1], "turn", None) == turn
+            assert model.hits == 1
+
+
+@BOTH
+async def test_a_broken_stream_that_has_no_key_says_what_it_knows(address: str, kind: Kind) -> None:
+    with proxied(address) as proxy:
+        async with talker(kind, proxy.url) as at:
+            session = (await at.call("create_session")).id
+            waiting = (await at.call("post_turn", session, "Go", tools=TOOLS, recorded_reply=CALLS)).turn
+            fault = proxy.breaks("/tool-outputs ", after_bytes=1300)
+            reply = {"content": " ".join(WORDS * 20)}
+            with pytest.raises(StreamBroken) as broken:
+                await at.events("stream_tool_outputs", session, waiting.id, {"a": "42"}, recorded_reply=reply)
+            assert fault.fired == 1
+            assert (broken.value.session_id, broken.value.turn_id) == (session, waiting.id)
+            assert reply["content"].startswith(broken.value.text)
+            assert (await at.call("get_turn", session, waiting.id)).status in {"running", "completed"}
+
+
+@BOTH
+async def test_a_failed_stream_tells_the_problem_and_raises_it_when_the_answer_is_asked_for(
+    database_url: str, tmp_path: Path, kind: Kind
+) -> None:
+    models = _long_stream(database_url, tmp_path)
+    with (
+        threaded_serving(sse(chunk({"content": "Half an ans"}), cut=True)) as model,
+        service_at(settings_for(database_url, models_file=models(model.base_url))) as address,
+    ):
+        async with talker(kind, address) as at:
+            session = (await at.call("create_session")).id
+            last = (await at.events("stream_turn", session, "Hi"))[-1]
+            assert last.name == "turn.failed"
+            assert isinstance(last.error, ProviderFailed)
+            assert last.turn is not None
+            assert last.turn.status == "failed"
+        if kind == "async":
+            async with AsyncPlimsoll(address) as client:
+                with pytest.raises(ProviderFailed):
+                    await client.stream_turn(session, "Hi").answer()
+
+
+async def test_leaving_a_stream_early_closes_it_and_the_turn_goes_on(address: str) -> None:
+    async with AsyncPlimsoll(address) as client:
+        session = (await client.create_session()).id
+        async with client.stream_turn(session, "Hello") as stream:
+            async for event in stream:
+                assert event.name == "turn.created"
+                break
+    with Plimsoll(address) as waiting:
+        with waiting.stream_turn(session, "Hello again", idempotency_key="mine") as stream:
+            assert next(iter(stream)).name == "turn.created"
+        assert waiting.post_turn(session, "Hello again", idempotency_key="mine").turn.status == "completed"
+        assert [turn.status for turn in waiting.iterate_turns(session)] == ["completed", "completed"]
+
+
+@BOTH
+async def test_a_session_that_runs_another_turn_is_waited_for(database_url: str, tmp_path: Path, kind: Kind) -> None:
+    def slow(_: Seen) -> Answer:
+        return Answer(_completion("Done."), delay_s=1.5)
+
+    models = _long_stream(database_url, tmp_path)
+    with (
+        threaded_serving(slow) as model,
+        service_at(settings_for(database_url, models_file=models(model.base_url))) as address,
+        proxied(address) as proxy,
+        Plimsoll(address) as other,
+    ):
+        async with talker(kind, proxy.url) as at:
+            session = (await at.call("create_session")).id
+            running = other.stream_turn(session, "First")
+            events = iter(running)
+            assert next(events).name == "turn.created"
+            answer = await at.call("post_turn", session, "Second")
+            assert proxy.count("/turns ") > 1, "it was not refused even once"
+            assert answer.turn.seq == 2
+            assert running.answer().turn.seq == 1
+            hurried = Talker(at.client.with_patience(max_retries=0))
+            third = other.stream_turn(session, "Third")
+            next(iter(third))
+            with pytest.raises(TurnInProgress) as refused:
+                await hurried.call("post_turn", session, "Fourth")
+            assert refused.value.retry_after_s == 1
+            third.answer()
+
+
+def _completion(text: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    return {"id": "c", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+
+
+@BOTH
+async def test_a_wait_that_the_service_asks_for_is_obeyed_and_one_beyond_the_deadline_is_not_begun(kind: Kind) -> None:
+    busy = {"code": "shutting_down", "title": "The process is shutting down", "detail": "Elsewhere.", "status": 503}
+    script = (Answer(busy, status=503, headers={"Retry-After": "1"}), Answer({"status": "ok"}))
+    with threaded_serving(*script) as server:
+        async with talker(kind, _root(server.base_url)) as at:
+            started = time.monotonic()
+            assert (await at.call("get_health")).status == "ok"
+            assert time.monotonic() - started >= 1
+    with threaded_serving(Answer(busy, status=503, headers={"Retry-After": "30"})) as server:
+        async with talker(kind, _root(server.base_url), deadline_s=2) as at:
+            started = time.monotonic()
+            with pytest.raises(Unavailable) as refused:
+                await at.call("get_health")
+            assert (refused.value.code, refused.value.retry_after_s) == ("shutting_down", 30)
+            assert time.monotonic() - started < 1.5
+
+
+@BOTH
+@pytest.mark.parametrize("script", [Answer(b"{}", delay_s=4), Stream([b" "] * 40, pause_s=0.1)], ids=["silent", "slow"])
+@pytest.mark.parametrize("method", ["get_health", "stream_turn"])
+async def test_no_call_takes_longer_than_its_deadline(kind: Kind, method: str, script: Answer | Stream) -> None:
+    with threaded_serving(script) as server:
+        async with talker(kind, _root(server.base_url), deadline_s=0.7) as at:
+            started = time.monotonic()
+            with pytest.raises(DeadlinePassed):
+                await (at.call(method) if method == "get_health" else at.events(method, "s", "Hi"))
+            assert 0.6 < time.monotonic() - started < 2
+
+
+def _root(base_url: str) -> str:
+    return base_url.removesuffix("/v1")
+
+
+@BOTH
+async def test_something_else_at_the_address_is_told_and_nothing_of_it_repeated(kind: Kind) -> None:
+    page = Answer(b"<html>a secret page</html>", content_type="text/html")
+    elsewhere = Answer(b"", status=302, headers={"Location": "http://127.0.0.1:1/"})
+    for answer in (page, elsewhere, Answer({"status": 5})):
+        with threaded_serving(answer) as server:
+            async with talker(kind, _root(server.base_url), api_key="plk_canary") as at:
+                with pytest.raises(UnexpectedAnswer) as wrong:
+                    await at.call("get_health")
+                assert "secret" not in str(wrong.value)
+                assert server.hits == 1, "a redirect was followed"
+
+
+@BOTH
+async def test_refusals_are_errors_with_what_they_carry(address: str, kind: Kind) -> None:
+    async with talker(kind, address) as at:
+        session = (await at.call("create_session", policy={"max_context_tokens": 2048})).id
+        with pytest.raises(ContextBudgetExceeded) as over:
+            await at.call("post_turn", session, "word " * 2000)
+        error = over.value
+        assert error.budget.over_by == error.budget.estimated - error.budget.input_budget > 0
+        assert (error.status, error.code) == (422, "context_budget_exceeded")
+        assert error.shorten[0].by_tokens == error.budget.over_by
+        assert error.largest_items[0].region == "user"
+        assert error.regions["user"] > 2000
+        with pytest.raises(InvalidRequest) as wrong:
+            await at.call("post_turn", session, "")
+        assert wrong.value.faults[0].where == "body.content"
+        with pytest.raises(NotFound) as missing:
+            await at.call("get_turn", session, session)
+        assert missing.value.code == "turn_not_found"
+        for strange in ("..", "../..", "a/b", "?", "#"):
+            with pytest.raises(NotFound):
+                await at.call("get_session", strange)
+        await at.call("post_turn", session, "Hello", idempotency_key="k")
+        with pytest.raises(IdempotencyKeyReused):
+            await at.call("post_turn", session, "Other words", idempotency_key="k")
+        limited = (await at.call("create_session", limits={"turns_per_day": 1})).id
+        await at.call("post_turn", limited, "Hello")
+        started = time.monotonic()
+        with pytest.raises(LimitExceeded) as used:
+            await Talker(at.client.with_patience(deadline_s=3)).call("post_turn", limited, "Hello")
+        assert used.value.limit is not None
+        assert (used.value.limit.name, used.value.limit.value) == ("turns_per_day", 1)
+        assert time.monotonic() - started < 2, "it waited for tomorrow"
+
+
+SHOW = """
+import asyncio, logging, os, sys, traceback
+from plimsoll_client import AsyncPlimsoll, Plimsoll
+
+logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
+
+
+def waiting(**options):
+    with Plimsoll(**options) as client:
+        print(client, repr(client.with_patience(max_retries=1)))
+        print(client.list_sessions())
+
+
+async def looping(**options):
+    async with AsyncPlimsoll(**options) as client:
+        print(client, repr(client.with_patience(max_retries=1)))
+        print(await client.list_sessions())
+
+
+key = os.environ["PLIMSOLL_API_KEY"]
+for options in ({}, {"api_key": key[:-1] + "x"}, {"url": "http://127.0.0.1:1", "max_retries": 0}):
+    for ask in (waiting, lambda **given: asyncio.run(looping(**given))):
+        try:
+            ask(**options)
+        except Exception:
+            traceback.print_exc(file=sys.stdout)
+"""
+
+
+def test_the_key_is_sent_and_shown_nowhere(database_url: str, tmp_path: Path) -> None:
+    _, secret = make_key(database_url, "anna")
+    with service_at(settings_for(database_url)) as address:
+        said = subprocess.run(
+            [sys.executable, "-c", SHOW],
+            cwd=tmp_path,
+            env={**os.environ, "PLIMSOLL_URL": address, "PLIMSOLL_API_KEY": secret},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+    for shown, times in {
+        "items=[]": 2,
+        "Unauthenticated: 401": 2,
+        "Unreachable: ": 2,
+        "send_request_headers": 8,
+    }.items():
+        assert said.count(shown) >= times, said
+    assert secret[4:-1] not in said
+
+
+@pytest.mark.parametrize("kind", [Plimsoll, AsyncPlimsoll])
+def test_what_can_be_no_address_or_key_is_refused_at_once_and_not_quoted(kind: Any) -> None:
+    for key in ("plk secret", "plk_secret\n", "plk_sécret"):
+        with pytest.raises(ValueError, match="characters that no key has") as refused:
+            kind(api_key=key)
+        assert "cret" not in str(refused.value)
+    for url in ("ftp://host", "host:8000", "http://", "http://me:secret@host", "http://host?key=secret"):
+        with pytest.raises(ValueError, match="url") as refused:
+            kind(url)
+        assert "secret" not in str(refused.value)
+    for options in ({"deadline_s": 0}, {"max_retries": -1}):
+        with pytest.raises(ValueError, match="deadline_s"):
+            kind(**options)
+
+
+@BOTH
+async def test_lists_are_walked_page_by_page(address: str, kind: Kind) -> None:
+    async with talker(kind, address) as at:
+        made = [(await at.call("create_session")).id for _ in range(5)]
+        assert [session.id for session in await at.all("iterate_sessions", limit=2)] == made[::-1]
+        for name in "abc":
+            await at.call("put_pin", made[0], name, "x")
+        assert [pin.name for pin in await at.all("iterate_pins", made[0], limit=1)] == ["a", "b", "c"]
+        page = await at.call("list_sessions", limit=4)
+        assert [session.id for session in (await at.call("list_sessions", cursor=page.next_cursor)).items] == made[:1]
+        assert await at.all("iterate_turns", made[0]) == []
+        assert await at.all("iterate_summaries", made[0]) == []
+
+
+def _tool_model(calls: list[list[tuple[str, str]]]) -> Callable[[Seen], Answer]:
+    """A model that calls these functions, round after round, and then says what it was last told."""
+
+    def play(request: Seen) -> Answer:
+        messages = request.json["messages"]
+        rounds = sum(message["role"] == "assistant" for message in messages)
+        if rounds >= len(calls):
+            return Answer(_completion(f"Told: {[m['content'] for m in messages if m['role'] == 'tool']}"))
+        asked = [
+            {"id": f"c{rounds}-{at}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for at, (name, arguments) in enumerate(calls[rounds])
+        ]
+        answer = _completion("")
+        answer["choices"][0] = {"index": 0, "finish_reason": "tool_calls"}
+        answer["choices"][0]["message"] = {"role": "assistant", "content": None, "tool_calls": asked}
+        return Answer(answer)
+
+    return play
+
+
+ROUNDS = [
+    [("add", '{"a": 1, "b": 2}'), ("add", '{"a": "x"}')],
+    [("fail", "{}"), ("gone", "{}"), ("add", "[1]")],
+]
+
+
+@BOTH
+@pytest.mark.parametrize("lost", [False, True])
+async def test_tools_are_run_until_the_model_has_no_more_calls(
+    database_url: str, tmp_path: Path, kind: Kind, lost: bool
+) -> None:
+    ran: list[str] = []
+
+    def add(a: int, b: int) -> int:
+        ran.append("add")
+        return a + b
+
+    async def fail_later() -> str:
+        ran.append("fail")
+        raise RuntimeError("no such order")
+
+    def fail() -> str:
+        ran.append("fail")
+        raise RuntimeError("no such order")
+
+    tools = [{"type": "function", "function": {"name": name}} for name in ("add", "fail")]
+    functions = {"add": add, "fail": fail_later if kind == "async" else fail}
+    models = _long_stream(database_url, tmp_path)
+    with (
+        threaded_serving(_tool_model(ROUNDS)) as model,
+        service_at(settings_for(database_url, models_file=models(model.base_url))) as address,
+        proxied(address) as proxy,
+    ):
+        async with talker(kind, proxy.url) as at:
+            session = (await at.call("create_session")).id
+            fault = proxy.breaks("/tool-outputs ", times=2 if lost else 0)
+            answer = await at.call("run_turn", session, "Add", functions, tools=tools)
+            assert fault.fired == (2 if lost else 0)
+            assert answer.turn.status == "completed"
+            said = answer.turn.assistant_output
+            for told in ("'3'", "TypeError", "RuntimeError: no such order", "no function gone", "no JSON object"):
+                assert told in said
+            assert ran == ["add", "fail"], "a function ran twice"
+            assert model.hits == 3
+            assert answer.context.prompt_sha256
+
+
+@BOTH
+async def test_a_model_that_never_stops_calling_tools_is_stopped(database_url: str, tmp_path: Path, kind: Kind) -> None:
+    models = _long_stream(database_url, tmp_path)
+    with (
+        threaded_serving(_tool_model([[("add", '{"a": 1, "b": 2}')]] * 9)) as model,
+        service_at(settings_for(database_url, models_file=models(model.base_url))) as address,
+    ):
+        async with talker(kind, address) as at:
+            session = (await at.call("create_session")).id
+            tools = [{"type": "function", "function": {"name": "add"}}]
+            functions = {"add": lambda a, b: a + b}  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType]
+            with pytest.raises(ToolLoopTooLong) as long:
+                await at.call("run_turn", session, "Add", functions, tools=tools, max_rounds=2)
+            assert (long.value.rounds, long.value.turn.status) == (2, "cancelled")
+            assert model.hits == 3
+            assert not any(isinstance(turn, TurnAwaitingTools) for turn in await turns_of(at, session))

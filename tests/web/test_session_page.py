@@ -1,0 +1,138 @@
+"""One session: what filled its window, what was sent and what was not, and what would have been."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.api.conftest import new_session
+from tests.web.accessibility import faults
+from tests.web.conftest import Shipped, open_page
+
+PAGES = ("", "/window", "/chat", "/memory", "/what-if")
+
+
+async def test_the_window_is_plotted_with_thresholds_and_marks_and_said_in_a_table(
+    browser: Browser, shipped: Shipped
+) -> None:
+    async with open_page(browser, shipped.origin) as (page, _):
+        await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/window")
+        turns = page.get_by_role("option", name=re.compile("^Turn "))
+        await expect(turns).to_have_count(13)
+        for line in ("budget 13,312", "prune 11,980", "summary 9,318"):
+            await expect(page.get_by_text(line, exact=True)).to_be_visible()
+        await expect(turns.nth(8)).to_have_attribute(
+            "aria-label", re.compile("Turn 9, completed.*folded into a summary")
+        )
+        await expect(turns.nth(12)).to_have_attribute("aria-label", re.compile("rejected.*refused"))
+        await page.get_by_text("The same as a table").click()
+        row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="9", exact=True))
+        audit = shipped.api.get(f"/v1/sessions/{shipped.session_id}/turns/{shipped.turn_id(9)}/audit").json()
+        await expect(row).to_contain_text(f"{audit['estimated_input_tokens_after_prune']:,}")
+
+
+async def test_a_turn_chosen_by_keyboard_shows_its_exact_prompt_and_what_was_left_out_by_which_rule(
+    browser: Browser, shipped: Shipped
+) -> None:
+    path = f"/v1/sessions/{shipped.session_id}/turns/{shipped.turn_id(9)}"
+    prompt = shipped.api.get(f"{path}/prompt").json()
+    async with open_page(browser, shipped.origin) as (page, _):
+        await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/window")
+        await page.get_by_role("option", name=re.compile("^Turn 13,")).focus()
+        for seq in range(12, 8, -1):
+            await page.keyboard.press("ArrowLeft")
+            await expect(page.get_by_role("option", name=re.compile(f"^Turn {seq},"))).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Turn 9 completed")).to_be_visible()
+        assert shipped.turn_id(9) in page.url
+        await expect(page.locator(".blocks > li")).to_have_count(len(prompt["messages"]))
+        texts = await page.locator(".blocks pre").all_text_contents()
+        assert texts == [message["content"] for message in prompt["messages"]]
+        sizes = await page.locator(".blocks .size .number").all_inner_texts()
+        assert [int(re.sub(r"\D", "", size)) for size in sizes] == [row["tokens"] for row in prompt["layout"]]
+        await expect(page.get_by_text(prompt["prompt_sha256"])).to_be_visible()
+        left_out = page.get_by_role("region", name="Left out")
+        await expect(left_out).to_contain_text("Folded into a summary")
+        await expect(left_out).to_contain_text("Summary by turn count")
+        await expect(left_out.get_by_role("link", name="Turn 4")).to_be_visible()
+
+
+async def test_two_turns_prompts_stand_as_a_diff(browser: Browser, shipped: Shipped) -> None:
+    async with open_page(browser, shipped.origin) as (page, _):
+        await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/window/{shipped.turn_id(8)}")
+        await page.get_by_label("Compare with").select_option(label="turn 7")
+        await expect(page.get_by_role("heading", name="From turn 7 to turn 8")).to_be_visible()
+        await expect(
+            page.get_by_text(re.compile(r"1 message left, 3 came, 0 rewritten|0 messages left"))
+        ).to_be_visible()
+        await expect(page.locator(".diff .came")).not_to_have_count(0)
+
+
+async def test_a_refused_turn_says_that_nothing_was_sent(browser: Browser, shipped: Shipped) -> None:
+    async with open_page(browser, shipped.origin) as (page, _):
+        await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/window/{shipped.turn_id(13)}")
+        await expect(page.get_by_text("Nothing was sent to the model.")).to_be_visible()
+        await expect(page.locator(".what-happened")).to_contain_text("refused: over the input budget")
+
+
+async def test_a_newcomer_chats_and_sees_the_window_move_tools_included(page: Page) -> None:
+    await page.get_by_role("button", name="New session").click()
+    await page.get_by_label("Message").fill("<img src=x onerror=alert(1)> What do you keep?")
+    await page.get_by_label("Message").press("Enter")
+    await expect(page.locator(".answered").first).to_contain_text("offline responder")
+    await expect(page.locator(".said p").first).to_have_text("<img src=x onerror=alert(1)> What do you keep?")
+    await expect(page.get_by_role("region", name="The window now")).to_contain_text("History")
+    await page.get_by_text("Model, policy, tools").click()
+    await page.get_by_role("button", name="Use an example").click()
+    await page.get_by_label("Have the offline responder call the first tool").check()
+    await page.get_by_label("Message").fill("And the weather?")
+    await page.get_by_role("button", name="Send").click()
+    await page.get_by_label("Output of get_weather({})").fill("Rain, 12 degrees")
+    await page.get_by_role("button", name="Send outputs").click()
+    await expect(page.locator(".answered")).to_have_count(2)
+    await page.get_by_role("link", name="Window").click()
+    await expect(page.get_by_role("option", name=re.compile("^Turn [12],"))).to_have_count(2)
+    await page.get_by_label("Call").select_option("1")
+    await expect(page.locator(".block.tools")).to_contain_text("get_weather")
+
+
+async def test_a_message_that_does_not_fit_is_told_by_how_much(
+    browser: Browser, origin: str, api: httpx.Client
+) -> None:
+    sid = new_session(api, policy={"max_context_tokens": 2048})
+    async with open_page(browser, origin) as (page, watch):
+        watch.expected = ("status of 422",)
+        await page.goto(f"{origin}/ui/#/sessions/{sid}/chat")
+        await page.get_by_label("Message").fill("word " * 2000)
+        await page.get_by_role("button", name="Send").click()
+        await expect(page.get_by_role("alert")).to_contain_text("the input budget is 615")
+
+
+async def test_a_fork_from_a_turn_has_the_past_through_it(page: Page, api: httpx.Client) -> None:
+    sid = new_session(api)
+    for content in ("One", "Two"):
+        api.post(f"/v1/sessions/{sid}/turns", json={"content": content}).raise_for_status()
+    await page.goto(f"{page.url.split('#')[0]}#/sessions/{sid}/window")
+    await page.get_by_role("option", name=re.compile("^Turn 1,")).click()
+    await page.get_by_role("button", name="Fork here").click()
+    await expect(page.locator(".said p")).to_have_text(["One"])
+    await expect(page.get_by_role("link", name="forked from")).to_be_visible()
+    assert sid not in page.url
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("dark", [False, True])
+async def test_every_page_holds_to_wcag_and_fits_its_width_light_and_dark(
+    browser: Browser, shipped: Shipped, width: int, dark: bool
+) -> None:
+    async with open_page(browser, shipped.origin, width=width, dark=dark) as (page, _):
+        for part in PAGES:
+            path = f"sessions/{shipped.session_id}{part}" if part else ""
+            await page.goto(f"{shipped.origin}/ui/#/{path}")
+            await expect(page.get_by_role("heading", level=1)).to_be_visible()
+            await expect(page.locator("main")).not_to_contain_text("Reading")
+            assert await faults(page) == [], part
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width, part
