@@ -27,9 +27,11 @@ def pooler_settings() -> dict[str, str]:
     return {"PLIMSOLL_DB_POOLER": "transaction"} if behind_pooler() else {}
 
 
-def own_database(database_url: str, *, pool_size: int = 1) -> Database:
+def own_database(database_url: str, *, pool_size: int = 1, pool_timeout_s: float = 10.0) -> Database:
     """Connections of a test's own, by the way that the service takes."""
-    return Database(database_url, pool_size=pool_size, transaction_pooler=behind_pooler())
+    return Database(
+        database_url, pool_size=pool_size, pool_timeout_s=pool_timeout_s, transaction_pooler=behind_pooler()
+    )
 
 
 @contextmanager

@@ -210,7 +210,7 @@ async def test_the_whole_past_stands_under_chosen_policies_beside_what_happened(
         await form.get_by_role("button", name="Simulate").click()
         assert await heads(form) == ["what happened", "full history", *[f"at {share} %" for share in _SHARES]]
         await form.get_by_role("checkbox", name="rolling").check()
-        await form.get_by_text("One of your own").click()
+        await form.get_by_text("One of your own", exact=True).click()
         await form.get_by_text("Fields").click()
         await form.get_by_label("mandatory_summary_turn", exact=True).fill("3")
         await form.get_by_role("button", name="Simulate").click()

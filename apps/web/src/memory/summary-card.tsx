@@ -58,10 +58,6 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, turns, 
         {predecessor && <span>folds in the one of {turnsOf(predecessor)}</span>}
         <span>{dateTime(summary.created_at)}</span>
       </p>
-      <details open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
-        <summary>What it says</summary>
-        {open && <Body sessionId={sessionId} summary={summary} />}
-      </details>
       {active && (
         <div class="buttons">
           <button type="button" disabled={onUndo === null} onClick={() => onUndo?.()}>
@@ -69,6 +65,10 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, turns, 
           </button>
         </div>
       )}
+      <details open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
+        <summary>What it says</summary>
+        {open && <Body sessionId={sessionId} summary={summary} />}
+      </details>
     </article>
   );
 }
