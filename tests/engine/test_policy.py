@@ -156,7 +156,7 @@ _BEYOND_JSON_SCHEMA = ("allocation", "context_priority")
 def test_the_schema_of_a_field_takes_what_reading_takes(field: str) -> None:
     schema: dict[str, Any] = FIELDS[field].kind.schema
     jsonschema.Draft202012Validator.check_schema(schema)
-    validator = jsonschema.Draft202012Validator(schema)
+    validator: Any = jsonschema.Draft202012Validator(schema)
     for value in (getattr(preset.policy, field) for preset in PRESETS.values()):
         assert validator.is_valid(json_of(value)), value
     for value in _VALID.get(field, ()):
