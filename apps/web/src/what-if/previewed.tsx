@@ -1,3 +1,4 @@
+import type { ComponentChildren } from "preact";
 import { dollars, percent, plural, tokens } from "../format";
 import type { Preview, TimelineTurn } from "../types";
 import { REGIONS } from "../types";
@@ -20,7 +21,9 @@ interface Props {
   turns: TimelineTurn[];
 }
 
-const ROWS: [string, (preview: Preview) => string][] = [
+type Row = [ComponentChildren, (preview: Preview) => string];
+
+const ROWS: Row[] = [
   ["Model", (each) => each.context.model_alias],
   ["Its window", (each) => tokens(each.context.model_context_limit)],
   ["Input budget", (each) => tokens(each.context.input_budget)],
@@ -55,45 +58,20 @@ export function Previewed({ sessionId, pair, turns }: Props) {
           </section>
         ))}
       </div>
-      <Wide label="Figures of the next turn">
-        <table class="compare">
-          <caption class="unseen">Turn {asItIs.seq}: figures and regions, in tokens</caption>
-          <thead>
-            <tr>
-              <td />
-              {sides.map(({ name }) => (
-                <th key={name} scope="col" class="number">
-                  {name}
-                </th>
-              ))}
-            </tr>
-          </thead>
-          <tbody>
-            {ROWS.map(([name, of]) => (
-              <tr key={name}>
-                <th scope="row">{name}</th>
-                {sides.map((side) => (
-                  <td key={side.name} class="number">
-                    {of(side.preview)}
-                  </td>
-                ))}
-              </tr>
-            ))}
-            {used.map((region) => (
-              <tr key={region}>
-                <th scope="row">
-                  <Swatch region={region} /> {REGION_NAMES[region]}
-                </th>
-                {sides.map((side) => (
-                  <td key={side.name} class="number">
-                    {tokens(side.preview.context.regions[region])}
-                  </td>
-                ))}
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </Wide>
+      <div class="sides">
+        <Compared label="Figures" caption={`Turn ${asItIs.seq}: figures`} sides={sides} rows={ROWS} />
+        <Compared
+          label="Regions"
+          caption={`Turn ${asItIs.seq}: tokens by region`}
+          sides={sides}
+          rows={used.map((region) => [
+            <>
+              <Swatch region={region} /> {REGION_NAMES[region]}
+            </>,
+            ({ context }) => tokens(context.regions[region]),
+          ])}
+        />
+      </div>
       <div class="sides">
         {sides.map(({ name, preview }) => (
           <div key={name} class="side">
@@ -116,6 +94,45 @@ export function Previewed({ sessionId, pair, turns }: Props) {
         </details>
       )}
     </div>
+  );
+}
+
+interface ComparedProps {
+  label: string;
+  caption: string;
+  sides: { name: string; preview: Preview }[];
+  rows: Row[];
+}
+
+function Compared({ label, caption, sides, rows }: ComparedProps) {
+  return (
+    <Wide label={label}>
+      <table class="compare">
+        <caption class="unseen">{caption}</caption>
+        <thead>
+          <tr>
+            <td />
+            {sides.map(({ name }) => (
+              <th key={name} scope="col" class="number">
+                {name}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map(([name, of], at) => (
+            <tr key={at}>
+              <th scope="row">{name}</th>
+              {sides.map((side) => (
+                <td key={side.name} class="number">
+                  {of(side.preview)}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Wide>
   );
 }
 

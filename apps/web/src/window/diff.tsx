@@ -70,17 +70,14 @@ function Words({ was, now }: { was: string; now: string }) {
   if (was.length + now.length > LONGEST_WORD_DIFF) return <pre class="text">{now}</pre>;
   return (
     <pre class="text">
-      {diffWordsWithSpace(was, now).map(
-        (part, at) =>
-          // biome-ignore-start lint/suspicious/noArrayIndexKey: made anew as a whole
-          part.added ? (
-            <ins key={at}>{part.value}</ins>
-          ) : part.removed ? (
-            <del key={at}>{part.value}</del>
-          ) : (
-            <span key={at}>{part.value}</span>
-          ),
-        // biome-ignore-end lint/suspicious/noArrayIndexKey: made anew as a whole
+      {diffWordsWithSpace(was, now).map((part, at) =>
+        part.added ? (
+          <ins key={at}>{part.value}</ins>
+        ) : part.removed ? (
+          <del key={at}>{part.value}</del>
+        ) : (
+          <span key={at}>{part.value}</span>
+        ),
       )}
     </pre>
   );

@@ -11,7 +11,6 @@ export function TimelineTable({ sessionId, turns }: { sessionId: string; turns: 
   return (
     <details class="figures">
       <summary>The same as a table</summary>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a box that scrolls has to be reachable by keyboard */}
       <section class="scroll" tabIndex={0} aria-label="Figures of every turn">
         <table>
           <caption class="unseen">Tokens of every turn by region</caption>
