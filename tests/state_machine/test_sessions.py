@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.api.conftest import assert_problem, serving, settings_for
+from tests.api.conftest import as_sent, assert_problem, serving, settings_for
 from tests.state_machine.session_model import LEGAL, ModelSession, ModelTurn, assert_sendable
 
 EXAMPLES, STEPS = (int(number) for number in os.environ.get("PLIMSOLL_STATE_MACHINE", "10x20").split("x"))
@@ -271,7 +271,8 @@ class Sessions(RuleBasedStateMachine):
             for number in range(1, turn.rounds + 1 if turn.sends else 1):
                 prompt = self.client.get(f"{self.path}/turns/{turn.id}/prompt?round={number}").json()
                 assert_sendable(prompt["messages"])
-                assert prompt == turn.prompts.setdefault(number, prompt)
+                sent = as_sent(prompt)
+                assert sent == turn.prompts.setdefault(number, sent)
 
     def _adopt(self, session_id: str, turns: int) -> None:
         """A session whose past is this one's first turns, under ids of its own; their prompts are the same."""
