@@ -42,7 +42,7 @@ async def vanishing(site: Site) -> Result:
     )
     result.expect(_VANISHED, VANISHING)
     result.expect(_ABORTED, CANCELLATIONS // 2)
-    result.expect(_CANCELLED, CANCELLATIONS * 2 // 5)
+    result.expect(_CANCELLED, CANCELLATIONS * 3 // 10)
     async with (
         site.database() as (url, database),
         site.nursery.running(site.environment(url, db_pool_size=_POOL), name="vanishing") as replica,
