@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup web run test test-real-model check drift docs demo bench fuzz fidelity torture screenshots lock clean
+.PHONY: help setup web run test test-pooler test-real-model check drift docs demo bench fuzz fidelity torture screenshots lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ run: setup ## serve with the embedded Postgres: prints the address and a curl li
 
 test: setup $(UI) ## run the whole test suite
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
+
+test-pooler: setup ## the tests of whole turns and routes behind PgBouncer in transaction mode (Debian's, if installed)
+	PLIMSOLL_TEST_POOLER=transaction $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal \
+		-k "not 500_posts" tests/api tests/services tests/security tests/presets tests/state_machine
 
 test-real-model: setup $(REAL_MODEL_VENV)/.installed ## 20 turns and a provoked overflow against a small real model on this CPU
 	$(BIN)/python -m pytest tests/real_model

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from sphinx.application import Sphinx
 
 from docsite.checking import faults
-from docsite.pages import HOME, REFERENCE, ROOT, Pages, decisions, read_pages
+from docsite.pages import HOME, REFERENCE, ROOT, Pages, Part, decisions, read_pages
 from docsite.reference import reference
 
 
@@ -48,8 +48,13 @@ def _write(source: Path, pages: Pages) -> None:
     (source / "decisions" / "index.md").write_text(_decisions(), encoding="utf-8")
     with (source / f"{pages.names[HOME]}.md").open("a", encoding="utf-8") as home:
         for part in pages.parts:
-            entries = "\n".join(f"/{name}" for name in part.names)
+            entries = "\n".join(_entry(part, name) for name in part.names)
             home.write(f"\n```{{toctree}}\n:hidden:\n:caption: {part.title}\n\n{entries}\n```\n")
+
+
+def _entry(part: Part, name: str) -> str:
+    title = part.titles.get(name)
+    return f"{title} </{name}>" if title else f"/{name}"
 
 
 def _decisions() -> str:

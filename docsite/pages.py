@@ -23,10 +23,14 @@ class NavigationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A heading of the navigation with the names of its pages in the site, without their ending."""
+    """A heading of the navigation with the names of its pages in the site, without their ending.
+
+    `titles` are of pages that the navigation calls otherwise than they call themselves.
+    """
 
     title: str
     names: tuple[str, ...]
+    titles: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ def read_pages(root: Path = ROOT) -> Pages:
     for part in listed["part"]:
         there = [page for page in part["pages"] if _is_there(root, page, listed["coming"])]
         names |= {page: _name(page) for page in there if page not in names}
-        parts.append(Part(part["title"], tuple(names[page] for page in there)))
+        titles = {names[page]: title for page, title in part.get("titles", {}).items()}
+        parts.append(Part(part["title"], tuple(names[page] for page in there), titles))
     unlisted = {str(path.relative_to(root)) for path in (root / "docs").rglob("*.md")} - names.keys()
     if unlisted:
         raise NavigationError(f"docsite/nav.toml does not list {', '.join(sorted(unlisted))}")

@@ -10,9 +10,10 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import asyncpg
@@ -22,6 +23,7 @@ import pytest_asyncio
 from app.db import embedded
 from app.db.migrate import upgrade
 from migrations.drift import with_database
+from tests.pooling import behind_pooler, pooled
 
 
 @pytest.fixture(autouse=True)
@@ -60,11 +62,18 @@ def template_database(postgres_server: str) -> Generator[str]:
     asyncio.run(execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)"))
 
 
+@pytest.fixture(scope="session")
+def reached_server(postgres_server: str) -> Generator[str]:
+    """The server as the service reaches it: behind a pooler, where the tests are (`tests/pooling.py`)."""
+    with pooled(postgres_server) if behind_pooler() else nullcontext(postgres_server) as server:
+        yield server
+
+
 @pytest_asyncio.fixture
-async def database_url(postgres_server: str, template_database: str) -> AsyncGenerator[str]:
+async def database_url(postgres_server: str, reached_server: str, template_database: str) -> AsyncGenerator[str]:
     """A migrated, empty database of the test's own."""
     async with fresh_database(postgres_server, f"TEMPLATE {template_database}") as url:
-        yield url
+        yield with_database(reached_server, urlsplit(url).path[1:])
 
 
 @pytest_asyncio.fixture

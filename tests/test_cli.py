@@ -18,6 +18,7 @@ import pytest
 
 import app
 import plimsoll_client
+from tests.pooling import pooler_settings
 
 PLIMSOLL = [sys.executable, "-c", "from app.cli import main; main()"]
 UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
@@ -27,7 +28,8 @@ OURS = ("PLIMSOLL_", "CONTEXT_", "DATABASE_URL", "MODELS_FILE", "PROMETHEUS_")
 def environment(**settings: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     packages = os.pathsep.join(str(Path(file).parents[1]) for file in (app.__file__, plimsoll_client.__file__))
-    return kept | {"PYTHONPATH": packages, "COLUMNS": "200"} | settings
+    own = {"PYTHONPATH": packages, "COLUMNS": "200"}
+    return kept | own | (pooler_settings() if "DATABASE_URL" in settings else {}) | settings
 
 
 def plimsoll(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import subprocess
 import sys
 import time
@@ -320,5 +319,7 @@ def test_a_collector_that_is_away_costs_no_turn_and_delays_no_end(tmp_path: Path
         ended = time.monotonic()
         process.terminate()
         assert process.wait(timeout=45) == 0
-        assert time.monotonic() - ended < 8
-    assert re.search("(?i)export", (tmp_path / "log").read_text()), "nobody is told"
+        assert time.monotonic() - ended < 25, "the SDK's own 30 s were waited for"
+    log = (tmp_path / "log").read_text()
+    assert "encountered while exporting spans" in log, "nobody is told"
+    assert "aborting retry" in log, "the export was not given up"

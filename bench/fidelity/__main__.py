@@ -20,7 +20,7 @@ from app.tokenizers import Tokenizers
 from bench.fidelity.measure import measure
 from bench.fidelity.plot import write_plot
 from bench.fidelity.recorded import Conversation, read_conversations
-from bench.fidelity.rules import rules
+from bench.fidelity.rules import prune_rules, rules
 
 RESULTS = Path(__file__).parents[1] / "results"
 BUDGETS = (1024, 2048, 4096, 8192, 16384)
@@ -48,7 +48,8 @@ def main() -> None:
         console.print(_table(dataset, [row for row in rows if row["dataset"] == dataset]))
     console.print(f"[dim]{_write_json(rows)}[/]")
     if arguments.plot:
-        write_plot(arguments.plot, _panels([row for row in rows if row["questions"]]))
+        drawn = [row for row in rows if row["questions"] and row["rule"] not in prune_rules()]
+        write_plot(arguments.plot, _panels(drawn))
 
 
 def _arguments() -> argparse.Namespace:

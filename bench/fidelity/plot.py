@@ -18,6 +18,7 @@ _COLOURS = (
     "#c77dff",
     "#f26419",
     "#444444",
+    "#8a5a44",
 )
 _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 380, 260, 50, 40, 60
 

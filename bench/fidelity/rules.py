@@ -20,6 +20,7 @@ KEPT_MESSAGES = 20
 TIGHT_SHARE = 0.15
 """`protected_share` of the variant for budgets in which four long turns leave no room."""
 BLOCK_SHARE = 0.3
+"""`prune_block_share` of the variants that prune in blocks."""
 
 
 def rules() -> Mapping[str, MakeRule]:
@@ -29,23 +30,31 @@ def rules() -> Mapping[str, MakeRule]:
         "guarded": partial(_engine, guarded),
         "guarded, protected_share 0.15": partial(_engine, replace(guarded, protected_share=TIGHT_SHARE)),
         "guarded, room for recall": partial(_engine, _roomy(guarded)),
-        "guarded, by value in blocks": partial(
-            _engine, replace(guarded, prune_order="value", prune_block_share=BLOCK_SHARE)
-        ),
         "guarded without recall": partial(_engine, replace(guarded, recall=Recall(enabled=False))),
-        "whole turns leave, oldest first": partial(_engine, _unsummarized(guarded)),
-        "whole turns leave, in blocks": partial(
-            _engine, replace(_unsummarized(guarded), prune_block_share=BLOCK_SHARE)
-        ),
-        "whole turns leave, by value in blocks": partial(
-            _engine, replace(_unsummarized(guarded), prune_order="value", prune_block_share=BLOCK_SHARE)
-        ),
+        **prune_rules(),
         **{name: partial(_engine, preset.policy) for name, preset in PRESETS.items() if name != "guarded"},
         f"keep last {KEPT_MESSAGES} messages": _keep_last,
     }
     if find_spec("langchain") is not None:
         made |= {"LangChain trim_messages": _trim_messages, "LangChain SummarizationMiddleware": _middleware}
     return made
+
+
+def prune_rules() -> Mapping[str, MakeRule]:
+    """What is compared for what a prune takes: of no interest to what comes back, so not drawn."""
+    guarded = PRESETS["guarded"].policy
+    whole_turns = replace(
+        guarded, auto_summarize=False, prune_unit="turn", protected_share=TIGHT_SHARE, recall=Recall(enabled=False)
+    )
+    by_value = replace(guarded, prune_order="value", prune_block_share=BLOCK_SHARE)
+    return {
+        "guarded, by value in blocks": partial(_engine, by_value),
+        "whole turns leave, oldest first": partial(_engine, whole_turns),
+        "whole turns leave, in blocks": partial(_engine, replace(whole_turns, prune_block_share=BLOCK_SHARE)),
+        "whole turns leave, by value in blocks": partial(
+            _engine, replace(whole_turns, prune_order="value", prune_block_share=BLOCK_SHARE)
+        ),
+    }
 
 
 def _roomy(guarded: ContextPolicy) -> ContextPolicy:
@@ -57,13 +66,6 @@ def _roomy(guarded: ContextPolicy) -> ContextPolicy:
         protected_share=TIGHT_SHARE,
         summary_max_ratio=0.1,
         recall=Recall(max_share=0.9),
-    )
-
-
-def _unsummarized(guarded: ContextPolicy) -> ContextPolicy:
-    """Nothing but prunes, as trimmers do it."""
-    return replace(
-        guarded, auto_summarize=False, prune_unit="turn", protected_share=TIGHT_SHARE, recall=Recall(enabled=False)
     )
 
 

@@ -14,6 +14,7 @@ import uvicorn
 
 from app.core.config import Settings
 from app.main import create_app
+from tests.pooling import behind_pooler
 
 
 @contextmanager
@@ -56,6 +57,7 @@ def settings_for(database_url: str, **changes: Any) -> Settings:
     values: dict[str, Any] = {
         "database_url": database_url,
         "log_level": "ERROR",
+        "db_pooler": "transaction" if behind_pooler() else "none",
         "max_body_bytes": 1024 * 1024,
         **changes,
     }

@@ -11,15 +11,15 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from app.db.api_keys import ApiKey
-from app.db.database import Database
 from app.domain.types import TenantId
 from app.services import keys
 from tests.api.conftest import assert_problem, new_session, serving, settings_for
+from tests.pooling import own_database
 
 
 def make_key(database_url: str, tenant: str) -> tuple[ApiKey, str]:
     async def work() -> tuple[ApiKey, str]:
-        database = Database(database_url, pool_size=1)
+        database = own_database(database_url)
         try:
             return await keys.create_key(database, uuid7, TenantId(tenant), "test")
         finally:

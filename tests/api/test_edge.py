@@ -21,6 +21,7 @@ from uuid_utils.compat import uuid7
 
 from app.api.edge import Edge
 from tests.api.conftest import assert_problem
+from tests.pooling import pooler_settings
 
 CANARY = "canary-0815"
 
@@ -123,6 +124,7 @@ def test_a_real_process_writes_one_json_line_a_request_with_ids_and_no_content(d
         **os.environ,
         "DATABASE_URL": database_url,
         "PLIMSOLL_LOG_LEVEL": "DEBUG",
+        **pooler_settings(),
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     command = [sys.executable, "-m", "uvicorn", "app.main:create_app", "--factory", "--port", str(port)]

@@ -14,13 +14,13 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app.db.database import Database
 from app.domain.types import TenantId
 from app.services import activity
 from app.services.keys import revoke_key
 from tests.api.conftest import assert_problem, new_session, serving, settings_for
 from tests.api.test_auth import client_of, make_key
 from tests.api.test_timeline import say
+from tests.pooling import own_database
 
 STREAM = {"Accept": "text/event-stream"}
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
@@ -131,7 +131,7 @@ async def test_a_follower_that_does_not_read_is_told_of_the_gap_and_holds_nobody
 
 
 async def _revoke(database_url: str, key_id: UUID) -> None:
-    database = Database(database_url, pool_size=1)
+    database = own_database(database_url)
     try:
         await revoke_key(database, key_id)
     finally:

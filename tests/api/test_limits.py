@@ -8,17 +8,17 @@ from decimal import Decimal
 import httpx
 import pytest
 
-from app.db.database import Database
 from app.domain.types import TenantId
 from app.services.limits import set_limits
 from tests.api.conftest import assert_problem, new_session
+from tests.pooling import own_database
 
 
 def limit_tenant(database_url: str, **values: int) -> None:
     """Limits of the tenant that requests without a key belong to."""
 
     async def work() -> None:
-        database = Database(database_url, pool_size=1)
+        database = own_database(database_url)
         try:
             await set_limits(database, TenantId("default"), {name: Decimal(value) for name, value in values.items()})
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 
 from tests.api.conftest import assert_problem, new_session
@@ -42,6 +44,25 @@ def test_the_list_pages_by_name_without_gap_or_repeat(client: httpx.Client) -> N
         seen += [pin["name"] for pin in page["items"]]
         cursor = page["next_cursor"]
     assert seen == [f"pin-{number}" for number in range(7)]
+
+
+def test_a_list_with_figures_says_what_each_pin_costs_and_whose_word_its_relevance_is(client: httpx.Client) -> None:
+    session = f"/v1/sessions/{new_session(client, room_goal='Repair the pump')}"
+    client.put(f"{session}/pins/given", json={"content": "Soup on Mondays.", "relevance": 0.25})
+    client.put(f"{session}/pins/menu", json={"content": "Fish on Fridays."})
+    client.put(f"{session}/pins/pump", json={"content": "Valve 12 feeds the cellar pump."})
+    assert all("figures" not in pin for pin in client.get(f"{session}/pins").json()["items"])
+    given, menu, pump = figures_of(client, session)
+    assert (given["relevance"], given["relevance_from"]) == (0.25, "given")
+    assert (menu["relevance"], menu["relevance_from"]) == (0, "computed")
+    assert 0 < pump["relevance"] < 1
+    turn = client.post(f"{session}/turns", json={"content": "What is there on Fridays?"}).json()
+    assert turn["context"]["regions"]["pins"] == sum(pin["tokens"] for pin in (given, menu, pump))
+    assert figures_of(client, session)[1]["relevance"] > 0
+
+
+def figures_of(client: httpx.Client, session: str) -> list[dict[str, Any]]:
+    return [pin["figures"] for pin in client.get(f"{session}/pins", params={"figures": "true"}).json()["items"]]
 
 
 def test_a_pin_stands_in_the_next_prompt(client: httpx.Client) -> None:

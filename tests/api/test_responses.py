@@ -515,7 +515,7 @@ def test_any_session_is_a_conversation_and_a_conversation_any_session(database_u
 def _ask(at: Chat, stream: bool, **asked: Any) -> Any:
     """The response, or the one that its stream ends with."""
     if not stream:
-        return at.client.responses.create(**asked)
+        return cast(Any, at.client.responses).create(**asked)
     events: list[Any] = list(at.client.responses.create(**asked, stream=True))
     assert events[-1].type == "response.completed"
     return events[-1].response

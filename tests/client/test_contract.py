@@ -170,6 +170,7 @@ MAY_BE_ABSENT = {
     "ListedSession": {"figures"},
     "TimelineEvent": {"tokens", "count", "summary_id", "origin", "status"},
     "TrimLog": {"recalled"},
+    "ListedPin": {"figures"},
     "Limits": {
         f"{what}_{span}"
         for what in ("turns", "tokens", "usd")
@@ -221,6 +222,7 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
         "../notes/./a?b#c%2F.md",
         "notes/first page.md",
     ]
+    assert all(pin.figures.tokens > 0 for pin in (await ask("list_pins", sid, figures=True)).items)
     assert (await ask("search_session", sid, "reconciliation", limit=3)).items[0].excerpt
     await ask("get_context", sid)
     (newest, *_) = (await ask("get_timeline", sid)).items

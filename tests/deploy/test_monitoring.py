@@ -20,7 +20,7 @@ from app.domain.types import Usage
 from app.telemetry import Telemetry
 from tests.api.conftest import new_session, serving, settings_for
 from tests.deploy.promql import Read, exported, missing, reads
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, table
 
 MONITORING = ROOT / "deploy" / "helm" / "monitoring"
 ALERTS = MONITORING / "alerts.yml"
@@ -128,6 +128,13 @@ def test_every_alert_links_to_its_entry_in_the_operations_page(rule: dict[str, A
     assert "**Look**" in entry[1]
     assert "**Do**" in entry[1]
     assert rule["labels"]["severity"] in {"critical", "warning"}
+
+
+def test_the_operations_page_tells_of_every_series_and_of_no_other() -> None:
+    text = Telemetry(["main"]).render()[0].decode()
+    told = {name for cell, _ in table("series", OPERATIONS) for name in re.findall(r"`(\w+)`", cell)}
+    labels = {"status", "model_alias", "when", "outcome", "purpose", "kind"}
+    assert told - labels == set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
 
 
 def test_the_operations_page_tells_of_no_alert_that_is_not_there() -> None:

@@ -11,60 +11,14 @@ import pytest
 from tests.api.conftest import serving, settings_for
 from tests.docs.checkout import make_checkout
 from tests.docs.fences import BLOCKS, Block, pages, unfenced
+from tests.docs.held import HELD_ELSEWHERE, PLACES, Place, is_at, is_held, is_never_run
 from tests.docs.pages import ROOT
 from tests.docs.running import BlockFailed, Reader, UnknownBlock, lint
-
-_README = "tests/docs/test_readme.py"
-_BACKUP = "tests/test_backup.py::test_a_service_on_a_restored_dump_of_a_busy_database_answers_the_same"
-HELD_ELSEWHERE = {
-    ("README.md", "make run"): f"{_README}::test_make_run_prints_the_readmes_curl_line_and_both_answers_are_as_shown",
-    ("README.md", "curl -s -H"): f"{_README}::test_make_run_prints_the_readmes_curl_line_and_both_answers_are_as_shown",
-    ("README.md", "URL=http"): f"{_README}::test_make_run_prints_the_readmes_curl_line_and_both_answers_are_as_shown",
-    ("README.md", "make demo"): f"{_README}::test_make_demo_draws_the_readmes_picture",
-    ("README.md", "export OPENAI_API_KEY"): f"{_README}::test_the_readmes_catalogue_is_what_is_served",
-    (
-        "README.md",
-        "export PATH",
-    ): f"{_README}::test_the_production_commands_end_in_a_service_that_wants_the_key_they_made",
-    (
-        "docs/chat-completions.md",
-        "from openai",
-    ): "tests/docs/test_chat_page.py::test_its_program_is_answered_out_of_the_session",
-    (
-        "docs/start.md",
-        "make run",
-    ): f"{_README}::test_make_run_prints_the_readmes_curl_line_and_both_answers_are_as_shown",
-    (
-        "docs/budget.md",
-        "limit ",
-    ): "tests/engine/test_budget_doc.py::test_the_window_is_divided_as_the_document_says",
-    ("docs/budget.md", "rest "): "tests/engine/test_sharing_properties.py",
-    ("docs/operations.md", "pg_dump"): _BACKUP,
-    ("docs/operations.md", "pg_restore"): _BACKUP,
-    ("docs/operations.md", "export PATH"): _BACKUP,
-}
-"""Blocks that a test of their own runs, with what is shown of their output: by page and how they begin."""
-
-NEVER_RUN = {
-    ("docs/operations.md", "kubectl create secret"): "needs a Kubernetes cluster",
-    ("docs/performance.md", "make bench"): "takes minutes, and the machine for itself",
-    ("docs/fidelity.md", "make fidelity"): "wants recorded conversations of yours, and an environment of its own",
-    ("docs/real-model.md", "make test-real-model"): "compiles a model server and takes minutes",
-    ("docs/reliability.md", ".venv/bin/python -m torture"): "kills and freezes processes for minutes",
-}
-"""Commands that no test runs, one by one, and why. They are still parsed, and what they name must be there."""
 
 OWN_MODELS = 'default = "offline"\n' + "".join(
     f'[models.{alias}]\nprovider = "offline"\ncontext_window = 16384\n' for alias in ("offline", "mini")
 )
 NEEDS_A_SERVICE = {"sh", "python", "json", "sql"}
-
-
-def named(block: Block, listed: dict[tuple[str, str], str]) -> str | None:
-    """What the list says of this block."""
-    return next(
-        (said for (page, start), said in listed.items() if block.page == page and block.text.startswith(start)), None
-    )
 
 
 def of_page(page: Path) -> list[Block]:
@@ -73,7 +27,7 @@ def of_page(page: Path) -> list[Block]:
     held = False
     for block in (block for block in BLOCKS if block.page == str(page.relative_to(ROOT))):
         if not block.is_output:
-            held = named(block, HELD_ELSEWHERE) is not None or named(block, NEVER_RUN) is not None
+            held = is_held(block)
         if not held:
             kept.append(block)
     return kept
@@ -118,21 +72,21 @@ def test_no_fence_of_the_page_is_left_open(page: Path) -> None:
     assert unfenced(page) == []
 
 
-@pytest.mark.parametrize("listed", [HELD_ELSEWHERE, NEVER_RUN], ids=["held elsewhere", "never run"])
-def test_the_lists_name_blocks_that_are_there_each_once(listed: dict[tuple[str, str], str]) -> None:
-    for page, start in listed:
-        there = [block for block in BLOCKS if block.page == page and block.text.startswith(start)]
-        assert len(there) == 1, (page, start)
+@pytest.mark.parametrize("place", PLACES, ids=" ".join)
+def test_the_lists_name_blocks_that_are_there_each_once(place: Place) -> None:
+    there = [block for block in BLOCKS if is_at(block, place)]
+    assert there
+    assert len(there) == 1 or not place[1]
 
 
-def test_the_tests_that_hold_blocks_elsewhere_are_there() -> None:
-    for test in set(HELD_ELSEWHERE.values()):
-        path, _, name = test.partition("::")
-        text = (ROOT / path).read_text()
-        assert not name or re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), test
+@pytest.mark.parametrize("test", HELD_ELSEWHERE)
+def test_the_tests_that_hold_blocks_elsewhere_are_there(test: str) -> None:
+    path, _, name = test.partition("::")
+    text = (ROOT / path).read_text()
+    assert not name or re.search(rf"^(async )?def {name}\(", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if named(block, NEVER_RUN)], ids=str)
+@pytest.mark.parametrize("block", [block for block in BLOCKS if is_never_run(block)], ids=str)
 def test_commands_that_are_not_run_are_sound_as_far_as_can_be_seen(block: Block) -> None:
     assert block.language == "sh"
     lint(block)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 
 from app.domain.types import TurnStatus
-from app.engine.assembly import Ready, assemble, assert_tool_pairing, plan
-from app.engine.policy import ContextPolicy
+from app.engine.assembly import Ready, Refused, assemble, assert_tool_pairing, plan
+from app.engine.policy import ContextPolicy, with_whole_past
 from app.engine.prompt import Prompt, prompt_sha256
 from app.engine.replay import needed_for, rebuild
 from app.engine.window import Snapshot, Window
 from tests.engine.histories import History, estimate, snapshot_of
-from tests.engine.readings import all_units, counted_tokens, read_back, ready_of, sendable, sent_ids
+from tests.engine.readings import all_units, counted_tokens, read_back, ready_of, sendable, sent_ids, sent_turns
 from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
 
@@ -134,3 +136,17 @@ def test_the_assembled_prompt_is_checked_for_torn_tool_groups() -> None:
         assemble(Ready(torn, ready.accounts))
     with pytest.raises(AssertionError, match="a tool result without its call"):
         assemble(Ready(Prompt((*ready.prompt.items, ready.prompt.items[-1]), (), 0), ready.accounts))
+
+
+@given(snapshots(), policies())
+def test_where_the_whole_past_is_wanted_all_of_it_is_sent_as_it_was_said_or_nothing(
+    snapshot: Snapshot, policy: ContextPolicy
+) -> None:
+    snapshot = replace(snapshot, summary=None)
+    decision = plan(snapshot, with_whole_past(policy), estimate)
+    assert isinstance(decision, Ready | Refused)
+    assert (decision.accounts.actions, decision.accounts.recalled) == ((), ())
+    assert sent_ids(decision.prompt) == {
+        message.id for message in sendable(sent_turns((*snapshot.turns, snapshot.current)))
+    }
+    assert not any(item.message and item.block for item in decision.prompt.items)

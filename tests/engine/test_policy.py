@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
+from typing import Any, cast
 
+import jsonschema
 import pytest
 
 from app.domain.errors import InvalidRequest
-from app.engine.policy import Allocation, ContextPolicy
+from app.engine.policy import Allocation, ContextPolicy, Recall
 from app.engine.policy_fields import FIELDS, resolve_policy
 from app.engine.presets import PRESETS
 
@@ -144,6 +146,44 @@ def test_a_policy_can_do_without_summaries(overrides: dict[str, object]) -> None
 def test_every_field_of_a_policy_can_be_set_but_the_deployments_own_and_a_requests() -> None:
     assert set(FIELDS) == {field.name for field in fields(ContextPolicy)} - {"max_output_tokens", "whole_past"}
     assert set(_INVALID) == set(FIELDS)
+
+
+_BEYOND_JSON_SCHEMA = ("allocation", "context_priority")
+"""Shares that sum up to too much and an order that does not begin with the goal are refused by reading alone."""
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_the_schema_of_a_field_takes_what_reading_takes(field: str) -> None:
+    schema: dict[str, Any] = FIELDS[field].kind.schema
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator: Any = jsonschema.Draft202012Validator(schema)
+    for value in (getattr(preset.policy, field) for preset in PRESETS.values()):
+        assert validator.is_valid(json_of(value)), value
+    for value in _VALID.get(field, ()):
+        assert validator.is_valid(value), value
+    passed = [value for value in _INVALID[field] if is_distinct_json(value) and validator.is_valid(value)]
+    assert field in _BEYOND_JSON_SCHEMA or all(can_be_read(field, value) for value in passed), passed
+
+
+def can_be_read(field: str, value: object) -> bool:
+    """By itself: combinations are no field's own."""
+    try:
+        FIELDS[field].kind.parse(value)
+    except ValueError:
+        return False
+    return True
+
+
+def is_distinct_json(value: object) -> bool:
+    """NaN and infinity are no JSON, and to JSON Schema 8.0 is a whole number."""
+    written = repr(value)
+    return "nan" not in written and "inf" not in written and not (isinstance(value, float) and value.is_integer())
+
+
+def json_of(value: object) -> Any:
+    if isinstance(value, (Allocation, Recall)):
+        return asdict(value)
+    return list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
 
 
 def test_an_allocation_may_name_some_shares_and_keeps_the_others() -> None:

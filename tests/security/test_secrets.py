@@ -14,11 +14,11 @@ import httpx
 from sqlalchemy import text
 from uuid_utils.compat import uuid7
 
-from app.db.database import Database
 from app.db.sql import compile_sql
 from app.domain.types import TenantId
 from app.services.keys import create_key
 from tests import test_cli
+from tests.pooling import own_database
 from tests.providers.server import Answer, Play, Raw, Reset, Seen, Stream, serving
 from tests.services.faulty_database import DatabaseFaults, faulty_database
 from tests.services.service import chat, is_summary, sound_summary
@@ -87,7 +87,7 @@ class _Model:
 
 
 async def _keys(database_url: str) -> tuple[str, str]:
-    database = Database(database_url, pool_size=1)
+    database = own_database(database_url)
     try:
         made = [(await create_key(database, uuid7, TenantId(tenant), "k"))[1] for tenant in ("anna", "bert")]
     finally:
@@ -97,7 +97,7 @@ async def _keys(database_url: str) -> tuple[str, str]:
 
 async def _refuse_words(database_url: str) -> None:
     """A row that the database refuses is quoted whole in its complaint."""
-    database = Database(database_url, pool_size=1)
+    database = own_database(database_url)
     try:
         async with database.autocommit() as tx:
             await tx.fetch(
@@ -205,6 +205,9 @@ async def _everything_breaks(
             answer = await anna.post(f"{path}/turns/{turn['id']}/tool-outputs", json=outputs)
         assert answer.status_code == 201, answer.text
         told.append(json.dumps(answer.json()["context"]))
+        audit = await anna.get(f"{path}/turns/{turn['id']}/audit")
+        assert audit.json()["context_trim_log"]
+        told.append(audit.text)
     assert (await anna.get(f"{path}/summaries")).json()["items"][0]["summary_text"] == PLANTED["summary"]
     assert PLANTED["tool arguments"] in (await anna.get(f"{path}/export")).text
     asked = (("main", False), ("other", False), ("main", True))

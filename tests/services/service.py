@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from app.services.sessions import create_session
 from app.services.take_turn import continue_turn, take_turn
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers, encoding_for_model
+from tests.pooling import behind_pooler
 from tests.providers.server import Answer, ScriptedServer, Seen
 
 TENANT = TenantId("default")
@@ -99,7 +99,6 @@ async def service(
         path = folder / "models.toml"
         path.write_text(models)
     tokenizers = tokenizers or Tokenizers()
-    behind_pooler = "PLIMSOLL_TEST_POOLER" in os.environ if transaction_pooler is None else transaction_pooler
     catalogue = load_catalogue(
         path,
         environ=environ or {},
@@ -109,7 +108,11 @@ async def service(
         estimator=tokenizers.estimator,
     )
     rt = Runtime(
-        database=Database(database_url, pool_size=5, transaction_pooler=behind_pooler),
+        database=Database(
+            database_url,
+            pool_size=5,
+            transaction_pooler=behind_pooler() if transaction_pooler is None else transaction_pooler,
+        ),
         catalogue=catalogue,
         tokenizers=tokenizers,
         telemetry=Telemetry(catalogue.aliases),

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from app.providers.registry import Catalogue, load_catalogue
+from app.services.claiming import Asking, TurnRequest
+from app.services.previewing import preview_turn
 from app.services.sessions import session_usage
 from app.tokenizers import encoding_for_model
 from tests.providers.server import serving
 from tests.providers.wires import ANTHROPIC, OPENAI, Said, Wire
-from tests.services.service import Service, service
+from tests.services.service import TENANT, Service, service
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
@@ -81,3 +83,15 @@ async def test_a_turn_costs_what_its_calls_cost_at_the_makers_prices_its_summary
             name = f'model_cost_usd_total{{model_alias="main",purpose="{purpose}"}} '
             (line,) = [line for line in metrics if line.startswith(name)]
             assert float(line.removeprefix(name)) == pytest.approx(float(calls * call))
+
+
+async def test_a_preview_says_what_sending_its_prompt_costs(database_url: str, tmp_path: Path) -> None:
+    async with sold_by(database_url, tmp_path, OPENAI, "gpt-4o-mini") as at:
+        session = await at.session()
+        seen = await preview_turn(at.rt, TENANT, session.id, TurnRequest("Hello", "", Asking(), None))
+        tokens = seen["context"]["estimated_wire_tokens"]
+        assert seen["estimated_prompt_cost_usd"] == pytest.approx(tokens * 0.15 / 10**6)
+        too_long = TurnRequest("Hello " * 20_000, "", Asking(), None)
+        refused = await preview_turn(at.rt, TENANT, session.id, too_long)
+        assert refused["refusal"]["code"] == "context_budget_exceeded"
+        assert refused["estimated_prompt_cost_usd"] is None

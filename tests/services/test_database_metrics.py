@@ -8,12 +8,12 @@ import pytest
 import sqlalchemy as sa
 
 from app.db.claims import claim_turn
-from app.db.database import Database
 from app.db.sql import compile_sql
 from app.domain.errors import DatabaseUnavailable
 from app.services.background import look, sweep_forever
 from app.services.claiming import TurnRequest, draft_turn
 from app.telemetry import Telemetry
+from tests.pooling import own_database
 from tests.services.faulty_database import faulty_database
 from tests.services.service import TENANT, Service, service
 from tests.test_telemetry import values
@@ -33,7 +33,7 @@ async def claim(at: Service) -> None:
 
 async def test_a_wait_for_the_pool_is_measured_also_when_it_was_in_vain(database_url: str) -> None:
     telemetry = Telemetry(["main"])
-    database = Database(database_url, pool_size=1, pool_timeout_s=0.3)
+    database = own_database(database_url, pool_timeout_s=0.3)
     database.watched_by(telemetry.database)
     hold = compile_sql(sa.text("SELECT pg_sleep(0.6)"))
     try:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from app.db.responses import ResponseNote
 from app.db.tables import metadata
 from app.domain.errors import NotFound, PlimsollError, TurnCancelled
 from app.domain.types import Pin, Session, SessionId, TenantId
@@ -80,6 +81,8 @@ async def session_with_a_row_in_every_table(at: Service, tenant_id: TenantId = T
     for number in range(10):  # the ninth makes a summary; what it stands for is indexed
         await at.turn(session.id, f"Point {number}. " + "ledger " * 60, key=f"key {number}", tenant_id=tenant_id)
     await at.turn(session.id, "Counted in another encoding.", model_alias="other", tenant_id=tenant_id)
+    note = ResponseNote("0" * 64, {}, at.rt.now())
+    await at.turn(session.id, "As a response.", tenant_id=tenant_id, note=note)
     counted = await rows_of(at, session.id)
     assert [name for name, rows in counted.items() if not rows] == [], "a table that no use of the session reaches"
     return session

@@ -14,6 +14,7 @@ from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound, Una
 from app.domain.types import TenantId
 from app.services import keys
 from app.services.keys import Authenticator
+from tests.pooling import own_database
 
 ANNA = TenantId("anna")
 
@@ -30,7 +31,7 @@ class Clock:
 
 @pytest_asyncio.fixture
 async def database(database_url: str) -> AsyncGenerator[Database]:
-    opened = Database(database_url, pool_size=2)
+    opened = own_database(database_url, pool_size=2)
     yield opened
     await opened.aclose()
 

@@ -16,6 +16,7 @@ from app.db.reachability import reach
 from app.domain.errors import DatabaseUnavailable
 from bench.pgbouncer import SERVER_CONNECTIONS, find_pgbouncer, pgbouncer, show
 from migrations.drift import with_database
+from tests.pooling import VARIABLE
 from tests.services import (
     test_forks,
     test_guarded,
@@ -80,7 +81,7 @@ async def test_a_test_of_whole_turns_passes_behind_the_pooler(
     monkeypatch: pytest.MonkeyPatch,
     test: Callable[..., Awaitable[None]],
 ) -> None:
-    monkeypatch.setenv("PLIMSOLL_TEST_POOLER", "transaction")
+    monkeypatch.setenv(VARIABLE, "transaction")
     wants = test.__code__.co_varnames[: test.__code__.co_argcount]
     given = {"database_url": through(pooler, database_url), "tmp_path": tmp_path}
     await test(**{name: given[name] for name in wants})

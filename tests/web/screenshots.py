@@ -60,6 +60,8 @@ async def _take(origin: str, session_id: str, chromium: str) -> None:
                 await _picture(page, f"{origin}/ui/", "inspector-sessions.png", height=560)
                 await _picture(page, f"{session}/memory", "inspector-memory.png", height=860)
                 await page.goto(f"{session}/what-if")
+                for preset in ("rolling", "turn_atomic"):
+                    await page.get_by_role("checkbox", name=preset).check()
                 await page.get_by_role("button", name="Simulate").click()
                 await page.get_by_role("img").wait_for()
                 await page.locator("[aria-labelledby=whole-past]").screenshot(path=IMAGES / "inspector-what-if.png")

@@ -1,4 +1,5 @@
 // The API's answers, as far as the page reads them. The OpenAPI document at /openapi.json describes them in full.
+import type { ProblemBody } from "./api";
 
 export const REGIONS = ["system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"] as const;
 export type Region = (typeof REGIONS)[number];
@@ -249,6 +250,8 @@ export interface Summary {
   origin: "model" | "fallback" | "emergency";
   model_alias: string;
   token_estimate: number;
+  prompt_tokens: number | null;
+  completion_tokens: number | null;
   created_by_turn_id: string | null;
   created_at: string;
 }
@@ -258,12 +261,32 @@ export interface Pin {
   content: string;
   relevance: number | null;
   source: string | null;
+  figures?: { tokens: number; relevance: number; relevance_from: "given" | "computed" };
+}
+
+/** The part of JSON Schema that fields of a policy are described in. */
+export interface ValueSchema {
+  type: string | string[];
+  enum?: string[];
+  minimum?: number;
+  exclusiveMinimum?: number;
+  maximum?: number;
+  properties?: Record<string, ValueSchema>;
+  items?: ValueSchema;
+}
+
+export interface PolicyField {
+  name: string;
+  takes: string;
+  value_schema: ValueSchema;
+  meaning: string;
+  defaults: Record<string, unknown>;
 }
 
 export interface PolicyList {
   default: string;
   presets: { name: string; description: string; policy: Record<string, unknown> }[];
-  fields: { name: string; takes: string; meaning: string; defaults: Record<string, unknown> }[];
+  fields: PolicyField[];
 }
 
 export interface Preview extends Prompt {
@@ -271,7 +294,8 @@ export interface Preview extends Prompt {
   open_turn_id: string | null;
   summary_pending: boolean;
   context: Context;
-  refusal: { title: string; detail: string } | null;
+  estimated_prompt_cost_usd: number | null;
+  refusal: ProblemBody | null;
 }
 
 export interface SimulatedTurn {
@@ -313,6 +337,12 @@ export interface Simulation {
   truncated: boolean;
   assumed: string[];
   happened: Omit<Lane, "name" | "model_alias">;
-  full_history: { model_alias: string | null; wire_tokens: number; first_turn_over_the_window: number | null }[];
+  full_history: {
+    model_alias: string | null;
+    calls: number;
+    wire_tokens: number;
+    first_turn_over_the_window: number | null;
+    cost_usd: number | null;
+  }[];
   policies: Lane[];
 }

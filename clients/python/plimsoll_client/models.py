@@ -297,6 +297,7 @@ class Preview(Answer):
     context: Context
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
+    estimated_prompt_cost_usd: float | None
     layout: list[LaidOut]
     refusal: dict[str, Any] | None
 
@@ -361,6 +362,20 @@ class Pin(Answer):
     content: str
     relevance: float | None
     source: str | None
+
+
+class PinFigures(Answer):
+    """What a pin costs in every prompt, and how relevant it is; `relevance_from` is `given` or `computed`."""
+
+    tokens: int
+    relevance: float
+    relevance_from: str
+
+
+class ListedPin(Pin):
+    """A pin in a list; `figures` stand there when they are asked for."""
+
+    figures: PinFigures | None = None
 
 
 class Message(Answer):
@@ -523,6 +538,7 @@ class PolicyField(Answer):
 
     name: str
     takes: str
+    value_schema: dict[str, Any]
     meaning: str
     defaults: dict[str, Any]
 

@@ -26,6 +26,7 @@ from plimsoll_client.models import (
     Audit,
     Found,
     Health,
+    ListedPin,
     ListedSession,
     Message,
     Models,
@@ -416,9 +417,12 @@ def undo_summary(session_id: str, summary_id: str) -> Asked[Summary]:
 
 
 @operation("GET", f"{_SESSION}/pins", repeatable=True)
-def list_pins(session_id: str, *, limit: int | None = None, cursor: str | None = None) -> Asked[Page[Pin]]:
+def list_pins(
+    session_id: str, *, limit: int | None = None, cursor: str | None = None, figures: bool | None = None
+) -> Asked[Page[ListedPin]]:
     """One page of the session's pins, by name."""
-    return Asked(reads(Page[Pin]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
+    asked = query(limit=limit, cursor=cursor, figures=figures)
+    return Asked(reads(Page[ListedPin]), {"session_id": session_id}, asked)
 
 
 @operation("PUT", f"{_SESSION}/pins/{{name}}", repeatable=True)

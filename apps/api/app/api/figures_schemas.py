@@ -1,8 +1,9 @@
-"""Figures that stand in other answers: of a session in a list, and of a message in a prompt."""
+"""Figures that stand in other answers: of a session and a pin in a list, and of a message in a prompt."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 from pydantic import BaseModel, Field
@@ -33,6 +34,16 @@ class SessionFigures(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     cost_usd: float | None = Field(description="Of the calls that have a price; null where none has.")
+
+
+class PinFigures(BaseModel):
+    """What a pin costs in every prompt, and how relevant it is: where pins have to be trimmed, the least goes first."""
+
+    tokens: int = Field(description="As it stands in a prompt, without framing.")
+    relevance: float = Field(description="0 to 1.")
+    relevance_from: Literal["given", "computed"] = Field(
+        description="Computed: its words against the room goal's and those of the newest message."
+    )
 
 
 class LaidOut(BaseModel):

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from app.api.figures_schemas import LaidOut, SessionFigures
+from app.api.figures_schemas import LaidOut, PinFigures, SessionFigures
 from app.domain.types import TurnStatus
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -448,6 +448,10 @@ class PreviewOut(BaseModel):
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
     layout: list[LaidOut] = Field(description="One for each message.")
+    estimated_prompt_cost_usd: float | None = Field(
+        description="Of sending it once, at published prices, without a cache and without the summary; null where no "
+        "price is known and where it would be refused."
+    )
     refusal: dict[str, Any] | None = Field(description="The problem the turn would be answered with.")
 
 
@@ -467,6 +471,12 @@ class PinOut(BaseModel):
     content: str
     relevance: float | None
     source: str | None
+
+
+class ListedPin(PinOut):
+    """A pin in a list; `figures` stand there with `figures=true`."""
+
+    figures: PinFigures | None = None
 
 
 class PromptOut(BaseModel):
@@ -496,7 +506,7 @@ class TurnPage(BaseModel):
 
 
 class PinPage(BaseModel):
-    items: list[PinOut]
+    items: list[ListedPin]
     next_cursor: str | None
 
 
@@ -560,6 +570,7 @@ class PolicyFieldOut(BaseModel):
 
     name: str
     takes: str
+    value_schema: dict[str, Any] = Field(description="The same as JSON Schema, as far as that can say it.")
     meaning: str
     defaults: dict[str, Any]
 

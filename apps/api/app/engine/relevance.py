@@ -11,7 +11,8 @@ from typing import Any, Final, cast
 from lunr.builder import Builder
 from lunr.idf import idf as _untyped_idf  # pyright: ignore[reportUnknownVariableType] - lunr has no types
 
-from app.domain.types import Pin
+from app.domain.types import Pin, Turn
+from app.engine.tokens import content_text
 
 MOST_TERMS: Final = 16_384
 """Of all pins together, each having the same part of them: what bounds the work to about 25 ms."""
@@ -37,6 +38,12 @@ def relevances(pins: Sequence[Pin], query: str) -> tuple[float, ...]:
     chars = _MOST_CHARS // len(pins)
     scored = _scored(tuple(f"{pin.name} {pin.content[:chars]}" for pin in pins), query[:_MOST_QUERY_CHARS])
     return tuple(score if pin.relevance is None else pin.relevance for pin, score in zip(pins, scored, strict=True))
+
+
+def question_of(goal: str | None, turn: Turn) -> str:
+    """What pins are held against: the goal and what the user says in the turn."""
+    words = [content_text(message.content) for message in turn.messages if message.role == "user"]
+    return "\n".join((goal or "", *words))
 
 
 @lru_cache(maxsize=16)  # a turn is decided several times: before and after a summary, and once a tool round

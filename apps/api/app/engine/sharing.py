@@ -18,9 +18,9 @@ from app.engine.pin_trimming import fit_pins
 from app.engine.policy import Allocation, ContextPolicy, PriorityRegion
 from app.engine.prompt import Prompt, PromptItem
 from app.engine.pruning import Piece, TrimAction
-from app.engine.relevance import relevances
+from app.engine.relevance import question_of, relevances
 from app.engine.summary_block import fit_summary
-from app.engine.tokens import Estimate, content_text
+from app.engine.tokens import Estimate
 from app.engine.window import Snapshot, Window, summary_item
 
 
@@ -119,13 +119,8 @@ def _held_pins(window: Window, wanted_tokens: int, room_tokens: int) -> tuple[li
     if wanted_tokens <= room_tokens:
         return items, []
     pins = window.snapshot.pins
-    return fit_pins(pins, items, relevances(pins, _question(window.snapshot)), room_tokens, window.estimate)
-
-
-def _question(snapshot: Snapshot) -> str:
-    """What pins are held against: the goal and the user's words."""
-    words = [content_text(message.content) for message in snapshot.current.messages if message.role == "user"]
-    return "\n".join((snapshot.goal or "", *words))
+    question = question_of(window.snapshot.goal, window.snapshot.current)
+    return fit_pins(pins, items, relevances(pins, question), room_tokens, window.estimate)
 
 
 def _held_summary(window: Window, room_tokens: int) -> tuple[PromptItem | None, list[TrimAction]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from math import floor
 
 from app.domain.evicted import Evicted
@@ -203,7 +202,7 @@ class Window:
             pieces,
             over_at=self._over(prompt, threshold),
             still_over=self._over(prompt, threshold - policy.prune_block_share * input_budget),
-            protected_from=self._protected_when_newest,
+            protected_from=self._protected_when_newest(),
             prune=prune,
         )
 
@@ -239,8 +238,9 @@ class Window:
         )
 
     def _over(self, prompt: Prompt, at_tokens: float) -> StillOver:
-        """Whether the prompt costs as many tokens once something has left it."""
-        return lambda tokens, messages: self._charge_without(prompt, tokens, messages) >= at_tokens
+        """Whether the prompt costs as many tokens once something has left it; its own size is summed up once."""
+        wire_tokens, overhead_tokens = prompt.wire_tokens, prompt.overhead_tokens
+        return lambda tokens, messages: self._charge_less(wire_tokens, overhead_tokens, tokens, messages) >= at_tokens
 
     def _prune_messages(
         self,
@@ -279,21 +279,24 @@ class Window:
             by_value=by_value,
         )
 
-    def _protected_when_newest(self, piece: Piece) -> int:
-        """The first `seq` of the turns that were protected when the piece was the newest."""
-        newest = piece.unit.messages[0]
-        before = tuple(takewhile(lambda turn: turn.id != newest.turn_id, self.snapshot.turns))
-        _, protected = _split(replace(self.snapshot, turns=before), self.policy)
-        running = next(iter(self.snapshot.turns[len(before) :]), self.snapshot.current)
-        return min(_first_seq((*protected, running)), self._protected_from)
+    def _protected_when_newest(self) -> Callable[[Piece], int]:
+        """The first `seq` of the turns that were protected when a piece was the newest."""
+        turns = self.snapshot.turns
+        place_of = {turn.id: at for at, turn in enumerate(turns)}
+
+        def protected_from(piece: Piece) -> int:
+            at = place_of.get(piece.unit.messages[0].turn_id, len(turns))
+            _, protected = _split(replace(self.snapshot, turns=turns[:at]), self.policy)
+            running = turns[at] if at < len(turns) else self.snapshot.current
+            return min(_first_seq((*protected, running)), self._protected_from)
+
+        return protected_from
 
     def drop_turns(self, pieces: Sequence[Piece], prompt: Prompt, reason: str) -> tuple[list[Piece], list[TrimAction]]:
         """Whole turns leave, users' words with them, oldest first, until the prompt is within its budget."""
         return prune_turns(
             pieces,
-            still_over=lambda tokens, messages: (
-                self._charge_without(prompt, tokens, messages) > self.snapshot.budget.input_budget
-            ),
+            still_over=self._over(prompt, self.snapshot.budget.input_budget + 1),
             may_leave=self._may_leave,
             reason=reason,
             kind="history_drop",
@@ -348,10 +351,13 @@ class Window:
 
     def _charge_without(self, prompt: Prompt, tokens: int, messages: int) -> int:
         """What the prompt costs once so many tokens (without framing) and messages have left it."""
+        return self._charge_less(prompt.wire_tokens, prompt.overhead_tokens, tokens, messages)
+
+    def _charge_less(self, wire_tokens: int, overhead_tokens: int, tokens: int, messages: int) -> int:
         framing = MESSAGE_FRAMING_TOKENS * messages
         return self.snapshot.budget.charge(
-            wire_tokens=prompt.wire_tokens - tokens - framing,
-            overhead_tokens=prompt.overhead_tokens - framing,
+            wire_tokens=wire_tokens - tokens - framing,
+            overhead_tokens=overhead_tokens - framing,
             calibration_ratio=self.snapshot.calibration_ratio,
         )
 

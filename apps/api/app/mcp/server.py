@@ -141,8 +141,8 @@ def _add_turns(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
 def _add_pins(server: MCPServer[None], plimsoll: AsyncPlimsoll, *, write: bool) -> None:
     @_tool(server, "List pins")
     async def list_pins(session_id: SessionId, limit: Limit = 20, cursor: Cursor = None) -> object:
-        """Lists what is pinned to every prompt of a session, by name."""
-        return await plimsoll.list_pins(session_id, limit=limit, cursor=cursor)
+        """Lists what is pinned to every prompt of a session, by name, with its tokens and relevance."""
+        return await plimsoll.list_pins(session_id, figures=True, limit=limit, cursor=cursor)
 
     _ = list_pins
     if not write:

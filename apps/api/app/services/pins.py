@@ -6,9 +6,13 @@ from app.db import pins as store
 from app.db.database import Transaction
 from app.db.sessions import session_exists
 from app.domain.errors import NotFound
-from app.domain.types import Pin, SessionId, TenantId
+from app.domain.types import JsonObject, Pin, SessionId, TenantId
+from app.engine.prompt import goal_text, pin_text
+from app.engine.relevance import question_of, relevances
+from app.services.gathering import estimator_of
 from app.services.paging import Page, after_name, page_of
 from app.services.runtime import Runtime
+from app.services.window import look, no_turn
 
 
 async def put_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin:
@@ -40,6 +44,26 @@ async def list_pins(
         if not rows and not await session_exists(tx, tenant_id, session_id):
             raise NotFound("session")
     return page_of(scope, rows, limit, lambda pin: pin, lambda pin: pin.name)
+
+
+async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> dict[str, JsonObject]:
+    """By name, each pin's tokens as it stands in a prompt, and its relevance to a turn with the newest one's words.
+
+    Raises `NotFound` for the session.
+    """
+    seen = await look(rt, tenant_id, session_id)
+    gathered = seen.gathered
+    pins, estimate = gathered.context.pins, estimator_of(rt, gathered)
+    newest = gathered.turns[-1] if gathered.turns else no_turn(seen.next_seq)
+    goal = goal_text(gathered.session.room_goal, gathered.session.mode)
+    return {
+        pin.name: {
+            "tokens": estimate(pin_text(pin)),
+            "relevance": relevance,
+            "relevance_from": "computed" if pin.relevance is None else "given",
+        }
+        for pin, relevance in zip(pins, relevances(pins, question_of(goal, newest)), strict=True)
+    }
 
 
 async def delete_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, name: str) -> None:

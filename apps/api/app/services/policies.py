@@ -21,6 +21,7 @@ def list_policies(rt: Runtime) -> JsonObject:
             {
                 "name": name,
                 "takes": field.takes,
+                "value_schema": field.kind.schema,
                 "meaning": field.meaning,
                 "defaults": {preset: policy[name] for preset, policy in values.items()},
             }

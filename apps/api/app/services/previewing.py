@@ -24,6 +24,7 @@ from app.domain.types import (
     Turn,
     TurnId,
     TurnStatus,
+    Usage,
 )
 from app.engine.assembly import (
     Assembled,
@@ -44,6 +45,7 @@ from app.engine.summary_block import render_summary
 from app.engine.tokens import Estimate
 from app.engine.window import Snapshot
 from app.services.claiming import TurnRequest, awake_alias, check, check_recorded, policy_of_turn
+from app.services.costing import cost_of
 from app.services.deciding import counted_by_provider, first_snapshot, refusal_of
 from app.services.gathering import Gathered, estimator_of
 from app.services.recording import Steps, context_of, decided_row
@@ -94,6 +96,8 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         assembled=assembled,
     )
     messages, tools = _sent(assembled)
+    prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
+    cost = cost_of(gathered.model, Usage(prompt_tokens, 0)) if assembled else None
     return {
         "seq": seen.next_seq,
         "open_turn_id": next((turn.id for turn in seen.gathered.turns if turn.status in OPEN_STATUSES), None),
@@ -102,6 +106,7 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         "messages": messages,
         "tools": tools,
         "layout": layout_of(decided.prompt) if assembled else [],
+        "estimated_prompt_cost_usd": None if cost is None else float(cost),
         "refusal": refusal_of(decided).stored() if isinstance(decided, Refused) else None,
     }
 

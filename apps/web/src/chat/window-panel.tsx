@@ -1,6 +1,6 @@
 import { percent, plural, tokens } from "../format";
-import type { Context, Regions, WindowNow } from "../types";
-import { REGIONS } from "../types";
+import type { Context, WindowNow } from "../types";
+import { WindowBar } from "../ui/window-bar";
 import { RegionLegend } from "../window/regions";
 
 /** The window as one bar: what fills it, and where the thresholds are. */
@@ -16,7 +16,7 @@ export function WindowPanel({ now, context }: { now: WindowNow | null; context: 
         <span class="value">{tokens(charged)}</span> of {tokens(budget)} tokens{" "}
         <span class="quiet">({percent(charged, budget)})</span>
       </p>
-      {regions && <WindowBar regions={regions} budget={budget} now={now} />}
+      {regions && <WindowBar regions={regions} atLeast={budget} lines={linesOf(now)} />}
       {regions && <RegionLegend regions={regions} />}
       {context && <Happened context={context} />}
       {!context && now && (
@@ -33,23 +33,8 @@ export function WindowPanel({ now, context }: { now: WindowNow | null; context: 
   );
 }
 
-function WindowBar({ regions, budget, now }: { regions: Regions; budget: number; now: WindowNow | null }) {
-  const whole = Math.max(budget, ...[REGIONS.reduce((sum, region) => sum + regions[region], 0)], 1);
-  const x = (value: number) => (value / whole) * 100;
-  let left = 0;
-  return (
-    <svg class="window-bar" viewBox="0 0 100 14" preserveAspectRatio="none" aria-hidden="true">
-      <rect class="track" width="100" height="14" />
-      {REGIONS.map((region) => {
-        const from = left;
-        left += regions[region];
-        return <rect key={region} class={`bar ${region}`} x={x(from)} width={x(regions[region])} height="14" />;
-      })}
-      {[now?.summary_trigger_tokens, now?.prune_trigger_tokens].map((value) =>
-        value ? <line key={value} x1={x(value)} x2={x(value)} y2="14" vector-effect="non-scaling-stroke" /> : null,
-      )}
-    </svg>
-  );
+function linesOf(now: WindowNow | null): number[] {
+  return [now?.summary_trigger_tokens, now?.prune_trigger_tokens].filter((value) => typeof value === "number");
 }
 
 function Happened({ context }: { context: Context }) {

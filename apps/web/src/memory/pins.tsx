@@ -1,30 +1,48 @@
 import { useState } from "preact/hooks";
 import { all, call } from "../api";
-import { cut } from "../format";
-import { sentenceOf, useResource } from "../resource";
+import { cut, plural, tokens } from "../format";
+import { useNews, useThrottled } from "../live";
+import { useResource } from "../resource";
 import type { Pin } from "../types";
+import { Confirm } from "../ui/confirm";
 import { Gauge } from "../ui/gauge";
+import { Outcome, type Told, toldOf } from "../ui/outcome";
+import { PinForm } from "./pin-form";
 
 const NEW: Pin = { name: "", content: "", relevance: null, source: null };
+const SHOWN_CHARACTERS = 400;
 
 export function Pins({ sessionId }: { sessionId: string }) {
-  const pins = useResource<Pin[]>(() => all<Pin>(`sessions/${sessionId}/pins`), [sessionId]);
+  const pins = useResource<Pin[]>(() => all<Pin>(`sessions/${sessionId}/pins`, { figures: true }), [sessionId]);
   const [edited, setEdited] = useState<Pin | null>(null);
-  const [problem, setProblem] = useState<string | null>(null);
+  const [leaving, setLeaving] = useState<Pin | null>(null);
+  const [told, setTold] = useState<Told | null>(null);
+  const soon = useThrottled(pins.reload, 500);
+  useNews((news) => {
+    if (news === null || news.session_id === sessionId) soon(); // what is computed goes by the newest message
+  });
 
-  async function change(todo: Promise<unknown>) {
-    setProblem(null);
+  async function change(done: string, todo: () => Promise<unknown>) {
+    setTold(null);
     try {
-      await todo;
+      await todo();
       setEdited(null);
+      setTold({ kind: "done", text: done });
     } catch (error) {
-      setProblem(sentenceOf(error));
+      setTold(toldOf(error));
     }
     pins.reload();
   }
 
-  const path = (name: string) => `sessions/${sessionId}/pins/${encodeURIComponent(name)}`;
+  const save = ({ name, content, relevance, source }: Pin) =>
+    change(`Pinned ${name}.`, async () =>
+      call(pinPath(sessionId, name), { method: "PUT", body: { content, relevance, source } }),
+    );
+  const remove = (pin: Pin) =>
+    change(`${pin.name} is not pinned any more.`, async () => call(pinPath(sessionId, pin.name), { method: "DELETE" }));
+
   const listed = pins.value ?? [];
+  const cost = listed.reduce((sum, pin) => sum + (pin.figures?.tokens ?? 0), 0);
   return (
     <section aria-labelledby="pins">
       <div class="title-row">
@@ -33,102 +51,70 @@ export function Pins({ sessionId }: { sessionId: string }) {
           New pin
         </button>
       </div>
-      {(problem ?? pins.problem) && (
-        <p class="notice bad" role="alert">
-          {problem ?? pins.problem}
+      <Outcome told={pins.problem ? { kind: "bad", text: pins.problem } : told} />
+      {edited && (
+        <PinForm key={edited.name} pin={edited} onSave={(pin) => void save(pin)} onLeave={() => setEdited(null)} />
+      )}
+      {listed.length === 0 ? (
+        !pins.loading && <p class="quiet">Nothing is pinned. What is pinned stands in every prompt.</p>
+      ) : (
+        <p class="small quiet">
+          {plural(listed.length, "pin")}, {tokens(cost)} tokens in every prompt.
         </p>
       )}
-      {edited && (
-        <PinForm
-          key={edited.name}
-          pin={edited}
-          onSave={({ name, ...body }) => void change(call(path(name), { method: "PUT", body }))}
-          onLeave={() => setEdited(null)}
-        />
-      )}
-      {listed.length === 0 && !pins.loading && (
-        <p class="quiet">Nothing is pinned. What is pinned stands in every prompt.</p>
-      )}
-      <ul class="pins-list">
+      <ul class="plain-list">
         {listed.map((pin) => (
           <li class="card" key={pin.name}>
-            <h3>{pin.name}</h3>
-            <p class="facts small">
-              <span>{pin.relevance === null ? "relevance by its words" : `relevance ${pin.relevance.toFixed(2)}`}</span>
-              {pin.source && <span>{pin.source}</span>}
-            </p>
-            {pin.relevance !== null && <Gauge part={pin.relevance} of={1} plain />}
-            <p class="pin-text">{cut(pin.content, 400)}</p>
+            <div class="summary-head">
+              <h3>{pin.name}</h3>
+              {pin.figures && <span class="number">{tokens(pin.figures.tokens)} tokens</span>}
+            </div>
+            {pin.source && <p class="small quiet">{pin.source}</p>}
+            {pin.figures && <Relevance figures={pin.figures} />}
+            <p class="pin-text">{cut(pin.content, SHOWN_CHARACTERS)}</p>
             <div class="buttons">
-              <button type="button" onClick={() => setEdited(pin)}>
+              <button type="button" aria-label={`Change ${pin.name}`} onClick={() => setEdited(pin)}>
                 Change
               </button>
-              <button type="button" onClick={() => void change(call(path(pin.name), { method: "DELETE" }))}>
-                Unpin
+              <button type="button" aria-label={`Unpin ${pin.name}`} onClick={() => setLeaving(pin)}>
+                Unpin…
               </button>
             </div>
           </li>
         ))}
       </ul>
+      {leaving && (
+        <Confirm
+          title={`Unpin ${cut(leaving.name, 60)}?`}
+          action="Unpin"
+          onConfirm={() => void remove(leaving)}
+          onLeave={() => setLeaving(null)}
+        >
+          <p>Later prompts do not have it. Prompts that had it stay as they were sent.</p>
+        </Confirm>
+      )}
     </section>
   );
 }
 
-function PinForm({ pin, onSave, onLeave }: { pin: Pin; onSave: (pin: Pin) => void; onLeave: () => void }) {
-  const [given, setGiven] = useState(pin);
-  const [stated, setStated] = useState(pin.relevance !== null);
-
-  function submit(event: Event) {
-    event.preventDefault();
-    onSave({ ...given, relevance: stated ? (given.relevance ?? 0.5) : null });
-  }
-
+function Relevance({ figures }: { figures: NonNullable<Pin["figures"]> }) {
+  const { relevance, relevance_from: from } = figures;
   return (
-    <form class="card pin-form" onSubmit={submit}>
-      <label>
-        Name
-        <input
-          required
-          maxLength={255}
-          value={given.name}
-          readOnly={pin.name !== ""}
-          onInput={(event) => setGiven({ ...given, name: event.currentTarget.value })}
-        />
-      </label>
-      <label>
-        Content
-        <textarea
-          required
-          rows={5}
-          value={given.content}
-          onInput={(event) => setGiven({ ...given, content: event.currentTarget.value })}
-        />
-      </label>
-      <label class="inline">
-        <input type="checkbox" checked={stated} onChange={(event) => setStated(event.currentTarget.checked)} />
-        State its relevance
-      </label>
-      {stated && (
-        <label>
-          Relevance: {(given.relevance ?? 0.5).toFixed(2)}
-          <input
-            type="range"
-            min="0"
-            max="1"
-            step="0.05"
-            value={given.relevance ?? 0.5}
-            onInput={(event) => setGiven({ ...given, relevance: Number(event.currentTarget.value) })}
-          />
-        </label>
-      )}
-      <div class="buttons">
-        <button type="submit" class="primary">
-          Pin it
-        </button>
-        <button type="button" onClick={onLeave}>
-          Leave it
-        </button>
-      </div>
-    </form>
+    <div class="relevance">
+      <span class="small">
+        Relevance <span class="number">{relevance.toFixed(2)}</span>{" "}
+        <span class="quiet">{from === "given" ? "given" : "computed from goal and newest message"}</span>
+      </span>
+      <Gauge part={relevance} of={1} plain />
+    </div>
   );
+}
+
+/**
+ * Where a pin is. A browser takes `.` and `..` in an address for folders, however they are written: the request would
+ * go to something else, so there is none.
+ */
+function pinPath(sessionId: string, name: string): string {
+  if (name === "." || name === "..") throw new Error("A browser cannot address a pin of this name; the API can.");
+  return `sessions/${sessionId}/pins/${encodeURIComponent(name)}`;
 }

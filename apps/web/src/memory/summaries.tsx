@@ -1,11 +1,15 @@
 import { useState } from "preact/hooks";
-import { all, call, type Page } from "../api";
-import { cut, dateTime, plural, tokens } from "../format";
+import { call, type Page } from "../api";
+import { tokens } from "../format";
 import { useNews, useThrottled } from "../live";
-import { sentenceOf, useResource } from "../resource";
-import { addressOf } from "../router";
-import { wholeText } from "../text";
-import type { StoredMessage, Summary, SummaryItem, TimelineTurn } from "../types";
+import { useResource } from "../resource";
+import type { Summary, TimelineTurn, WindowNow } from "../types";
+import { Confirm } from "../ui/confirm";
+import { Outcome, type Told, toldOf } from "../ui/outcome";
+import { beyond, type Coverage, changeOf, coverageOf, turnsOf } from "./coverage";
+import { SummaryCard } from "./summary-card";
+
+const AT_ONCE = 25;
 
 interface Props {
   sessionId: string;
@@ -13,146 +17,127 @@ interface Props {
   onChange: () => void;
 }
 
-function originOf(summary: Summary): string {
-  if (summary.origin === "model") return `by ${summary.model_alias}`;
-  return summary.origin === "fallback" ? "deterministic fallback" : "note of an emergency cut";
+interface Listed {
+  summaries: Summary[];
+  covered: Map<string, Coverage>;
+  hasOlder: boolean;
 }
 
+/** All summaries, newest first; the active one can be taken back, and a new one asked for. */
 export function Summaries({ sessionId, turns, onChange }: Props) {
-  const summaries = useResource<Summary[]>(() => all<Summary>(`sessions/${sessionId}/summaries`), [sessionId]);
-  const [problem, setProblem] = useState<string | null>(null);
+  const path = `sessions/${sessionId}`;
+  const [pages, setPages] = useState(1);
+  const [told, setTold] = useState<Told | null>(null);
   const [busy, setBusy] = useState(false);
-  const soon = useThrottled(summaries.reload, 500);
-  useNews((news) => (news === null || news.session_id === sessionId) && soon());
+  const [asking, setAsking] = useState<Summary | null>(null);
+  const listed = useResource<Listed>((signal) => read(sessionId, pages, signal), [sessionId, pages]);
+  const soon = useThrottled(listed.reload, 500);
+  useNews((news) => {
+    if (news === null || news.session_id === sessionId) soon();
+  });
 
-  async function change(path: string) {
+  const summaries = listed.value?.summaries ?? [];
+  const covered = listed.value?.covered ?? new Map<string, Coverage>();
+
+  /** Does it, and says what it did to the window. */
+  async function change(todo: () => Promise<string>) {
     setBusy(true);
-    setProblem(null);
+    setTold(null);
     try {
-      await call(`sessions/${sessionId}/${path}`, { method: "POST" });
+      const before = await call<WindowNow>(`${path}/context`);
+      const done = await todo();
+      const after = await call<WindowNow>(`${path}/context`);
+      setTold({ kind: "done", text: `${done} ${changeOf(before, after)}` });
     } catch (error) {
-      setProblem(sentenceOf(error));
+      setTold(toldOf(error));
     } finally {
       setBusy(false);
-      summaries.reload();
+      listed.reload();
       onChange();
     }
   }
 
-  const listed = summaries.value ?? [];
-  const active = listed.find((summary) => summary.status === "active");
-  const past = listed.filter((summary) => summary.status !== "active");
+  const summarize = () =>
+    change(async () => {
+      const made = await call<Summary>(`${path}/summaries`, { method: "POST" });
+      const coverage = (await coverageOf(sessionId, [made], new AbortController().signal)).get(made.id);
+      return `Summarized: ${coverage ? turnsOf(coverage) : "older turns"}, in ${tokens(made.token_estimate)} tokens.`;
+    });
+
+  const undo = (summary: Summary) =>
+    change(async () => {
+      await call(`${path}/summaries/${summary.id}/undo`, { method: "POST" });
+      return `Taken back. ${comesBack(summary, covered)}`;
+    });
+
   return (
     <section aria-labelledby="summaries">
       <div class="title-row">
-        <h2 id="summaries">Summary</h2>
-        <button type="button" disabled={busy} onClick={() => void change("summaries")}>
-          Summarize now
+        <h2 id="summaries">Summaries</h2>
+        <button type="button" disabled={busy} onClick={() => void summarize()}>
+          {busy ? "Working…" : "Summarize now"}
         </button>
-        {active && (
-          <button type="button" disabled={busy} onClick={() => void change(`summaries/${active.id}/undo`)}>
-            Undo
-          </button>
-        )}
       </div>
-      {(problem ?? summaries.problem) && (
-        <p class="notice bad" role="alert">
-          {problem ?? summaries.problem}
-        </p>
+      <Outcome told={listed.problem ? { kind: "bad", text: listed.problem } : told} />
+      {summaries.length === 0 && !listed.loading && (
+        <p class="quiet">There is none yet. All that was said is in the prompts as it was said.</p>
       )}
-      {active ? (
-        <article class="card">
-          <SummaryView sessionId={sessionId} summary={active} turns={turns} />
-        </article>
-      ) : (
-        !summaries.loading && <p class="quiet">No summary stands in this session's prompts. All of it is raw.</p>
+      <ol class="plain-list">
+        {summaries.map((summary) => (
+          <li key={summary.id}>
+            <SummaryCard
+              sessionId={sessionId}
+              summary={summary}
+              coverage={covered.get(summary.id)}
+              predecessor={covered.get(summary.previous_summary_id ?? "")}
+              turns={turns}
+              onUndo={busy ? null : () => setAsking(summary)}
+            />
+          </li>
+        ))}
+      </ol>
+      {listed.value?.hasOlder && (
+        <button type="button" onClick={() => setPages((before) => before + 1)}>
+          Older summaries
+        </button>
       )}
-      {past.length > 0 && (
-        <details class="past">
-          <summary>{plural(past.length, "earlier summary", "earlier summaries")}</summary>
-          {past.map((summary) => (
-            <article class="card" key={summary.id}>
-              <SummaryView sessionId={sessionId} summary={summary} turns={turns} />
-            </article>
-          ))}
-        </details>
+      {asking && (
+        <Confirm
+          title="Take this summary back?"
+          action="Take it back"
+          onConfirm={() => void undo(asking)}
+          onLeave={() => setAsking(null)}
+        >
+          <p>{comesBack(asking, covered)}</p>
+          <p>
+            The count to the next summary starts anew, so the next turn decides afresh, and may summarize again. Prompts
+            that were sent with this one stay as they are.
+          </p>
+        </Confirm>
       )}
     </section>
   );
 }
 
-const LISTS = [
-  { name: "key_facts", title: "Facts" },
-  { name: "decisions", title: "Decisions" },
-  { name: "open_questions", title: "Open questions" },
-  { name: "action_items", title: "Action items" },
-] as const;
-
-function SummaryView({ sessionId, summary, turns }: { sessionId: string; summary: Summary; turns: TimelineTurn[] }) {
-  const made = turns.find((turn) => turn.turn_id === summary.created_by_turn_id);
-  return (
-    <>
-      <p class="facts small">
-        <strong class={summary.status}>{summary.status}</strong>
-        <span>{originOf(summary)}</span>
-        <span>{tokens(summary.token_estimate)} tokens</span>
-        <span>{dateTime(summary.created_at)}</span>
-        {made && <a href={addressOf(sessionId, "window", made.turn_id)}>for turn {made.seq}</a>}
-      </p>
-      <p class="summary-text">{summary.summary_text}</p>
-      {LISTS.map(
-        ({ name, title }) =>
-          summary[name].length > 0 && (
-            <div key={name}>
-              <h3>{title}</h3>
-              <ul class="items">
-                {summary[name].map((item, at) => (
-                  <Item key={at} sessionId={sessionId} item={item} />
-                ))}
-              </ul>
-            </div>
-          ),
-      )}
-    </>
-  );
+function comesBack(summary: Summary, covered: Map<string, Coverage>): string {
+  const own = covered.get(summary.id);
+  const predecessor = covered.get(summary.previous_summary_id ?? "");
+  const raw = own ? turnsOf(beyond(own, predecessor)) : "its turns";
+  if (predecessor) return `The summary of ${turnsOf(predecessor)} stands again; raw in the window: ${raw}.`;
+  return summary.previous_summary_id
+    ? `The one before it stands again; raw in the window: ${raw}.`
+    : `No summary stands in its place; raw in the window: ${raw}.`;
 }
 
-/** One item, and on demand the messages it came from, word for word. */
-function Item({ sessionId, item }: { sessionId: string; item: SummaryItem }) {
-  const [open, setOpen] = useState(false);
-  return (
-    <li>
-      {item.text}
-      {item.message_ids.length > 0 && (
-        <details open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
-          <summary class="small quiet">from {plural(item.message_ids.length, "message")}</summary>
-          {open && <Sources sessionId={sessionId} ids={item.message_ids} />}
-        </details>
-      )}
-    </li>
-  );
-}
-
-const MOST_SOURCES = 100;
-
-function Sources({ sessionId, ids }: { sessionId: string; ids: string[] }) {
-  const sources = useResource<Page<StoredMessage>>(
-    (signal) =>
-      call(`sessions/${sessionId}/messages`, { query: { ids: ids.slice(0, MOST_SOURCES).join(",") }, signal }),
-    [ids.join(",")],
-  );
-  if (sources.problem) return <p class="notice bad">{sources.problem}</p>;
-  return (
-    <ul class="sources">
-      {(sources.value?.items ?? []).map((message) => (
-        <li key={message.id}>
-          <a href={addressOf(sessionId, "window", message.turn_id)}>Turn {message.turn_seq}</a>{" "}
-          <span class="quiet">{message.role}</span>
-          <blockquote>
-            {cut(wholeText({ content: message.content, tool_calls: message.tool_calls ?? [] }), 2000)}
-          </blockquote>
-        </li>
-      ))}
-    </ul>
-  );
+async function read(sessionId: string, pages: number, signal: AbortSignal): Promise<Listed> {
+  const summaries: Summary[] = [];
+  let cursor: string | null = null;
+  for (let at = 0; at < pages; at += 1) {
+    const query = { limit: AT_ONCE, cursor };
+    const page: Page<Summary> = await call(`sessions/${sessionId}/summaries`, { query, signal });
+    summaries.push(...page.items);
+    cursor = page.next_cursor;
+    if (cursor === null) break;
+  }
+  return { summaries, covered: await coverageOf(sessionId, summaries, signal), hasOlder: cursor !== null };
 }

@@ -85,7 +85,9 @@ export function SessionPage({ place, models }: Props) {
           onTurn={refresh}
         />
       )}
-      {place.tab === "memory" && <MemoryTab sessionId={sessionId} turns={timeline.value ?? []} onChange={refresh} />}
+      {place.tab === "memory" && (
+        <MemoryTab sessionId={sessionId} models={models} turns={timeline.value ?? []} onChange={refresh} />
+      )}
       {place.tab === "what-if" && (
         <WhatIfTab sessionId={sessionId} models={models} timeline={timeline.value ?? []} session={session.value} />
       )}

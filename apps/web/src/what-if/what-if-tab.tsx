@@ -1,5 +1,6 @@
 import type { ModelList, Session, TimelineTurn } from "../types";
 import { NextTurn } from "./next-turn";
+import { usePolicies } from "./policies";
 import { WholePast } from "./whole-past";
 
 interface Props {
@@ -9,11 +10,22 @@ interface Props {
   session: Session | null;
 }
 
+/** Another policy or model: for the next turn, and for the whole past. */
 export function WhatIfTab({ sessionId, models, timeline, session }: Props) {
+  const policies = usePolicies();
+  if (policies.problem) {
+    return (
+      <p class="notice bad" role="alert">
+        {policies.problem}
+      </p>
+    );
+  }
+  if (!policies.value) return <p class="quiet">Reading the policies…</p>;
+  const shared = { sessionId, models, policies: policies.value, session };
   return (
     <>
-      <NextTurn sessionId={sessionId} models={models} turns={timeline} />
-      <WholePast sessionId={sessionId} models={models} own={String(session?.policy.preset ?? "guarded")} />
+      <NextTurn {...shared} turns={timeline} />
+      <WholePast {...shared} />
     </>
   );
 }

@@ -4,20 +4,23 @@ import { cut, plural, tokens } from "../format";
 import { useResource } from "../resource";
 import { addressOf } from "../router";
 import { wholeText } from "../text";
-import type { Audit, Prompt, StoredMessage, TimelineTurn, TrimAction } from "../types";
-import { ruleOf } from "./rules";
+import type { Prompt, StoredMessage, TimelineTurn, TrimAction } from "../types";
+import { type Decided, ruleOf } from "./rules";
 
 const MOST_TARGETS = 100;
+const MOST_OPEN = 10;
 
 interface Props {
   sessionId: string;
-  audit: Audit;
+  audit: Decided;
   prompt: Prompt | null;
-  turn: TimelineTurn;
+  turn: Pick<TimelineTurn, "seq" | "window">;
   turns: TimelineTurn[];
+  /** Which one it is, where two stand on a page. */
+  of?: string;
 }
 
-export function LeftOut({ sessionId, audit, prompt, turn, turns }: Props) {
+export function LeftOut({ sessionId, audit, prompt, turn, turns, of }: Props) {
   const log = audit.context_trim_log;
   const ids = messageIdsOf(audit);
   const cited = useResource<Page<StoredMessage>>(
@@ -32,8 +35,8 @@ export function LeftOut({ sessionId, audit, prompt, turn, turns }: Props) {
   const before = goneBefore(prompt, audit, turn, turns);
   const recalled = log.recalled ?? [];
   return (
-    <section aria-labelledby="left-out">
-      <h3 id="left-out">Left out</h3>
+    <section aria-label={of ? `Left out: ${of}` : "Left out"}>
+      <h3>Left out</h3>
       {groups.length === 0 && before.length === 0 && (
         <p class="quiet">Nothing: all that was said before is in this prompt.</p>
       )}
@@ -67,16 +70,21 @@ export function LeftOut({ sessionId, audit, prompt, turn, turns }: Props) {
           <p class="small quiet">
             Older messages that have words of the user's message, in room below the summary trigger.
           </p>
-          <ul class="targets">
-            {recalled.map((row) => (
-              <li key={row.message_id}>
-                <span>
-                  {messageName(messages.get(row.message_id))} <span class="quiet">score {row.score.toFixed(2)}</span>
-                </span>
-                <span class="number quiet">+{tokens(row.tokens)}</span>
-              </li>
-            ))}
-          </ul>
+          <details open={recalled.length <= MOST_OPEN}>
+            <summary>
+              {plural(recalled.length, "message")}, {tokens(recalled.reduce((sum, row) => sum + row.tokens, 0))} tokens
+            </summary>
+            <ul class="targets">
+              {recalled.map((row) => (
+                <li key={row.message_id}>
+                  <span>
+                    {messageName(messages.get(row.message_id))} <span class="quiet">score {row.score.toFixed(2)}</span>
+                  </span>
+                  <span class="number quiet">+{tokens(row.tokens)}</span>
+                </li>
+              ))}
+            </ul>
+          </details>
         </>
       )}
     </section>
@@ -90,7 +98,7 @@ interface Group {
   actions: TrimAction[];
 }
 
-function RuleGroup(props: { group: Group; audit: Audit; turn: TimelineTurn; children: preact.ComponentChildren }) {
+function RuleGroup(props: { group: Group; audit: Decided; turn: Props["turn"]; children: preact.ComponentChildren }) {
   const { group, audit, turn, children } = props;
   const rule = ruleOf(group.kind, group.reason, audit, turn.window);
   const removed = group.actions.reduce((sum, action) => sum + action.tokens_removed_est, 0);
@@ -150,7 +158,7 @@ function messageName(message: StoredMessage | undefined) {
   );
 }
 
-function messageIdsOf(audit: Audit): string[] {
+function messageIdsOf(audit: Decided): string[] {
   const log = audit.context_trim_log;
   const named = log.actions.map((action) => splitOnce(action.target)).filter(([kind]) => kind === "message");
   const ids = [...named.map(([, id]) => id ?? ""), ...(log.recalled ?? []).map((row) => row.message_id)];
@@ -175,7 +183,7 @@ interface Gone {
 }
 
 /** Earlier turns of which this prompt holds nothing, and which no action of this turn took out. */
-function goneBefore(prompt: Prompt | null, audit: Audit, turn: TimelineTurn, turns: TimelineTurn[]): Gone[] {
+function goneBefore(prompt: Prompt | null, audit: Decided, turn: Props["turn"], turns: TimelineTurn[]): Gone[] {
   if (!prompt) return [];
   const held = new Set(prompt.layout.map((row) => row.turn_id));
   const named = new Set(audit.context_trim_log.actions.map((action) => action.target));

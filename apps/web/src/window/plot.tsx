@@ -283,7 +283,7 @@ function ticksOf(top: number): number[] {
   return ticks;
 }
 
-function useWidth(frame: { current: HTMLDivElement | null }): number {
+export function useWidth(frame: { current: HTMLDivElement | null }): number {
   const [width, setWidth] = useState(0);
   useEffect(() => {
     const element = frame.current;

@@ -1,5 +1,15 @@
 import { tokens } from "../format";
-import type { Audit, TimelineWindow } from "../types";
+import type { Context, TimelineWindow } from "../types";
+
+/** What an audit and a preview both tell of a decision. */
+export type Decided = Pick<
+  Context,
+  | "model_context_limit"
+  | "input_budget"
+  | "estimated_input_tokens_before"
+  | "estimated_input_tokens_after_summary"
+  | "context_trim_log"
+>;
 
 export interface Rule {
   what: string;
@@ -21,11 +31,11 @@ const WHAT: Record<string, string> = {
 };
 
 /** What an action of the trim log did, and the rule that asked for it, with the figures it was decided on. */
-export function ruleOf(kind: string, reason: string, audit: Audit, window: TimelineWindow | null): Rule {
+export function ruleOf(kind: string, reason: string, audit: Decided, window: TimelineWindow | null): Rule {
   return { what: WHAT[kind] ?? kind, why: whyOf(reason, audit, window) };
 }
 
-function whyOf(reason: string, audit: Audit, window: TimelineWindow | null): string {
+function whyOf(reason: string, audit: Decided, window: TimelineWindow | null): string {
   const before = tokens(audit.estimated_input_tokens_before);
   const afterSummary = tokens(audit.estimated_input_tokens_after_summary);
   const budget = tokens(audit.input_budget);

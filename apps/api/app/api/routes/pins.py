@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
@@ -23,12 +24,20 @@ PinName = Annotated[
     str, Path(min_length=1, max_length=_LONGEST_NAME, description="1 to 255 printable characters; slashes are fine.")
 ]
 
+Figures = Annotated[bool, Query(description="Each with its tokens and its relevance.")]
+
 
 @router.get("", response_model=PinPage, responses=answers(*READ))
-async def list_pins(call: Call, session_id: UUID, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> JsonObject:
+async def list_pins(
+    call: Call, session_id: UUID, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, figures: Figures = False
+) -> JsonObject:
     """The session's pins by name."""
     page = await pins.list_pins(call.rt, call.tenant_id, SessionId(session_id), limit, cursor)
-    return {"items": page.items, "next_cursor": page.next_cursor}
+    if not figures:
+        return {"items": page.items, "next_cursor": page.next_cursor}
+    found = await pins.pin_figures(call.rt, call.tenant_id, SessionId(session_id))
+    items = [asdict(pin) | {"figures": found.get(pin.name)} for pin in page.items]
+    return {"items": items, "next_cursor": page.next_cursor}
 
 
 @router.put("/{name:path}", response_model=PinOut, responses=answers(*WRITE))

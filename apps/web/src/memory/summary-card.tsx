@@ -1,0 +1,144 @@
+import { useState } from "preact/hooks";
+import { call, type Page } from "../api";
+import { cut, dateTime, plural, tokens } from "../format";
+import { useResource } from "../resource";
+import { addressOf } from "../router";
+import { wholeText } from "../text";
+import type { StoredMessage, Summary, SummaryItem, TimelineTurn } from "../types";
+import { type Coverage, turnsOf } from "./coverage";
+
+const MOST_SOURCES = 100;
+const MOST_CHARACTERS = 2000;
+const LISTS = [
+  { name: "key_facts", title: "Key facts" },
+  { name: "decisions", title: "Decisions" },
+  { name: "open_questions", title: "Open questions" },
+  { name: "action_items", title: "Action items" },
+] as const;
+
+interface Props {
+  sessionId: string;
+  summary: Summary;
+  coverage: Coverage | undefined;
+  predecessor: Coverage | undefined;
+  turns: TimelineTurn[];
+  /** Null while something else is done. */
+  onUndo: (() => void) | null;
+}
+
+/** A summary: where it stands, what it covers, who made it, and what it says. Only the active one is open. */
+export function SummaryCard({ sessionId, summary, coverage, predecessor, turns, onUndo }: Props) {
+  const active = summary.status === "active";
+  const [open, setOpen] = useState(active);
+  const title = coverage ? turnsOf(coverage) : "older turns";
+  const made = turns.find((turn) => turn.turn_id === summary.created_by_turn_id);
+  return (
+    <article
+      class={`card summary-card ${active ? "stands" : ""}`}
+      aria-label={`Summary of ${title}, ${summary.status}`}
+    >
+      <div class="summary-head">
+        <h3>
+          {title} <span class={`status ${summary.status}`}>{summary.status}</span>
+        </h3>
+        <span class="number">{tokens(summary.token_estimate)} tokens</span>
+      </div>
+      <p class="facts small">
+        <span>{originOf(summary)}</span>
+        {summary.prompt_tokens !== null && (
+          <span>
+            read {tokens(summary.prompt_tokens)} tokens, wrote {tokens(summary.completion_tokens ?? 0)}
+          </span>
+        )}
+        {made ? (
+          <a href={addressOf(sessionId, "window", made.turn_id)}>for turn {made.seq}</a>
+        ) : (
+          <span>{summary.created_by_turn_id ? "for an earlier turn" : "asked for, or after an answer"}</span>
+        )}
+        {predecessor && <span>folds in the one of {turnsOf(predecessor)}</span>}
+        <span>{dateTime(summary.created_at)}</span>
+      </p>
+      {active && (
+        <div class="buttons">
+          <button type="button" disabled={onUndo === null} onClick={() => onUndo?.()}>
+            Undo…
+          </button>
+        </div>
+      )}
+      <details open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
+        <summary>What it says</summary>
+        {open && <Body sessionId={sessionId} summary={summary} />}
+      </details>
+    </article>
+  );
+}
+
+function originOf(summary: Summary): string {
+  if (summary.origin === "model") return `made by ${summary.model_alias}`;
+  return summary.origin === "fallback"
+    ? `made by rule, ${summary.model_alias} gave no usable one`
+    : "note of an emergency cut";
+}
+
+function Body({ sessionId, summary }: { sessionId: string; summary: Summary }) {
+  return (
+    <>
+      <p class="summary-text">{summary.summary_text}</p>
+      {LISTS.map(
+        ({ name, title }) =>
+          summary[name].length > 0 && (
+            <div key={name}>
+              <h4>
+                {title} <span class="number quiet">{tokens(summary[name].length)}</span>
+              </h4>
+              <ul class="items">
+                {summary[name].map((item, at) => (
+                  <Item key={at} sessionId={sessionId} item={item} />
+                ))}
+              </ul>
+            </div>
+          ),
+      )}
+    </>
+  );
+}
+
+/** One item, and on demand the messages it came from, word for word. */
+function Item({ sessionId, item }: { sessionId: string; item: SummaryItem }) {
+  const [open, setOpen] = useState(false);
+  return (
+    <li>
+      {item.text}
+      {item.message_ids.length > 0 && (
+        <details open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
+          <summary class="small quiet">from {plural(item.message_ids.length, "message")}</summary>
+          {open && <Sources sessionId={sessionId} ids={item.message_ids} />}
+        </details>
+      )}
+    </li>
+  );
+}
+
+function Sources({ sessionId, ids }: { sessionId: string; ids: string[] }) {
+  const sources = useResource<Page<StoredMessage>>(
+    (signal) =>
+      call(`sessions/${sessionId}/messages`, { query: { ids: ids.slice(0, MOST_SOURCES).join(",") }, signal }),
+    [ids.join(",")],
+  );
+  if (sources.problem) return <p class="notice bad">{sources.problem}</p>;
+  if (!sources.value) return <p class="quiet small">Reading…</p>;
+  return (
+    <ul class="sources">
+      {sources.value.items.map((message) => (
+        <li key={message.id}>
+          <a href={addressOf(sessionId, "window", message.turn_id)}>Turn {message.turn_seq}</a>{" "}
+          <span class="quiet">{message.role}</span>
+          <blockquote>
+            {cut(wholeText({ content: message.content, tool_calls: message.tool_calls ?? [] }), MOST_CHARACTERS)}
+          </blockquote>
+        </li>
+      ))}
+      {ids.length > MOST_SOURCES && <li class="quiet">and {plural(ids.length - MOST_SOURCES, "message")} more</li>}
+    </ul>
+  );
+}

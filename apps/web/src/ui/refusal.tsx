@@ -1,0 +1,50 @@
+import type { ProblemBody } from "../api";
+import { tokens } from "../format";
+import type { Region } from "../types";
+import { REGION_NAMES, Swatch } from "../window/regions";
+
+interface Item {
+  item: string;
+  region: Region;
+  tokens: number;
+}
+
+/** The members of a `context_budget_exceeded`. */
+interface OverBudget extends ProblemBody {
+  budget: { limit: number; input_budget: number; estimated: number; over_by: number };
+  largest_items: Item[];
+  recovery: { shorten: { item: string; region: Region; by_tokens: number }[]; or?: string };
+}
+
+export function isOverBudget(problem: ProblemBody): problem is OverBudget {
+  return problem.code === "context_budget_exceeded" && typeof problem.budget === "object";
+}
+
+/** A turn that does not fit: what it would have needed, what is largest in it, and what to shorten. */
+export function Refusal({ problem }: { problem: ProblemBody }) {
+  if (!isOverBudget(problem)) return <p class="notice">{problem.detail}</p>;
+  const { budget, largest_items: largest, recovery } = problem;
+  const shorten = new Map(recovery.shorten.map((row) => [row.item, row.by_tokens]));
+  return (
+    <div class="refusal">
+      <p>
+        <strong>Over the budget by {tokens(budget.over_by)} tokens.</strong> It needs {tokens(budget.estimated)} after
+        everything that may leave has left; the input budget is {tokens(budget.input_budget)}. Nothing is sent.
+      </p>
+      <ul class="targets" aria-label="Largest items">
+        {largest.map((row) => (
+          <li key={row.item}>
+            <span>
+              <Swatch region={row.region} /> {REGION_NAMES[row.region]}
+              {shorten.has(row.item) && (
+                <span class="quiet"> · shorten by {tokens(shorten.get(row.item) ?? 0)} tokens</span>
+              )}
+            </span>
+            <span class="number">{tokens(row.tokens)}</span>
+          </li>
+        ))}
+      </ul>
+      {recovery.or && <p class="small quiet">Or {recovery.or}.</p>}
+    </div>
+  );
+}

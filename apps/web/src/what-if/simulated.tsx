@@ -1,0 +1,118 @@
+import { dollars, tokens } from "../format";
+import type { Simulation } from "../types";
+import { Wide } from "../ui/wide";
+import { LaneChart, MOST_LANES } from "./lane-chart";
+
+type Happened = Simulation["happened"];
+type History = Simulation["full_history"][number];
+
+interface Row {
+  name: string;
+  of: (lane: Happened) => string;
+  history?: (history: History) => string;
+}
+
+const ROWS: Row[] = [
+  { name: "Prompt tokens sent", of: (lane) => tokens(lane.wire_tokens), history: (full) => tokens(full.wire_tokens) },
+  { name: "Model calls", of: (lane) => tokens(lane.calls), history: (full) => tokens(full.calls) },
+  { name: "Summaries", of: (lane) => tokens(lane.summaries.length) },
+  { name: "… after the answer", of: (lane) => tokens(lane.later_summaries.length) },
+  { name: "Tokens read for them", of: (lane) => tokens(lane.summarizer_prompt_tokens) },
+  { name: "Prunes", of: (lane) => tokens(lane.prunes.length) },
+  { name: "Refusals", of: (lane) => tokens(lane.rejections.length) },
+  { name: "Turns summarized", of: (lane) => count(lane.lost.turns_folded) },
+  { name: "User's words verbatim", of: (lane) => share(lane.lost.users_words_verbatim_mean) },
+  { name: "… in the last prompt", of: (lane) => share(lane.lost.users_words_verbatim_at_end) },
+  { name: "Cost", of: (lane) => dollars(lane.cost_usd), history: (full) => dollars(full.cost_usd) },
+];
+
+/** What happened, the full history, and each policy, side by side; and the tokens of every turn as lines. */
+export function Simulated({ found }: { found: Simulation }) {
+  const lanes: (Happened & { name: string })[] = [
+    { ...found.happened, name: "what happened" },
+    ...found.policies.map((lane) => ({
+      ...lane,
+      name: lane.model_alias ? `${lane.name}, ${lane.model_alias}` : lane.name,
+    })),
+  ];
+  const [happened, ...policies] = lanes;
+  if (found.turns === 0) return <p class="quiet">There is no turn yet to be replayed.</p>;
+  return (
+    <div class="simulated">
+      {found.truncated && (
+        <p class="notice">
+          Only the first {tokens(found.turns)} of {tokens(found.stored_turns)} turns were replayed.
+        </p>
+      )}
+      <h3>Prompt tokens of every turn</h3>
+      <LaneChart lanes={lanes.slice(0, MOST_LANES)} />
+      {lanes.length > MOST_LANES && <p class="small quiet">The first {MOST_LANES} are drawn; the table has all.</p>}
+      <Wide label="Figures of every policy">
+        <table class="compare">
+          <caption class="unseen">The session under each policy</caption>
+          <thead>
+            <tr>
+              <td />
+              <th scope="col" class="number">
+                {happened?.name}
+              </th>
+              {found.full_history.map((full) => (
+                <th key={full.model_alias} scope="col" class="number">
+                  {full.model_alias ? `full history, ${full.model_alias}` : "full history"}
+                </th>
+              ))}
+              {policies.map((lane) => (
+                <th key={lane.name} scope="col" class="number">
+                  {lane.name}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {ROWS.map(({ name, of, history }) => (
+              <tr key={name}>
+                <th scope="row">{name}</th>
+                <td class="number">{happened && of(happened)}</td>
+                {found.full_history.map((full) => (
+                  <td key={full.model_alias} class="number quiet">
+                    {history ? history(full) : "–"}
+                  </td>
+                ))}
+                {policies.map((lane) => (
+                  <td key={lane.name} class="number">
+                    {of(lane)}
+                  </td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </Wide>
+      {found.full_history.map(
+        (full) =>
+          full.first_turn_over_the_window !== null && (
+            <p key={full.model_alias} class="small quiet">
+              The full history would leave the window{full.model_alias && ` of ${full.model_alias}`} at turn{" "}
+              {full.first_turn_over_the_window}.
+            </p>
+          ),
+      )}
+      <details>
+        <summary>What is assumed</summary>
+        <ul class="small">
+          {found.assumed.map((sentence) => (
+            <li key={sentence}>{sentence}</li>
+          ))}
+        </ul>
+      </details>
+    </div>
+  );
+}
+
+function count(turns: number | null): string {
+  return turns === null ? "–" : tokens(turns);
+}
+
+function share(part: number | undefined): string {
+  return part === undefined ? "–" : `${Math.round(part * 100)} %`;
+}

@@ -1,0 +1,58 @@
+"""The tests behind PgBouncer in transaction mode, three server connections for all: `make test-pooler`.
+
+`PLIMSOLL_TEST_POOLER=transaction` puts it before the Postgres of every test that asks for a database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from app.db.database import Database
+from bench.pgbouncer import find_pgbouncer, pgbouncer
+
+VARIABLE = "PLIMSOLL_TEST_POOLER"
+
+
+def behind_pooler() -> bool:
+    """Whether the tests' databases are."""
+    return os.environ.get(VARIABLE) == "transaction"
+
+
+def pooler_settings() -> dict[str, str]:
+    """What a service of its own process has to be told."""
+    return {"PLIMSOLL_DB_POOLER": "transaction"} if behind_pooler() else {}
+
+
+def own_database(database_url: str, *, pool_size: int = 1, pool_timeout_s: float = 10.0) -> Database:
+    """Connections of a test's own, by the way that the service takes."""
+    return Database(
+        database_url, pool_size=pool_size, pool_timeout_s=pool_timeout_s, transaction_pooler=behind_pooler()
+    )
+
+
+@contextmanager
+def pooled(server: str) -> Generator[str]:
+    """The server's address at a PgBouncer. Its relay has a thread of its own: tests may block ours."""
+    program = find_pgbouncer()
+    assert program is not None, "PgBouncer is not installed (Debian: apt-get install pgbouncer)"
+    addresses: list[str] = []
+    started, over = threading.Event(), threading.Event()
+
+    async def run() -> None:
+        async with pgbouncer(program, server) as address:
+            addresses.append(address)
+            started.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread.start()
+    assert started.wait(20), "PgBouncer did not start"
+    try:
+        yield addresses[0]
+    finally:
+        over.set()
+        thread.join(20)

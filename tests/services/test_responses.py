@@ -1,0 +1,105 @@
+"""What a response leaves behind where it is not to be kept, or never came about."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from app.db.responses import ResponseNote
+from app.db.sessions import erase_later
+from app.domain.errors import LimitExceeded, TurnInProgress
+from app.domain.openai_ids import ResponseRef
+from app.engine.chat_messages import Said
+from app.services.background import sweep_forever
+from app.services.chatting import ChatRequest
+from app.services.claiming import Asking, TurnOutcome
+from app.services.limits import set_limits
+from app.services.responding import ERASE_AFTER_S, Place, ResponseRequest, open_place, respond
+from tests.providers.server import Answer, serving
+from tests.services.service import TENANT, Service, models_toml, service
+
+
+def asked(at: Service, text: str, *, store: bool = True, previous: ResponseRef | None = None) -> ResponseRequest:
+    digest = sha256(text.encode()).hexdigest()
+    note = ResponseNote(digest, {"conversation": None}, at.rt.now(), is_stored=store)
+    chat = ChatRequest(
+        (Said(0, "user", text),), Asking(note=note), at.rt.catalogue.default, digest, is_news=True, within="input"
+    )
+    return ResponseRequest(chat, previous, store=store)
+
+
+async def answered(at: Service, request: ResponseRequest) -> TurnOutcome:
+    return await respond(at.rt, TENANT, await open_place(at.rt, TENANT, request, None), None)
+
+
+def ref_of(outcome: TurnOutcome) -> ResponseRef:
+    assert outcome.reply_seq is not None
+    return ResponseRef(outcome.turn.session_id, outcome.reply_seq)
+
+
+async def session_count(at: Service) -> int:
+    return (await at.rows("SELECT count(*) AS n FROM sessions"))[0]["n"]
+
+
+async def test_what_was_not_to_be_kept_is_erased_by_whoever_sweeps_next(database_url: str) -> None:
+    """The process that answered died: its time is written with the session."""
+    async with service(database_url, lease_s=0.05) as at:
+        kept = await answered(at, asked(at, "Keep me"))
+        place = await open_place(at.rt, TENANT, asked(at, "Quiet", store=False), None)
+        fork = await open_place(at.rt, TENANT, asked(at, "Quiet too", store=False, previous=ref_of(kept)), None)
+        running = await open_place(at.rt, TENANT, asked(at, "Runs", store=False), None)
+        due = await at.rows("SELECT id, erase_after - now() AS left FROM sessions WHERE erase_after IS NOT NULL")
+        assert {row["id"] for row in due} == {place.session_id, fork.session_id, running.session_id}
+        assert all(ERASE_AFTER_S - 60 < row["left"].total_seconds() <= ERASE_AFTER_S for row in due)
+        await at.turn(running.session_id, "Never answered")
+        async with at.rt.database.begin() as tx:
+            for row in due:
+                await erase_later(tx, row["id"], -1)
+        await at.rows(
+            "UPDATE turns SET status = 'running', lease_expires_at = now() + interval '1 hour'"
+            " WHERE session_id = CAST(:sid AS uuid) RETURNING id",
+            sid=running.session_id,
+        )
+        sweeper = asyncio.create_task(sweep_forever(at.rt))
+        try:
+            for _ in range(100):
+                await asyncio.sleep(0.02)
+                if await session_count(at) == 2:
+                    break
+            left = {row["id"] for row in await at.rows("SELECT id FROM sessions")}
+            assert left == {kept.turn.session_id, running.session_id}
+        finally:
+            sweeper.cancel()
+
+
+@pytest.mark.parametrize("store", [True, False], ids=["stored", "not stored"])
+async def test_a_response_over_a_limit_leaves_no_session_and_no_fork(database_url: str, store: bool) -> None:
+    async with service(database_url) as at:
+        first = await answered(at, asked(at, "One"))
+        await answered(at, asked(at, "Two", previous=ref_of(first)))
+        await set_limits(at.rt.database, TENANT, {"turns_total": Decimal(0)})
+        for previous in (None, ref_of(first)):
+            with pytest.raises(LimitExceeded):
+                await answered(at, asked(at, "More", store=store, previous=previous))
+        assert await session_count(at) == 1
+
+
+async def test_a_place_behind_a_response_is_refused_once_the_session_has_gone_on(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Somebody else went on between the look and the claim; asked again, it forks."""
+    reply = Answer({"choices": [{"index": 0, "message": {"content": "Yes."}, "finish_reason": "stop"}]})
+    async with serving(reply) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        first = await answered(at, asked(at, "One"))
+        late: Place = await open_place(at.rt, TENANT, asked(at, "Late", previous=ref_of(first)), None)
+        assert late.session_id == first.turn.session_id
+        await answered(at, asked(at, "Two", previous=ref_of(first)))
+        with pytest.raises(TurnInProgress):
+            await respond(at.rt, TENANT, late, None)
+        forked = await answered(at, asked(at, "Late", previous=ref_of(first)))
+        assert forked.turn.session_id != first.turn.session_id
+        assert [message["content"] for message in server.seen[-1].json["messages"]] == ["One", "Yes.", "Late"]
