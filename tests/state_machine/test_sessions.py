@@ -36,7 +36,8 @@ _TOOLS: list[dict[str, Any]] = [
 _WORDS = "The job compares ledger rows with bank lines. "
 _sizes = st.sampled_from((0, 1, 10, 40, 400))
 _names = st.sampled_from(("a", "b", "c"))
-_calls = st.lists(st.integers(0, 9), max_size=3, unique=True)
+# Often none: a turn that waits for tools keeps its session from everything else.
+_calls = st.sampled_from(([], [], [], [0], [1, 2], [3, 4, 5]))
 _numbers = st.integers(0, 2**16)
 
 
