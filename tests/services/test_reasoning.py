@@ -88,7 +88,7 @@ async def test_signed_thoughts_go_back_in_the_running_loop_and_no_further(databa
             None,
         ]
         (prompt,) = await assert_prompts_hold(at, after.turn.id, after.turn.session_id, 1)
-        assert "reasoning" not in json.dumps(prompt)
+        assert "reasoning" not in json.dumps(prompt, default=str)
 
 
 async def test_thoughts_that_are_sent_are_counted_and_those_that_are_not_are_not_charged(
