@@ -9,6 +9,7 @@ from typing import Any
 from app.domain.types import SessionId
 from app.engine.limits import exceeds_window, history_budget
 from app.services.summaries import list_summaries
+from app.services.timeline import read_timeline
 from app.services.turns import get_audit, get_prompt
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service
@@ -116,6 +117,8 @@ async def test_a_refusal_of_the_provider_takes_the_oldest_half_of_the_turns_and_
         assert "Turns 1 to 4" in sent[0]["content"]
         assert len([message for message in sent if message["role"] == "user"]) == 4 + 1
         assert not any("left at once" in str(message["content"]) for message in sent[1:]), "not in the history"
+        newest = (await read_timeline(at.rt, TENANT, session.id, 1, None)).items[0]
+        assert [(event["kind"], event.get("count")) for event in newest["events"]] == [("emergency", 4)]
 
 
 async def test_a_second_refusal_takes_half_of_what_is_left_and_the_log_still_sums(

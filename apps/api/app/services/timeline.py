@@ -115,7 +115,7 @@ def _events(row: Record, made: Sequence[Record]) -> list[JsonObject]:
     events += [
         {"kind": "later_summary", **_summary(summary)} for summary in made if summary["created_by_turn_id"] is None
     ]
-    if row["prune"]:
+    if row["prune"] and row["pruned"]:  # an emergency cut triggers like a prune and takes whole turns
         events.append({"kind": "prune", "count": _int(row["pruned"]), "tokens": _int(row["pruned_tokens"])})
     if row["recalled"]:
         events.append({"kind": "recall", "count": row["recalled"], "tokens": _int(row["recalled_tokens"])})
