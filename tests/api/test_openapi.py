@@ -104,8 +104,7 @@ def test_no_generated_request_is_answered_by_a_5xx_or_against_the_document(clien
     by_status = ", ".join(f"{sum(n for key, n in answers.items() if key[1] == s):,} of {s}" for s in sorted(statuses))
     print(f"{answers.total():,} cases over one connection: {by_status}")  # noqa: T201 - `make fuzz` shows it
     assert {200, 201, 204, 404, 422} <= statuses
-    # Of a few generated turns it may be that none is taken: what is generated follows the process' hash seed.
-    assert EXAMPLES <= _FEW or answers["POST /v1/sessions/{session_id}/turns", 201] > 0
+    assert answers["POST /v1/sessions/{session_id}/turns", 201] > 0
     assert client.get("/healthz").status_code == 200
 
 
