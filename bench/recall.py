@@ -25,7 +25,7 @@ from app.db.recall import add_postings
 from app.domain.evicted import Evicted
 from app.domain.types import SessionId
 from app.engine.policy import Recall
-from app.engine.recall import Said, candidates, choose
+from app.engine.recall import AlreadyInPrompt, candidates, choose
 from app.engine.recall_terms import query_terms, weighed_terms
 from app.services.recall import look_up
 from migrations.drift import with_database
@@ -106,7 +106,7 @@ async def _timed(database: Database, session_id: SessionId, turns: int, asked: s
         choose(
             candidates(found or Evicted(query_terms(asked))),
             min_score_ratio=Recall().min_score_ratio,
-            said=Said((), asked),
+            said=AlreadyInPrompt((), asked),
             fits=lambda tokens, _messages: tokens <= ROOM_TOKENS,
         )
         statements.append((between - started) * 1000)

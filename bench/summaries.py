@@ -18,15 +18,15 @@ from rich.console import Console
 from rich.table import Table
 
 from app.db import embedded
-from app.replay.client import Service
-from app.replay.figures import SessionFigures, Totals, TurnFigures, totals
-from app.replay.full_history import FullHistory
-from app.replay.playing import Playing, TurnPlay
-from app.replay.recording import RecordedTurn
 from bench import programs, targets
 from bench.conversation import question
 from bench.figures import percentile
 from bench.report import SERVICE
+from plimsoll_demo.client import Service
+from plimsoll_demo.figures import SessionFigures, Totals, TurnFigures, totals
+from plimsoll_demo.full_history import FullHistory
+from plimsoll_demo.playing import Playing, TurnPlay
+from plimsoll_demo.recording import RecordedTurn
 
 SUMMARIZER_MS = 200.0
 PAUSE_S = 0.05

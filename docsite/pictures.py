@@ -13,13 +13,13 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-from app.replay.client import Service
-from app.replay.demo import GOAL, WINDOW_TOKENS, shipped_conversation
-from app.replay.driver import ReplayOptions, replay_conversation
-from app.replay.figures import SessionFigures, TurnFigures, Window
-from app.replay.own_service import own_service
-from app.replay.picture import COLOURS, STYLE, window_svg
 from docsite.pages import ROOT
+from plimsoll_demo.client import Service
+from plimsoll_demo.demo import GOAL, WINDOW_TOKENS, shipped_conversation
+from plimsoll_demo.driver import ReplayOptions, replay_conversation
+from plimsoll_demo.figures import SessionFigures, TurnFigures, Window
+from plimsoll_demo.own_service import own_service
+from plimsoll_demo.picture import COLOURS, STYLE, window_svg
 
 WIDTH, HEIGHT = 1000, 250
 _LEFT, _PLOT_WIDTH = 40, 920

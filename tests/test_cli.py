@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -17,7 +18,8 @@ import httpx
 import pytest
 
 import app
-import plimsoll_client
+import plimsoll_sdk
+from tests.db.test_migrations import execute
 from tests.pooling import pooler_settings
 
 PLIMSOLL = [sys.executable, "-c", "from app.cli import main; main()"]
@@ -27,7 +29,7 @@ OURS = ("PLIMSOLL_", "CONTEXT_", "DATABASE_URL", "MODELS_FILE", "PROMETHEUS_")
 
 def environment(**settings: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-    packages = os.pathsep.join(str(Path(file).parents[1]) for file in (app.__file__, plimsoll_client.__file__))
+    packages = os.pathsep.join(str(Path(file).parents[1]) for file in (app.__file__, plimsoll_sdk.__file__))
     own = {"PYTHONPATH": packages, "COLUMNS": "200"}
     return kept | own | (pooler_settings() if "DATABASE_URL" in settings else {}) | settings
 
@@ -232,8 +234,8 @@ def test_a_database_that_is_not_there_is_named(tmp_path: Path, postgres_server: 
         ({"PLIMSOLL_WORKERS": "0"}, "PLIMSOLL_WORKERS: "),
         ({"CONTEXT_SUMMARY_TRIGGER_RATIO": "7"}, "CONTEXT_SUMMARY_TRIGGER_RATIO: "),
         ({"CONTEXT_SUMMARY_TRIGGER_RATIO": "0.9", "CONTEXT_PRUNE_TRIGGER_RATIO": "0.8"}, "trigger"),
-        ({"MODELS_FILE": "not-there.toml"}, "MODELS_FILE can not be used: it cannot be read"),
-        ({"MODELS_FILE": "broken.toml"}, "MODELS_FILE can not be used: default: is missing; "),
+        ({"MODELS_FILE": "not-there.toml"}, "MODELS_FILE not-there.toml can not be used: it cannot be read"),
+        ({"MODELS_FILE": "broken.toml"}, "MODELS_FILE broken.toml can not be used: default: is missing; "),
     ],
 )
 def test_a_bad_setting_is_one_line_that_names_it(tmp_path: Path, settings: dict[str, str], says: str) -> None:
@@ -280,3 +282,29 @@ def test_limits_of_a_tenant_are_set_listed_and_cleared(tmp_path: Path, database_
     assert re.search(r"usd_per_month +12\.5 +0 +- +acme", listed), listed
     assert limits("clear", "acme").stdout == "acme: 2 limits were taken away.\n"
     assert "acme" not in limits("list").stdout
+
+
+def test_windows_that_providers_stated_are_listed_and_forgotten(tmp_path: Path, database_url: str) -> None:
+    def windows(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return plimsoll(tmp_path, "windows", *arguments, DATABASE_URL=database_url)
+
+    stated = """
+        INSERT INTO learned_windows (model_alias, tenant_id, context_window, statements, last_turn_id, expires_at)
+        VALUES ('main', 'acme', 4096, 3, gen_random_uuid(), now() + interval '7 days'),
+            ('main', 'other', 2048, 1, gen_random_uuid(), now() + interval '7 days'),
+            ('mini', 'acme', 8192, 1, gen_random_uuid(), now() + interval '7 days'),
+            ('mini', 'other', 8192, 1, gen_random_uuid(), now() + interval '7 days'),
+            ('mini', 'third', 8192, 1, gen_random_uuid(), now() - interval '1 second')
+    """
+    asyncio.run(execute(database_url, stated))
+    listed = [line.split() for line in windows("list").stdout.splitlines()[1:]]
+    assert [(line[:3], line[-3], line[-1]) for line in listed] == [
+        (["4096", "3", "tenant"], "main", "acme"),
+        (["2048", "1", "nobody"], "main", "other"),
+        (["8192", "1", "all"], "mini", "acme"),
+        (["8192", "1", "all"], "mini", "other"),
+    ]
+    assert windows("forget", "main").stdout == "main: 2 statements were forgotten.\n"
+    assert windows("forget", "nobody").stdout == "nobody: 0 statements were forgotten.\n"
+    assert "main" not in windows("list").stdout
+    assert windows("forget").returncode == 2

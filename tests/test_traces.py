@@ -254,7 +254,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path, database_url:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['opentelemetry.sdk'] = None")
     path = f"{tmp_path}:{test_cli.environment()['PYTHONPATH']}"
     done = test_cli.plimsoll(tmp_path, "serve", DATABASE_URL=database_url, PLIMSOLL_TRACES="otlp", PYTHONPATH=path)
-    assert "pip install 'plimsoll[otel]'" in test_cli.refusal(done)
+    assert "the extra otel of plimsoll-server" in test_cli.refusal(done)
 
 
 async def test_a_collector_gets_every_span_of_a_service_over_http_until_its_end(

@@ -17,12 +17,17 @@ from time import monotonic
 
 from rich.console import Console
 
+from torture.contention import contentions
 from torture.crash import crashes
 from torture.drain import drains
+from torture.failover import failovers
+from torture.hostile_answers import hostile_answers
 from torture.keys import keys
 from torture.limits import limits
+from torture.neighbours import neighbours
 from torture.outage import outages
 from torture.pooler import poolers
+from torture.postmaster import postmasters
 from torture.provider_faults import provider_faults
 from torture.race import races
 from torture.results import Result, print_results, write_results
@@ -38,13 +43,18 @@ PROMISES: dict[str, Callable[[Site], Awaitable[Result]]] = {
     "crash": crashes,
     "zombie": zombies,
     "race": races,
+    "contention": contentions,
     "keys": keys,
     "provider": provider_faults,
+    "hostile": hostile_answers,
     "vanish": vanishing,
     "drain": drains,
     "outage": outages,
+    "postmaster": postmasters,
+    "failover": failovers,
     "pooler": poolers,
     "limit": limits,
+    "neighbour": neighbours,
 }
 
 

@@ -67,7 +67,7 @@ async def keys(site: Site) -> Result:
     result.expect(_CUT, 1)
     result.expect(_LATE, KEYS)
     async with site.database() as (url, database):
-        tokens = [await _api_key(url, tenant) for tenant in ("acme", "globex")]
+        tokens = [await api_key(url, tenant) for tenant in ("acme", "globex")]
         environment = site.environment(url)
         service = _Service(site, environment, await site.nursery.start(environment, name="keys"))
         marks = [new_mark("keys") for _ in range(KEYS)]
@@ -105,7 +105,8 @@ async def keys(site: Site) -> Result:
     return result
 
 
-async def _api_key(url: str, tenant: str) -> str:
+async def api_key(url: str, tenant: str) -> str:
+    """A new key of the tenant."""
     database = Database(url, pool_size=1)
     try:
         return (await create_key(database, uuid7, TenantId(tenant), "torture"))[1]

@@ -27,11 +27,11 @@ _UP_S = 4.0
 _RECOVERED_WITHIN_S = 5.0
 _MOST_GROWTH_BYTES = 20 * 1024 * 1024
 _STOPPED = "Postgres stopped"
-_TOLD = "answers 503 with Retry-After"
+TOLD = "answers 503 with Retry-After"
 
 
 @dataclass(slots=True)
-class _Load:
+class Load:
     """What the clients have been told. `acknowledged` is key -> (session, turn)."""
 
     away: bool = False
@@ -49,7 +49,7 @@ async def outages(site: Site) -> Result:
         f"recovered within {_RECOVERED_WITHIN_S:g} s; memory flat (+{_MOST_GROWTH_BYTES / 2**20:g} MiB at most)",
     )
     result.expect(_STOPPED, OUTAGES)
-    result.expect(_TOLD, OUTAGES * CLIENTS)
+    result.expect(TOLD, OUTAGES * CLIENTS)
     folder = site.folder / f"outage-{uuid4().hex[:6]}"
     holds = [await asyncio.to_thread(embedded.start, folder)]
     try:
@@ -66,8 +66,8 @@ async def outages(site: Site) -> Result:
 async def _try(
     site: Site, replica: Replica, url: str, folder: Path, holds: list[embedded.EmbeddedPostgres], result: Result
 ) -> None:
-    load = _Load()
-    clients = [asyncio.create_task(_client(site, replica, load, result)) for _ in range(CLIENTS)]
+    load = Load()
+    clients = [asyncio.create_task(client(site, replica, load, result)) for _ in range(CLIENTS)]
     await asyncio.sleep(_UP_S)
     resident_before = replica.resident_bytes()
     recovered: list[float] = []
@@ -75,41 +75,45 @@ async def _try(
         pid = int((folder / "postgres/data/postmaster.pid").read_text().split()[0])
         os.kill(pid, signal.SIGQUIT)
         load.away = True
-        if await _is_gone(pid):
+        if await is_gone(pid):
             result.fire(_STOPPED)
         await asyncio.sleep(AWAY_S)
         holds.append(await asyncio.to_thread(embedded.start, folder))
         started_at = monotonic()
-        recovered.append(await _recovery_s(load, started_at))
+        recovered.append(await recovery_s(load, started_at))
         load.away = False
         await asyncio.sleep(_UP_S)
     load.stop = True
     await asyncio.gather(*clients)
     grown = replica.resident_bytes() - resident_before
-    database = await connect(url)
-    try:
-        await _until_still(database)
-        rows = await database.fetch("SELECT id, idempotency_key, status, assistant_output FROM turns")
-        result.failures += await violations(database)
-    finally:
-        await database.close()
-    stored = {row["idempotency_key"]: row for row in rows}
-    lost = [key for key, turn in load.acknowledged.items() if not _is_stored(stored.get(key), turn)]
-    calls = {mark: n for mark, n in site.models.calls.items() if mark.startswith("outage-") and n > 1}
-    result.failures += load.odd
-    result.check(not lost, f"{len(lost)} acknowledged turns are lost, {lost[:3]}")
-    result.check(not calls, f"{len(calls)} turns called the model twice")
+    await judge(site, url, load, result)
     result.check(max(recovered) <= _RECOVERED_WITHIN_S, f"it recovered after {max(recovered):.1f} s")
     result.check(grown <= _MOST_GROWTH_BYTES, f"memory grew by {grown / 2**20:.1f} MiB")
-    result.measured = {
-        "acknowledged turns": f"{len(load.acknowledged):,}",
-        "of these lost": len(lost),
+    result.measured |= {
         "slowest recovery": f"{max(recovered):.2f} s",
         "memory": f"{resident_before / 2**20:.0f} MiB, {grown / 2**20:+.1f} MiB",
     }
 
 
-async def _until_still(database: Any) -> None:
+async def judge(site: Site, url: str, load: Load, result: Result) -> None:
+    """Notes what the clients were told and is not stored so, and turns that asked the model twice."""
+    database = await connect(url)
+    try:
+        await until_still(database)
+        rows = await database.fetch("SELECT id, idempotency_key, status, assistant_output FROM turns")
+        result.failures += await violations(database)
+    finally:
+        await database.close()
+    stored = {row["idempotency_key"]: row for row in rows}
+    lost = [key for key, turn in load.acknowledged.items() if not is_stored(stored.get(key), turn)]
+    calls = {mark: n for mark, n in site.models.calls.items() if mark.startswith("outage-") and n > 1}
+    result.failures += load.odd
+    result.check(not lost, f"{len(lost)} acknowledged turns are lost, {lost[:3]}")
+    result.check(not calls, f"{len(calls)} turns called the model twice")
+    result.measured = {"acknowledged turns": f"{len(load.acknowledged):,}", "of these lost": len(lost)}
+
+
+async def until_still(database: Any) -> None:
     """What could not be settled ends with its lease."""
     deadline = monotonic() + 2 * LEASE_S + 2
     while monotonic() < deadline:
@@ -118,7 +122,7 @@ async def _until_still(database: Any) -> None:
         await asyncio.sleep(0.2)
 
 
-def _is_stored(row: Any, turn: Any) -> bool:
+def is_stored(row: Any, turn: Any) -> bool:
     return row is not None and (str(row["id"]), row["status"], row["assistant_output"]) == (
         turn["id"],
         "completed",
@@ -126,7 +130,7 @@ def _is_stored(row: Any, turn: Any) -> bool:
     )
 
 
-async def _client(site: Site, replica: Replica, load: _Load, result: Result) -> None:
+async def client(site: Site, replica: Replica, load: Load, result: Result) -> None:
     """Posts turn after turn, each with its key until it has an end."""
     session: str | None = None
     while not load.stop:
@@ -138,7 +142,7 @@ async def _client(site: Site, replica: Replica, load: _Load, result: Result) -> 
         await _turn(site, f"{replica.url}{session}/turns", load, result)
 
 
-async def _turn(site: Site, url: str, load: _Load, result: Result) -> None:
+async def _turn(site: Site, url: str, load: Load, result: Result) -> None:
     mark = new_mark("outage")
     while not load.stop:
         try:
@@ -153,14 +157,14 @@ async def _turn(site: Site, url: str, load: _Load, result: Result) -> None:
         if answered.code == "worker_lost":
             return  # stored as such: a retry with the key says it again
         if answered.status == 503 and answered.headers.get("Retry-After", "").isdigit():
-            result.fire(_TOLD)
+            result.fire(TOLD)
         elif answered.code not in ("turn_in_progress", "idempotency_in_flight"):
             load.odd.append(f"a client got {answered.status} {answered.code}")
             return
         await asyncio.sleep(0.25)
 
 
-async def _is_gone(pid: int) -> bool:
+async def is_gone(pid: int) -> bool:
     for _ in range(500):
         if process_state(pid) in ("", "Z"):
             return True
@@ -168,7 +172,7 @@ async def _is_gone(pid: int) -> bool:
     return False
 
 
-async def _recovery_s(load: _Load, since: float) -> float:
+async def recovery_s(load: Load, since: float) -> float:
     while load.last_good_at < since:
         if monotonic() - since > 60:
             break

@@ -62,7 +62,7 @@ class Replica:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
                 try:
-                    writer.write(b"GET /healthz HTTP/1.1\r\nHost: torture\r\nConnection: close\r\n\r\n")
+                    writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                     if (await reader.readline()).startswith(b"HTTP/1.1 200"):
                         return
                 finally:

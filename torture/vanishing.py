@@ -112,7 +112,7 @@ async def _vanish(site: Site, replica: Replica, result: Result, number: int) -> 
     session = await site.session(replica.url)
     body = orjson.dumps({"content": f"{_mark(site)} hello", "stream": number % 2 == 0})
     head = (
-        f"POST {session}/turns HTTP/1.1\r\nHost: torture\r\nContent-Type: application/json\r\n"
+        f"POST {session}/turns HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     request = head.encode() + body

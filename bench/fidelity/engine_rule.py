@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from app.domain.content import content_text
 from app.domain.types import (
     CompletionRequest,
     Summary,
@@ -35,7 +36,7 @@ from app.engine.recall_shelf import Shelf
 from app.engine.sharing import with_shared_budget
 from app.engine.summaries import SummaryRefused, accept_summary, ask_for_summary, split_for_summarizer
 from app.engine.summary_block import fit_summary
-from app.engine.tokens import Estimate, content_text
+from app.engine.tokens import Estimate
 from app.engine.window import Snapshot
 from app.providers.offline import OfflineProvider
 from bench.fidelity.measure import Sent

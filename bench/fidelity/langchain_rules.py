@@ -18,10 +18,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, Remove
 from langchain_core.messages import SystemMessage as LcSystemMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
+from app.domain.content import content_text
 from app.domain.extractive import condense
 from app.domain.types import Message, PromptMessage
 from app.engine.prompt import neutral_message
-from app.engine.tokens import Estimate, content_text
+from app.engine.tokens import Estimate
 from bench.fidelity.measure import Sent
 from bench.fidelity.plain_rules import calls_of, charged_tokens, system_of
 from bench.fidelity.recorded import Conversation, Question

@@ -16,9 +16,9 @@ def test_the_correction_of_estimates_is_in_the_audit_the_metrics_and_the_list_of
     database_url: str, tmp_path: Path
 ) -> None:
     models = tmp_path / "models.toml"
-    with threaded_serving(strict_window(4096, factor=1.3)) as model:
+    with threaded_serving(strict_window(32_768, factor=1.3)) as model:
         models.write_text(
-            'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 4096\n'
+            'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 32768\n'
             f'base_url = "{model.base_url}"\n'
         )
         with (
@@ -27,7 +27,7 @@ def test_the_correction_of_estimates_is_in_the_audit_the_metrics_and_the_list_of
         ):
             assert client.get("/v1/models").json()["items"][0]["calibration_ratio"] == 1.0
             session = new_session(client)
-            posted = [client.post(f"/v1/sessions/{session}/turns", json={"content": "word " * 80}) for _ in range(5)]
+            posted = [client.post(f"/v1/sessions/{session}/turns", json={"content": "word " * 1200}) for _ in range(5)]
             assert [answer.status_code for answer in posted] == [201] * 5
             (listed,) = client.get("/v1/models").json()["items"]
             assert listed["calibration_ratio"] == pytest.approx(1.3, abs=0.08)

@@ -20,16 +20,29 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uuid_utils.compat import uuid7
 
 from app.api.edge import Edge
+from app.domain.types import TenantId
+from app.services.shares import Allowance
 from tests.api.conftest import assert_problem
 from tests.pooling import pooler_settings
 
 CANARY = "canary-0815"
 
 
+async def _anybody(_: Scope) -> TenantId:
+    return TenantId("default")
+
+
 @contextmanager
 def behind_the_edge(app: ASGIApp, **options: Any) -> Generator[tuple[str, int]]:
     """Serves an application of the test's own behind the edge."""
-    edge = Edge(app, new_id=uuid7, max_body_bytes=1000, **options)
+    edge = Edge(
+        app,
+        new_id=uuid7,
+        max_body_bytes=1000,
+        authenticate=_anybody,
+        bodies=Allowance("bytes of bodies", 1_000_000, 1.0),
+        **options,
+    )
     server = uvicorn.Server(uvicorn.Config(edge, host="127.0.0.1", port=0, log_config=None, lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -52,7 +65,7 @@ def test_a_bug_is_a_500_that_tells_nothing_and_keeps_the_connection() -> None:
 
     with behind_the_edge(broken) as (host, port), socket.create_connection((host, port), timeout=10) as connection:
         for number in (1, 2):
-            connection.sendall(f"GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: r-{number}\r\n\r\n".encode())
+            connection.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: r-{number}\r\n\r\n".encode())
             answer = _answer(connection)
             assert b" 500 " in answer.split(b"\r\n")[0]
             assert f"r-{number}".encode() in answer.partition(b"\r\n\r\n")[2]
@@ -68,7 +81,7 @@ def test_half_an_answer_ends_with_its_connection() -> None:
         raise RuntimeError(CANARY)
 
     with behind_the_edge(broken) as (host, port), socket.create_connection((host, port), timeout=10) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         received = b""
         while chunk := connection.recv(65536):
             received += chunk
@@ -83,7 +96,7 @@ def test_a_body_that_trickles_is_a_408_when_its_time_is_up() -> None:
         behind_the_edge(never, body_timeout_s=0.5) as (host, port),
         socket.create_connection((host, port), timeout=10) as connection,
     ):
-        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n")
         started = time.monotonic()
         connection.setblocking(False)
         received = b""
@@ -111,7 +124,7 @@ def test_the_application_sees_the_body_once_and_then_the_client_leave() -> None:
 
     with behind_the_edge(listening) as (host, port):
         with socket.create_connection((host, port), timeout=10) as connection:
-            connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
+            connection.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc")
             time.sleep(0.2)
         assert done.wait(10)
     assert seen[0] == {"type": "http.request", "body": b"abc", "more_body": False}

@@ -12,7 +12,6 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-import pytest
 
 from app.domain.types import TenantId
 from app.services import activity
@@ -113,9 +112,12 @@ def test_without_the_accept_header_the_open_turns_are_a_plain_answer(client: htt
     assert (item["turn_id"], item["status"]) == (turn["id"], "awaiting_tools")
 
 
-def test_a_process_serves_so_many_streams_and_refuses_one_more(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activity, "MOST_FOLLOWERS", 1)
-    with hearing(address), httpx.Client(base_url=address, headers=STREAM) as client:
+def test_a_process_serves_so_many_streams_and_refuses_one_more(database_url: str) -> None:
+    with (
+        serving(settings_for(database_url, max_event_streams=1)) as address,
+        hearing(address),
+        httpx.Client(base_url=address, headers=STREAM) as client,
+    ):
         problem = client.get("/v1/events")
         assert_problem(problem, 503, "too_many_streams")
         assert problem.headers["retry-after"] == "30"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -22,6 +23,7 @@ POLICY = (
 def folder(tmp_path: Path) -> Path:
     """A page as Vite builds it."""
     (tmp_path / "assets").mkdir()
+    (tmp_path / "docs.html").write_text("<!doctype html><title>API</title>")
     (tmp_path / "index.html").write_text("<!doctype html><title>Page</title>")
     (tmp_path / "assets" / "index-Ab12.js").write_text("export {}")
     return tmp_path
@@ -41,6 +43,17 @@ def test_named_after_their_content_files_are_cached_for_ever_and_the_index_is_as
     again = files.response("", index.headers["etag"])
     assert again is not None
     assert (again.status_code, again.body) == (304, b"")
+
+
+def test_the_page_of_the_api_has_a_policy_of_its_own_and_is_not_below_ui(folder: Path) -> None:
+    files = InspectorFiles(folder)
+    page = files.docs(None)
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert page.headers["content-security-policy"] == POLICY.partition("; require-trusted")[0]
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert files.docs(page.headers["etag"]).status_code == 304
+    assert files.response("docs.html", None) is None
+    assert InspectorFiles(folder / "missing").docs(None).status_code == 503
 
 
 @pytest.mark.parametrize("path", ["../inspector_files.py", "assets/../../secret", "/etc/passwd", "assets", "assets/"])
@@ -74,3 +87,22 @@ def test_a_path_that_climbs_out_is_no_file(address: str) -> None:
     with httpx.Client(base_url=address) as client:
         for path in ("/ui/%2e%2e/main.py", "/ui/..%2fmain.py", "/ui//etc/passwd"):
             assert client.get(path).status_code == 404, path
+
+
+def test_people_are_sent_to_the_page_and_clients_are_told_what_is_where(client: httpx.Client) -> None:
+    answer = client.get("/")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["vary"] == "Accept"
+    assert (answer.json()["name"], answer.json()["version"]) == ("Plimsoll", version("plimsoll-server"))
+    for link in answer.json()["links"].values():
+        assert client.get(link, follow_redirects=True).status_code == 200, link
+    moved = client.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (moved.status_code, moved.headers["location"]) == (307, "ui/")
+
+
+def test_head_is_answered_as_get_without_the_body_where_no_key_is_asked_for(client: httpx.Client) -> None:
+    for path in ("/", "/ui", "/ui/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics"):
+        head, get = client.head(path), client.get(path)
+        assert (head.status_code, head.content) == (get.status_code, b""), path
+        assert head.headers["content-type"] == get.headers["content-type"] if get.content else True
+    assert client.post("/healthz").headers["allow"] == "GET, HEAD"

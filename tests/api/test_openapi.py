@@ -14,7 +14,7 @@ from typing import Any, cast
 import httpx
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis.errors import Unsatisfiable
 from hypothesis.strategies import booleans
 from schemathesis import checks
@@ -50,6 +50,7 @@ ROUTES = {
     "/v1/sessions/{session_id}/context/preview": {"post"},
     "/v1/sessions/{session_id}/search": {"get"},
     "/v1/sessions/{session_id}/summaries": {"get", "post"},
+    "/v1/sessions/{session_id}/summaries/active/undo": {"post"},
     "/v1/sessions/{session_id}/summaries/{summary_id}/undo": {"post"},
     "/v1/sessions/{session_id}/pins": {"get"},
     "/v1/sessions/{session_id}/pins/{name}": {"get", "put", "delete"},
@@ -68,10 +69,17 @@ ROUTES = {
     "/v1/events": {"get"},
     "/v1/sessions/{session_id}/timeline": {"get"},
     "/v1/sessions/{session_id}/messages": {"get"},
+    "/": {"get"},
     "/healthz": {"get"},
     "/readyz": {"get"},
     "/metrics": {"get"},
 }
+PLAIN: dict[str, dict[str, Any]] = {
+    "POST /v1/sessions/{session_id}/turns": {"content": "Hello"},
+    "POST /v1/chat/completions": {"model": "offline", "messages": [{"role": "user", "content": "Hello"}]},
+    "POST /v1/responses": {"model": "offline", "input": "Hello"},
+}
+"""A body that is taken, of each operation that may answer with a stream."""
 
 
 def test_the_document_has_the_routes_of_this_version_and_their_problems(client: httpx.Client) -> None:
@@ -83,6 +91,7 @@ def test_the_document_has_the_routes_of_this_version_and_their_problems(client: 
                 assert {"401", "503"} <= set(operation["responses"])
                 assert operation["security"] == [{}, {"key": []}]
             assert operation["description"]
+            assert {"403", "421", "431"} <= set(operation["responses"])
 
 
 def test_no_generated_request_is_answered_by_a_5xx_or_against_the_document(client: httpx.Client) -> None:
@@ -92,12 +101,15 @@ def test_no_generated_request_is_answered_by_a_5xx_or_against_the_document(clien
     client.put(f"/v1/sessions/{session_id}/pins/p", json={"content": "x"})
     known = {"session_id": session_id, "turn_id": turn_id, **_responded(client)}
     answers: Counter[tuple[str, int]] = Counter()
+    streams: Counter[str] = Counter()
     with requests.Session() as session:
         session.trust_env = False
         for result in schema.get_all_operations():
             operation = result.ok()
+            plain = _plain_cases(operation, known)
             for mode in GenerationMode:
-                _probe(client, session, operation.as_strategy(generation_mode=mode), known, answers)
+                cases = operation.as_strategy(generation_mode=mode)
+                _probe(client, session, cases, plain, known, answers, streams)
         assert _connections(session) == 1, "a connection was not reusable"
     assert EXAMPLES <= _FEW or answers.total() >= _MANY_CASES, answers.total()
     statuses = {status for _, status in answers}
@@ -105,6 +117,7 @@ def test_no_generated_request_is_answered_by_a_5xx_or_against_the_document(clien
     print(f"{answers.total():,} cases over one connection: {by_status}")  # noqa: T201 - `make fuzz` shows it
     assert {200, 201, 204, 404, 422} <= statuses
     assert answers["POST /v1/sessions/{session_id}/turns", 201] > 0
+    assert all(streams[label] > 0 for label in PLAIN), streams
     assert client.get("/healthz").status_code == 200
 
 
@@ -112,6 +125,18 @@ def _responded(client: httpx.Client) -> dict[str, str]:
     """The ids of a response and of what is around it."""
     answer = client.post("/v1/responses", json={"model": "offline", "input": "Hello"})
     return openai_places(answer.headers["x-session-id"])
+
+
+def _plain_cases(operation: Any, known: dict[str, str]) -> list[Any]:
+    """The plain body of an operation, and the same as a stream.
+
+    Few of the bodies that a schema allows are taken: no schema says that text is not blank and has no NUL.
+    """
+    if operation.label not in PLAIN:
+        return []
+    places = {name: value for name, value in known.items() if f"{{{name}}}" in operation.path}
+    bodies = (PLAIN[operation.label], PLAIN[operation.label] | {"stream": True})
+    return [operation.Case(path_parameters=places, body=body, media_type="application/json") for body in bodies]
 
 
 def _of_known_models(body: dict[str, Any]) -> dict[str, Any]:
@@ -132,8 +157,10 @@ def _probe(
     client: httpx.Client,
     session: requests.Session,
     cases: Any,
+    plain: list[Any],
     known: dict[str, str],
     answers: Counter[tuple[str, int]],
+    streams: Counter[str],
 ) -> None:
     """Calls one operation with generated requests; every other one is aimed at things that exist."""
 
@@ -159,6 +186,9 @@ def _probe(
             wanted = "json" if case.operation.path.startswith(OPENAI_PATHS) else "problem+json"
             assert answer.headers["content-type"] == [f"application/{wanted}"]
         answers[f"{case.method} {case.operation.path}", answer.status_code] += 1
+        streams[case.operation.label] += answer.headers.get("content-type", [""])[0].startswith("text/event-stream")
 
+    for case in plain:
+        probe = example(case=case, aimed=True)(probe)
     with suppress(Unsatisfiable):  # an operation that takes nothing has nothing to get wrong
         probe()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.api.conftest import as_sent, assert_problem, new_session, serving, settings_for
 from tests.api.test_forks import post_turn, turns_of
+from tests.conftest import execute
 
 JSON = {"content-type": "application/json"}
 IMPORT = "/v1/sessions/import"
@@ -136,3 +138,35 @@ def test_an_import_has_a_cap_of_its_own_and_other_bodies_keep_theirs(database_ur
         problem = assert_problem(client.post(IMPORT, json=too_many), 413, "body_too_large")
         assert problem["max_body_bytes"] == 512 * 1024
         assert len(client.get("/v1/sessions").json()["items"]) == 1
+
+
+def _bad_rows(database_url: str, session_id: str, **columns: str) -> None:
+    """Puts into the audits of a session what an import took before it was bounded."""
+    set_to = ", ".join(f"{name} = {value}" for name, value in columns.items())
+    statement = f"UPDATE turn_context_audit SET {set_to} WHERE session_id = '{session_id}'"  # noqa: S608 - our own words
+    asyncio.run(execute(database_url, statement))
+
+
+def test_a_prompt_that_was_stored_too_large_is_a_problem_that_says_so(client: httpx.Client, database_url: str) -> None:
+    source = new_session(client)
+    turn = post_turn(client, source, "word " * 10_000)
+    refs = json.dumps({"items": [["m", 1, 1]] * 2000, "tools": None})
+    _bad_rows(database_url, source, prompt_refs=f"'{refs}'::jsonb")
+    answer = client.get(f"/v1/sessions/{source}/turns/{turn['id']}/prompt")
+    assert assert_problem(answer, 422, "prompt_too_large")["max_prompt_bytes"] == 64 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    "recalled", ['["completed"]', '[{"tokens": "x"}, {"tokens": 3}, 7]', '{"a": 1}', '"a"', "null"]
+)
+def test_a_timeline_shows_what_is_sound_of_a_badly_stored_trim_log(
+    client: httpx.Client, database_url: str, recalled: str
+) -> None:
+    source = new_session(client)
+    post_turn(client, source, "One")
+    log = f"jsonb_set(context_trim_log, '{{recalled}}', '{recalled}')"
+    _bad_rows(database_url, source, context_trim_log=log)
+    timeline = client.get(f"/v1/sessions/{source}/timeline")
+    assert timeline.status_code == 200
+    found = [event for event in timeline.json()["items"][0]["events"] if event["kind"] == "recall"]
+    assert [(event["count"], event["tokens"]) for event in found] == ([(1, 3)] if "3" in recalled else [])

@@ -10,9 +10,9 @@ from uuid_utils.compat import uuid7
 
 from app.domain.types import MessageId
 from app.engine.summaries import accept_summary
-from app.replay.figures import RoundFigures, SessionFigures, TurnFigures, Window
 from bench.mock_provider import summary_response
 from bench.summaries import Made, Run
+from plimsoll_demo.figures import RoundFigures, SessionFigures, TurnFigures, Window
 
 
 def turn(number: int, *, ms: float, sent: int, full: int, tried: bool = False) -> TurnFigures:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeAlias, cast
 
-from plimsoll_client import AsyncPlimsoll, Plimsoll, TurnEvent
+from plimsoll_sdk import AsyncPlimsoll, Plimsoll, TurnEvent
 
 Kind: TypeAlias = Literal["sync", "async"]
 KINDS: tuple[Kind, ...] = ("sync", "async")

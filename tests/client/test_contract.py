@@ -13,10 +13,10 @@ import pytest
 from pydantic import BaseModel
 
 from app.api.problems import KINDS as CODES
-from plimsoll_client import AsyncPlimsoll, Plimsoll, operations
-from plimsoll_client.call import OPERATIONS, Call
-from plimsoll_client.errors import BY_CODE, NotFound, problem_of
-from plimsoll_client.models import Answer
+from plimsoll_sdk import AsyncPlimsoll, Plimsoll, operations
+from plimsoll_sdk.call import OPERATIONS, Call
+from plimsoll_sdk.errors import BY_CODE, NotFound, problem_of
+from plimsoll_sdk.models import Answer
 from tests.client.clients import KINDS, Kind, Talker, talker
 
 OPENAIS_OWN = ("/v1/responses", "/v1/conversations")
@@ -204,7 +204,7 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
         answers.append((name, await at.all(name, *args, **kwargs)))
         return answers[-1][1]
 
-    for name in ("get_health", "get_readiness", "get_metrics", "get_models", "get_policies"):
+    for name in ("get_root", "get_health", "get_readiness", "get_metrics", "get_models", "get_policies"):
         await ask(name)
     session = await ask(
         "create_session", room_goal="Pay the invoices", limits={"turns_total": 100}, metadata={"of": "a test"}
@@ -238,6 +238,8 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
     summary = await ask("summarize_now", sid)
     assert (await ask("list_summaries", sid)).items[0].id == summary.id
     assert (await ask("undo_summary", sid, summary.id)).status == "undone"
+    summary = await ask("summarize_now", sid)
+    assert (await ask("undo_active_summary", sid)).id == summary.id
     await ask("simulate", sid, policies=["rolling", {"name": "late", "summary_trigger_ratio": 0.8}])
     events = await told("stream_turn", sid, "Go", tools=TOOLS, recorded_reply=CALLS)
     assert [event.name for event in events] == ["turn.created", "context.assembled", "turn.awaiting_tools"]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from plimsoll_client import AsyncPlimsoll, Plimsoll, TurnAwaitingTools
-from plimsoll_client.errors import (
+from plimsoll_sdk import AsyncPlimsoll, Plimsoll, TurnAwaitingTools
+from plimsoll_sdk.errors import (
     ContextBudgetExceeded,
     DeadlinePassed,
     IdempotencyKeyReused,
@@ -293,7 +293,7 @@ async def test_refusals_are_errors_with_what_they_carry(address: str, kind: Kind
 
 SHOW = """
 import asyncio, logging, os, sys, traceback
-from plimsoll_client import AsyncPlimsoll, Plimsoll
+from plimsoll_sdk import AsyncPlimsoll, Plimsoll
 
 logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
 import os
 import shutil
 import signal
@@ -12,113 +10,16 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Generator
 from pathlib import Path
-from typing import Any, cast
 
-import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from app.db import embedded, embedded_server
+from tests.db.servers import APPLICATION, finish, first_line, holder, postmaster_id, query, runs
 
-APPLICATION = Path(embedded.__file__).parents[2]
 DURABILITY = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "data_checksums": "on"}
-
-
-@pytest.fixture(scope="module")
-def stopped_server(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with a cluster in it, made once; tests copy it."""
-    folder = tmp_path_factory.mktemp("stopped")
-    embedded.start(folder).stop()
-    return folder
-
-
-@pytest.fixture
-def data_dir(stopped_server: Path, tmp_path: Path) -> Generator[Path]:
-    folder = tmp_path / "var"
-    shutil.copytree(stopped_server, folder, copy_function=shutil.copy2)
-    for path in folder.rglob("*"):  # where the server runs as another account, a copy by root would be root's
-        original = stopped_server / path.relative_to(folder)
-        os.chown(path, original.stat().st_uid, original.stat().st_gid)
-    os.chown(folder / "postgres", *_owner(stopped_server / "postgres"))
-    yield folder
-    _kill_what_is_left(folder)
-
-
-def _owner(path: Path) -> tuple[int, int]:
-    return path.stat().st_uid, path.stat().st_gid
-
-
-def _kill_what_is_left(folder: Path) -> None:
-    if folder.exists() and _runs(folder):
-        os.kill(_postmaster(folder), signal.SIGQUIT)
-        _wait_until_stopped(folder)
-
-
-def _runs(folder: Path) -> bool:
-    with (folder / "postgres" / "alive").open("rb") as alive:
-        try:
-            fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def _wait_until_stopped(folder: Path) -> None:
-    deadline = time.monotonic() + 20
-    while _runs(folder):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def _postmaster(folder: Path) -> int:
-    return int((folder / "postgres" / "data" / "postmaster.pid").read_text().split()[0])
-
-
-async def _query(dsn: str, *statements: str) -> Any:
-    connection = await cast(Any, asyncpg).connect(dsn)
-    try:
-        for statement in statements[:-1]:
-            await connection.execute(statement)
-        return await connection.fetchval(statements[-1])
-    finally:
-        await connection.close()
-
-
-def query(dsn: str, *statements: str) -> Any:
-    """Runs the statements; the first column of the last one's first row."""
-    return asyncio.run(_query(dsn, *statements))
-
-
-def holder(folder: Path, then: str = "input()") -> subprocess.Popen[str]:
-    """Another process that starts or joins the server, says so, and then does `then`."""
-    program = f"""
-        from pathlib import Path
-        from app.db import embedded
-        server = embedded.start(Path({str(folder)!r}))
-        print(server.dsn, flush=True)
-        {then}
-        server.stop()
-    """
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env=os.environ | {"PYTHONPATH": str(APPLICATION)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def first_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def finish(process: subprocess.Popen[str]) -> int:
-    process.communicate("\n", timeout=30)
-    return process.returncode
 
 
 def test_it_starts_from_nothing_in_seconds_with_durability_on(tmp_path: Path) -> None:
@@ -131,7 +32,7 @@ def test_it_starts_from_nothing_in_seconds_with_durability_on(tmp_path: Path) ->
     finally:
         server.stop()
     assert took_s < 10  # 0.7 s on an idle machine; this one may be busy
-    assert not _runs(tmp_path / "not" / "there" / "yet")
+    assert not runs(tmp_path / "not" / "there" / "yet")
 
 
 async def test_its_dsn_suits_sqlalchemy_too(data_dir: Path) -> None:
@@ -156,13 +57,13 @@ def test_it_listens_on_no_network_address_and_only_to_its_owner(data_dir: Path) 
 
 def test_a_second_start_joins_and_the_last_one_out_stops_it(data_dir: Path) -> None:
     first, second = embedded.start(data_dir), embedded.start(data_dir)
-    postmaster = _postmaster(data_dir)
+    postmaster = postmaster_id(data_dir)
     first.stop()
     first.stop()
     assert query(second.dsn, "SELECT 1") == 1
-    assert _postmaster(data_dir) == postmaster
+    assert postmaster_id(data_dir) == postmaster
     second.stop()
-    assert not _runs(data_dir)
+    assert not runs(data_dir)
 
 
 def test_two_processes_that_start_at_once_both_succeed_from_nothing(tmp_path: Path) -> None:
@@ -171,7 +72,7 @@ def test_two_processes_that_start_at_once_both_succeed_from_nothing(tmp_path: Pa
     dsns = [first_line(process) for process in both]
     assert [query(dsn, "SELECT 1") for dsn in dsns] == [1, 1]
     assert [finish(process) for process in both] == [0, 0]
-    assert not _runs(folder)
+    assert not runs(folder)
 
 
 def test_a_holder_that_was_killed_counts_as_gone(data_dir: Path) -> None:
@@ -182,13 +83,13 @@ def test_a_holder_that_was_killed_counts_as_gone(data_dir: Path) -> None:
     assert query(dsn, "SELECT 1") == 1  # the server outlives it
     server = embedded.start(data_dir)
     server.stop()
-    assert not _runs(data_dir)
+    assert not runs(data_dir)
 
 
 def test_committed_data_survive_a_postmaster_that_was_killed(data_dir: Path) -> None:
     first = embedded.start(data_dir)
     query(first.dsn, "CREATE TABLE kept AS SELECT 7 AS figure", "SELECT 1")
-    os.kill(_postmaster(data_dir), signal.SIGKILL)
+    os.kill(postmaster_id(data_dir), signal.SIGKILL)
     second = embedded.start(data_dir)
     try:
         assert query(second.dsn, "SELECT figure FROM kept") == 7
@@ -205,7 +106,7 @@ def test_a_pid_file_that_names_a_living_stranger_is_no_obstacle(data_dir: Path) 
     server = embedded.start(data_dir)
     try:
         assert query(server.dsn, "SELECT 1") == 1
-        assert _postmaster(data_dir) != os.getppid()
+        assert postmaster_id(data_dir) != os.getppid()
     finally:
         server.stop()
 
@@ -221,7 +122,7 @@ def test_half_an_initdb_is_no_obstacle(tmp_path: Path) -> None:
 def test_ctrl_c_in_the_terminal_does_not_reach_it(data_dir: Path) -> None:
     server = embedded.start(data_dir)
     try:
-        assert os.getsid(_postmaster(data_dir)) != os.getsid(0)
+        assert os.getsid(postmaster_id(data_dir)) != os.getsid(0)
     finally:
         server.stop()
 

@@ -24,7 +24,7 @@ HELD_ELSEWHERE: Mapping[str, Iterable[Place]] = {
         ("README.md", "export PATH"),
     ),
     "tests/docs/test_client_pages.py::test_every_program_of_the_clients_page_runs_and_says_what_it_is_for": (
-        ("README.md", "from plimsoll_client"),
+        ("README.md", "from plimsoll_sdk"),
         ("clients/python/README.md", ""),
     ),
     "tests/docs/test_client_pages.py::test_the_configuration_starts_a_server_with_the_tools_of_the_table": (
@@ -38,6 +38,10 @@ HELD_ELSEWHERE: Mapping[str, Iterable[Place]] = {
     ),
     "tests/engine/test_budget_doc.py::test_the_window_is_divided_as_the_document_says": (("docs/budget.md", "limit "),),
     "tests/engine/test_sharing_properties.py": (("docs/budget.md", "rest "),),
+    "tests/docs/test_contract.py::test_the_windows_arithmetic_is_that_of_the_engine": (("docs/contract.md", "limit "),),
+    "tests/docs/test_contract.py::test_the_tree_of_the_architecture_is_there": (
+        ("docs/architecture.md", "apps/api/app/"),
+    ),
     "tests/test_backup.py::test_a_service_on_a_restored_dump_of_a_busy_database_answers_the_same": (
         ("docs/operations.md", "pg_dump"),
         ("docs/operations.md", "pg_restore"),

@@ -11,6 +11,7 @@ PAGES = (
     ROOT / "README.md",
     ROOT / "clients" / "python" / "README.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 )

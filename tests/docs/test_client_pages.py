@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import plimsoll_client
+import plimsoll_sdk
 from mcp import Client, StdioServerParameters
 from tests.api.conftest import serving, settings_for
 from tests.docs.pages import README, ROOT, blocks, table
@@ -37,7 +37,7 @@ def test_every_program_of_the_clients_page_runs_and_says_what_it_is_for(database
             said = subprocess.run(
                 [sys.executable, "-c", program.replace("http://127.0.0.1:8000", address)],
                 cwd=tmp_path,
-                env={**os.environ, "PYTHONPATH": str(Path(plimsoll_client.__file__).parents[1])},
+                env={**os.environ, "PYTHONPATH": str(Path(plimsoll_sdk.__file__).parents[1])},
                 stdout=subprocess.PIPE,
                 text=True,
                 timeout=60,
@@ -48,7 +48,7 @@ def test_every_program_of_the_clients_page_runs_and_says_what_it_is_for(database
 
 def test_what_is_sent_again_is_what_the_page_says() -> None:
     names = {name for cells in table("what came", CLIENT) for cell in cells for name in re.findall(r"`(\w+)`", cell)}
-    rules = (ROOT / "clients" / "python" / "plimsoll_client" / "retrying.py").read_text()
+    rules = (ROOT / "clients" / "python" / "plimsoll_sdk" / "retrying.py").read_text()
     assert names == {"shutting_down", "turn_in_progress", "idempotency_in_flight", "worker_lost"}
     assert all(f'"{name}"' in rules for name in names)
 

@@ -111,7 +111,7 @@ def test_make_demo_draws_the_readmes_picture(checkout: Path) -> None:
     said = shell(checkout, DEMO, TMPDIR=str(checkout), COLUMNS="100")
     assert "422 context_budget_exceeded" in said
     drawn = checkout / "window.svg"
-    shell(checkout, f"python -m app.replay.demo --picture {drawn}", TMPDIR=str(checkout))
+    shell(checkout, f"python -m plimsoll_demo.demo --picture {drawn}", TMPDIR=str(checkout))
     assert drawn.read_text() == (ROOT / "docs" / "images" / "window.svg").read_text()
     assert "(docs/images/window.svg)" in README
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from app.main import create_app
-from app.replay.client import Service
 from docsite.checking import faults
 from docsite.pages import NavigationError, read_pages
 from docsite.pictures import pictures, play
+from plimsoll_demo.client import Service
 from tests.api.conftest import serving, settings_for
 from tests.docs.pages import PAGES, ROOT
 
@@ -76,7 +76,7 @@ def test_a_page_that_the_navigation_does_not_list_is_refused(tmp_path: Path) -> 
     for name in ("docs", "docsite"):
         shutil.copytree(ROOT / name, tmp_path / name)
     (tmp_path / "clients" / "python").mkdir(parents=True)
-    for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "clients/python/README.md"):
+    for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "clients/python/README.md"):
         shutil.copy(ROOT / name, tmp_path / name)
     assert read_pages(tmp_path).names["docs/start.md"] == "start"
     (tmp_path / "docs" / "new.md").write_text("# New\n")

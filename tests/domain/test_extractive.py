@@ -143,7 +143,7 @@ def test_hostile_text_costs_no_more_than_other_text(text: str) -> None:
 
 EXTRACTS_OF_THE_SHIPPED_CONVERSATION = """
 from app.domain.extractive import SourceText, extract
-from app.replay.demo import shipped_conversation
+from plimsoll_demo.demo import shipped_conversation
 texts = [text for turn in shipped_conversation().turns for text in (turn.prompt, turn.reply or "")]
 sources = [SourceText(str(at), "user", text) for at, text in enumerate(texts)]
 for first in range(0, len(sources), 4):

@@ -46,7 +46,7 @@ def labels_of(turns: Iterable[Turn]) -> set[str]:
 
 
 def sent_turns(turns: Iterable[Turn]) -> list[Turn]:
-    """Turns of which later prompts know: a rejected one was never there (contract, decision 7)."""
+    """Turns of which later prompts know: a rejected one was never there (contract.md, decision 7)."""
     return [turn for turn in turns if turn.status is not TurnStatus.REJECTED]
 
 

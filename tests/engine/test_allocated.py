@@ -15,6 +15,7 @@ from app.engine.overflow_reaction import Stated, react
 from app.engine.policy import PRIORITY_REGIONS, Allocation, ContextPolicy, PriorityRegion
 from app.engine.presets import PRESETS
 from app.engine.sharing import with_shared_budget
+from app.engine.turns import wire_tokens_of
 from app.engine.window import Snapshot
 from tests.engine.histories import History, UnitShape, chat, estimate, snapshot_of, text_of
 from tests.engine.turn_stand_in import decide
@@ -112,10 +113,10 @@ def test_pins_within_what_they_were_offered_are_sent_as_they_are() -> None:
 
 
 def test_the_least_relevant_pin_is_shortened_first_and_says_by_how_much() -> None:
-    snapshot = _shared((), History().turn(), pins=_pins((2500, 0.9), (2500, 0.2), (500, 0.5)))
+    snapshot = _shared((), History().turn(), pins=_pins((3500, 0.9), (3500, 0.2), (500, 0.5)))
     decision = plan(snapshot, ALLOCATED, estimate)
     assert isinstance(decision, Ready)
-    assert _actions(decision) == [("pinned_trim", "pin:pin-1")]
+    assert _actions(decision) == [("pinned_trim", "pin-1")]
     texts = _pin_texts(decision)
     assert list(texts) == ["pin:pin-0", "pin:pin-1", "pin:pin-2"]
     assert "characters of this pin left out" in texts["pin:pin-1"]
@@ -128,10 +129,10 @@ def test_pins_are_dropped_only_when_all_of_them_shortened_are_still_too_much() -
     assert isinstance(decision, Ready)
     kinds = {target: kind for kind, target in _actions(decision)}
     dropped = [target for target, kind in kinds.items() if kind == "pinned_drop"]
-    assert dropped == [f"pin:pin-{at}" for at in range(len(dropped))]
+    assert dropped == [f"pin-{at}" for at in range(len(dropped))]
     assert 0 < len(dropped) < 80
     left = [target for target, kind in kinds.items() if kind == "pinned_trim"]
-    assert left[0] == f"pin:pin-{len(dropped)}"
+    assert left[0] == f"pin-{len(dropped)}"
     assert len(left) > 40
 
 
@@ -147,7 +148,7 @@ def test_the_pin_that_answers_the_users_message_stays_whole_where_nobody_gave_a_
     )
     decision = plan(_shared((), current, pins=pins), ALLOCATED, estimate)
     assert isinstance(decision, Ready)
-    assert "pin:valves" not in {target for _, target in _actions(decision)}
+    assert "valves" not in {target for _, target in _actions(decision)}
 
 
 def test_the_goal_is_whole_however_long_and_pins_give_way_to_it() -> None:
@@ -181,7 +182,7 @@ def test_a_summary_over_what_it_was_offered_is_shortened_and_never_leaves() -> N
     snapshot = _shared((), history.turn(), summary=_summary(history, 4000), pins=_pins((9000, 1.0)))
     decision = plan(snapshot, ALLOCATED, estimate)
     assert isinstance(decision, Ready)
-    assert [kind for kind, _ in _actions(decision)] == ["pinned_trim", "summary_shortened"]
+    assert [kind for kind, _ in _actions(decision)] == ["summary_shortened", "pinned_trim"]
     quarter = (8192 - 1024 - snapshot.budget.fixed_tokens) // 4
     assert quarter * 0.8 < decision.prompt.regions()["summary"] <= quarter
 
@@ -243,11 +244,13 @@ def test_without_a_summary_whole_turns_leave_oldest_first() -> None:
     turns = chat(history, 30, assistant_tokens=300)
     decision = plan(_shared(turns, history.turn()), _NO_SUMMARIES, estimate)
     assert isinstance(decision, Ready)
-    dropped = [target for kind, target in _actions(decision) if kind == "history_drop"]
-    assert dropped == [f"turn:{turn.id}" for turn in turns[: len(dropped)]]
-    assert 5 < len(dropped) < 20
-    past = [item.message for item in decision.prompt.items if item.message and item.region == "history"]
-    assert {message.turn_id for message in past} == {turn.id for turn in turns[len(dropped) :]}
+    assert _actions(decision) == [("history_drop", "conversation_history")]
+    past = {item.message.turn_id for item in decision.prompt.items if item.message and item.region == "history"}
+    dropped = len(turns) - len(past)
+    assert 5 < dropped < 20
+    assert past == {turn.id for turn in turns[dropped:]}
+    removed = decision.accounts.actions[0].tokens_removed
+    assert removed == wire_tokens_of(turns[:dropped])
 
 
 def test_what_goal_pins_and_summary_leave_is_the_historys() -> None:
@@ -282,7 +285,8 @@ def test_an_older_turn_that_failed_leaves_like_any_other() -> None:
     turns = (failed, *chat(history, 12, assistant_tokens=400))
     decision = plan(_shared(turns, history.turn()), _NO_SUMMARIES, estimate)
     assert isinstance(decision, Ready)
-    assert _actions(decision)[0] == ("history_drop", f"turn:{failed.id}")
+    assert _actions(decision) == [("history_drop", "conversation_history")]
+    assert failed.id not in {item.message.turn_id for item in decision.prompt.items if item.message}
 
 
 def test_newest_results_take_up_to_half_of_the_room_from_pins_before_they_are_shortened() -> None:
@@ -294,7 +298,7 @@ def test_newest_results_take_up_to_half_of_the_room_from_pins_before_they_are_sh
     huge = history.turn(("tool_group", 20_000, 1), status=TurnStatus.RUNNING)
     decision = plan(_shared((), huge, pins=_pins((9000, 1.0))), ALLOCATED, estimate)
     assert isinstance(decision, Ready)
-    assert [kind for kind, _ in _actions(decision)] == ["pinned_trim", "tool_result_shortened"]
+    assert [kind for kind, _ in _actions(decision)] == ["tool_result_shortened", "pinned_trim"]
     assert decision.prompt.regions()["pins"] > 2000
 
 
@@ -332,7 +336,7 @@ def test_the_logs_kinds_and_targets_are_the_contracts() -> None:
     assert isinstance(decision, Ready)
     rows = [action.public() for action in decision.accounts.actions]
     assert {row["kind"] for row in rows} == {"pinned_trim", "summary_shortened", "history_drop"}
-    assert {row["target"].partition(":")[0] for row in rows} == {"pin", "summary", "turn"}
+    assert {row["target"].partition(":")[0] for row in rows} == {"pin-0", "pin-1", "summary", "conversation_history"}
     assert all(row["tokens_removed_est"] > 0 for row in rows)
     removed = sum(row["tokens_removed_est"] for row in rows)
     assert decision.accounts.wire_before - removed == decision.prompt.wire_tokens

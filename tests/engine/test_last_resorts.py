@@ -1,4 +1,4 @@
-"""What gives way when nothing may leave any more: the newest tool results, and media (contract, decision 8)."""
+"""What gives way when nothing may leave any more: the newest tool results, and media (contract.md, decision 8)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.content import canonical_json
 from app.domain.types import TurnStatus
 from app.engine.assembly import Ready, Refused, SummaryDue, assemble, plan
-from app.engine.prompt import Prompt, canonical_json, message_item
+from app.engine.prompt import Prompt, message_item
 from app.engine.replay import needed_for, rebuild
 from app.engine.shortening import NEWEST_RESULT_FLOOR_TOKENS, fit_results
 from app.engine.window import Window

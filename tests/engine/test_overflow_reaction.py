@@ -96,7 +96,8 @@ def test_what_an_account_may_use_in_a_minute_shrinks_the_prompt_and_is_never_lea
     snapshot, sent = _sent()
     limit = sent.wire_tokens - 1000
     stated = Stated(limit, sent.wire_tokens + 256, limit_is_window=False)
-    assert learned_limit(stated, configured=snapshot.budget.limit, sent_wire_tokens=sent.wire_tokens) is None
+    configured = snapshot.budget.limit
+    assert learned_limit(stated, configured=configured, sent_wire_tokens=sent.wire_tokens, output_tokens=256) is None
     reaction = _react(snapshot, sent, stated)
     assert reaction.basis == "overage"
     assert (reaction.budget.limit, reaction.budget.limit_source) == (snapshot.budget.limit, "test")
@@ -125,12 +126,21 @@ def test_the_second_reaction_is_more_careful_and_there_is_no_third() -> None:
         (Stated(512, 6090), 8192, 5000, None),
         (Stated(-1), 8192, 5000, None),
         (Stated(None, 6090), 8192, 5000, None),
+        (Stated(4096), 8192, 3900, 4096),
+        (Stated(4096), 8192, 3800, None),
+        (Stated(4096, None, 3900), 8192, 3900, 4096),
+        (Stated(4096, None, 20_000), 8192, 5000, None),
+        (Stated(4096, 6090), 8192, 700, None),
+        (Stated(4096, 6090, limit_is_window=False), 8192, 5000, None),
+        (Stated(4096, 6090), 131_072, 5000, 4096),
+        (Stated(4095, 6090), 131_072, 5000, None),
     ],
 )
 def test_a_window_is_learned_only_from_a_limit_that_can_be_one(
     stated: Stated, configured: int, sent_wire_tokens: int, learned: int | None
 ) -> None:
-    assert learned_limit(stated, configured=configured, sent_wire_tokens=sent_wire_tokens) == learned
+    found = learned_limit(stated, configured=configured, sent_wire_tokens=sent_wire_tokens, output_tokens=256)
+    assert found == learned
 
 
 @given(snapshots(), policies(), _stated, st.integers(0, MAX_REACTIONS - 1), st.integers(1, 2048))

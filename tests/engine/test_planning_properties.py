@@ -11,7 +11,7 @@ from app.domain.types import TurnStatus
 from app.engine.assembly import Ready, Refused, assemble, assert_tool_pairing, plan
 from app.engine.policy import ContextPolicy, with_whole_past
 from app.engine.prompt import Prompt, prompt_sha256
-from app.engine.replay import needed_for, rebuild
+from app.engine.replay import SentHashes, needed_for, rebuild
 from app.engine.window import Snapshot, Window
 from tests.engine.histories import History, estimate, snapshot_of
 from tests.engine.readings import all_units, counted_tokens, read_back, ready_of, sendable, sent_ids, sent_turns
@@ -124,6 +124,7 @@ def test_references_rebuild_the_exact_prompt_and_its_hash(snapshot: Snapshot, po
     assert messages == assembled.messages
     assert tools == list(assembled.tools)
     assert prompt_sha256(messages, tools) == assembled.sha256
+    assert SentHashes(blocks, stored).sha256(assembled.refs) == assembled.sha256
 
 
 def test_the_assembled_prompt_is_checked_for_torn_tool_groups() -> None:

@@ -35,7 +35,10 @@ _VALID: dict[str, tuple[object, ...]] = {
     "max_context_tokens": (1, 2**31 - 1, None),
     "emergency_drop_ratio": (0.01, 1, None),
     "unknown_window_outputs": (1, 2**31 - 1, None),
+    "unknown_window_tokens": (1, 2**31 - 1, None),
     "estimator": ("tiktoken", "heuristic"),
+    "max_output_tokens": (1, 2**31 - 1),
+    "allow_extreme": (True, False),
 }
 _RATIO_NOT: tuple[object, ...] = (0, -0.1, 1.01, float("nan"), float("inf"), "0.5", True, [], {})
 _CHOICE_NOT: tuple[object, ...] = ("other", "", None, 1, [], {})
@@ -75,7 +78,10 @@ _INVALID: dict[str, tuple[object, ...]] = {
     "recall": (None, True, [], {"on": True}, {"enabled": 1}, {"max_share": 1.1}, {"min_score_ratio": float("nan")}),
     "emergency_drop_ratio": _RATIO_NOT,
     "unknown_window_outputs": (0, -1, 4.0, "4", True, 2**31),
+    "unknown_window_tokens": (0, -1, 4.0, "4", True, 2**31),
     "estimator": _CHOICE_NOT,
+    "max_output_tokens": (0, -1, 64.0, "64", True, None),
+    "allow_extreme": _FLAG_NOT,
 }
 
 
@@ -102,7 +108,7 @@ def test_every_field_refuses_other_values_and_says_which_field_it_is(field: str,
     assert field in refused.value.detail
 
 
-@pytest.mark.parametrize("field", ["unheard_of", "max_output_tokens", ""])
+@pytest.mark.parametrize("field", ["unheard_of", "whole_past", ""])
 def test_a_field_that_is_unknown_is_refused_by_name(field: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         resolve_policy(ContextPolicy(), {field: 1})
@@ -143,8 +149,8 @@ def test_a_policy_can_do_without_summaries(overrides: dict[str, object]) -> None
     assert not resolve_policy(ContextPolicy(), overrides).summarizes
 
 
-def test_every_field_of_a_policy_can_be_set_but_the_deployments_own_and_a_requests() -> None:
-    assert set(FIELDS) == {field.name for field in fields(ContextPolicy)} - {"max_output_tokens", "whole_past"}
+def test_every_field_of_a_policy_can_be_set_but_the_whole_past_of_a_request() -> None:
+    assert set(FIELDS) == {field.name for field in fields(ContextPolicy)} - {"whole_past"}
     assert set(_INVALID) == set(FIELDS)
 
 

@@ -1,4 +1,4 @@
-"""What leaves first, what only when it must, and what never (contract, decisions 5, 7 and 8)."""
+"""What leaves first, what only when it must, and what never (contract.md, decisions 5, 7 and 8)."""
 
 from __future__ import annotations
 

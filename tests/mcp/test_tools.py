@@ -15,7 +15,7 @@ import pytest
 
 from app.mcp.shown import CLOSE, MOST_CHARS, OPEN, PREAMBLE, shown
 from mcp import Client, StdioServerParameters
-from plimsoll_client import Plimsoll
+from plimsoll_sdk import Plimsoll
 from tests.api.conftest import serving, settings_for
 from tests.api.test_auth import make_key
 from tests.security.poisons import POISONS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TypeAlias
 
@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import fresh_database
 from tests.presets.conversations import SCENES
+from tests.presets.design_service import Design, design_service, reply
 from tests.presets.recordings import Recording, record
 
 Recorded: TypeAlias = Callable[[str, str], Recording]
@@ -29,3 +30,16 @@ def recorded(postgres_server: str, template_database: str) -> Recorded:
         return asyncio.run(make())
 
     return of
+
+
+@pytest.fixture(scope="module")
+def served(postgres_server: str, template_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Design]:
+    with design_service(postgres_server, template_database, tmp_path_factory.mktemp("design")) as served:
+        yield served
+
+
+@pytest.fixture
+def design(served: Design) -> Design:
+    """One service for the rules of a design, whose model answers in a word; each rule has sessions of its own."""
+    served.model.script[:] = [reply()]
+    return served

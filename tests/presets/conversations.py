@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.domain.types import Pin
-from app.replay.demo import GOAL, WINDOW_TOKENS, shipped_conversation
-from app.replay.recording import Conversation, RecordedCall, RecordedTurn, Round
+from plimsoll_demo.demo import GOAL, WINDOW_TOKENS, shipped_conversation
+from plimsoll_demo.recording import Conversation, RecordedCall, RecordedTurn, Round
 
 TOOL = {
     "type": "function",
@@ -68,7 +68,7 @@ SCENES = {
     "shipped": Scene(shipped_conversation(), WINDOW_TOKENS),
     "tools": Scene(tool_conversation(), 8192, (Pin("rule", "Never touch account 4711.", 1.0),)),
     "pins": Scene(
-        replace(shipped_conversation(), turns=shipped_conversation().turns[:12]),
+        replace(shipped_conversation(), turns=shipped_conversation().turns[:28]),
         WINDOW_TOKENS,
         (_pin("ledger", 0.9, 250), _pin("bank", 0.2, 250), _pin("fees", 0.5, 250)),
     ),

@@ -58,7 +58,7 @@ def wire_tokens(turns: Sequence[PlayedTurn]) -> int:
 
 
 def usage_threshold(sent: Sent, share: float) -> int:
-    """A share of the window, but never above 90 % of the input budget (contract, decision 1)."""
+    """A share of the window, but never above 90 % of the input budget (contract.md, decision 1)."""
     return int(min(share * sent.audit["model_context_limit"], 0.90 * sent.budget))
 
 

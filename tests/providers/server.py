@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -39,10 +39,11 @@ class Stream:
     """A chunked answer, each of `pieces` a packet of its own. It ends as `ending` says: properly, by hanging up in the
     middle, or not at all until the client hangs up. `pause_s` passes before each piece but the first."""
 
-    pieces: Sequence[bytes]
+    pieces: Iterable[bytes]
     ending: Literal["closed", "cut", "open"] = "closed"
     pause_s: float = 0.0
     content_type: str | None = "text/event-stream"
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 Step: TypeAlias = Answer | Reset | Raw | Stream
@@ -108,8 +109,9 @@ class ScriptedServer:
     async def _stream(
         self, step: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Literal["keep", "close"]:
-        kind = f"content-type: {step.content_type}\r\n" if step.content_type else ""
-        writer.write(f"HTTP/1.1 200 X\r\n{kind}transfer-encoding: chunked\r\n\r\n".encode())
+        headers = {**({"content-type": step.content_type} if step.content_type else {}), **step.headers}
+        told = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        writer.write(f"HTTP/1.1 200 X\r\n{told}transfer-encoding: chunked\r\n\r\n".encode())
         for number, piece in enumerate(step.pieces):
             if number and await _hangs_up_within(step.pause_s, reader):
                 return "close"

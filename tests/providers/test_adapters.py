@@ -397,6 +397,6 @@ async def test_a_server_that_was_asked_for_a_stream_and_answers_at_once_is_under
 
 @every_stream
 async def test_a_stream_whose_model_said_why_it_stopped_is_whole_without_its_end_mark(wire: Wire) -> None:
-    without = Stream(wire.stream(Said()).pieces[:-1], ending="cut")
+    without = Stream([*wire.stream(Said()).pieces][:-1], ending="cut")
     answer, server = await answer_to(Way(wire, streamed=True), without)
     assert (answer.text, answer.finish_reason, answer.usage is not None, server.hits) == ("Hello.", "stop", True, 1)

@@ -12,6 +12,7 @@ import pytest
 
 from app.domain.errors import ProviderDown, ProviderOverflow, ProviderRateLimited, ProviderRefused
 from app.domain.types import Delta
+from app.providers.overflow import holds_a_figure
 
 from .asking import OK, failure_of
 from .server import Answer, Stream
@@ -621,3 +622,19 @@ async def test_what_only_mentions_tokens_or_lengths_is_no_overflow(
     hits = 1 if expected is ProviderRefused else 3
     error = await failure_of(Answer(body, status), hits=hits)
     assert type(error) is expected
+
+
+@pytest.mark.parametrize(
+    ("request_body", "holds"),
+    [
+        (b'{"content": "a window of 1300 tokens"}', True),
+        (b'{"content": "a window of 1,300 tokens"}', True),
+        (b'{"content": "cut from 13005"}', True),
+        (rb'{"arguments": "{\"a\": \"\\u00313\\u00300 tokens\"}"}', True),
+        (rb'{"arguments": "{\"a\": \"\\u003c1299\\u003e\"}"}', False),
+        (b'{"content": "13 00"}', False),
+    ],
+)
+def test_a_figure_that_the_request_holds_may_be_an_echo(request_body: bytes, holds: bool) -> None:
+    assert holds_a_figure(request_body, (1300, None)) is holds
+    assert not holds_a_figure(request_body, (None, None))

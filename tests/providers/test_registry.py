@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from app.domain.errors import InvalidRequest
-from app.domain.types import CompletionRequest, ReasoningRule
+from app.domain.types import CompletionRequest, ReasoningRule, TenantId
 from app.providers.registry import Catalogue, CatalogueError, Prices, load_catalogue
 from app.tokenizers import encoding_for_model
 
 from .server import Answer, serving
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Learned:
-    context_window: int
-    expires_at: datetime
 
 
 def words_of(_encoding: str) -> Callable[[str], int]:
@@ -212,16 +205,18 @@ def test_a_window_comes_from_the_file_then_what_was_learned_then_what_is_publish
         "nobody": (8192, "fallback"),
     }
     assert windows() == unlearned
-    later = NOW + timedelta(hours=1)
-    catalogue.learn(dict.fromkeys(catalogue.aliases, Learned(4096, later)))
+    catalogue.learn({(alias, None): 4096 for alias in catalogue.aliases})
     assert windows() == {
         "stated": (5000, "catalogue"),
         "published": (4096, "learned"),
         "elsewhere": (4096, "learned"),
         "nobody": (4096, "learned"),
     }
-    catalogue.learn(dict.fromkeys(catalogue.aliases, Learned(4096, NOW)))
-    assert windows() == unlearned
+    acme = TenantId("acme")
+    catalogue.learn({("nobody", acme): 2048, ("stated", acme): 2048})
+    assert windows() == unlearned, "what a tenant's turns have learned holds for another"
+    assert catalogue.model("nobody", acme).context_window == 2048
+    assert catalogue.model("stated", acme).context_window == 5000
 
 
 def test_prices_are_known_at_a_known_host_only(catalogue_of: Callable[[str], Path]) -> None:

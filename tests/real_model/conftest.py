@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.replay.client import Service
-from app.replay.own_service import own_service
+from plimsoll_demo.client import Service
+from plimsoll_demo.own_service import own_service
 
 from .conversation import TURNS
 from .figures import Figures, TurnRow
@@ -68,7 +68,7 @@ class Plimsoll:
 
     def summaries(self, session_id: str) -> list[dict[str, Any]]:
         """The session's summaries, newest first."""
-        return self.service.request("GET", f"/v1/sessions/{session_id}/summaries?limit=100").body["items"]
+        return self.service.request("GET", f"/v1/sessions/{session_id}/summaries", limit=100).body["items"]
 
 
 @pytest.fixture(scope="session")

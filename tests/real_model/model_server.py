@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.replay.own_process import free_port, running
+from plimsoll_demo.own_process import free_port, running
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-real-model" / "bin" / "python"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import mean
 
-from app.replay.prompt_check import prompt_faults
+from plimsoll_demo.prompt_check import prompt_faults
 
 from .conftest import MAX_REPLY_TOKENS, Played, Plimsoll
 from .conversation import TURNS
@@ -12,7 +12,7 @@ from .figures import Figures, TurnRow
 from .model_server import WINDOW_TOKENS
 
 SETTLED_FROM_TURN = 5
-"""The guard needs three observations and is never the highest one: it knows a figure-heavy prompt from the fifth on."""
+"""The guard moves by a tenth a turn at most: it knows a figure-heavy prompt from the fifth on."""
 
 
 def test_every_turn_is_answered_and_the_model_refuses_no_prompt_as_too_long(played: Played, figures: Figures) -> None:
@@ -55,7 +55,7 @@ def test_the_window_and_its_summaries_are_what_the_audits_say(played: Played, pl
 
 
 def test_the_calibration_closes_the_gap_to_the_models_own_count(played: Played, figures: Figures) -> None:
-    """The guard is the 0.9 quantile of what was seen: it may fall short once in a while, by little."""
+    """The guard is the mean of what was seen and its spread: it may fall short once in a while, by little."""
     settled = figures.turns[SETTLED_FROM_TURN - 1 :]
     assert mean(row.ratio_before for row in settled) > 1.02, "the tokenizers agree: there is no gap to close"
     assert figures.turns[0].calibration_ratio == 1.0

@@ -148,6 +148,6 @@ def test_a_service_writes_one_line_a_request_whatever_the_request_says(database_
 def _raw(client: httpx.Client, *lines: str) -> int:
     for line in lines:
         with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=10) as connection:
-            connection.sendall(f"{line}\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            connection.sendall(f"{line}\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             connection.recv(1000)
     return len(lines)

@@ -28,6 +28,7 @@ from app.services.events import Listener
 from app.services.leases import Leases
 from app.services.runtime import Runtime
 from app.services.sessions import create_session
+from app.services.shares import HeavyWork
 from app.services.take_turn import continue_turn, take_turn
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers, encoding_for_model
@@ -107,12 +108,10 @@ async def service(
         encoding_for_model=encoding_for_model,
         estimator=tokenizers.estimator,
     )
+    pooler = behind_pooler() if transaction_pooler is None else transaction_pooler
     rt = Runtime(
-        database=Database(
-            database_url,
-            pool_size=5,
-            transaction_pooler=behind_pooler() if transaction_pooler is None else transaction_pooler,
-        ),
+        database=Database(database_url, pool_size=5, transaction_pooler=pooler),
+        heavy=HeavyWork(Database(database_url, pool_size=2, transaction_pooler=pooler), 1.0),
         catalogue=catalogue,
         tokenizers=tokenizers,
         telemetry=Telemetry(catalogue.aliases),
@@ -132,6 +131,7 @@ async def service(
         await rt.chores.drain(0)
         await catalogue.aclose()
         await rt.database.aclose()
+        await rt.heavy.database.aclose()
 
 
 def _now() -> datetime:

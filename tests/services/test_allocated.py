@@ -41,7 +41,7 @@ async def test_the_pin_of_less_given_relevance_is_shortened_as_the_audit_says_an
     async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         session = await _session(at, pins, room_goal="Empty the depot by May.")
         outcome = await at.turn(session.id, "Hello")
-        assert _trims(outcome.context) == [("pinned_trim", "pin:invoices")]
+        assert _trims(outcome.context) == [("pinned_trim", "invoices")]
         assert outcome.context["prune_triggered"]
         audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
         log = audit["context_trim_log"]
@@ -67,8 +67,8 @@ async def test_without_a_given_relevance_the_pins_that_the_message_is_about_stay
         session = await _session(at, pins)
         about = [await at.turn(session.id, text) for text in ("Where does valve 12 lead?", "When is the invoice paid?")]
         assert [_trims(outcome.context) for outcome in about] == [
-            [("pinned_trim", "pin:invoices")],
-            [("pinned_trim", "pin:valves")],
+            [("pinned_trim", "invoices")],
+            [("pinned_trim", "valves")],
         ]
         for pin in pins:
             await delete_pin(at.rt, TENANT, session.id, pin.name)
@@ -100,12 +100,14 @@ async def test_the_outputs_share_is_what_the_audit_the_window_and_the_call_have(
 
 async def test_a_session_may_share_its_window_out_otherwise(database_url: str, tmp_path: Path) -> None:
     shares = {"goal_pct": 0, "pinned_files_pct": 10, "map_pct": 0, "reserved_for_output_pct": 40}
+    policy = {"allocation": shares, "allow_extreme": True}
     async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
-        session = await _session(at, (Pin("valves", VALVES, 1.0),), policy={"allocation": shares})
+        session = await _session(at, (Pin("valves", VALVES * 2, 1.0),), policy=policy)
         context = (await at.turn(session.id, "Hello")).context
         rest = 4096 - 1024 - context["regions"]["user"]
         assert context["output_reserve"] == int(rest * 0.4)
-        assert 0.08 * rest < context["regions"]["pins"] <= 0.1 * rest + 1
+        # A tenth is theirs, and the half that nobody else wants.
+        assert 0.55 * rest < context["regions"]["pins"] <= 0.6 * rest + 1
 
 
 async def test_a_history_that_outgrows_its_room_is_summarized_within_the_maps_share(
@@ -153,3 +155,16 @@ async def test_a_goal_that_leaves_no_room_is_refused_before_anything_is_sent(dat
         assert server.seen == []
         assert [advice["item"] for advice in refused.value.recovery["shorten"]] == ["goal"]
         assert refused.value.regions["pins"] == 0
+
+
+async def test_a_policy_that_was_stored_before_fractions_were_taken_is_read_in_percents(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await _session(at)
+        await at.rows(
+            "UPDATE sessions SET policy = jsonb_build_object('preset', 'allocated', 'allocation', jsonb_build_object("
+            "'goal_pct', 0.15, 'pinned_files_pct', 0.5, 'map_pct', 0.25, 'reserved_for_output_pct', 0.1)) RETURNING id"
+        )
+        context = (await at.turn(session.id, "Hello")).context
+        assert context["output_reserve"] == 64, "a tenth of a percent would be 3 tokens"

@@ -51,7 +51,6 @@ async def sold_by(database_url: str, folder: Path, wire: Wire, model: str) -> As
             instructions=listed.instructions,
             models={"main": replace(listed.model("main"), context_window=16_384)},
             providers={"main": at.rt.catalogue.provider("main")},
-            now=lambda: NOW,
         )
         yield Service(replace(at.rt, catalogue=catalogue))
     await listed.aclose()

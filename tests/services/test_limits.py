@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,26 @@ import pytest
 from sqlalchemy import text
 
 from app.db.sql import compile_sql
-from app.domain.errors import LimitExceeded, PlimsollError, ProviderRefused, TurnCancelled, TurnInProgress
+from app.domain.errors import (
+    LimitExceeded,
+    NotFound,
+    PlimsollError,
+    ProviderError,
+    ProviderRefused,
+    TurnCancelled,
+    TurnInProgress,
+)
 from app.domain.types import RecordedReply, SessionId, TenantId, ToolCall, TurnStatus
 from app.services.background import sweep_forever
 from app.services.claiming import Asking, TurnRequest, claim_and_gather, draft_turn
+from app.services.events import TurnEvent
 from app.services.limits import clear_limits, list_limits, set_limits
 from app.services.sessions import create_session
-from app.services.summaries import summarize_now
+from app.services.summaries import summarize_now, undo_summary
 from app.services.take_turn import cancel_turn, take_turn
 from bench.wire import Tally, counting_proxy
-from tests.providers.server import Answer, serving
-from tests.providers.wires import OPENAI
+from tests.providers.server import Answer, Stream, serving
+from tests.providers.wires import OPENAI, Said
 from tests.services.service import TENANT, Service, chat, model, models_toml, service
 from tests.services.test_costs import sold_by
 
@@ -218,6 +228,130 @@ async def test_summaries_are_charged_too(database_url: str, tmp_path: Path) -> N
         await summarize_now(at.rt, TENANT, session.id)
         (after,) = await usage(at)
         assert after["tokens"] == before["tokens"] + 120
+
+
+@pytest.mark.parametrize("values", [{"turns_total": 4}, {"tokens_total": 700}])
+async def test_once_a_limit_is_reached_no_summary_is_asked_for_however_often_it_is_taken_back(
+    database_url: str, tmp_path: Path, values: dict[str, float]
+) -> None:
+    reply = chat("Yes.", prompt_tokens=150, completion_tokens=20)
+    async with (
+        serving(model(lambda _: reply)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"protected_turns": 1})
+        for number in range(4):
+            await at.turn(session.id, f"Turn {number}. " + "A sentence of some length about the port. " * 12)
+        await summarize_now(at.rt, TENANT, session.id)  # nothing is limited yet
+        await limit(at, **values)
+        await _use_up(at)
+        calls = server.hits
+        with pytest.raises(LimitExceeded):
+            await at.turn(session.id, "One more")
+        for _ in range(5):
+            with suppress(NotFound):
+                await undo_summary(at.rt, TENANT, session.id, None)
+            with pytest.raises(LimitExceeded, match="this summary"):
+                await summarize_now(at.rt, TENANT, session.id)
+        assert server.hits == calls
+
+
+async def _use_up(at: Service) -> None:
+    """Other sessions of the tenant use what there is."""
+    for number in range(ALLOWED):
+        try:
+            await at.turn((await at.session()).id, f"Another {number}")
+        except LimitExceeded:
+            return
+    raise AssertionError("nothing was refused")
+
+
+async def test_a_summary_on_demand_counts_as_a_turn_and_one_for_a_turn_does_not(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(model("Yes.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await limit(at, turns_total=100)
+        session = await at.session(policy={"mandatory_summary_turn": 4, "protected_turns": 1})
+        triggered = False
+        for number in range(6):
+            said = f"Turn {number}. " + "A sentence of some length about the port. " * 12
+            triggered |= (await at.turn(session.id, said)).context["summary_triggered"]
+        assert triggered
+        assert (await usage(at))[0]["turns"] == 6
+        await summarize_now(at.rt, TENANT, session.id)
+        assert (await usage(at))[0]["turns"] == 7
+
+
+async def test_a_summary_of_a_turn_that_a_limit_does_not_allow_is_replaced_and_the_step_says_so(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The turn has room, and beside it there is none for the summarizer's prompt and its answer."""
+    async with serving(model("Yes.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await limit(at, tokens_total=1300)
+        session = await at.session(policy={"mandatory_summary_turn": 4, "protected_turns": 1})
+        said = [f"Turn {number}. " + "A sentence of some length about the port. " * 12 for number in range(5)]
+        *_, outcome = [await at.turn(session.id, content, max_output_tokens=16) for content in said]
+        assert outcome.context["summary_triggered"]
+        (step,) = await at.rows("SELECT status, detail FROM turn_steps WHERE kind = 'summarize'")
+        assert (step["detail"]["failure"], step["detail"]["origin"]) == ("limit_exceeded", "fallback")
+        assert server.hits == 5, "the summarizer was asked"
+        assert (await at.rows("SELECT summary_failures FROM sessions"))[0]["summary_failures"] == 0
+        assert (await usage(at))[0]["tokens"] == 5 * 15
+
+
+async def test_a_summary_that_fails_gives_back_what_was_counted(database_url: str, tmp_path: Path) -> None:
+    answers = model("Yes.", summary=lambda _: Answer({"error": {"message": "no"}}, status=401))
+    async with serving(answers) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await limit(at, tokens_total=100_000, turns_total=50)
+        session = await at.session(policy={"protected_turns": 1})
+        for number in range(4):
+            await at.turn(session.id, f"Turn {number}. " + "A sentence of some length about the port. " * 12)
+        before = await usage(at)
+        hits = server.hits
+        await summarize_now(at.rt, TENANT, session.id)
+        assert server.hits > hits, "the summarizer was not asked"
+        assert await usage(at) == before
+
+
+def _breaks_after(text: str) -> Stream:
+    """A chat completion's stream that hangs up after the text."""
+    return Stream((*OPENAI.begin(), *OPENAI.fragments(Said(text))), ending="cut")
+
+
+async def test_text_that_was_delivered_counts_though_its_stream_broke(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(_breaks_after("A long answer that breaks off")) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        await limit(at, turns_total=3, tokens_total=100_000)
+        session = await at.session()
+        got_text = 0
+        for number in range(8):
+            told: list[TurnEvent] = []
+            with pytest.raises((ProviderError, LimitExceeded)):
+                await at.turn(session.id, f"Turn {number}", listen=told.append)
+            got_text += any(event.name == "output.delta" for event in told)
+        assert got_text == server.hits == 3
+        (counted,) = await usage(at)
+        assert (counted["turns"], counted["reserved_tokens"]) == (3, 0)
+        used = await at.rows("SELECT purpose, prompt_tokens, completion_tokens FROM usage_records")
+        assert len(used) == 3
+        assert counted["tokens"] == sum(row["prompt_tokens"] + row["completion_tokens"] for row in used)
+        assert all(row["prompt_tokens"] > 0 and row["completion_tokens"] >= 6 for row in used)
+
+
+async def test_what_a_provider_reported_of_a_stream_that_broke_is_what_counts(
+    database_url: str, tmp_path: Path
+) -> None:
+    reported = b'data: {"choices": [], "usage": {"prompt_tokens": 70, "completion_tokens": 50}}\n\n'
+    broken = _breaks_after("A few words")
+    stream = Stream((*broken.pieces, reported), ending="cut")
+    async with serving(stream) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await limit(at, tokens_total=100_000)
+        session = await at.session()
+        with pytest.raises(ProviderError):
+            await at.turn(session.id, "Hi", listen=lambda _: None)
+        assert (await usage(at))[0]["tokens"] == 120
 
 
 async def test_another_tenants_use_counts_for_that_tenant_alone(database_url: str) -> None:

@@ -82,8 +82,8 @@ async def test_a_prompt_the_provider_calls_too_long_is_made_smaller_and_the_wind
         assert "Never touch account 4711." in prompt["messages"][0]["content"]
         assert prompt["messages"][-1]["content"].startswith(f"Point {changed.turn.seq}.")
         assert_tool_pairing(prompt["messages"])
-        stored = await at.rows("SELECT model_alias, context_window FROM learned_windows")
-        assert stored == [{"model_alias": "main", "context_window": 4096}]
+        stored = await at.rows("SELECT model_alias, tenant_id, context_window, statements FROM learned_windows")
+        assert stored == [{"model_alias": "main", "tenant_id": TENANT, "context_window": 4096, "statements": 1}]
 
 
 @pytest.mark.parametrize(
@@ -164,14 +164,17 @@ async def test_an_encoding_that_is_wrong_by_thirty_percent_stops_overflowing_aft
             if server.hits - before > 1 + summaries:
                 refusals.append(number)
         assert all(number <= 12 for number in refusals), refusals
-        ratio = at.rt.calibrations.ratio("main", "o200k_base")
+        ratio = at.rt.calibrations.ratio(TENANT, "main", "o200k_base")
         assert 1.2 <= ratio <= 1.45
         audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
         assert audit["calibration_ratio"] == pytest.approx(ratio, abs=0.1)
         await at.rt.calibrations.flush(at.rt.database)
         async with service(database_url, models_toml(server), folder=tmp_path) as restarted:
-            await restarted.rt.calibrations.load(restarted.rt.database)
-            assert restarted.rt.calibrations.ratio("main", "o200k_base") == ratio
+            loaded = [each.rt.calibrations for each in (at, restarted)]
+            for calibrations in loaded:
+                await calibrations.load(at.rt.database)
+            stored = [calibrations.ratio(TENANT, "main", "o200k_base") for calibrations in loaded]
+            assert stored[0] == stored[1] == pytest.approx(ratio, abs=0.01)
 
 
 async def test_an_alias_that_is_down_gives_way_to_its_fallback_with_a_budget_of_its_own(

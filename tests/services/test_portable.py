@@ -6,6 +6,8 @@ import copy
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,9 +17,12 @@ import pytest
 from app.api.portable_json import read_export, spooled
 from app.api.portable_schemas import ROWS, SessionRow
 from app.db.portable import COLUMNS
+from app.domain.content import sha256_hex
 from app.domain.errors import ImportRefused, NotFound
 from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnStatus
-from app.engine.portable import SECTIONS
+from app.engine.portable import SECTIONS, message_of
+from app.engine.replay import SentHashes
+from app.services.calibrating import Calibrations
 from app.services.exporting import export_session
 from app.services.forking import fork_session
 from app.services.pins import put_pin
@@ -80,8 +85,9 @@ async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tm
                 assert as_sent(await get_prompt(at.rt, OTHER, made, copied.id, None)) == as_sent(original)
             audit = await get_audit(at.rt, OTHER, made, copied.id, None)
             assert audit["regions"] == (await get_audit(at.rt, TENANT, source, turn.id, None))["regions"]
-        ours = await window_now(at.rt, TENANT, source) | {"active_summary_id": None}
-        assert await window_now(at.rt, OTHER, made) | {"active_summary_id": None} == ours
+        uncalibrated = replace(at.rt, calibrations=Calibrations())  # what is learned of a provider is a tenant's own
+        ours = await window_now(uncalibrated, TENANT, source) | {"active_summary_id": None}
+        assert await window_now(uncalibrated, OTHER, made) | {"active_summary_id": None} == ours
         with pytest.raises(NotFound):
             await _export(at, made, TENANT)
         assert [session.id for session in (await list_sessions(at.rt, OTHER, 9, None)).items] == [made]
@@ -163,6 +169,17 @@ def _twice(section: str, at: int) -> Callable[[dict[str, Any]], None]:
     return lambda document: document[section].append(copy.deepcopy(document[section][at]))
 
 
+def _sent(document: dict[str, Any], text: str, items: list[Any], *, tools: bool = False) -> None:
+    """The first prompt as one of these items, with a new block of the text and, where it can be had, its right hash."""
+    sha256 = sha256_hex(text)
+    document["blocks"].append({"sha256": sha256, "content": text})
+    refs = {"items": items, "tools": sha256 if tools else None, "regions": None}
+    blocks, messages = {sha256: text}, {1: message_of(document["messages"][0])}
+    with suppress(RecursionError, TypeError):
+        document["audits"][0]["prompt_sha256"] = SentHashes(blocks, messages).sha256(refs)
+    document["audits"][0]["prompt_refs"] = refs
+
+
 ANY_ID = str(uuid4())
 STORED: dict[str, Any] = {"tools": [], "tool_choice": None, "max_output_tokens": None}
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
@@ -237,6 +254,26 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "two audits of one call": (
         lambda document: document["audits"].append(copy.deepcopy(document["audits"][0]) | {"id": ANY_ID}),
         "body.audits.9.attempt",
+    ),
+    "a figure that is none": (
+        _set("audits.0.context_trim_log.recalled", ["completed"]),
+        "body.audits.0.context_trim_log",
+    ),
+    "a region that is not": (lambda document: document["audits"][0]["regions"].update(loft=1), "body.audits.0.regions"),
+    "a region too few": (lambda document: document["audits"][0]["regions"].pop("recall"), "body.audits.0.regions"),
+    "tokens beyond any sum": (_set("turns.0.prompt_tokens", 2**52), "body.turns.0.prompt_tokens"),
+    "a block in a role nobody has": (_set("audits.0.prompt_refs.items.0.2", {"a": 1}), "body.audits.0.prompt_refs"),
+    "a number for the parts of a message": (
+        lambda document: _sent(document, "5", [["j", 1, sha256_hex("5")]]),
+        "body.blocks",
+    ),
+    "an object for the tools": (
+        lambda document: _sent(document, '{"a": 1}', [["m", 1, 1]], tools=True),
+        "body.blocks",
+    ),
+    "tools that nest too deep": (
+        lambda document: _sent(document, "[" * 2000 + "]" * 2000, [["m", 1, 1]], tools=True),
+        "body.blocks",
     ),
     "a ratio that is none": (_set("audits.0.calibration_ratio", -1.0), "body.audits.0.calibration_ratio"),
     "a step of no turn": (_set("steps.0.turn_id", ANY_ID), "body.steps.0.turn_id"),

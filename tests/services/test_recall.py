@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from app.db.recall import SearchBounds, add_postings, find_evicted
+from app.domain.content import content_text
 from app.domain.types import MessageId, SessionId, Turn, TurnId, TurnStatus
 from app.engine.policy import ContextPolicy, Recall
 from app.engine.recall import match, rarity
 from app.engine.recall_shelf import Shelf
 from app.engine.recall_terms import query_terms, weighed_terms
 from app.engine.recalling import RECALL_NOTE
-from app.engine.tokens import content_text
 from app.services import recall
 from app.services.turns import get_audit, get_prompt
 from app.services.window import window_now

@@ -13,7 +13,7 @@ from app.db.responses import ResponseNote
 from app.db.sessions import erase_later
 from app.domain.errors import LimitExceeded, TurnInProgress
 from app.domain.openai_ids import ResponseRef
-from app.engine.chat_messages import Said
+from app.openai.chat_messages import IncomingMessage
 from app.services.background import sweep_forever
 from app.services.chatting import ChatRequest
 from app.services.claiming import Asking, TurnOutcome
@@ -27,7 +27,12 @@ def asked(at: Service, text: str, *, store: bool = True, previous: ResponseRef |
     digest = sha256(text.encode()).hexdigest()
     note = ResponseNote(digest, {"conversation": None}, at.rt.now(), is_stored=store)
     chat = ChatRequest(
-        (Said(0, "user", text),), Asking(note=note), at.rt.catalogue.default, digest, is_news=True, within="input"
+        (IncomingMessage(0, "user", text),),
+        Asking(note=note),
+        at.rt.catalogue.default,
+        digest,
+        is_news=True,
+        within="input",
     )
     return ResponseRequest(chat, previous, store=store)
 

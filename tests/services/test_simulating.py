@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from app.db.sql import compile_sql
-from app.domain.errors import ContextBudgetExceeded, InvalidRequest, NotFound
+from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, InvalidRequest, NotFound
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
 from app.services.pins import put_pin
 from app.services.simulating import BATCH_TURNS, THRESHOLDS, Variant, simulate, variant_of
@@ -245,9 +245,10 @@ async def test_the_database_itself_refuses_to_write_while_a_simulation_reads(dat
     ):
         session = await at.session()
         erase = compile_sql(text("DELETE FROM sessions WHERE id = CAST(:id AS uuid)"))
-        with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+        with pytest.raises(DatabaseUnavailable) as refused:
             async with at.rt.database.read_only() as tx:
                 await tx.execute(erase, id=session.id)
+        assert isinstance(refused.value.__cause__, asyncpg.ReadOnlySQLTransactionError)
 
 
 def test_a_policy_is_named_by_its_preset_its_name_or_its_overrides() -> None:

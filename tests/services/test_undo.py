@@ -151,3 +151,22 @@ async def test_a_summary_is_not_taken_back_while_a_turn_is_open_nor_by_another_t
         assert await at.rows("SELECT summary_count_after_seq FROM sessions") == counted
         await at.outputs(session.id, waiting.turn.id, {"a": "yes"})
         assert await _statuses(at, session.id) == ["active"]
+
+
+async def test_whatever_is_active_can_be_taken_back_without_knowing_which(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        for number in range(1, 20):
+            await at.turn(session.id, f"Point {number}. {LONG}")
+        first, second = await _summaries(at, session.id)
+        assert (await undo_summary(at.rt, TENANT, session.id, None))["id"] == second["id"]
+        assert (await undo_summary(at.rt, TENANT, session.id, None))["id"] == first["id"]
+        with pytest.raises(NotFound) as none_left:
+            await undo_summary(at.rt, TENANT, session.id, None)
+        assert none_left.value.noun == "summary"
+        with pytest.raises(NotFound) as not_theirs:
+            await undo_summary(at.rt, TenantId("other"), session.id, None)
+        assert not_theirs.value.noun == "session"

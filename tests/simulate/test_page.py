@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 
-from app.replay.client import Service
-from app.replay.demo import GOAL, WINDOW_TOKENS, shipped_conversation
-from app.replay.driver import ReplayOptions, replay_conversation
+from plimsoll_demo.client import Service
+from plimsoll_demo.demo import GOAL, WINDOW_TOKENS, shipped_conversation
+from plimsoll_demo.driver import ReplayOptions, replay_conversation
 from tests.docs.pages import ROOT, blocks, table
 
 PAGE = (ROOT / "docs" / "simulate.md").read_text()

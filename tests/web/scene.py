@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 from rich.console import Console
 
-from app.replay.cli import replay_all
-from app.replay.client import Service
-from app.replay.demo import GOAL, WINDOW_TOKENS, message_that_cannot_fit, shipped_conversation
-from app.replay.driver import ReplayOptions
+from plimsoll_demo.cli import replay_all
+from plimsoll_demo.client import Service
+from plimsoll_demo.demo import GOAL, WINDOW_TOKENS, message_that_cannot_fit, shipped_conversation
+from plimsoll_demo.driver import ReplayOptions
 
 TOOLS: list[dict[str, Any]] = [
     {

@@ -1,10 +1,12 @@
-"""The command line: `plimsoll serve | migrate | keys | limits | purge | …`. A failure is one line and exit code 2."""
+"""The command line: `plimsoll serve | migrate | keys | limits | windows | …`. A failure is one line and exit code 2."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Annotated, TypeVar
 from uuid import UUID
 
@@ -13,7 +15,7 @@ from uuid_utils.compat import uuid7
 
 from app.db.database import Database
 from app.db.embedded import EmbeddedPostgresError
-from app.db.migrate import MigrationFailed, SchemaState, upgrade
+from app.db.migrate import MigrationFailed, upgrade
 from app.db.reachability import DatabaseUnreachable, reach
 from app.domain.errors import PlimsollError
 from app.domain.types import TenantId
@@ -22,9 +24,9 @@ from app.mcp.cli import mcp_command
 from app.own_database import Refused, database_url, read_settings, with_database
 from app.providers.catalogue_file import CatalogueError
 from app.purge_cli import purge_command
-from app.replay.cli import replay
 from app.services import keys as key_service
 from app.simulate.cli import simulate_command
+from app.windows_cli import windows
 
 EXIT_UNUSABLE = 2
 T = TypeVar("T")
@@ -38,10 +40,29 @@ command_line = typer.Typer(
 keys = typer.Typer(no_args_is_help=True, help="API keys. Once one was ever made, every request needs one.")
 command_line.add_typer(keys, name="keys")
 command_line.add_typer(limits, name="limits")
+command_line.add_typer(windows, name="windows")
 command_line.command("purge")(purge_command)
-command_line.command("replay")(replay)
 command_line.command("simulate")(simulate_command)
 command_line.command("mcp")(mcp_command)
+if find_spec("plimsoll_sdk"):  # the extra `demo`
+    from plimsoll_demo.cli import replay
+
+    command_line.command("replay")(replay)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"plimsoll {version('plimsoll-server')}")
+        raise typer.Exit
+
+
+@command_line.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the command itself, before any subcommand."""
 
 
 @command_line.command("serve")
@@ -64,9 +85,7 @@ def serve_command(
 def migrate_command() -> None:
     """Brings the database to this version's schema. Safe to run several times and at once."""
     with database_url(read_settings()) as dsn:
-        before = asyncio.run(reach(dsn))
-        if before is SchemaState.AHEAD:
-            raise Refused("the database is of a later release than this one; nothing was changed")
+        asyncio.run(reach(dsn))
         asyncio.run(upgrade(dsn))
     typer.echo("The schema is current.")
 
@@ -118,11 +137,9 @@ def main() -> None:
     """The console script `plimsoll`."""
     try:
         command_line()
-    except CatalogueError as error:
-        _fail("MODELS_FILE can not be used: " + "; ".join(error.problems))
     except PlimsollError as error:
         _fail(error.detail)
-    except (Refused, EmbeddedPostgresError, MigrationFailed, DatabaseUnreachable) as error:
+    except (CatalogueError, Refused, EmbeddedPostgresError, MigrationFailed, DatabaseUnreachable) as error:
         _fail(str(error))
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
@@ -21,8 +22,9 @@ from starlette.responses import Response
 from starlette.routing import Match
 from uuid_utils.compat import uuid7
 
-from app.api.direct_route import Service
+from app.api.direct_route import Service, authenticate
 from app.api.edge import Edge, refusal
+from app.api.hosts import Hosts
 from app.api.openapi import describe
 from app.api.routes import (
     chat,
@@ -37,6 +39,7 @@ from app.api.routes import (
     policies,
     portable,
     responses,
+    root,
     sessions,
     simulations,
     timeline,
@@ -46,10 +49,12 @@ from app.core.config import Settings
 from app.core.logging import configure_logging
 from app.db import embedded, migrate
 from app.db.database import Database
-from app.domain.errors import DatabaseUnavailable
+from app.db.embedded_watch import kept_running
+from app.domain.errors import DatabaseUnavailable, InvalidRequest
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
 from app.providers.registry import load_catalogue
+from app.services.activity import Activity
 from app.services.background import calibrate_forever, keep_going, look_forever, renew_forever, sweep_forever
 from app.services.calibrating import Calibrations
 from app.services.chores import Chores
@@ -58,6 +63,7 @@ from app.services.keys import Authenticator
 from app.services.learned_windows import load_windows, refresh_forever
 from app.services.leases import Leases
 from app.services.runtime import Runtime
+from app.services.shares import Allowance, HeavyWork
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers, encoding_for_model
 
@@ -72,6 +78,7 @@ _ROUTERS = (
     sessions.router,
     context.router,
     pins.router,
+    portable.import_router,
     portable.router,
     models.router,
     policies.router,
@@ -81,6 +88,7 @@ _ROUTERS = (
     events.router,
     operations.router,
     inspector.router,
+    root.router,
 )
 
 
@@ -107,9 +115,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     app = FastAPI(
         title="Plimsoll",
-        version=version("plimsoll"),
+        version=version("plimsoll-server"),
         summary="Keeps LLM conversations inside the model's context window, and can say why.",
         lifespan=lifespan,
+        docs_url=None,  # ours needs no other host (`api/routes/inspector.py`)
         redoc_url=None,
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # asked anew at every request otherwise
@@ -120,7 +129,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         Edge,
         new_id=uuid7,
         max_body_bytes=settings.max_body_bytes,
+        hosts=Hosts(settings.host, settings.allowed_hosts),
         larger_bodies={portable.IMPORT_PATH: settings.max_import_bytes},
+        authenticate=authenticate,
+        bodies=Allowance("bytes of bodies", settings.max_bodies_bytes, settings.tenant_share),
     )
     describe(app)
     return app
@@ -130,13 +142,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 async def command_runtime(settings: Settings, database: Database) -> AsyncGenerator[Runtime]:
     """The runtime of a command that only reads: no background work, and what services have learned is known to it."""
     async with AsyncExitStack() as owned:
-        rt = await _runtime(settings, database, owned)
+        rt = await _runtime(settings, database, HeavyWork(database, 1.0), owned)
         await load_windows(rt)
         await rt.calibrations.load(database)
         yield rt
 
 
-async def _runtime(settings: Settings, database: Database, owned: AsyncExitStack) -> Runtime:
+async def _runtime(settings: Settings, database: Database, heavy: HeavyWork, owned: AsyncExitStack) -> Runtime:
     tokenizers = Tokenizers()
     catalogue = load_catalogue(
         settings.models_file,
@@ -151,6 +163,7 @@ async def _runtime(settings: Settings, database: Database, owned: AsyncExitStack
         await tokenizers.warm(encoding)
     return Runtime(
         database=database,
+        heavy=heavy,
         catalogue=catalogue,
         tokenizers=tokenizers,
         telemetry=Telemetry(catalogue.aliases, multiprocess_dir(os.environ)),
@@ -172,7 +185,7 @@ def _tracer(settings: Settings, owned: AsyncExitStack) -> Tracer:
         return NO_TRACES
     from app.telemetry.otel import traces_over_http  # noqa: PLC0415 - an optional extra, loaded where it is asked for
 
-    traces = traces_over_http(version("plimsoll"), to_providers=settings.traces_to_providers)
+    traces = traces_over_http(version("plimsoll-server"), to_providers=settings.traces_to_providers)
     owned.push_async_callback(traces.aclose)
     return traces
 
@@ -180,15 +193,13 @@ def _tracer(settings: Settings, owned: AsyncExitStack) -> Tracer:
 async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     if settings.log_content:
         logger.warning("PLIMSOLL_LOG_CONTENT is on: what is said to models and by them goes into this log")
-    database = Database(
-        await _dsn(settings, owned),
-        pool_size=settings.db_pool_size,
-        transaction_pooler=settings.db_pooler == "transaction",
-    )
-    owned.push_async_callback(database.aclose)
-    rt = await _runtime(settings, database, owned)
+    dsn = await _dsn(settings, owned)
+    database = _pool(settings, dsn, settings.db_pool_size, owned)
+    heavy = HeavyWork(_pool(settings, dsn, settings.db_heavy_pool_size, owned), settings.tenant_share)
+    rt = await _runtime(settings, database, heavy, owned)
     database.watched_by(rt.telemetry.database)
     rt.telemetry.database.pool_of(settings.workers * settings.db_pool_size)
+    rt.telemetry.database.restarts_from(partial(embedded.count_restarts, dsn))
     for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever, look_forever):
         task = asyncio.create_task(keep_going(work, rt), name=work.__name__)
         owned.push_async_callback(_cancel, task)
@@ -199,9 +210,22 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     return Service(
         rt,
         Authenticator(database, monotonic),
+        Activity(Allowance("event streams", settings.max_event_streams, settings.tenant_share)),
         heartbeat_s=settings.heartbeat_s,
         cancel_on_disconnect=settings.on_disconnect == "cancel",
     )
+
+
+def _pool(settings: Settings, dsn: str, connections: int, owned: AsyncExitStack) -> Database:
+    database = Database(
+        dsn,
+        pool_size=connections,
+        tenant_ratio=settings.tenant_share,
+        lock_timeout_s=settings.db_lock_timeout_s,
+        transaction_pooler=settings.db_pooler == "transaction",
+    )
+    owned.push_async_callback(database.aclose)
+    return database
 
 
 async def _dsn(settings: Settings, owned: AsyncExitStack) -> str:
@@ -210,22 +234,24 @@ async def _dsn(settings: Settings, owned: AsyncExitStack) -> str:
     server = await asyncio.to_thread(embedded.start, settings.data_dir)
     owned.callback(server.stop)
     await migrate.upgrade(server.dsn)
+    owned.enter_context(kept_running(server, give_up_after_s=settings.embedded_restart_s))
     return server.dsn
 
 
 def guarded_policy(settings: Settings) -> ContextPolicy:
     """The preset `guarded` with the deployment's `CONTEXT_*` settings. Raises `InvalidRequest` for an odd mix."""
-    return resolve_policy(
-        replace(ContextPolicy(), max_output_tokens=settings.context_max_output_tokens),
-        {
-            "summary_trigger_ratio": settings.context_summary_trigger_ratio,
-            "prune_trigger_ratio": settings.context_prune_trigger_ratio,
-            "mandatory_summary_turn": settings.context_mandatory_summary_turn,
-            "protected_turns": settings.context_protected_turns,
-            "summary_model": settings.context_summary_model,
-            "summary_role": settings.context_summary_role,
-        },
-    )
+    fields = {
+        "summary_trigger_ratio": settings.context_summary_trigger_ratio,
+        "prune_trigger_ratio": settings.context_prune_trigger_ratio,
+        "mandatory_summary_turn": settings.context_mandatory_summary_turn,
+        "protected_turns": settings.context_protected_turns,
+        "summary_model": settings.context_summary_model,
+        "summary_role": settings.context_summary_role,
+    }
+    try:
+        return resolve_policy(replace(ContextPolicy(), max_output_tokens=settings.context_max_output_tokens), fields)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"CONTEXT_{error.where[-1].upper()}: {error.detail}", error.where) from error
 
 
 def multiprocess_dir(environment: Mapping[str, str]) -> Path | None:

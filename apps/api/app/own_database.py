@@ -6,8 +6,11 @@ Apart from `serving.py`, so that short commands need not wait for the whole appl
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -15,10 +18,12 @@ from pydantic import ValidationError
 from app.core.config import Settings
 from app.db import embedded, migrate
 from app.db.database import Database
+from app.db.embedded_watch import kept_running
 from app.db.migrate import SchemaState
 from app.db.reachability import reach
 
 T = TypeVar("T")
+_ENV_FILE = Path(str(Settings.model_config.get("env_file")))
 
 
 class Refused(Exception):
@@ -26,10 +31,11 @@ class Refused(Exception):
 
 
 @contextmanager
-def database_url(settings: Settings) -> Generator[str]:
+def database_url(settings: Settings, *, keep_running: bool = False) -> Generator[str]:
     """The connection string of the configured database, or of the embedded one, started and migrated for the block.
 
-    Raises `EmbeddedPostgresError` and `MigrationFailed`, for the embedded one only.
+    With `keep_running` the embedded one is started again where it ends meanwhile. Raises `EmbeddedPostgresError` and
+    `MigrationFailed`, for the embedded one only.
     """
     if settings.database_url is not None:
         yield settings.database_url.get_secret_value()
@@ -37,7 +43,8 @@ def database_url(settings: Settings) -> Generator[str]:
     server = embedded.start(settings.data_dir)
     try:
         asyncio.run(migrate.upgrade(server.dsn))  # it is private to this installation, so nobody else decides when
-        yield server.dsn
+        with kept_running(server, give_up_after_s=settings.embedded_restart_s) if keep_running else nullcontext():
+            yield server.dsn
     finally:
         server.stop()
 
@@ -64,7 +71,20 @@ def read_settings() -> Settings:
         return Settings()
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False)
-        raise Refused("; ".join(f"{_variable(problem['loc'])}: {problem['msg']}" for problem in problems)) from error
+        named = [(_variable(problem["loc"]), problem["msg"]) for problem in problems]
+        raise Refused("; ".join(f"{name}{_place(name)}: {message}" for name, message in named)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise Refused(f".env can not be read: {reason}") from error
+
+
+def _place(variable: str) -> str:
+    """Where a variable stands that is not from the environment, which wins over `.env`."""
+    if variable in map(str.upper, os.environ) or not _ENV_FILE.is_file():
+        return ""
+    named = re.compile(rf"\s*(export\s+)?{variable}\s*=", re.IGNORECASE)
+    lines = enumerate(_ENV_FILE.read_text(encoding="utf-8").splitlines(), start=1)
+    return "".join(f" ({_ENV_FILE}, line {number})" for number, line in lines if named.match(line))
 
 
 def _variable(location: tuple[int | str, ...]) -> str:

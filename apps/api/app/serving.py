@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import multiprocessing
 import os
@@ -16,12 +17,15 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial
 from multiprocessing.connection import wait
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
+from app.api.connections import KEEP_ALIVE_S, Connection, Connections
 from app.core.config import Settings
+from app.core.logging import configure_logging
 from app.db.database import Database
 from app.db.migrate import SchemaState
 from app.db.reachability import reach
@@ -38,6 +42,10 @@ _CUT_OFF_S = 1
 """And how much longer before they are cancelled."""
 _WORKER_SILENCE_S = 30
 _BACKLOG = 2048
+_SWITCH_INTERVAL_S = 0.0001
+"""How long a thread with long work (an import, a simulation) keeps the interpreter from the one that serves.
+
+Python's own 5 ms would be felt: a turn asks for the interpreter several times."""
 
 
 def serve(settings: Settings) -> None:
@@ -46,20 +54,22 @@ def serve(settings: Settings) -> None:
     Raises `Refused`, `EmbeddedPostgresError`, `MigrationFailed`, `DatabaseUnreachable`, `CatalogueError` or
     `InvalidRequest` (of the policy settings) before it listens.
     """
-    read_catalogue(settings.models_file)
+    catalogue = read_catalogue(settings.models_file, os.environ)
+    if settings.context_summary_model not in {"", *catalogue.models}:
+        known = ", ".join(catalogue.models)
+        raise Refused(f"CONTEXT_SUMMARY_MODEL: there is no model {settings.context_summary_model!r}; there are {known}")
     if settings.traces != "off" and not traces_can_be_made():
-        raise Refused("PLIMSOLL_TRACES needs packages that are not installed: pip install 'plimsoll[otel]'")
+        raise Refused("PLIMSOLL_TRACES needs packages that are not installed: the extra otel of plimsoll-server")
     guarded_policy(settings)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    with _listening(settings.host, settings.port) as listener, database_url(settings) as dsn:
-        keys_exist = _check_database(dsn, settings)
+    with _listening(settings.host, settings.port) as listener, database_url(settings, keep_running=True) as dsn:
+        keys_exist = _check_database(dsn, listener)
         # The workers, and the application in this process, take the database from the environment.
         os.environ["DATABASE_URL"] = dsn
+        configure_logging(settings.log_level, settings.log_format)  # for what watches the database in this process
         with _metrics_folder(settings, listener):
-            sys.stdout.write(_welcome(listener, keys_exist=keys_exist))
-            sys.stdout.flush()
-            _run(settings, listener)
+            _run(settings, listener, _welcome(listener, keys_exist=keys_exist))
 
 
 def create_worker() -> FastAPI:
@@ -67,6 +77,7 @@ def create_worker() -> FastAPI:
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     settings = Settings()
     app = create_app(settings)
     serving = app.router.lifespan_context
@@ -116,13 +127,53 @@ def _end_after(sentinel: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _run(settings: Settings, listener: socket.socket) -> None:
+class _Server(uvicorn.Server):
+    """Greets once it serves."""
+
+    def __init__(self, config: uvicorn.Config, welcome: str) -> None:
+        super().__init__(config)
+        self._welcome = welcome
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            _print(self._welcome)
+
+
+class _Workers(Multiprocess):
+    """Greets once a worker serves. One that ends before it did ends all, as any other would end too."""
+
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, welcome: str) -> None:
+        super().__init__(config, sockets=[listener])
+        self._welcome = welcome
+        self.failed = False
+
+    def init_processes(self) -> None:
+        super().init_processes()
+        first = self.processes[0]
+        while not self.signal_queue:  # else it was told to end before it began
+            if first.wait_until_ready(1):
+                return _print(self._welcome)
+            if not first.process.is_alive():
+                self.failed = True
+                return self.should_exit.set()
+        return None
+
+
+def _print(welcome: str) -> None:
+    sys.stdout.write(welcome)
+    sys.stdout.flush()
+
+
+def _run(settings: Settings, listener: socket.socket, welcome: str) -> None:
+    connections = Connections(settings.max_connections, settings.max_connections_per_address)  # of each process
     config = uvicorn.Config(
         "app.serving:create_worker",
         factory=True,
         workers=settings.workers,
         loop="uvloop",
-        http="httptools",
+        http=cast(Any, partial(Connection, connections)),
+        timeout_keep_alive=KEEP_ALIVE_S,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -135,12 +186,15 @@ def _run(settings: Settings, listener: socket.socket) -> None:
     )
     with contextlib.suppress(KeyboardInterrupt):
         if settings.workers > 1:
-            Multiprocess(config, sockets=[listener]).run()
+            workers = _Workers(config, listener, welcome)
+            workers.run()
+            failed = workers.failed
         else:
-            server = uvicorn.Server(config)
+            server = _Server(config, welcome)
             server.run(sockets=[listener])
-            if not server.started:
-                raise Refused("the application did not start; its log above says why")
+            failed = not server.started
+        if failed:
+            raise Refused("the application did not start; its log above says why")
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
@@ -152,32 +206,41 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 def _listening(host: str, port: int) -> Generator[socket.socket]:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host or "127.0.0.1", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise Refused(f"can not listen on {host}: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "that is no host name"
+        raise Refused(f"PLIMSOLL_HOST: can not listen on {host}: {reason}") from error
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)
             listener.listen(_BACKLOG)  # so that a first request waits instead of being refused
         except OSError as error:
-            hint = ""
-            if port:
-                hint = f"; is another one running? PLIMSOLL_PORT={port + 1} (or --port {port + 1}) takes the next"
-            raise Refused(f"can not listen on {host}:{port}: {error.strerror}{hint}") from error
+            raise Refused(
+                f"can not listen on {host}:{port}: {error.strerror}; {_other_address(error, port)}"
+            ) from error
         yield listener
 
 
-def _check_database(dsn: str, settings: Settings) -> bool:
+def _other_address(error: OSError, port: int) -> str:
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "PLIMSOLL_HOST has to be an address of this machine"
+    if error.errno == errno.EACCES:
+        return "PLIMSOLL_PORT=8000 (or --port 8000) needs no privileges"
+    return f"is another one running? PLIMSOLL_PORT={port % 65535 + 1} (or --port {port % 65535 + 1}) takes the next"
+
+
+def _check_database(dsn: str, listener: socket.socket) -> bool:
     """Whether an API key exists; says what to do where the database is not ready to be served."""
     state = asyncio.run(reach(dsn))
     keys_exist = state in {SchemaState.CURRENT, SchemaState.AHEAD} and asyncio.run(_any_key(dsn))
-    if not keys_exist and not _is_loopback(settings.host):
+    host = listener.getsockname()[0]
+    if not keys_exist and not ipaddress.ip_address(host).is_loopback:
         first = "" if state is SchemaState.CURRENT else "plimsoll migrate && "
         raise Refused(
-            f"{settings.host} can be reached from other machines and there is no API key yet: make one with "
+            f"{host} (PLIMSOLL_HOST) can be reached from other machines and there is no API key yet: make one with "
             f"`{first}plimsoll keys create --tenant default --name first`, or use PLIMSOLL_HOST=127.0.0.1"
         )
     if state is not SchemaState.CURRENT:
@@ -193,14 +256,6 @@ async def _any_key(dsn: str) -> bool:
         await database.aclose()
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        found = socket.getaddrinfo(host, None)
-    except OSError:
-        return False
-    return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
-
-
 @contextlib.contextmanager
 def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[None]:
     """With several workers, a new folder in which they add up their metrics; the port makes it ours alone."""
@@ -209,7 +264,10 @@ def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[No
         return
     folder = settings.data_dir.resolve() / "metrics" / str(listener.getsockname()[1])
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise Refused(f"PLIMSOLL_DATA_DIR: several workers share {folder}: {error.strerror}") from error
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
     try:
         yield

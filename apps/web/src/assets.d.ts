@@ -1,1 +1,10 @@
 declare module "*.css";
+
+declare module "swagger-ui-dist/swagger-ui-es-bundle.js" {
+  export default function SwaggerUI(options: {
+    url: string;
+    dom_id: string;
+    deepLinking: boolean;
+    displayRequestDuration: boolean;
+  }): unknown;
+}

@@ -26,7 +26,15 @@ from starlette.types import Receive, Scope, Send
 from app.api import problems
 from app.api.edge import Exchange
 from app.api.strict_json import parse_json
-from app.domain.errors import InvalidRequest, NotFound, PlimsollError, ShuttingDown
+from app.core.fairness import tenant_at_work
+from app.domain.errors import (
+    DatabaseUnavailable,
+    InvalidRequest,
+    NotFound,
+    PlimsollError,
+    ShuttingDown,
+    Unauthenticated,
+)
 from app.domain.types import JsonObject, TenantId
 from app.services.activity import Activity
 from app.services.draining import Drain
@@ -47,8 +55,8 @@ class Service:
 
     rt: Runtime
     authenticator: Authenticator
+    activity: Activity
     drain: Drain = dataclass_field(default_factory=Drain)
-    activity: Activity = dataclass_field(default_factory=Activity)
     heartbeat_s: float = 15.0
     cancel_on_disconnect: bool = False
     aside: set[asyncio.Task[None]] = dataclass_field(default_factory=set[asyncio.Task[None]])
@@ -162,15 +170,17 @@ class DirectRoute(APIRoute):
         return problems.of_document(problem, headers)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
-        exchange: Exchange = scope["plimsoll"]
-        service: Service = scope["app"].state.service
         call = Call(scope, receive)
         if self.authenticated:
-            call.tenant_id = await service.authenticator.tenant_of(exchange.headers.get(b"authorization"))
-            exchange.fields["tenant"] = call.tenant_id
+            call.tenant_id = await authenticate(scope)
+        return await self._handle(call, scope["plimsoll"])
+
+    async def _handle(self, call: Call, exchange: Exchange) -> Response:
         # A body that takes long to look through must not hold up everybody else.
         large = len(exchange.body) > _LARGE_BODY_BYTES
-        arguments = await asyncio.to_thread(self._bind, scope, exchange) if large else self._bind(scope, exchange)
+        arguments = (
+            await asyncio.to_thread(self._bind, call.scope, exchange) if large else self._bind(call.scope, exchange)
+        )
         if self._call_name is not None:
             arguments[self._call_name] = call
         result = await self._handler(**arguments)
@@ -182,10 +192,35 @@ class DirectRoute(APIRoute):
         return {name: bind(scope, exchange) for name, bind in self._binders.items()}
 
 
+class HeavyRoute(DirectRoute):
+    """Its body is parsed, and its handler runs, in a slot of heavy work: how much is parsed at once is bounded."""
+
+    async def _handle(self, call: Call, exchange: Exchange) -> Response:
+        async with call.rt.heavy.slot(call.tenant_id):
+            return await super()._handle(call, exchange)
+
+
 class OpenRoute(DirectRoute):
     """A route that needs no key: liveness, readiness, metrics."""
 
     authenticated = False
+
+
+async def authenticate(scope: Scope) -> TenantId:
+    """Whose request it is, asked once a request. Raises `Unauthenticated`, `DatabaseUnavailable`."""
+    exchange: Exchange = scope["plimsoll"]
+    if exchange.stranger is not None:
+        raise exchange.stranger
+    if exchange.tenant_id is None:
+        service: Service = scope["app"].state.service
+        try:
+            exchange.tenant_id = await service.authenticator.tenant_of(exchange.headers.get(b"authorization"))
+        except (Unauthenticated, DatabaseUnavailable) as error:
+            exchange.stranger = error  # also for the route: by now the body of a stranger is thrown away
+            raise
+        exchange.fields["tenant"] = exchange.tenant_id
+        tenant_at_work.set(exchange.tenant_id)
+    return exchange.tenant_id
 
 
 def json_response(value: object, status: int = 200) -> Response:

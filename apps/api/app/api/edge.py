@@ -1,14 +1,15 @@
 """The outermost layer of every request: its id, its body (capped while reading), its one log line, and the last net.
 
 One pure ASGI middleware. The body is read before anything else runs, so an answer that needs no body (401, 404, 405)
-still leaves the connection ready for the next request.
+still leaves the connection ready for the next request. It is kept only of who may ask, and within that tenant's share
+of the bodies that the process has in hand; any other is read and thrown away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Any
 from uuid import UUID
@@ -18,11 +19,17 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import openai_errors, problems
+from app.api.hosts import Hosts
+from app.core.fairness import ANONYMOUS, tenant_at_work
 from app.core.logging import request_fields
+from app.domain.errors import Busy, DatabaseUnavailable, PlimsollError, Unauthenticated
+from app.domain.types import TenantId
+from app.services.shares import Allowance
 
 log = structlog.get_logger()
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
+_SLOWEST_BODY_BYTES_PER_S = 64 * 1024
 _DRAINED_BYTES = 64 * 1024 * 1024
 _DRAINING_S = 5.0
 _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -31,17 +38,27 @@ _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
 class Exchange:
     """What the edge knows of a request and its handler adds to: `fields` goes on every log line it writes."""
 
-    __slots__ = ("body", "fields", "headers", "status")
+    __slots__ = ("body", "fields", "headers", "status", "stranger", "tenant_id")
 
     def __init__(self, headers: Mapping[bytes, bytes], request_id: str) -> None:
         self.headers = headers
         self.body = b""
         self.fields: dict[str, Any] = {"request_id": request_id}
         self.status: int | None = None
+        self.tenant_id: TenantId | None = None
+        self.stranger: PlimsollError | None = None
+        """Why nobody is known to have sent it."""
 
 
-class _TooLarge(Exception):
-    pass
+class _TooLarge(PlimsollError):
+    code = "body_too_large"
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(f"A body has at most {most_bytes} bytes.")
+        self.most_bytes = most_bytes
+
+    def members(self) -> dict[str, Any]:
+        return {"max_body_bytes": self.most_bytes}
 
 
 class _ClientGone(Exception):
@@ -49,9 +66,11 @@ class _ClientGone(Exception):
 
 
 class Edge:
-    """Wraps the application. `body_timeout_s` is for the whole body, so a trickle does not hold a connection.
+    """Wraps the application. `body_timeout_s` is for the whole body, so a trickle does not hold a connection; what has
+    arrived of a large one adds to it, at `_SLOWEST_BODY_BYTES_PER_S`.
 
-    `larger_bodies` names the paths whose bodies have a cap of their own, in bytes.
+    `hosts` says what browsers may ask. `larger_bodies` names the paths whose bodies have a cap of their own, in bytes.
+    `authenticate` tells by its headers whose a request is, and `bodies` is what all that are in hand may come to.
     """
 
     def __init__(
@@ -60,12 +79,18 @@ class Edge:
         *,
         new_id: Callable[[], UUID],
         max_body_bytes: int,
+        authenticate: Callable[[Scope], Awaitable[TenantId]],
+        bodies: Allowance,
+        hosts: Hosts | None = None,
         larger_bodies: Mapping[str, int] | None = None,
         body_timeout_s: float = 30.0,
     ) -> None:
         self._app = app
         self._new_id = new_id
         self._max_body_bytes = max_body_bytes
+        self._authenticate = authenticate
+        self._bodies = bodies
+        self._hosts = hosts or Hosts("", "*")
         self._larger_bodies = larger_bodies or {}
         self._body_timeout_s = body_timeout_s
 
@@ -80,6 +105,7 @@ class Edge:
         exchange = Exchange(headers, request_id)
         scope["plimsoll"] = exchange
         request_fields.set(exchange.fields)
+        tenant_at_work.set(ANONYMOUS)
         id_header = (b"x-request-id", request_id.encode())
 
         async def send_with_id(message: Message) -> None:
@@ -103,61 +129,97 @@ class Edge:
             _log_request(scope, exchange, started)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
+        refused = self._hosts.refusal_of(scope, exchange.headers)
+        if refused is not None:
+            await refusal(scope, *refused)(scope, receive, send)
+            return
         if b"content-length" not in exchange.headers and b"transfer-encoding" not in exchange.headers:
             await self._app(scope, receive, send)
             return
         declared = _declared_bytes(exchange.headers)
         most_bytes = self._larger_bodies.get(scope["path"], self._max_body_bytes)
         if declared is not None and declared > most_bytes:
-            await self._refuse_large(scope, receive, send, declared, most_bytes)
+            await _refuse_unread(scope, receive, send, declared, _TooLarge(most_bytes))
             return
+        kept = _Kept(self._bodies, await self._tenant_of(scope), most_bytes)
         try:
-            async with asyncio.timeout(self._body_timeout_s):
-                exchange.body = await _read(receive, most_bytes)
-        except _TooLarge:
-            await self._refuse_large(scope, receive, send, declared, most_bytes)
+            async with asyncio.timeout(self._body_timeout_s) as deadline:
+                exchange.body = await _read(receive, kept, deadline)
+        except (_TooLarge, Busy) as error:
+            await _refuse_unread(scope, receive, send, declared, error)
         except TimeoutError:
             await refusal(
                 scope,
                 "request_timeout",
-                f"The body did not arrive within {self._body_timeout_s:g} seconds.",
+                f"A body has {self._body_timeout_s:g} seconds, and one for each {_SLOWEST_BODY_BYTES_PER_S} bytes.",
                 headers={"Connection": "close"},
             )(scope, receive, send)
         except _ClientGone:
             return
         else:
             await self._app(scope, _replayed(exchange.body, receive), send)
+        finally:
+            kept.give_back()
 
-    async def _refuse_large(
-        self, scope: Scope, receive: Receive, send: Send, declared: int | None, most_bytes: int
-    ) -> None:
-        """Answers at once, then reads on for a bounded while and throws it away.
-
-        Closing with unread bytes makes the kernel reset the connection, and the client may lose the answer. A body of
-        known, moderate length is read to its end, after which the connection serves the next request.
-        """
-        bounded = declared is not None and declared <= _DRAINED_BYTES and b"expect" not in scope["plimsoll"].headers
-        answer = refusal(
-            scope,
-            "body_too_large",
-            f"A body has at most {most_bytes} bytes.",
-            {"max_body_bytes": most_bytes},
-            None if bounded else {"Connection": "close"},
-        )
-        await _send_before_end(answer, send)
-        drained = 0
+    async def _tenant_of(self, scope: Scope) -> TenantId | None:
         try:
-            async with asyncio.timeout(_DRAINING_S):
-                while drained <= _DRAINED_BYTES:
-                    message = await receive()
-                    if message["type"] != "http.request":
-                        return
-                    drained += len(message.get("body", b""))
-                    if not message.get("more_body", False):
-                        break
-        except TimeoutError:
-            pass
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return await self._authenticate(scope)
+        except (Unauthenticated, DatabaseUnavailable):
+            return None  # the route says so, once the body is out of the way
+
+
+class _Kept:
+    """What is in hand of one body. Of a request that nobody has authenticated nothing is kept."""
+
+    def __init__(self, bodies: Allowance, tenant_id: TenantId | None, most_bytes: int) -> None:
+        self._bodies = bodies
+        self._tenant_id = tenant_id
+        self._most_bytes = most_bytes
+        self.size = 0
+        self._taken = 0
+
+    def add(self, chunk: bytes) -> bytes:
+        """What is to be kept of the next piece. Raises `_TooLarge`, `Busy`."""
+        self.size += len(chunk)
+        if self.size > self._most_bytes:
+            raise _TooLarge(self._most_bytes)
+        if self._tenant_id is None:
+            return b""
+        self._bodies.take(self._tenant_id, len(chunk))
+        self._taken += len(chunk)
+        return chunk
+
+    def give_back(self) -> None:
+        if self._tenant_id is not None:
+            self._bodies.give_back(self._tenant_id, self._taken)
+
+
+async def _refuse_unread(
+    scope: Scope, receive: Receive, send: Send, declared: int | None, error: PlimsollError
+) -> None:
+    """Answers at once, then reads on for a bounded while and throws it away.
+
+    Closing with unread bytes makes the kernel reset the connection, and the client may lose the answer. A body of
+    known, moderate length is read to its end, after which the connection serves the next request.
+    """
+    bounded = declared is not None and declared <= _DRAINED_BYTES and b"expect" not in scope["plimsoll"].headers
+    headers = problems.headers_of(error) or {}
+    if not bounded:
+        headers["Connection"] = "close"
+    await _send_before_end(refusal(scope, error.code, error.detail, error.members(), headers), send)
+    drained = 0
+    try:
+        async with asyncio.timeout(_DRAINING_S):
+            while drained <= _DRAINED_BYTES:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return
+                drained += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    break
+    except TimeoutError:
+        pass
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def refusal(
@@ -184,20 +246,19 @@ def _declared_bytes(headers: Mapping[bytes, bytes]) -> int | None:
     return int(value) if value.isdigit() and b"transfer-encoding" not in headers else None
 
 
-async def _read(receive: Receive, most_bytes: int) -> bytes:
+async def _read(receive: Receive, kept: _Kept, deadline: asyncio.Timeout) -> bytes:
+    first_deadline = deadline.when() or 0.0
     chunks: list[bytes] = []
-    size = 0
     while True:
         message = await receive()
         if message["type"] != "http.request":
             raise _ClientGone
-        chunk: bytes = message.get("body", b"")
-        size += len(chunk)
-        if size > most_bytes:
-            raise _TooLarge
+        chunk = kept.add(message.get("body", b""))
         if not message.get("more_body", False):
             return b"".join((*chunks, chunk)) if chunks else chunk
-        chunks.append(chunk)
+        if chunk:
+            chunks.append(chunk)
+        deadline.reschedule(first_deadline + kept.size / _SLOWEST_BODY_BYTES_PER_S)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -1,6 +1,6 @@
-"""The inspector's page as it is served: files that `apps/web` was built into, read once, with the headers they need.
+"""The pages at /ui and /docs as they are served: files that `apps/web` was built into, read once, with their headers.
 
-Nothing of it is secret, so it asks for no key; the data it shows comes from the API, which does.
+Nothing of them is secret, so they ask for no key; the data they show comes from the API, which does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.responses import Response
 FOLDER = Path(__file__).parents[1] / "_ui"
 """Where `make web` builds to; part of the wheel."""
 
-CONTENT_SECURITY_POLICY = "; ".join(
+DOCS_POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
@@ -26,13 +26,11 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
         "base-uri 'none'",
         "form-action 'none'",
-        # No text can become HTML or script, whatever a component does with it.
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
     )
 )
+# No text can become HTML or script, whatever a component does with it. Swagger UI, at /docs, makes HTML of Markdown.
+CONTENT_SECURITY_POLICY = f"{DOCS_POLICY}; require-trusted-types-for 'script'; trusted-types 'none'"
 _HEADERS = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -40,12 +38,13 @@ _HEADERS = {
 }
 _FOR_EVER = "public, max-age=31536000, immutable"
 _NOT_BUILT = b"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Plimsoll: the inspector is not built</title>
-<h1>The inspector is not built</h1>
-<p>This service runs from sources in which the page was not built yet. In the project's folder:</p>
+<html lang="en"><meta charset="utf-8"><title>Plimsoll: this page is not built</title>
+<h1>This page is not built</h1>
+<p>This service runs from sources in which its pages, the inspector and the API's, were not built yet.
+In the project's folder:</p>
 <pre>make web</pre>
 <p>Then start the service again. <code>make run</code> does both.</p>
-<p>The API itself is served as ever, at <code>/docs</code>.</p>
+<p>The API itself is served as ever; <code>/openapi.json</code> describes it.</p>
 </html>
 """
 
@@ -59,32 +58,37 @@ class _File:
 
 
 class InspectorFiles:
-    """The built files by their path below `/ui/`; the index has the path ``""``. Empty where nothing was built."""
+    """The built files by their path below `/ui/`; the index has the path ``""``. Empty where nothing was built.
+
+    The page of `/docs` is beside them, as its addresses are relative to another folder.
+    """
 
     def __init__(self, folder: Path = FOLDER) -> None:
         found = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
         files = {path.relative_to(folder).as_posix(): _file(path, folder) for path in found}
         if "index.html" in files:
             files[""] = files["index.html"]
+        self._docs = files.pop("docs.html", None)
         self._files: Mapping[str, _File] = files
-
-    @property
-    def built(self) -> bool:
-        """Whether there is a page to serve."""
-        return "" in self._files
 
     def response(self, path: str, if_none_match: str | None) -> Response | None:
         """The file's answer; None where there is none. Of what was not built, the index says how to build it."""
-        if not self.built and not path:
-            headers = {**_HEADERS, "Cache-Control": "no-store", "Retry-After": "60"}
-            return Response(_NOT_BUILT, 503, headers, "text/html")
         file = self._files.get(path)
-        if file is None:
-            return None
-        headers = {**_HEADERS, "Cache-Control": file.cache_control, "ETag": file.etag}
-        if if_none_match is not None and file.etag in if_none_match:
-            return Response(status_code=304, headers=headers)
-        return Response(file.content, 200, headers, file.media_type)
+        return None if file is None and path else _answer(file, CONTENT_SECURITY_POLICY, if_none_match)
+
+    def docs(self, if_none_match: str | None) -> Response:
+        """The API's page."""
+        return _answer(self._docs, DOCS_POLICY, if_none_match)
+
+
+def _answer(file: _File | None, policy: str, if_none_match: str | None) -> Response:
+    headers = {**_HEADERS, "Content-Security-Policy": policy}
+    if file is None:
+        return Response(_NOT_BUILT, 503, {**headers, "Cache-Control": "no-store", "Retry-After": "60"}, "text/html")
+    headers |= {"Cache-Control": file.cache_control, "ETag": file.etag}
+    if if_none_match is not None and file.etag in if_none_match:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, 200, headers, file.media_type)
 
 
 def _file(path: Path, folder: Path) -> _File:

@@ -33,6 +33,8 @@ _WORTH_ANOTHER_TRY = frozenset(
         "turn_in_progress",
         "idempotency_in_flight",
         "database_unavailable",
+        "session_busy",
+        "process_busy",
         "shutting_down",
         "request_timeout",
         "rate_limit_exceeded",

@@ -7,15 +7,17 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from app.api.openai_errors import is_openai_path
 from app.api.problems import KINDS, PROBLEM_JSON
 from app.api.schemas import Problem
+from app.domain.types import JsonObject
 
 _DESCRIPTIONS = {
     status: " / ".join(sorted({f"`{code}`" for code, kind in KINDS.items() if kind.status == status}))
     for status in {kind.status for kind in KINDS.values()}
 }
 READ = (401, 404, 422, 503)
-WRITE = (401, 404, 408, 413, 415, 422, 503)
+WRITE = (401, 404, 408, 409, 413, 415, 422, 429, 503)
 
 
 def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -25,6 +27,19 @@ def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
         status: {"description": _DESCRIPTIONS[status], "content": {PROBLEM_JSON: {"schema": schema}}}
         for status in statuses
     }
+
+
+_BY_CONNECTION = (431,)
+_OF_BROWSERS = (403, 421)
+
+
+def event_stream(event: JsonObject) -> JsonObject:
+    """The content of a stream of server-sent events, for `responses=`; `event` is the schema of the events' names.
+
+    A schema of a stream describes one event of it. Without a name, an event has its data alone.
+    """
+    properties = {"data": {"type": "string"}} | ({"event": event} if event else {})
+    return {"text/event-stream": {"schema": {"type": "object", "properties": properties, "required": [*properties]}}}
 
 
 EVENTS = (
@@ -39,15 +54,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "With `stream: true`: server-sent events `turn.created`, `context.assembled`, `output.delta` …, "
         "then one of `turn.completed`, `turn.awaiting_tools`, `turn.failed`.",
-        "content": {
-            "text/event-stream": {
-                "schema": {
-                    "type": "object",
-                    "properties": {"event": {"type": "string", "enum": list(EVENTS)}, "data": {"type": "string"}},
-                    "required": ["event", "data"],
-                }
-            }
-        },
+        "content": event_stream({"type": "string", "enum": list(EVENTS)}),
     }
 }
 
@@ -77,7 +84,11 @@ def _document(app: FastAPI) -> dict[str, Any]:
         }
     }
     for path, operations in document["paths"].items():
-        if path.startswith("/v1/"):
-            for operation in operations.values():
+        for operation in operations.values():
+            answered = operation["responses"]
+            answered |= {str(status): answer for status, answer in answers(*_BY_CONNECTION, *_OF_BROWSERS).items()}
+            if is_openai_path(path):
+                answered |= {str(status): answered["401"] for status in _OF_BROWSERS}
+            if path.startswith("/v1/"):
                 operation["security"] = [{}, {"key": []}]
     return document

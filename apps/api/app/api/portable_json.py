@@ -12,8 +12,9 @@ from pydantic import BaseModel, ValidationError
 
 from app.api import problems
 from app.api.direct_route import plain_json
-from app.api.portable_schemas import ROWS, ConversationIn, ExportHead
-from app.domain.errors import ImportRefused
+from app.api.portable_schemas import BLOCKS, ROWS, ConversationIn, ExportHead
+from app.api.strict_json import parse_json
+from app.domain.errors import ImportRefused, InvalidRequest
 from app.domain.types import JsonObject
 from app.engine.portable import FORMAT, MOST_FAULTS, SECTIONS, VERSION
 
@@ -81,9 +82,30 @@ def read_export(document: JsonObject) -> JsonObject:
     for at, pin in enumerate(document["pins"] if not faults else ()):
         if not pin["name"].isprintable():
             faults.append((f"body.pins.{at}.name", "A pin's name has printable characters only."))
+    if not faults:
+        faults = _faults_of_blocks(document)[:MOST_FAULTS]
     if faults:
         raise ImportRefused(faults)
     return document
+
+
+def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
+    """Of the JSON in blocks that prompts have as tools, or as the parts of a shortened message."""
+    named: dict[str, set[str]] = {}
+    for refs in (audit["prompt_refs"] for audit in document["audits"] if audit["prompt_refs"]):
+        if refs["tools"]:
+            named.setdefault(refs["tools"], set()).add("tools")
+        for kind, _, sha256 in refs["items"]:
+            if kind == "j":
+                named.setdefault(sha256, set()).add("j")
+    faults: list[tuple[str, str]] = []
+    for at, block in enumerate(document["blocks"] if named else ()):
+        for form in sorted(named.get(block["sha256"], ())):
+            try:
+                BLOCKS[form].validate_python(parse_json(block["content"].encode()))
+            except (ValidationError, InvalidRequest):
+                faults.append((f"body.blocks.{at}.content", "A prompt needs this to be JSON of another form."))
+    return faults
 
 
 def read_conversation(document: JsonObject) -> tuple[JsonObject, list[JsonObject]]:

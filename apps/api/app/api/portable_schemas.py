@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, Field, StringConstraints, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, TypeAdapter, field_validator
 
 from app.api.chat_schemas import ChatIn, ChatMessageIn
-from app.api.schemas import ContentIn, In, Name, Open, SessionIn, ToolChoice, ToolIn
+from app.api.schemas import ContentIn, ContentPartIn, In, Name, Open, SessionIn, StoredCall, ToolChoice, ToolIn
+from app.api.stored_schemas import Count, Dollars, Id, Instant, Seq, Sha256, SmallSeq
+from app.api.window_schemas import StoredAudit, StoredSummary
 from app.domain.errors import InvalidRequest
 from app.engine.policy_fields import read_fields
 from app.engine.portable import FORMAT, VERSION
+from app.engine.prompt import Region
 from app.providers.base import CHAT_OPTIONS
-
-_INT32 = 2**31 - 1
-_LARGEST = 2**53
-
-Id = Annotated[str, StringConstraints(pattern="^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$")]
-Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
-Count = Annotated[int, Field(ge=0, le=_LARGEST)]
-Seq = Annotated[int, Field(ge=1, le=_LARGEST)]
-SmallSeq = Annotated[int, Field(ge=1, le=_INT32)]
-Dollars = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}(\.[0-9]{1,10})?$")]
-
-
-def _instant(value: str) -> str:
-    if not 1970 <= datetime.fromisoformat(value).year < 9000:
-        raise ValueError("An instant lies between 1970 and 9000")
-    return value
-
-
-Instant = Annotated[
-    str,
-    StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|\+00:00)$"),
-    AfterValidator(_instant),
-]
 
 
 class SessionRow(SessionIn):
@@ -110,17 +89,6 @@ class TurnRow(In):
     completed_at: Instant | None
 
 
-class StoredFunction(In):
-    name: str
-    arguments: str
-
-
-class StoredCall(In):
-    id: Annotated[str, StringConstraints(min_length=1)]
-    type: Literal["function"]
-    function: StoredFunction
-
-
 class MessageRow(In):
     id: Id
     turn_id: Id
@@ -149,73 +117,48 @@ class StepRow(In):
     finished_at: Instant | None
 
 
-class ItemRow(In):
-    text: str
-    message_ids: list[Id]
-
-
-class SummaryRow(In):
-    id: Id
-    from_message_id: Id
-    to_message_id: Id
-    previous_summary_id: Id | None
-    summary_text: str
-    key_facts: list[ItemRow]
-    open_questions: list[ItemRow]
-    decisions: list[ItemRow]
-    action_items: list[ItemRow]
-    status: Literal["active", "superseded", "undone"]
-    origin: Literal["model", "fallback", "emergency"]
-    model_alias: Name
-    token_estimate: Count
+class SummaryRow(StoredSummary):
+    model_config = ConfigDict(extra="forbid")
     token_encoding: Name
-    prompt_tokens: Count | None
-    completion_tokens: Count | None
-    created_by_turn_id: Id | None
-    created_at: Instant
 
 
-class ActionRow(Open):
-    kind: str
-    target: str
-    reason: str
-    tokens_removed_est: int
+_LIST = Field(strict=False)  # JSON has no tuples
+_KINDS = {"b": "block", "m": "run", "mt": "run", "mb": "run", "s": "shortened", "j": "shortened"}
 
 
-class TrimLogRow(Open):
-    max_context_tokens: int
-    estimated_tokens_before: int
-    estimated_tokens_after: int
-    actions: list[ActionRow]
+def _kind_of_ref(value: object) -> str | None:
+    kind = cast("list[object]", value)[0] if isinstance(value, list) and value else None
+    return _KINDS.get(kind) if isinstance(kind, str) else None
 
 
-class AuditRow(In):
-    id: Id
-    turn_id: Id
-    round: SmallSeq
-    attempt: SmallSeq
-    model_alias: Name
-    model_context_limit: Count
-    context_limit_source: Name
-    output_reserve: Count
-    overhead_reserve: Count
-    input_budget: Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
-    estimator: Name
-    calibration_ratio: Annotated[float, Field(ge=0, le=1000)]
-    estimated_input_tokens_before: Count
-    estimated_input_tokens_after_summary: Count
-    estimated_input_tokens_after_prune: Count
-    estimated_wire_tokens: Count
-    actual_prompt_tokens: Count | None
-    summary_triggered: bool
-    prune_triggered: bool
-    overflow_rejected: bool
-    regions: dict[str, Count]
-    context_trim_log: TrimLogRow
-    prompt_refs: dict[str, Any] | None
+BlockRef = Annotated[tuple[Literal["b"], Sha256, Literal["system", "user", "assistant"]], _LIST, Tag("block")]
+RunRef = Annotated[tuple[Literal["m", "mt", "mb"], Seq, Seq], _LIST, Tag("run")]
+ShortenedRef = Annotated[tuple[Literal["s", "j"], Seq, Sha256], _LIST, Tag("shortened")]
+Ref = Annotated[
+    BlockRef | RunRef | ShortenedRef,
+    Discriminator(_kind_of_ref, custom_error_type="ref", custom_error_message="Is no reference to a part of a prompt"),
+]
+
+
+class PromptRefs(In):
+    """The form is told in `engine/replay.py`."""
+
+    items: list[Ref]
+    tools: Sha256 | None
+    regions: list[Annotated[tuple[Region, Count], _LIST]] | None = None
+
+
+class AuditRow(StoredAudit):
+    model_config = ConfigDict(extra="forbid")
+    prompt_refs: PromptRefs | None
     prompt_sha256: Sha256 | None
-    created_at: Instant
 
+
+BLOCKS: Final[Mapping[str, TypeAdapter[Any]]] = {
+    "tools": TypeAdapter(list[ToolIn]),
+    "j": TypeAdapter(list[ContentPartIn]),
+}
+"""What the JSON of a block is, by how a prompt refers to it."""
 
 ROWS: Final[Mapping[str, type[BaseModel]]] = {
     "pins": PinRow,

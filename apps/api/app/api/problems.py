@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from app.api.schemas import PARTS_TAG, TEXT_TAG
 from app.domain.errors import (
+    Busy,
     Conflict,
     DatabaseUnavailable,
     InvalidRequest,
@@ -23,7 +24,6 @@ from app.domain.errors import (
     NotFound,
     PlimsollError,
     ShuttingDown,
-    TooManyStreams,
 )
 from app.domain.types import JsonObject
 
@@ -41,6 +41,7 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "context_budget_exceeded": Kind(422, "The turn does not fit into the context window"),
     "invalid_request": Kind(422, "The request is not valid"),
+    "prompt_too_large": Kind(422, "The prompt is too large to be rebuilt"),
     "idempotency_key_reused": Kind(422, "The idempotency key was used for another request"),
     "idempotency_in_flight": Kind(409, "A request with this idempotency key is still running"),
     "turn_cancelled": Kind(409, "The turn was cancelled"),
@@ -65,13 +66,21 @@ KINDS: Mapping[str, Kind] = {
     "prompt_not_found": Kind(404, "No such prompt"),
     "not_found": Kind(404, "Not found"),
     "method_not_allowed": Kind(405, "Method not allowed"),
-    "request_timeout": Kind(408, "The body did not arrive in time"),
+    "host_not_allowed": Kind(421, "The service is not known by this name"),
+    "origin_not_allowed": Kind(403, "The page that asks is not the service's own"),
+    "invalid_http": Kind(400, "This is not HTTP"),
+    "headers_too_large": Kind(431, "The headers are too large"),
+    "too_many_connections": Kind(503, "The process has as many connections as it serves"),
+    "request_timeout": Kind(408, "The request did not arrive in time"),
     "body_too_large": Kind(413, "The body is too large"),
     "unsupported_media_type": Kind(415, "The body is not JSON"),
     "provider_error": Kind(502, "The model could not be had"),
     "provider_context_overflow": Kind(502, "The provider says that the prompt is too long"),
     "provider_timeout": Kind(504, "The model did not answer in time"),
     "database_unavailable": Kind(503, "The database is not available"),
+    "session_busy": Kind(409, "The session is held by other work"),
+    "tenant_busy": Kind(429, "The tenant has as much of this in hand as it may"),
+    "process_busy": Kind(503, "The process has as much of this in hand as it takes"),
     "too_many_streams": Kind(503, "The process has as many event streams as it serves"),
     "shutting_down": Kind(503, "The process is shutting down"),
     "internal_error": Kind(500, "Something broke on our side"),
@@ -150,7 +159,7 @@ def headers_of(error: PlimsollError) -> dict[str, str] | None:
     """The headers that an error's answer carries."""
     if isinstance(error, ShuttingDown):
         return {"Retry-After": str(error.retry_after_s), "Connection": "close"}
-    if isinstance(error, (Conflict, DatabaseUnavailable, TooManyStreams)):
+    if isinstance(error, (Busy, Conflict, DatabaseUnavailable)):
         return {"Retry-After": str(max(1, error.retry_after_s))}
     if isinstance(error, LimitExceeded):
         return None if error.retry_after_s is None else {"Retry-After": str(max(1, error.retry_after_s))}

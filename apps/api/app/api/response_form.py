@@ -13,7 +13,7 @@ from app.api.response_json import Reply, reply_of_outcome, reply_of_stored, resp
 from app.db.responses import StoredResponse
 from app.domain.openai_ids import ResponseRef
 from app.domain.types import JsonObject, SessionId
-from app.engine.output_items import message_item, reasoning_item
+from app.openai.output_items import message_item, reasoning_item
 from app.services.claiming import TurnOutcome
 from app.services.events import TurnEvent
 
@@ -40,7 +40,7 @@ class ResponseForm:
         self._number = 0
         self._done: list[JsonObject] = []
         self._open: Literal["reasoning", "message"] | None = None
-        self._text = ""
+        self._texts: list[str] = []
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
         """The `response` object."""
@@ -129,7 +129,7 @@ class ResponseForm:
             yield self._part_event("added", item["id"], item["content"][0])
             self._open = "reasoning"
         if self._open == "reasoning":
-            self._text += thought
+            self._texts.append(thought)
             yield self._text_event("response.reasoning_text.delta", delta=thought)
 
     def _say(self, text: str) -> Iterable[bytes]:
@@ -139,7 +139,7 @@ class ResponseForm:
             yield self._item_event("added", item | {"content": []})
             yield self._part_event("added", item["id"], item["content"][0])
             self._open = "message"
-        self._text += text
+        self._texts.append(text)
         if text:
             yield self._text_event("response.output_text.delta", delta=text, logprobs=[])
 
@@ -147,14 +147,15 @@ class ResponseForm:
         """Ends the item that is being told, if one is."""
         if self._open is None:
             return
-        item = self._item(self._open, self._text, status)
+        text = "".join(self._texts)
+        item = self._item(self._open, text, status)
         if self._open == "message":
-            yield self._text_event("response.output_text.done", text=self._text, logprobs=[])
+            yield self._text_event("response.output_text.done", text=text, logprobs=[])
         else:
-            yield self._text_event("response.reasoning_text.done", text=self._text)
+            yield self._text_event("response.reasoning_text.done", text=text)
         yield self._part_event("done", item["id"], item["content"][0])
         yield from self._item_done(item)
-        self._open, self._text = None, ""
+        self._open, self._texts = None, []
 
     def _item(
         self,

@@ -12,7 +12,7 @@ from app.api.openai_errors import error_of
 from app.db.responses import StoredResponse
 from app.domain.openai_ids import ResponseRef, conversation_id, response_id
 from app.domain.types import Content, FinishReason, JsonObject, Session, ToolCall, TurnStatus, Usage
-from app.engine.output_items import reply_items
+from app.openai.output_items import reply_items
 from app.services.claiming import TurnOutcome
 from app.services.items import ItemPage
 from app.services.responses import is_running

@@ -11,7 +11,7 @@ from app.db.responses import ResponseNote
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.openai_ids import conversation_id, read_conversation_id, read_response_id
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
-from app.engine.input_items import read_items
+from app.openai.input_items import read_items
 from app.services.chatting import ChatRequest
 from app.services.claiming import Asking
 from app.services.responding import ResponseRequest

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from app.api.figures_schemas import LaidOut, PinFigures, SessionFigures
+from app.api.stored_schemas import Count, Difference, Id
 from app.domain.types import TurnStatus
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -169,6 +170,19 @@ class ToolCallIn(In):
     id: Name
     type: Literal["function"] = "function"
     function: CalledFunction
+
+
+class StoredFunction(In):
+    name: str
+    arguments: str
+
+
+class StoredCall(In):
+    """A tool call as a model made it."""
+
+    id: Annotated[str, StringConstraints(min_length=1)]
+    type: Literal["function"]
+    function: StoredFunction
 
 
 class RecordedReplyIn(In):
@@ -367,7 +381,7 @@ class TurnOut(BaseModel):
     status: TurnStatus
     user_input: str
     assistant_output: str | None
-    tool_calls: list[ToolCallIn]
+    tool_calls: list[StoredCall]
     finish_reason: str | None
     error: dict[str, Any] | None
     model_alias: str
@@ -379,60 +393,59 @@ class TurnOut(BaseModel):
     completed_at: datetime | None
 
 
-class Regions(BaseModel):
-    system: int
-    goal: int
-    pins: int
-    summary: int
-    history: int
-    recall: int
-    user: int
-    tools: int
-    framing: int
+class Regions(In):
+    """Tokens by region."""
+
+    system: Count
+    goal: Count
+    pins: Count
+    summary: Count
+    history: Count
+    recall: Count
+    user: Count
+    tools: Count
+    framing: Count
 
 
-class TrimAction(BaseModel):
-    model_config = ConfigDict(extra="allow")
+class TrimAction(Open):
     kind: str
     target: str
     reason: str
-    tokens_removed_est: int
+    tokens_removed_est: Difference
 
 
-class RecalledOut(BaseModel):
+class RecalledOut(Open):
     """A message that came back, verbatim."""
 
-    message_id: UUID
-    score: float
-    tokens: int
+    message_id: Id
+    score: float = Field(ge=-1e9, le=1e9)
+    tokens: Count
 
 
-class TrimLog(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    max_context_tokens: int
-    estimated_tokens_before: int
-    estimated_tokens_after: int
+class TrimLog(Open):
+    max_context_tokens: Difference
+    estimated_tokens_before: Count
+    estimated_tokens_after: Count
     actions: list[TrimAction]
     recalled: list[RecalledOut] = Field(default_factory=list[RecalledOut], description="Absent where nothing was.")
 
 
-class ContextOut(BaseModel):
+class ContextOut(Open):
     """How the prompt of a turn came about. All figures are tokens."""
 
-    model_config = ConfigDict(extra="allow")
-    model_alias: str
-    model_context_limit: int
-    context_limit_source: str
-    input_budget: int
-    output_reserve: int
-    overhead_reserve: int
-    estimated_input_tokens_before: int
-    estimated_input_tokens_after_summary: int
-    estimated_input_tokens_after_prune: int
+    model_alias: Name
+    model_context_limit: Count
+    context_limit_source: Name
+    input_budget: Difference
+    output_reserve: Count
+    overhead_reserve: Count
+    estimated_input_tokens_before: Count
+    estimated_input_tokens_after_summary: Count
+    estimated_input_tokens_after_prune: Count
     summary_triggered: bool
     prune_triggered: bool
     overflow_rejected: bool
-    estimated_wire_tokens: int
+    estimated_wire_tokens: Count
     regions: Regions
     context_trim_log: TrimLog
     prompt_sha256: str | None
@@ -557,12 +570,22 @@ class ModelList(BaseModel):
     data: list[ListedModel]
 
 
+class DesignNameOut(BaseModel):
+    """A setting as a design's project spells it; null stands for a value that it does not publish."""
+
+    spellings: list[str]
+    fields: list[str]
+    published: Any
+    unit: str
+
+
 class PresetOut(BaseModel):
     """A design by name, with the value of every field."""
 
     name: str
     description: str
     policy: dict[str, Any]
+    names: list[DesignNameOut] = Field(description="The design's own configuration, and the fields that it becomes.")
 
 
 class PolicyFieldOut(BaseModel):
@@ -602,8 +625,10 @@ class HealthOut(BaseModel):
 
 
 class ReadyOut(BaseModel):
-    """`migrations` is null when the database does not answer; `behind` wants `plimsoll migrate`."""
+    """`migrations` is null when the database does not answer; `behind` wants `plimsoll migrate`.
+
+    `read_only` is a database that refuses to write, as a standby does until it is the primary."""
 
     status: Literal["ready", "not_ready", "draining"]
-    database: Literal["ok", "unavailable"]
+    database: Literal["ok", "read_only", "unavailable"]
     migrations: Literal["current", "behind", "ahead", "empty"] | None

@@ -1,4 +1,4 @@
-"""A turn as server-sent events (contract, section 5).
+"""A turn as server-sent events (contract.md, section 5).
 
 The answer begins when the context is assembled, so whatever is refused before that is an ordinary problem with its own
 status. The last event carries what reading the turn gives afterwards.
@@ -7,8 +7,9 @@ status. The last event carries what reading the turn gives afterwards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeAlias
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
 from starlette.responses import Response, StreamingResponse
@@ -23,6 +24,9 @@ from app.services.events import Listener, TurnEvent
 from app.services.take_turn import cancel_turn
 from app.services.turns import get_turn
 
+MOST_APART: Final = 64
+"""Events that wait for a slow client one by one; the deltas after them are joined."""
+LONG_DELTA_CHARS: Final = 16_384
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 Work: TypeAlias = Callable[[Listener | None], Awaitable[TurnOutcome]]
@@ -42,7 +46,7 @@ class StreamForm(Protocol):
 
 
 class TurnEvents:
-    """The service's own events (contract, section 5)."""
+    """The service's own events (contract.md, section 5)."""
 
     headers: Mapping[str, str] = {}
 
@@ -88,28 +92,68 @@ def events_response(events: Iterable[bytes], headers: Mapping[str, str]) -> Resp
     return Response(b"".join(events), headers={**STREAM_HEADERS, **headers}, media_type="text/event-stream")
 
 
+class Untold:
+    """Events that the client has not been sent. Where it is too slow, deltas are joined: the reply's text once."""
+
+    def __init__(self) -> None:
+        self._events: deque[TurnEvent | None] = deque()
+        self._has_some = asyncio.Event()
+
+    def put(self, event: TurnEvent | None) -> None:
+        """None is the end."""
+        last = self._events[-1] if len(self._events) >= MOST_APART else None
+        if last is not None and event is not None and _can_be_joined(last, event):
+            self._events[-1] = TurnEvent("output.delta", _joined(last.data, event.data))
+        else:
+            self._events.append(event)
+            self._has_some.set()
+
+    async def get(self) -> TurnEvent | None:
+        """The next event, once there is one."""
+        while not self._events:
+            self._has_some.clear()
+            await self._has_some.wait()
+        return self._events.popleft()
+
+    def at_hand(self) -> Iterator[TurnEvent]:
+        """What has happened since, but for the end; so that a burst of deltas is one write."""
+        for _ in range(MOST_APART):
+            if not self._events or (event := self._events[0]) is None:
+                return
+            self._events.popleft()
+            yield event
+
+
+def _can_be_joined(last: TurnEvent, event: TurnEvent) -> bool:
+    return last.name == event.name == "output.delta" and sum(map(len, last.data.values())) < LONG_DELTA_CHARS
+
+
+def _joined(first: JsonObject, second: JsonObject) -> JsonObject:
+    return {name: first.get(name, "") + second.get(name, "") for name in (first | second)}
+
+
 class _Stream:
     def __init__(self, call: Call, session_id: SessionId, work: Work, form: StreamForm) -> None:
         self._call = call
         self._form = form
         self._session_id = session_id
         self._turn_id: TurnId | None = None
-        self._waiting: asyncio.Queue[TurnEvent | None] = asyncio.Queue()
+        self._untold = Untold()
         self._early: list[TurnEvent] = []
-        self._task = asyncio.ensure_future(work(self._waiting.put_nowait))
+        self._task = asyncio.ensure_future(work(self._untold.put))
         self._task.add_done_callback(self._over)
 
     def _over(self, task: asyncio.Future[TurnOutcome]) -> None:
         if not task.cancelled():
             task.exception()  # told by the last event, or by the turn's record when nobody listens any more
-        self._waiting.put_nowait(None)
+        self._untold.put(None)
 
     async def begun(self) -> None:
         """Waits for the context, or for the end when that comes first."""
         while True:
-            event = await self._waiting.get()
+            event = await self._untold.get()
             if event is None:
-                self._waiting.put_nowait(None)
+                self._untold.put(None)
                 if self._task.cancelled() or self._task.exception() is None:
                     return
                 self._task.result()
@@ -130,13 +174,13 @@ class _Stream:
             while True:
                 try:
                     async with asyncio.timeout(self._call.service.heartbeat_s):
-                        event = await self._waiting.get()
+                        event = await self._untold.get()
                 except TimeoutError:
                     yield b": the model is still silent\n\n"
                     continue
                 if event is None:
                     break
-                if encoded := self._form.event(event):
+                if encoded := b"".join(map(self._form.event, (event, *self._untold.at_hand()))):
                     yield encoded
             async for last in self._ending():
                 yield last

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field
 
-from app.api.schemas import Regions, ToolCallIn
+from app.api.schemas import Regions, StoredCall
 from app.domain.types import TurnStatus
 
 
@@ -38,7 +38,7 @@ class StoredMessageOut(BaseModel):
     seq: int
     role: Literal["user", "assistant", "tool"]
     content: str | list[dict[str, Any]] | None
-    tool_calls: list[ToolCallIn] | None
+    tool_calls: list[StoredCall] | None
     tool_call_id: str | None
     token_estimate: int
     token_encoding: str

@@ -5,13 +5,13 @@ As in `api/schemas.py`, these describe answers for the OpenAPI document.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas import ContextOut, Regions
+from app.api.schemas import ContextOut, In, Name, Open, Regions
+from app.api.stored_schemas import Count, Id, Instant, SmallSeq
 
 
 class WindowOut(BaseModel):
@@ -35,35 +35,39 @@ class WindowOut(BaseModel):
     prune_trigger_tokens: int
 
 
-class AuditOut(ContextOut):
+class StoredAudit(ContextOut):
     """The context of one model call of a turn, as it is stored."""
 
-    id: UUID
-    turn_id: UUID
+    id: Id
+    turn_id: Id
+    round: SmallSeq
+    attempt: SmallSeq
+    estimator: Name
+    calibration_ratio: float = Field(ge=0, le=1000)
+    actual_prompt_tokens: Count | None = Field(description="As the provider reported; null before it has.")
+    created_at: Instant
+
+
+class AuditOut(StoredAudit):
+    """The context of one model call of a turn, as it is stored."""
+
     session_id: UUID
-    round: int
-    attempt: int
-    estimator: str
-    calibration_ratio: float
-    actual_prompt_tokens: int | None = Field(description="As the provider reported; null before it has.")
-    created_at: datetime
 
 
-class SummaryItemOut(BaseModel):
+class SummaryItemOut(In):
     """One fact, decision, question or action, with the messages it came from."""
 
     text: str
-    message_ids: list[UUID]
+    message_ids: list[Id]
 
 
-class SummaryOut(BaseModel):
+class StoredSummary(Open):
     """A summary of the messages from `from_message_id` through `to_message_id`."""
 
-    id: UUID
-    session_id: UUID
-    from_message_id: UUID
-    to_message_id: UUID
-    previous_summary_id: UUID | None = Field(description="The one that it folded in.")
+    id: Id
+    from_message_id: Id
+    to_message_id: Id
+    previous_summary_id: Id | None = Field(description="The one that it folded in.")
     summary_text: str
     key_facts: list[SummaryItemOut]
     open_questions: list[SummaryItemOut]
@@ -71,12 +75,18 @@ class SummaryOut(BaseModel):
     action_items: list[SummaryItemOut]
     status: Literal["active", "superseded", "undone"]
     origin: Literal["model", "fallback", "emergency"]
-    model_alias: str
-    token_estimate: int
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    created_by_turn_id: UUID | None
-    created_at: datetime
+    model_alias: Name
+    token_estimate: Count
+    prompt_tokens: Count | None
+    completion_tokens: Count | None
+    created_by_turn_id: Id | None
+    created_at: Instant
+
+
+class SummaryOut(StoredSummary):
+    """A summary of the messages from `from_message_id` through `to_message_id`."""
+
+    session_id: UUID
 
 
 class SummaryPage(BaseModel):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AliasChoices, Field, SecretStr
+from pydantic import AliasChoices, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from app.core.fairness import share_of
 
 
 def _named(variable: str) -> AliasChoices:
@@ -23,9 +25,13 @@ class Settings(BaseSettings):
 
     database_url: SecretStr | None = Field(default=None, validation_alias=_named("DATABASE_URL"))
     data_dir: Path = Path("./var")
+    embedded_restart_s: float = Field(default=120.0, ge=0)
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     workers: int = Field(default=1, ge=1, le=64)
+    allowed_hosts: str = ""
+    max_connections: int = Field(default=2048, ge=1)
+    max_connections_per_address: int = Field(default=1024, ge=1)
     models_file: Path | None = Field(default=None, validation_alias=_named("MODELS_FILE"))
 
     context_max_output_tokens: int = Field(default=2048, ge=1, validation_alias=_named("CONTEXT_MAX_OUTPUT_TOKENS"))
@@ -53,9 +59,23 @@ class Settings(BaseSettings):
     shutdown_delay_s: float = Field(default=0.0, ge=0)
     drain_s: float = Field(default=20.0, ge=0)
     db_pool_size: int = Field(default=10, ge=1)
+    db_heavy_pool_size: int = Field(default=2, ge=1)
+    db_lock_timeout_s: float = Field(default=5.0, gt=0)
+    max_event_streams: int = Field(default=500, ge=1)
+    max_bodies_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
+    tenant_share: float = Field(default=0.75, gt=0, le=1)
     db_pooler: Literal["none", "transaction"] = "none"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = "json"
     log_content: bool = False
     traces: Literal["off", "otlp"] = "off"
     traces_to_providers: bool = False
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> Settings:
+        largest = max(self.max_body_bytes, self.max_import_bytes)
+        if share_of(self.max_bodies_bytes, self.tenant_share) < largest:
+            raise ValueError(
+                f"PLIMSOLL_MAX_BODIES_BYTES times PLIMSOLL_TENANT_SHARE must hold one body of {largest} bytes"
+            )
+        return self

@@ -5,45 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-import sqlalchemy as sa
-
 from app.db.database import Record, Transaction
-from app.db.sql import compile_sql
+from app.db.sql import sql
+from app.db.tables import OPEN_STATUSES_SQL
 from app.domain.types import TenantId
 
 _COLUMNS = "s.tenant_id, t.session_id, t.id AS turn_id, t.seq, t.status, t.model_alias, t.created_at, t.completed_at"
 
 # Three ways in, each by an index of its own: begun lately, running, and those that were open when last looked at.
 # `now()` and not the clock: an index takes what is the same for the whole statement.
-_CHANGED = compile_sql(
-    sa.text(
-        f"""
-        SELECT {_COLUMNS} FROM (
-            SELECT x.session_id, x.id FROM turns x
-            WHERE x.created_at > now() - make_interval(secs => CAST(:within_s AS float))
-            UNION
-            SELECT x.session_id, x.id FROM turns x WHERE x.status = 'running'
-            UNION
-            SELECT w.session_id, w.id
-            FROM unnest(CAST(:session_ids AS uuid[]), CAST(:turn_ids AS uuid[])) AS w(session_id, id)
-        ) found
-        JOIN turns t ON t.session_id = found.session_id AND t.id = found.id
-        JOIN sessions s ON s.id = t.session_id
-        WHERE s.tenant_id = ANY(CAST(:tenant_ids AS text[]))
-        ORDER BY t.created_at, t.id LIMIT CAST(:limit AS integer)
-        """
-    )
-)
+_CHANGED = sql(f"""
+    SELECT {_COLUMNS} FROM (
+        SELECT x.session_id, x.id FROM turns x
+        WHERE x.created_at > now() - make_interval(secs => CAST(:within_s AS float))
+        UNION
+        SELECT x.session_id, x.id FROM turns x WHERE x.status = 'running'
+        UNION
+        SELECT w.session_id, w.id
+        FROM unnest(CAST(:session_ids AS uuid[]), CAST(:turn_ids AS uuid[])) AS w(session_id, id)
+    ) found
+    JOIN turns t ON t.session_id = found.session_id AND t.id = found.id
+    JOIN sessions s ON s.id = t.session_id
+    WHERE s.tenant_id = ANY(CAST(:tenant_ids AS text[]))
+    ORDER BY t.created_at, t.id LIMIT CAST(:limit AS integer)
+    """)
 
-_OPEN = compile_sql(
-    sa.text(
-        f"""
-        SELECT {_COLUMNS} FROM turns t JOIN sessions s ON s.id = t.session_id
-        WHERE t.status IN ('pending', 'running', 'awaiting_tools') AND s.tenant_id = :tenant_id
-        ORDER BY t.created_at DESC LIMIT CAST(:limit AS integer)
-        """
-    )
-)
+_OPEN = sql(f"""
+    SELECT {_COLUMNS} FROM turns t JOIN sessions s ON s.id = t.session_id
+    WHERE t.status IN {OPEN_STATUSES_SQL} AND s.tenant_id = :tenant_id
+    ORDER BY t.created_at DESC LIMIT CAST(:limit AS integer)
+    """)
 
 
 async def open_turns(tx: Transaction, tenant_id: TenantId, limit: int) -> list[Record]:

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-
 from app.db.database import Transaction
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.types import JsonObject, SessionId, TenantId, TurnId
 
-_GET = compile_sql(
-    sa.text(
-        """
-        SELECT a.* FROM turn_context_audit a JOIN sessions s ON s.id = a.session_id
-        WHERE a.session_id = CAST(:session_id AS uuid) AND a.turn_id = CAST(:turn_id AS uuid)
-            AND s.tenant_id = :tenant_id
-            AND (CAST(:round AS integer) IS NULL OR a.round = CAST(:round AS integer))
-        ORDER BY a.round DESC, a.attempt DESC LIMIT 1
-        """
-    )
-)
+_GET = sql("""
+    SELECT a.* FROM turn_context_audit a JOIN sessions s ON s.id = a.session_id
+    WHERE a.session_id = CAST(:session_id AS uuid) AND a.turn_id = CAST(:turn_id AS uuid)
+        AND s.tenant_id = :tenant_id
+        AND (CAST(:round AS integer) IS NULL OR a.round = CAST(:round AS integer))
+    ORDER BY a.round DESC, a.attempt DESC LIMIT 1
+    """)
 
-_BLOCKS = compile_sql(
-    sa.text(
-        """
-        SELECT sha256, content FROM prompt_blocks
-        WHERE session_id = CAST(:session_id AS uuid) AND sha256 = ANY(CAST(:sha256s AS text[]))
-        """
-    )
-)
+_BLOCKS = sql("""
+    SELECT sha256, content FROM prompt_blocks
+    WHERE session_id = CAST(:session_id AS uuid) AND sha256 = ANY(CAST(:sha256s AS text[]))
+    """)
 
 
 async def get_audit(

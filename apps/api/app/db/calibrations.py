@@ -1,45 +1,74 @@
-"""Ratios of reported to estimated prompt tokens, by alias and encoding."""
+"""Sums of estimated and of reported prompt tokens, by tenant, alias and encoding."""
 
 from __future__ import annotations
 
-import sqlalchemy as sa
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from app.db.database import Transaction
-from app.db.sql import compile_sql
+from app.db.sql import sql
 
-_ALL = compile_sql(sa.text("SELECT model_alias, token_encoding, ratios FROM calibrations"))
+Key: TypeAlias = tuple[str, str, str]
+"""Tenant, alias, encoding."""
+Sums: TypeAlias = tuple[float, float, float, int]
+"""Estimated and actual tokens, squared errors, observed tokens."""
 
-_LOCKED = compile_sql(
-    sa.text(
-        """
-        INSERT INTO calibrations (model_alias, token_encoding, ratios) VALUES (:model_alias, :token_encoding, '[]')
-        ON CONFLICT (model_alias, token_encoding) DO UPDATE SET updated_at = clock_timestamp()
-        RETURNING ratios
-        """
-    )
-)
+_COLUMNS = "tenant_id, model_alias, token_encoding, estimated_tokens, actual_tokens, squared_errors, observed_tokens"
 
-_STORE = compile_sql(
-    sa.text(
-        """
-        UPDATE calibrations SET ratios = CAST(:ratios AS jsonb)
-        WHERE model_alias = :model_alias AND token_encoding = :token_encoding
-        """
-    )
-)
+_RECENT = sql(f"SELECT {_COLUMNS} FROM calibrations ORDER BY updated_at DESC LIMIT CAST(:most AS bigint)")
 
+# In the order of their keys, so that two processes that merge the same rows wait for each other and never deadlock.
+_LOCKED = sql(f"""
+    INSERT INTO calibrations (tenant_id, model_alias, token_encoding)
+    SELECT * FROM unnest(CAST(:tenants AS text[]), CAST(:aliases AS text[]), CAST(:encodings AS text[]))
+    ORDER BY 1, 2, 3
+    ON CONFLICT (tenant_id, model_alias, token_encoding) DO UPDATE SET updated_at = clock_timestamp()
+    RETURNING {_COLUMNS}
+    """)
 
-async def all_calibrations(tx: Transaction) -> dict[tuple[str, str], tuple[float, ...]]:
-    """The ratios of every (alias, encoding), oldest first."""
-    rows = await tx.fetch(_ALL)
-    return {(row["model_alias"], row["token_encoding"]): tuple(row["ratios"]) for row in rows}
+_STORE = sql("""
+    UPDATE calibrations c SET estimated_tokens = x.estimated, actual_tokens = x.actual,
+        squared_errors = x.squared_errors, observed_tokens = x.observed
+    FROM unnest(CAST(:tenants AS text[]), CAST(:aliases AS text[]), CAST(:encodings AS text[]),
+        CAST(:estimated AS float[]), CAST(:actual AS float[]), CAST(:squared_errors AS float[]),
+        CAST(:observed AS bigint[])) AS x(tenant_id, model_alias, token_encoding, estimated, actual,
+        squared_errors, observed)
+    WHERE (c.tenant_id, c.model_alias, c.token_encoding) = (x.tenant_id, x.model_alias, x.token_encoding)
+    """)
 
-
-async def lock_calibration(tx: Transaction, model_alias: str, token_encoding: str) -> tuple[float, ...]:
-    """The ratios as they stand, held against others until the transaction ends."""
-    return tuple(await tx.fetchval(_LOCKED, model_alias=model_alias, token_encoding=token_encoding))
+_FORGET = sql("""
+    DELETE FROM calibrations
+    WHERE updated_at < clock_timestamp() - make_interval(secs => CAST(:unused_s AS float))
+    """)
 
 
-async def store_calibration(tx: Transaction, model_alias: str, token_encoding: str, ratios: tuple[float, ...]) -> None:
-    """Replaces the ratios of a locked row."""
-    await tx.execute(_STORE, model_alias=model_alias, token_encoding=token_encoding, ratios=ratios)
+async def recent_calibrations(tx: Transaction, most: int) -> dict[Key, Sums]:
+    """Those that changed last, `most` at most, the newest first."""
+    return _by_key(await tx.fetch(_RECENT, most=most))
+
+
+async def lock_calibrations(tx: Transaction, keys: Sequence[Key]) -> dict[Key, Sums]:
+    """Those of the keys as they stand, held against others until the transaction ends; new ones are all zero."""
+    return _by_key(await tx.fetch(_LOCKED, **_key_columns(keys)))
+
+
+async def store_calibrations(tx: Transaction, calibrations: Mapping[Key, Sums]) -> None:
+    """Replaces the sums of locked rows."""
+    sums = zip(*calibrations.values(), strict=True)
+    names = ("estimated", "actual", "squared_errors", "observed")
+    columns = {name: list(values) for name, values in zip(names, sums, strict=True)}
+    await tx.execute(_STORE, **_key_columns(list(calibrations)), **columns)
+
+
+async def forget_unused_calibrations(tx: Transaction, unused_s: float) -> None:
+    """Deletes those that nothing was merged into for so many seconds."""
+    await tx.execute(_FORGET, unused_s=unused_s)
+
+
+def _key_columns(keys: Sequence[Key]) -> dict[str, list[str]]:
+    tenants, aliases, encodings = zip(*keys, strict=True)
+    return {"tenants": list(tenants), "aliases": list(aliases), "encodings": list(encodings)}
+
+
+def _by_key(rows: Sequence[Any]) -> dict[Key, Sums]:
+    return {(row[0], row[1], row[2]): (row[3], row[4], row[5], row[6]) for row in rows}

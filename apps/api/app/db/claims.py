@@ -8,108 +8,92 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import sqlalchemy as sa
-
 from app.db.database import Record, Transaction
 from app.db.limits import TENANT_LIMITS, giving_back, limits_of
-from app.db.sql import compile_sql
+from app.db.session_locks import locked_session
+from app.db.sql import sql
+from app.db.tables import OPEN_STATUSES_SQL
 from app.db.turns import tool_calls_from_json
 from app.domain.limits import Limits, Scope
 from app.domain.types import JsonObject, SessionId, TenantId, ToolCall, TurnId, TurnStatus
 
-# The session row's lock orders everything that happens to a session: turn numbers are given out under it, and it is
-# taken before the turn's own row by every statement that takes both.
-_CLAIM = compile_sql(
-    sa.text(
-        f"""
-        WITH s AS (
-            UPDATE sessions
-            SET last_turn_seq = last_turn_seq + 1, last_message_seq = last_message_seq + 2,
-                updated_at = clock_timestamp()
-            WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
-            RETURNING id, model_alias, mode, agent_role, room_goal, instructions, policy, last_turn_seq,
-                last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at, recall_indexed_seq,
-                limits, {TENANT_LIMITS}
-        ), t AS (
-            INSERT INTO turns (id, session_id, seq, status, user_input, model_alias, idempotency_key, request_sha256,
-                request, lease_expires_at)
-            SELECT CAST(:turn_id AS uuid), s.id, s.last_turn_seq, 'running', :user_input,
-                coalesce(CAST(:model_alias AS text), s.model_alias), CAST(:idempotency_key AS text), :request_sha256,
-                CAST(:request AS jsonb),
-                clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
-            FROM s
-            RETURNING id, session_id, created_at
-        ), m AS (
-            INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding)
-            SELECT CAST(:message_id AS uuid), t.session_id, t.id, s.last_message_seq - 1, 'user',
-                CAST(:content AS jsonb), CAST(:token_estimate AS bigint), :token_encoding
-            FROM s, t
-        )
-        SELECT s.*, t.created_at AS turn_created_at FROM s, t
-        """
-    )
-)
-
-_LOCK_SESSION = compile_sql(
-    sa.text(
-        f"""
+_CLAIM = sql(f"""
+    WITH s AS (
         UPDATE sessions
-        SET last_message_seq = last_message_seq + CAST(:messages AS integer), updated_at = clock_timestamp()
+        SET last_turn_seq = last_turn_seq + 1, last_message_seq = last_message_seq + 2,
+            updated_at = clock_timestamp()
         WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
         RETURNING id, model_alias, mode, agent_role, room_goal, instructions, policy, last_turn_seq,
             last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at, recall_indexed_seq,
             limits, {TENANT_LIMITS}
-        """
+    ), t AS (
+        INSERT INTO turns (id, session_id, seq, status, user_input, model_alias, idempotency_key, request_sha256,
+            request, lease_expires_at)
+        SELECT CAST(:turn_id AS uuid), s.id, s.last_turn_seq, 'running', :user_input,
+            coalesce(CAST(:model_alias AS text), s.model_alias), CAST(:idempotency_key AS text), :request_sha256,
+            CAST(:request AS jsonb),
+            clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
+        FROM s
+        RETURNING id, session_id, created_at
+    ), m AS (
+        INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding)
+        SELECT CAST(:message_id AS uuid), t.session_id, t.id, s.last_message_seq - 1, 'user',
+            CAST(:content AS jsonb), CAST(:token_estimate AS bigint), :token_encoding
+        FROM s, t
     )
-)
+    SELECT s.*, t.created_at AS turn_created_at FROM s, t
+    """)
 
-_WAITING = compile_sql(
-    sa.text(
-        """
-        SELECT t.status, t.seq, t.fence, t.model_alias, t.request,
-            (SELECT m.tool_calls FROM messages m
-             WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'assistant'
-             ORDER BY m.seq DESC LIMIT 1) AS tool_calls,
-            (SELECT max(a.round) FROM turn_context_audit a
-             WHERE a.session_id = t.session_id AND a.turn_id = t.id) AS rounds,
-            (SELECT max(st.seq) FROM turn_steps st
-             WHERE st.session_id = t.session_id AND st.turn_id = t.id) AS steps
-        FROM turns t JOIN sessions s ON s.id = t.session_id
-        WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.id = CAST(:turn_id AS uuid)
-        """
+_LOCK_SESSION = sql(f"""
+    UPDATE sessions
+    SET last_message_seq = last_message_seq + CAST(:messages AS integer), updated_at = clock_timestamp()
+    WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
+    RETURNING id, model_alias, mode, agent_role, room_goal, instructions, policy, last_turn_seq,
+        last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at, recall_indexed_seq,
+        limits, {TENANT_LIMITS}
+    """)
+
+_WAITING = sql("""
+    SELECT t.status, t.seq, t.fence, t.model_alias, t.request,
+        (SELECT m.tool_calls FROM messages m
+         WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'assistant'
+         ORDER BY m.seq DESC LIMIT 1) AS tool_calls,
+        (SELECT max(a.round) FROM turn_context_audit a
+         WHERE a.session_id = t.session_id AND a.turn_id = t.id) AS rounds,
+        (SELECT max(st.seq) FROM turn_steps st
+         WHERE st.session_id = t.session_id AND st.turn_id = t.id) AS steps
+    FROM turns t JOIN sessions s ON s.id = t.session_id
+    WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.id = CAST(:turn_id AS uuid)
+    """)
+
+_RECLAIM = sql("""
+    WITH t AS (
+        UPDATE turns
+        SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
+            request = coalesce(CAST(:request AS jsonb), request),
+            lease_expires_at = clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
+        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
+            AND status = ANY(CAST(:found_as AS text[]))
+        RETURNING session_id, id, fence
+    ), m AS (
+        INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_call_id, token_estimate,
+            token_encoding)
+        SELECT x.id, t.session_id, t.id, x.seq, 'tool', x.content, x.tool_call_id, x.token_estimate,
+            x.token_encoding
+        FROM t, jsonb_to_recordset(CAST(:outputs AS jsonb)) AS x(id uuid, seq bigint, content jsonb,
+            tool_call_id text, token_estimate bigint, token_encoding text)
     )
-)
-
-_RECLAIM = compile_sql(
-    sa.text(
-        """
-        WITH t AS (
-            UPDATE turns
-            SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
-                request = coalesce(CAST(:request AS jsonb), request),
-                lease_expires_at = clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
-            WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-                AND status = ANY(CAST(:found_as AS text[]))
-            RETURNING session_id, id, fence
-        ), m AS (
-            INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_call_id, token_estimate,
-                token_encoding)
-            SELECT x.id, t.session_id, t.id, x.seq, 'tool', x.content, x.tool_call_id, x.token_estimate,
-                x.token_encoding
-            FROM t, jsonb_to_recordset(CAST(:outputs AS jsonb)) AS x(id uuid, seq bigint, content jsonb,
-                tool_call_id text, token_estimate bigint, token_encoding text)
-        )
-        SELECT fence FROM t
-        """
-    )
-)
+    SELECT fence FROM t
+    """)
 
 
-def _ending(status: str, which: str, used: str) -> str:
-    """Ends open turns from outside; `used` is what becomes of what they have reserved: turns, tokens and usd."""
+def _ending(status: str, session: str, which: str, used: str) -> str:
+    """Ends a session's open turns from outside. `session` says when its row is locked for it, `which` turns are meant,
+    and `used` what becomes of what they have reserved: turns, tokens and usd."""
     return f"""
-        WITH held AS (
-            SELECT session_id, id, reservation FROM turns WHERE {which} FOR UPDATE
+        WITH {locked_session(session)}, held AS (
+            SELECT session_id, id, reservation FROM turns JOIN locked ON session_id = locked_id
+            WHERE {which} FOR NO KEY UPDATE OF turns
         ), ended AS (
             UPDATE turns SET status = '{status}', fence = fence + 1, lease_expires_at = NULL,
                 completed_at = clock_timestamp(), error = CAST(:error AS jsonb), reservation = NULL
@@ -127,35 +111,29 @@ _ALL_USED = (
     "CAST(reservation ->> 'turns' AS bigint) AS turns, CAST(reservation ->> 'tokens' AS bigint) AS tokens,"
     " CAST(reservation ->> 'usd' AS numeric) AS usd"
 )
-_OPEN = "session_id = CAST(:session_id AS uuid) AND status IN ('pending', 'running', 'awaiting_tools')"
-_CANCEL = compile_sql(sa.text(_ending("cancelled", f"{_OPEN} AND id = CAST(:turn_id AS uuid)", _ALL_USED)))
-_CANCEL_IN_SESSION = compile_sql(
-    sa.text(
-        _ending(
-            "cancelled",
-            f"{_OPEN} AND EXISTS (SELECT FROM sessions s WHERE s.id = turns.session_id AND s.tenant_id = :tenant_id)",
-            _ALL_USED,
-        )
-    )
-)
+_OPEN = f"status IN {OPEN_STATUSES_SQL}"
+_CANCEL = sql(_ending("cancelled", "true", f"{_OPEN} AND id = CAST(:turn_id AS uuid)", _ALL_USED))
+_CANCEL_IN_SESSION = sql(_ending("cancelled", "tenant_id = :tenant_id", _OPEN, _ALL_USED))
 _LOST = "status = 'running' AND lease_expires_at < clock_timestamp()"
 _NOTHING_USED = "0 AS turns, 0 AS tokens, 0 AS usd"
-_LOSE_IN_SESSION = compile_sql(
-    sa.text(_ending("failed", f"{_LOST} AND session_id = CAST(:session_id AS uuid)", _NOTHING_USED))
-)
-_LOSE_ANYWHERE = compile_sql(sa.text(_ending("failed", _LOST, _NOTHING_USED)))
+# Every post that meets an open turn asks: the row is only waited for where there is something to end.
+_HAS_LOST = f"EXISTS (SELECT FROM turns WHERE session_id = sessions.id AND {_LOST})"
+_LOSE = sql(_ending("failed", _HAS_LOST, _LOST, _NOTHING_USED))
+_SESSIONS_WITH_LOST = sql(f"SELECT DISTINCT session_id FROM turns WHERE {_LOST} ORDER BY session_id")
 
-_RENEW = compile_sql(
-    sa.text(
-        """
-        UPDATE turns SET lease_expires_at = clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
-        FROM unnest(CAST(:session_ids AS uuid[]), CAST(:turn_ids AS uuid[]), CAST(:fences AS integer[]))
+# Of many sessions at once, and so under no session's lock: it waits for no row. One that is locked is being ended.
+_RENEW = sql("""
+    WITH ours AS (
+        SELECT t.session_id, t.id FROM turns t
+        JOIN unnest(CAST(:session_ids AS uuid[]), CAST(:turn_ids AS uuid[]), CAST(:fences AS integer[]))
             AS x(session_id, turn_id, fence)
-        WHERE turns.session_id = x.session_id AND turns.id = x.turn_id AND turns.fence = x.fence
-            AND turns.status = 'running'
-        """
+            ON t.session_id = x.session_id AND t.id = x.turn_id AND t.fence = x.fence
+        WHERE t.status = 'running'
+        FOR NO KEY UPDATE OF t SKIP LOCKED
     )
-)
+    UPDATE turns SET lease_expires_at = clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
+    FROM ours WHERE turns.session_id = ours.session_id AND turns.id = ours.id
+    """)
 
 _CANCELLED: JsonObject = {"code": "turn_cancelled", "detail": "The turn was cancelled; the message is kept."}
 _WORKER_LOST: JsonObject = {
@@ -393,11 +371,14 @@ async def cancel_open_turns(tx: Transaction, tenant_id: TenantId, session_id: Se
     return [TurnId(row["id"]) for row in ended]
 
 
-async def fail_lost_turns(tx: Transaction, session_id: SessionId | None = None) -> int:
-    """Ends running turns whose lease is over, of one session or of all; how many there were."""
-    if session_id is None:
-        return len(await tx.fetch(_LOSE_ANYWHERE, error=_WORKER_LOST))
-    return len(await tx.fetch(_LOSE_IN_SESSION, error=_WORKER_LOST, session_id=session_id))
+async def fail_lost_turns(tx: Transaction, session_id: SessionId) -> int:
+    """Ends the session's running turns whose lease is over; how many there were."""
+    return len(await tx.fetch(_LOSE, error=_WORKER_LOST, session_id=session_id))
+
+
+async def sessions_with_lost_turns(tx: Transaction) -> list[SessionId]:
+    """Sessions in which a turn's lease is over."""
+    return [SessionId(row["session_id"]) for row in await tx.fetch(_SESSIONS_WITH_LOST)]
 
 
 async def renew_leases(tx: Transaction, claims: Sequence[Claim], lease_s: float) -> None:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from app.db.sql import Statement, compile_sql
+from app.db.sql import Statement, sql
 
 MASK_BITS = 32
 
@@ -62,9 +62,7 @@ def copying(table: sa.Table, changed: Mapping[str, str], condition: str) -> Stat
     columns = [column.name for column in table.columns]
     assert own.keys() <= set(columns), own.keys() - set(columns)
     values = ", ".join(own.get(column, f"x.{column}") for column in columns)
-    return compile_sql(
-        sa.text(
-            f"INSERT INTO {table.name} ({', '.join(columns)}) SELECT {values} FROM {table.name} x"
-            f" WHERE x.session_id = CAST(:source AS uuid) AND ({condition})"
-        )
+    return sql(
+        f"INSERT INTO {table.name} ({', '.join(columns)}) SELECT {values} FROM {table.name} x"
+        f" WHERE x.session_id = CAST(:source AS uuid) AND ({condition})"
     )

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from decimal import Decimal
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, Protocol, TypeAlias, cast
 from uuid import UUID
 
 import asyncpg
 import orjson
 from sqlalchemy import event
+from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_dbapi
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util.concurrency import greenlet_spawn
 
+from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.db.sql import Statement
-from app.domain.errors import DatabaseUnavailable, NotFound
+from app.domain.errors import DatabaseUnavailable, NotFound, SessionBusy, TransactionConflict
 
 Record: TypeAlias = Mapping[str, Any]
 """A row, by column name."""
@@ -35,6 +38,7 @@ class _Driver(Protocol):
     def transaction(
         self, *, isolation: str | None = None, readonly: bool = False
     ) -> AbstractAsyncContextManager[None]: ...
+    def get_settings(self) -> object: ...
     def is_in_transaction(self) -> bool: ...
     def is_closed(self) -> bool: ...
     def terminate(self) -> None: ...
@@ -43,15 +47,18 @@ class _Driver(Protocol):
 _GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.TooManyConnectionsError,
+    asyncpg.OperatorInterventionError,  # it shuts down or starts, or a statement was cancelled
+    asyncpg.InsufficientResourcesError,  # too many connections, out of memory, a full disk
+    asyncpg.PostgresSystemError,  # its disk fails
     asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InternalClientError,  # a server that ended while a connection to it was made
+    AsyncAdapt_asyncpg_dbapi.Error,  # the same, as SQLAlchemy says it; nothing else of ours runs through it
     PoolTimeoutError,
     OSError,  # refused, reset, timed out; no such host, no route, no socket file
 )
 
+
+_IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on'", ())
 
 # Every statement has one good plan, by key and range; planning it again at each call costs more than running it.
 # A worker that freezes inside a transaction (stopped, swapped out, cut off) holds a session's lock for no longer.
@@ -62,6 +69,10 @@ _SERVER_SETTINGS = {
 }
 # PgBouncer refuses start-up parameters that it does not track.
 _SETTINGS_BEHIND_A_POOLER = {"application_name": "plimsoll"}
+
+
+_NO_BOUND = sys.maxsize
+_LOCKED = "Other work holds this session for longer than one waits; nothing was stored."
 
 
 class UniqueViolated(Exception):
@@ -112,29 +123,68 @@ class PoolWatch(Protocol):
         ...
 
 
+@contextmanager
+def _domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
+    """Raises what the driver raises as the errors of `Database.begin`."""
+    try:
+        yield
+    except asyncpg.LockNotAvailableError as error:
+        raise SessionBusy(_LOCKED) from error
+    except asyncpg.UniqueViolationError as error:
+        raise UniqueViolated(str(cast(Any, error).constraint_name or "")) from error
+    except asyncpg.ForeignKeyViolationError as error:
+        raise NotFound("session") from error  # every foreign key leads to one: it was erased meanwhile
+    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
+        raise DatabaseUnavailable("The database's schema is behind this version; run the migrations.") from error
+    except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
+        raise TransactionConflict("The database could not do this beside other work; try again.") from error
+    except asyncpg.ReadOnlySQLTransactionError as error:
+        leave_server()
+        raise DatabaseUnavailable("The database is read-only now.") from error
+    except _GONE as error:
+        raise DatabaseUnavailable("The database can not be reached.") from error
+
+
 class Database:
     """The pool. `begin()` is a transaction; `autocommit()` saves a lone statement its BEGIN and COMMIT.
+
+    One tenant (`core/fairness.py`) has at most `tenant_ratio` of the connections at once, and those that wait for one
+    get it by turns of tenants. A statement waits for a lock no longer than `lock_timeout_s`.
 
     With `transaction_pooler` a pooler stands before the server that changes servers between transactions (PgBouncer's
     transaction mode): nothing is prepared, no session has settings, and every statement runs in a transaction.
     """
 
     def __init__(
-        self, dsn: str, *, pool_size: int, pool_timeout_s: float = 10.0, transaction_pooler: bool = False
+        self,
+        dsn: str,
+        *,
+        pool_size: int,
+        tenant_ratio: float = 1.0,
+        pool_timeout_s: float = 10.0,
+        lock_timeout_s: float = 5.0,
+        transaction_pooler: bool = False,
     ) -> None:
-        how: dict[str, Any] = {"server_settings": _SERVER_SETTINGS}
+        lock_timeout = f"{round(lock_timeout_s * 1000)}ms"
+        how: dict[str, Any] = {"server_settings": {**_SERVER_SETTINGS, "lock_timeout": lock_timeout}}
         if transaction_pooler:
             how = {"statement_cache_size": 0, "server_settings": _SETTINGS_BEHIND_A_POOLER}
 
         async def connect() -> Any:
             try:
                 return await cast(Any, asyncpg).connect(dsn, timeout=pool_timeout_s, **how)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
                 # A server that starts, stops or is full. SQLAlchemy would make an error of its own of it, which says
                 # less, and which nobody waits out.
                 raise DatabaseUnavailable("The database takes no connections now.") from error
 
+        self.pool_size = pool_size
         self._transaction_pooler = transaction_pooler
+        self._set_lock_timeout = f"SET LOCAL lock_timeout = '{lock_timeout}'"
+        self._timeout_s = pool_timeout_s
+        self._tenants = FairGate(pool_size, share_of(pool_size, tenant_ratio))
+        self._sessions = FairGate(_NO_BOUND, 1)
+        self._read_only_at = -1.0
         self._watch: PoolWatch | None = None
         self._engine: AsyncEngine = create_async_engine(
             "postgresql+asyncpg://",
@@ -145,19 +195,37 @@ class Database:
             hide_parameters=True,
         )
         # After SQLAlchemy's own codecs, which hand JSON over as text; nothing here runs through its type system.
-        event.listen(self._engine.sync_engine, "connect", _set_json_codecs)
+        event.listen(self._engine.sync_engine, "connect", _prepare)
 
     @asynccontextmanager
-    async def begin(self, *, snapshot: bool = False) -> AsyncGenerator[Transaction]:
+    async def begin(self, *, snapshot: bool = False, locking: UUID | None = None) -> AsyncGenerator[Transaction]:
         """One transaction: committed when the block ends, rolled back when it raises.
 
-        With `snapshot` all its statements see the database as it was at the first one.
-        Raises `DatabaseUnavailable` when no connection can be had or it is lost, `UniqueViolated` for a duplicate, and
-        `NotFound` for a row of a session that was erased meanwhile.
+        With `snapshot` all its statements see the database as it was at the first one. `locking` names the session
+        whose row it locks: of those here that lock the same one, one at a time has a connection.
+        Raises `DatabaseUnavailable` when no connection can be had or it is lost, `SessionBusy` when a lock was waited
+        for too long, `TransactionConflict` when it was rolled back in favour of another one, `UniqueViolated` for a
+        duplicate, and `NotFound` for a row of a session that was erased meanwhile.
         """
         isolation = "repeatable_read" if snapshot else None
-        async with self._connection() as connection, connection.transaction(isolation=isolation):
+        async with self._alone(locking), self._connection() as connection, connection.transaction(isolation=isolation):
+            if self._transaction_pooler and locking is not None:
+                await connection.execute(self._set_lock_timeout)
             yield Transaction(connection)
+
+    @asynccontextmanager
+    async def _alone(self, session_id: UUID | None) -> AsyncGenerator[None]:
+        if session_id is None:
+            yield
+            return
+        try:
+            await self._sessions.acquire(session_id, self._timeout_s)
+        except TimeoutError:
+            raise SessionBusy(_LOCKED) from None
+        try:
+            yield
+        finally:
+            self._sessions.release(session_id)
 
     @asynccontextmanager
     async def read_only(self) -> AsyncGenerator[Transaction]:
@@ -181,16 +249,29 @@ class Database:
         async with self._connection() as connection:
             yield Transaction(connection)
 
+    async def is_read_only(self) -> bool:
+        """Whether the server refuses to write, as a standby does. Raises as `begin`."""
+        async with self.autocommit() as transaction:
+            read_only = await transaction.fetchval(_IS_READ_ONLY)
+        if read_only:
+            self._leave_server()
+        return read_only
+
+    def _leave_server(self) -> None:
+        """Has every connection that is open now closed before its next use: a new one may reach a new primary."""
+        self._read_only_at = monotonic()
+
     def watched_by(self, watch: PoolWatch) -> None:
         """Has every wait for a connection, and every use of one, told from now on."""
         self._watch = watch
 
     @asynccontextmanager
     async def _connection(self) -> AsyncGenerator[_Driver]:
+        tenant = tenant_at_work.get()
         asked = lent = perf_counter()
-        try:
+        with _domain_errors(self._leave_server):
             try:
-                fairy = await self._checkout()
+                fairy = await self._checkout(tenant)
             finally:
                 lent = perf_counter()
                 if self._watch is not None:
@@ -199,29 +280,40 @@ class Database:
             try:
                 yield connection
             finally:
-                # A cancellation may have cut the rollback short: such a connection is not given to anyone else.
-                if connection.is_closed() or connection.is_in_transaction():
-                    fairy.invalidate()
-                    if not connection.is_closed():
-                        connection.terminate()
-                await greenlet_spawn(fairy.close)
+                try:
+                    # A cancellation may have cut the rollback short: such a connection is not given to anyone else.
+                    if connection.is_closed() or connection.is_in_transaction():
+                        fairy.invalidate()
+                        if not connection.is_closed():
+                            connection.terminate()
+                    await greenlet_spawn(fairy.close)
+                finally:
+                    self._tenants.release(tenant)
                 if self._watch is not None:
                     self._watch.connection_used(perf_counter() - lent)
-        except asyncpg.UniqueViolationError as error:
-            raise UniqueViolated(str(cast(Any, error).constraint_name or "")) from error
-        except asyncpg.ForeignKeyViolationError as error:
-            raise NotFound("session") from error  # every foreign key leads to one: it was erased meanwhile
-        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
-            raise DatabaseUnavailable("The database's schema is behind this version; run the migrations.") from error
-        except _GONE as error:
-            raise DatabaseUnavailable("The database can not be reached.") from error
 
-    async def _checkout(self) -> Any:
+    async def _checkout(self, tenant: str | None) -> Any:
+        try:
+            await self._tenants.acquire(tenant, self._timeout_s)
+        except TimeoutError as error:
+            raise DatabaseUnavailable("No database connection was free in time.") from error
+        try:
+            return await self._usable()
+        except BaseException:
+            self._tenants.release(tenant)
+            raise
+
+    async def _usable(self) -> Any:
+        asked_at = monotonic()
         while True:
             fairy = cast(Any, await self._engine.raw_connection())
-            if not cast(_Driver, fairy.driver_connection).is_closed():
+            opened_at = fairy.info[_OPENED_AT]
+            connection = cast(_Driver, fairy.driver_connection)
+            is_new = opened_at >= asked_at
+            was_writable = opened_at > self._read_only_at and not _reports_read_only(connection)
+            if not connection.is_closed() and (is_new or was_writable):
                 return fairy
-            # The server went away while this one sat in the pool; each such connection is met once.
+            # The server went away, or read-only, while this one sat in the pool; each such connection is met once.
             fairy.invalidate()
             await greenlet_spawn(fairy.close)
 
@@ -235,7 +327,19 @@ class Database:
         await self._engine.dispose()
 
 
-def _set_json_codecs(dbapi_connection: Any, _record: object) -> None:
+_OPENED_AT = "opened_at"
+_READ_ONLY_SETTINGS = ("in_hot_standby", "default_transaction_read_only")
+
+
+def _reports_read_only(connection: _Driver) -> bool:
+    """What the server said of itself with its last answer; a pooler may keep it to itself."""
+    told = connection.get_settings()
+    return any(getattr(told, name, "off") == "on" for name in _READ_ONLY_SETTINGS)
+
+
+def _prepare(dbapi_connection: Any, record: Any) -> None:
+    record.info[_OPENED_AT] = monotonic()
+
     async def on_driver(connection: _Driver) -> None:
         for name in ("json", "jsonb"):
             await connection.set_type_codec(

@@ -8,24 +8,29 @@ that are only ever locked with `flock`, which the kernel gives back however a pr
 - `alive`, handed down to the postmaster and so to all its children: whoever can have it knows that none of them is
   left, whatever a pid file says.
 
+`restarts` has a line for every time that it was started again because it had ended unasked (`embedded_watch.py`).
+
 docs/decisions/0002-embedded-postgres.md has the reasons.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 from app.db import embedded_identity
 from app.db.embedded_locks import EmbeddedPostgresError, closing, locked, open_lock, try_lock
-from app.db.embedded_server import DATABASE, PORT, Server, ensure_running, find_binaries, stop
+from app.db.embedded_server import DATABASE, PORT, Server, ensure_running, find_binaries, runs, stop
 
-__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "start"]
+__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "count_restarts", "start"]
 
+_RESTARTS = "restarts"
 _LONGEST_SOCKET_PATH_BYTES = 103  # `sun_path` has 104 bytes on macOS and 108 on Linux, the closing NUL included
 
 
@@ -37,13 +42,45 @@ class EmbeddedPostgres:
         self._holders: int | None = holders
         self.dsn = f"postgresql://postgres@/{DATABASE}?host={quote(str(server.socket_folder))}&port={PORT}"
 
+    def runs(self) -> bool:
+        """Whether the server's main process lives. Costs two system calls, and the server nothing."""
+        try:
+            return runs(self._server)
+        except OSError:  # its folder is not there
+            return False
+
+    def start_again(self) -> bool:
+        """Starts the server if it has ended, on the data it had; whether it had, and nobody else was faster.
+
+        Raises `EmbeddedPostgresError`.
+        """
+        root = self._server.root
+        try:
+            with locked(root / "lock"):
+                started = ensure_running(self._server, initialize=False)
+                if started:
+                    with (root / _RESTARTS).open("a") as restarts:
+                        restarts.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n")
+        except OSError as error:
+            raise _unusable(root, error) from error
+        return started
+
     def stop(self) -> None:
         """Lets go; stops the server if no living process holds it any more. A second call does nothing."""
         if self._holders is None:
             return
         holders, self._holders = self._holders, None
-        with locked(self._server.root / "lock"):
+        with contextlib.suppress(FileNotFoundError), locked(self._server.root / "lock"):
             _let_go(self._server, holders)
+
+
+def count_restarts(dsn: str) -> int:
+    """How often the embedded server at this `dsn` was started again; 0 for any other database."""
+    socket_folder = parse_qs(urlsplit(dsn).query).get("host", [""])[0]
+    try:
+        return (Path(socket_folder).resolve().parent / _RESTARTS).read_bytes().count(b"\n")
+    except OSError:
+        return 0
 
 
 def start(data_dir: Path) -> EmbeddedPostgres:
@@ -59,9 +96,13 @@ def start(data_dir: Path) -> EmbeddedPostgres:
         with locked(root / "lock"):
             return _hold(root, binaries, identity)
     except OSError as error:
-        raise EmbeddedPostgresError(f"The embedded Postgres can not use {root}: {error}") from error
+        raise _unusable(root, error) from error
     except embedded_identity.NoIdentityError as error:
         raise EmbeddedPostgresError(str(error)) from error
+
+
+def _unusable(root: Path, error: OSError) -> EmbeddedPostgresError:
+    return EmbeddedPostgresError(f"The embedded Postgres can not use {root} (PLIMSOLL_DATA_DIR): {error}")
 
 
 def _hold(root: Path, binaries: Path, identity: embedded_identity.Identity) -> EmbeddedPostgres:
@@ -72,7 +113,7 @@ def _hold(root: Path, binaries: Path, identity: embedded_identity.Identity) -> E
     server = Server(root, _short_enough(run), binaries, identity)
     try:
         fcntl.flock(holders, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        ensure_running(server)
+        ensure_running(server, initialize=True)
     except BaseException:
         _let_go(server, holders)
         raise

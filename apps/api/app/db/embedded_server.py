@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ _LARGEST_OLD_LOG_BYTES = 4 * 1024 * 1024
 _POLL_S = 0.01
 _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
+_ORPHANS_END_WITHIN_S = 1.0
 
 _SETTINGS = {
     "listen_addresses": "",
@@ -73,23 +76,27 @@ def find_binaries() -> Path:
     return Path(spec.origin).parent / "pginstall18" / "bin"
 
 
-def ensure_running(server: Server) -> None:
-    """Starts the server unless it runs, waits until it takes connections. Raises `EmbeddedPostgresError`.
+def ensure_running(server: Server, *, initialize: bool) -> bool:
+    """Starts the server unless it runs, waits until it takes connections; whether it had to be started.
 
-    For the holder of `lock` only.
+    Only with `initialize` a cluster is made where there is none: never in place of one that was there a moment ago.
+    For the holder of `lock` only. Raises `EmbeddedPostgresError`.
     """
     alive = open_lock(server.root / "alive")
     with closing(alive):
         deadline = time.monotonic() + _READY_TIMEOUT_S
+        orphans_end_at = time.monotonic() + _ORPHANS_END_WITHIN_S
         # Held and silent: a server that still recovers, or what is left of one whose postmaster was killed.
         while not try_lock(alive):
             if answers(server):
-                return
+                return False
+            if time.monotonic() > orphans_end_at and not _postmaster_lives(server):
+                _end_orphans(server)
             _wait(deadline, server, "A server on this folder neither answers nor ends")
         # Nobody is left, so whatever processes these files name are strangers.
         for stale in (server.pid_file, *server.run.iterdir()):
             stale.unlink(missing_ok=True)
-        if not server.data.exists():
+        if initialize and not server.data.exists():
             _initialize(server, alive)
         _check_version(server)
         _launch(server, alive)
@@ -99,6 +106,50 @@ def ensure_running(server: Server) -> None:
                 raise EmbeddedPostgresError(f"The embedded Postgres ended at once: {_last_log_lines(server)}")
             _wait(deadline, server, "The embedded Postgres does not get ready")
     _ensure_database(server)
+    return True
+
+
+def runs(server: Server) -> bool:
+    """Whether its postmaster lives. What is left of one that was killed does not count."""
+    with closing(open_lock(server.root / "alive")) as alive:
+        return not try_lock(alive) and _postmaster_lives(server)
+
+
+def _postmaster_lives(server: Server) -> bool:
+    try:
+        pid = int(server.pid_file.read_text().split()[0])
+    except (FileNotFoundError, IndexError, ValueError):
+        return False
+    if sys.platform.startswith("linux"):
+        return _belongs_to(server, pid)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _end_orphans(server: Server) -> None:
+    """Kills backends that outlived their postmaster, where the system can tell which they are.
+
+    One that is busy notices only when its statement is over. What it has committed is in the log that is recovered.
+    """
+    for entry in Path("/proc").glob("[0-9]*"):
+        if _belongs_to(server, int(entry.name)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def _belongs_to(server: Server, pid: int) -> bool:
+    """Whether the process is one of this server's: its program, at work in its cluster. On Linux."""
+    process = Path("/proc") / str(pid)
+    try:
+        program = (process / "exe").samefile(server.binaries / "postgres")
+        return program and (process / "cwd").samefile(server.data)
+    except OSError:
+        return False
 
 
 def _initialize(server: Server, alive: int) -> None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from app.db.database import Record, Transaction
-from app.db.sql import Statement, compile_sql
+from app.db.sql import Statement, compile_sql, sql
 from app.db.tables import metadata, pins, session_summaries, sessions, turns
 from app.domain.types import SessionId, TenantId
 
@@ -37,17 +37,15 @@ _COUNT = compile_sql(
     )
 )
 
-# Without the key: the end of a running turn, which refers to the session, is not kept waiting for the one who waits
-# for it. New turns are.
 _LOCK = compile_sql(
     sa.select(sessions.c.id)
     .where(sessions.c.id == sa.bindparam("session_id"), sessions.c.tenant_id == sa.bindparam("tenant_id"))
-    .with_for_update(key_share=True)
+    .with_for_update()
 )
 
 _BEFORE = sa.bindparam("before", type_=sa.DateTime(timezone=True))
 _TENANT = sa.bindparam("tenant_id", type_=sa.Text)
-_AGO = compile_sql(sa.text("SELECT clock_timestamp() - make_interval(secs => CAST(:age_s AS float))"))
+_AGO = sql("SELECT clock_timestamp() - make_interval(secs => CAST(:age_s AS float))")
 
 
 def _has(table: sa.Table, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
@@ -100,7 +98,7 @@ class Idle:
 
 
 async def lock_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
-    """Keeps new turns out of the tenant's session until the transaction ends; false when there is no such session."""
+    """Keeps all writers out of the tenant's session until the transaction ends; false when there is no such session."""
     return await tx.fetchrow(_LOCK, session_id=session_id, tenant_id=tenant_id) is not None
 
 

@@ -10,47 +10,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import sqlalchemy as sa
-
 from app.db import tables
 from app.db.copies import copying, mask_of, new_id, new_references
 from app.db.database import Transaction
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.types import Content, JsonObject, SessionId, SummaryId, TurnId, TurnStatus
 
-_OPEN = ", ".join(repr(status) for status in tables.OPEN_STATUSES)
-
 # The turn the fork goes through, and the one after it: what that one had before it was the fork's past.
-_POINT = compile_sql(
-    sa.text(
-        f"""
-        SELECT coalesce(point.seq, 0) AS through_seq, point.id AS through_id, later.id AS next_id,
-            later.created_at AS next_created_at,
-            (SELECT coalesce(max(m.seq), 0) FROM messages m
-             WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = point.id) AS last_message_seq
-        FROM (SELECT CAST(:through_seq AS bigint) AS seq) wanted
-        LEFT JOIN turns point ON point.session_id = CAST(:session_id AS uuid) AND point.seq = (
-            SELECT max(t.seq) FROM turns t WHERE t.session_id = CAST(:session_id AS uuid) AND t.status NOT IN ({_OPEN})
-                AND (wanted.seq IS NULL OR t.seq <= wanted.seq))
-        LEFT JOIN turns later ON later.session_id = CAST(:session_id AS uuid)
-            AND later.seq = coalesce(point.seq, 0) + 1
-        """
-    )
-)
+_POINT = sql(f"""
+    SELECT coalesce(point.seq, 0) AS through_seq, point.id AS through_id, later.id AS next_id,
+        later.created_at AS next_created_at,
+        (SELECT coalesce(max(m.seq), 0) FROM messages m
+         WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = point.id) AS last_message_seq
+    FROM (SELECT CAST(:through_seq AS bigint) AS seq) wanted
+    LEFT JOIN turns point ON point.session_id = CAST(:session_id AS uuid) AND point.seq = (
+        SELECT max(t.seq) FROM turns t WHERE t.session_id = CAST(:session_id AS uuid)
+            AND t.status NOT IN {tables.OPEN_STATUSES_SQL} AND (wanted.seq IS NULL OR t.seq <= wanted.seq))
+    LEFT JOIN turns later ON later.session_id = CAST(:session_id AS uuid)
+        AND later.seq = coalesce(point.seq, 0) + 1
+    """)
 
-_LAST_TURN = compile_sql(
-    sa.text(
-        """
-        SELECT t.id, t.seq, t.status, t.request,
-            (SELECT jsonb_agg(m.content ORDER BY m.seq) FROM messages m
-             WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'user'
-                AND NOT m.withdrawn) AS contents,
-            (SELECT a.model_alias FROM turn_context_audit a WHERE a.session_id = t.session_id AND a.turn_id = t.id
-             ORDER BY a.round, a.attempt LIMIT 1) AS asked_alias
-        FROM turns t WHERE t.session_id = CAST(:session_id AS uuid) ORDER BY t.seq DESC LIMIT 1
-        """
-    )
-)
+_LAST_TURN = sql("""
+    SELECT t.id, t.seq, t.status, t.request,
+        (SELECT jsonb_agg(m.content ORDER BY m.seq) FROM messages m
+         WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'user'
+            AND NOT m.withdrawn) AS contents,
+        (SELECT a.model_alias FROM turn_context_audit a WHERE a.session_id = t.session_id AND a.turn_id = t.id
+         ORDER BY a.round, a.attempt LIMIT 1) AS asked_alias
+    FROM turns t WHERE t.session_id = CAST(:session_id AS uuid) ORDER BY t.seq DESC LIMIT 1
+    """)
 
 _PAST_TURNS = """x.turn_id IN (SELECT t.id FROM turns t
     WHERE t.session_id = x.session_id AND t.seq <= CAST(:through_seq AS bigint))"""
@@ -61,55 +49,47 @@ _PAST_SUMMARY = """x.to_message_seq <= CAST(:last_message_seq AS bigint)
          OR x.created_by_turn_id = CAST(:next_id AS uuid) AND x.origin <> 'emergency'
          OR x.created_at <= CAST(:next_created_at AS timestamptz))"""
 
-_ACTIVE = compile_sql(
-    sa.text(
-        f"""
-        WITH RECURSIVE line AS (
-            SELECT x.id, x.previous_summary_id, {_PAST_SUMMARY} AS past FROM session_summaries x
-            WHERE x.session_id = CAST(:source AS uuid) AND x.status = 'active'
-            UNION
-            SELECT x.id, x.previous_summary_id, {_PAST_SUMMARY} FROM line
-            JOIN session_summaries x ON x.session_id = CAST(:source AS uuid) AND x.id = line.previous_summary_id
-            WHERE NOT line.past
-        )
-        SELECT id FROM line WHERE past
-        """
+_ACTIVE = sql(f"""
+    WITH RECURSIVE line AS (
+        SELECT x.id, x.previous_summary_id, {_PAST_SUMMARY} AS past FROM session_summaries x
+        WHERE x.session_id = CAST(:source AS uuid) AND x.status = 'active'
+        UNION
+        SELECT x.id, x.previous_summary_id, {_PAST_SUMMARY} FROM line
+        JOIN session_summaries x ON x.session_id = CAST(:source AS uuid) AND x.id = line.previous_summary_id
+        WHERE NOT line.past
     )
-)
+    SELECT id FROM line WHERE past
+    """)
 
 # A count that was restarted later is told from what restarted it before: a summary that a turn tried, or was asked for.
-_SESSION = compile_sql(
-    sa.text(
-        """
-        INSERT INTO sessions (id, tenant_id, model_alias, mode, agent_role, room_goal, instructions, policy, metadata,
-            limits, forked_from, last_turn_seq, last_message_seq, summary_count_after_seq, summary_failures,
-            summary_failed_at)
-        SELECT CAST(:target AS uuid), x.tenant_id, x.model_alias, x.mode, x.agent_role, x.room_goal, x.instructions,
-            x.policy, x.metadata, x.limits, CAST(:forked_from AS jsonb), CAST(:through_seq AS bigint),
-            CAST(:last_message_seq AS bigint),
-            CASE WHEN x.summary_count_after_seq <= CAST(:through_seq AS bigint) THEN x.summary_count_after_seq
-                 WHEN EXISTS (SELECT 1 FROM session_summaries s WHERE s.session_id = x.id AND s.origin <> 'emergency'
-                     AND s.created_by_turn_id = CAST(:next_id AS uuid)) THEN CAST(:through_seq AS bigint)
-                 ELSE greatest(0,
-                    (SELECT t.seq - 1 FROM turns t
-                     WHERE t.session_id = x.id AND t.seq <= CAST(:through_seq AS bigint)
-                        AND EXISTS (SELECT 1 FROM turn_steps st WHERE st.session_id = t.session_id
-                            AND st.turn_id = t.id AND st.kind = 'summarize')
-                     ORDER BY t.seq DESC LIMIT 1),
-                    (SELECT t.seq FROM turns t
-                     WHERE t.session_id = x.id AND t.seq <= CAST(:through_seq AS bigint)
-                        AND t.created_at < (SELECT max(s.created_at) FROM session_summaries s
-                            WHERE s.session_id = x.id AND s.created_by_turn_id IS NULL
-                                AND s.to_message_seq <= CAST(:last_message_seq AS bigint)
-                                AND (CAST(:next_created_at AS timestamptz) IS NULL
-                                     OR s.created_at <= CAST(:next_created_at AS timestamptz)))
-                     ORDER BY t.seq DESC LIMIT 1)) END,
-            x.summary_failures, x.summary_failed_at
-        FROM sessions x
-        WHERE x.id = CAST(:source AS uuid)
-        """
-    )
-)
+_SESSION = sql("""
+    INSERT INTO sessions (id, tenant_id, model_alias, mode, agent_role, room_goal, instructions, policy, metadata,
+        limits, forked_from, last_turn_seq, last_message_seq, summary_count_after_seq, summary_failures,
+        summary_failed_at)
+    SELECT CAST(:target AS uuid), x.tenant_id, x.model_alias, x.mode, x.agent_role, x.room_goal, x.instructions,
+        x.policy, x.metadata, x.limits, CAST(:forked_from AS jsonb), CAST(:through_seq AS bigint),
+        CAST(:last_message_seq AS bigint),
+        CASE WHEN x.summary_count_after_seq <= CAST(:through_seq AS bigint) THEN x.summary_count_after_seq
+             WHEN EXISTS (SELECT 1 FROM session_summaries s WHERE s.session_id = x.id AND s.origin <> 'emergency'
+                 AND s.created_by_turn_id = CAST(:next_id AS uuid)) THEN CAST(:through_seq AS bigint)
+             ELSE greatest(0,
+                (SELECT t.seq - 1 FROM turns t
+                 WHERE t.session_id = x.id AND t.seq <= CAST(:through_seq AS bigint)
+                    AND EXISTS (SELECT 1 FROM turn_steps st WHERE st.session_id = t.session_id
+                        AND st.turn_id = t.id AND st.kind = 'summarize')
+                 ORDER BY t.seq DESC LIMIT 1),
+                (SELECT t.seq FROM turns t
+                 WHERE t.session_id = x.id AND t.seq <= CAST(:through_seq AS bigint)
+                    AND t.created_at < (SELECT max(s.created_at) FROM session_summaries s
+                        WHERE s.session_id = x.id AND s.created_by_turn_id IS NULL
+                            AND s.to_message_seq <= CAST(:last_message_seq AS bigint)
+                            AND (CAST(:next_created_at AS timestamptz) IS NULL
+                                 OR s.created_at <= CAST(:next_created_at AS timestamptz)))
+                 ORDER BY t.seq DESC LIMIT 1)) END,
+        x.summary_failures, x.summary_failed_at
+    FROM sessions x
+    WHERE x.id = CAST(:source AS uuid)
+    """)
 
 _TURNS = copying(
     tables.turns,

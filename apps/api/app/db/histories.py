@@ -8,119 +8,85 @@ from datetime import datetime
 from itertools import groupby
 from uuid import UUID
 
-import sqlalchemy as sa
-
 from app.db.database import Record, Transaction
 from app.db.messages import message_of
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.types import JsonObject, Message, Pin, SessionId, TurnStatus
 
-_TURNS = compile_sql(
-    sa.text(
-        """
-        SELECT t.id, t.seq, t.status, t.model_alias, t.request, t.completion_tokens, t.prompt_tokens, t.cost_usd,
-            t.created_at, t.assistant_output IS NULL AS without_output,
-            EXISTS (
-                SELECT 1 FROM turn_steps st
-                WHERE st.session_id = t.session_id AND st.turn_id = t.id AND st.status <> 'success') AS step_failed,
-            a.calls, a.wire_tokens, a.input_tokens, a.summary, a.prune
-        FROM turns t
-        CROSS JOIN LATERAL (
-            SELECT count(x.prompt_sha256) AS calls,
-                CAST(sum(x.estimated_wire_tokens) FILTER (WHERE x.prompt_sha256 IS NOT NULL) AS bigint) AS wire_tokens,
-                CAST(sum(x.estimated_input_tokens_after_prune) FILTER (WHERE x.prompt_sha256 IS NOT NULL) AS bigint)
-                    AS input_tokens,
-                coalesce(bool_or(x.summary_triggered), false) AS summary,
-                coalesce(bool_or(x.prune_triggered), false) AS prune
-            FROM turn_context_audit x WHERE x.session_id = t.session_id AND x.turn_id = t.id
-        ) a
-        WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq > CAST(:after_seq AS bigint)
-            AND t.seq <= CAST(:through_seq AS bigint)
-        ORDER BY t.seq LIMIT CAST(:limit AS integer)
-        """
-    )
-)
+_TURNS = sql("""
+    SELECT t.id, t.seq, t.status, t.model_alias, t.request, t.completion_tokens, t.prompt_tokens, t.cost_usd,
+        t.created_at, t.assistant_output IS NULL AS without_output,
+        EXISTS (
+            SELECT 1 FROM turn_steps st
+            WHERE st.session_id = t.session_id AND st.turn_id = t.id AND st.status <> 'success') AS step_failed,
+        a.calls, a.wire_tokens, a.input_tokens, a.summary, a.prune
+    FROM turns t
+    CROSS JOIN LATERAL (
+        SELECT count(x.prompt_sha256) AS calls,
+            CAST(sum(x.estimated_wire_tokens) FILTER (WHERE x.prompt_sha256 IS NOT NULL) AS bigint) AS wire_tokens,
+            CAST(sum(x.estimated_input_tokens_after_prune) FILTER (WHERE x.prompt_sha256 IS NOT NULL) AS bigint)
+                AS input_tokens,
+            coalesce(bool_or(x.summary_triggered), false) AS summary,
+            coalesce(bool_or(x.prune_triggered), false) AS prune
+        FROM turn_context_audit x WHERE x.session_id = t.session_id AND x.turn_id = t.id
+    ) a
+    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq > CAST(:after_seq AS bigint)
+        AND t.seq <= CAST(:through_seq AS bigint)
+    ORDER BY t.seq LIMIT CAST(:limit AS integer)
+    """)
 
-_MESSAGES = compile_sql(
-    sa.text(
-        """
-        SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning, m.reasoning_blocks,
-            m.token_estimate AS tokens, m.reasoning_tokens, m.token_encoding,
-            (SELECT jsonb_object_agg(c.token_encoding, jsonb_build_array(c.token_estimate, c.reasoning_tokens))
-             FROM message_token_counts c
-             WHERE c.session_id = m.session_id AND c.message_id = m.id) AS counts
-        FROM messages m
-        WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = ANY(CAST(:turn_ids AS uuid[]))
-            AND NOT m.withdrawn
-        ORDER BY m.turn_id, m.seq
-        """
-    )
-)
+_MESSAGES = sql("""
+    SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning, m.reasoning_blocks,
+        m.token_estimate AS tokens, m.reasoning_tokens, m.token_encoding,
+        (SELECT jsonb_object_agg(c.token_encoding, jsonb_build_array(c.token_estimate, c.reasoning_tokens))
+         FROM message_token_counts c
+         WHERE c.session_id = m.session_id AND c.message_id = m.id) AS counts
+    FROM messages m
+    WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = ANY(CAST(:turn_ids AS uuid[]))
+        AND NOT m.withdrawn
+    ORDER BY m.turn_id, m.seq
+    """)
 
-_ALIASES = compile_sql(
-    sa.text(
-        """
-        SELECT DISTINCT model_alias FROM turns
-        WHERE session_id = CAST(:session_id AS uuid) AND seq <= CAST(:through_seq AS bigint) ORDER BY model_alias
-        """
-    )
-)
+_ALIASES = sql("""
+    SELECT DISTINCT model_alias FROM turns
+    WHERE session_id = CAST(:session_id AS uuid) AND seq <= CAST(:through_seq AS bigint) ORDER BY model_alias
+    """)
 
-_PINS = compile_sql(
-    sa.text(
-        """
-        SELECT name, content, relevance, source, created_at FROM pins
-        WHERE session_id = CAST(:session_id AS uuid) ORDER BY created_at, name
-        """
-    )
-)
+_PINS = sql("""
+    SELECT name, content, relevance, source, created_at FROM pins
+    WHERE session_id = CAST(:session_id AS uuid) ORDER BY created_at, name
+    """)
 
-_LATER_SUMMARIES = compile_sql(
-    sa.text(
-        """
-        SELECT created_at FROM session_summaries
-        WHERE session_id = CAST(:session_id AS uuid) AND created_by_turn_id IS NULL ORDER BY created_at
-        """
-    )
-)
+_LATER_SUMMARIES = sql("""
+    SELECT created_at FROM session_summaries
+    WHERE session_id = CAST(:session_id AS uuid) AND created_by_turn_id IS NULL ORDER BY created_at
+    """)
 
-_FOLDED = compile_sql(
-    sa.text(
-        """
-        SELECT count(DISTINCT m.turn_id) AS turns, count(*) AS messages
-        FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-        WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected' AND m.seq <= (
-            SELECT x.to_message_seq FROM session_summaries x
-            WHERE x.session_id = CAST(:session_id AS uuid) AND x.status = 'active')
-        """
-    )
-)
+_FOLDED = sql("""
+    SELECT count(DISTINCT m.turn_id) AS turns, count(*) AS messages
+    FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+    WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected' AND m.seq <= (
+        SELECT x.to_message_seq FROM session_summaries x
+        WHERE x.session_id = CAST(:session_id AS uuid) AND x.status = 'active')
+    """)
 
-_SUMMARY_USAGE = compile_sql(
-    sa.text(
-        """
-        SELECT CAST(coalesce(sum(u.prompt_tokens), 0) AS bigint) AS prompt_tokens,
-            CAST(coalesce(sum(u.completion_tokens), 0) AS bigint) AS completion_tokens
-        FROM usage_records u LEFT JOIN turns t ON t.session_id = u.session_id AND t.id = u.turn_id
-        WHERE u.session_id = CAST(:session_id AS uuid) AND u.purpose = 'summary'
-            AND coalesce(t.seq, 0) <= CAST(:through_seq AS bigint)
-        """
-    )
-)
+_SUMMARY_USAGE = sql("""
+    SELECT CAST(coalesce(sum(u.prompt_tokens), 0) AS bigint) AS prompt_tokens,
+        CAST(coalesce(sum(u.completion_tokens), 0) AS bigint) AS completion_tokens
+    FROM usage_records u LEFT JOIN turns t ON t.session_id = u.session_id AND t.id = u.turn_id
+    WHERE u.session_id = CAST(:session_id AS uuid) AND u.purpose = 'summary'
+        AND coalesce(t.seq, 0) <= CAST(:through_seq AS bigint)
+    """)
 
-_ACTIONS = compile_sql(
-    sa.text(
-        """
-        SELECT x.kind, count(*) AS times, count(DISTINCT x.target) AS targets
-        FROM turns t
-        JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
-        CROSS JOIN LATERAL jsonb_to_recordset(a.context_trim_log -> 'actions') AS x(kind text, target text)
-        WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
-            AND a.prompt_sha256 IS NOT NULL AND (x.kind <> 'summary_folded' OR x.target LIKE 'turn:%')
-        GROUP BY x.kind ORDER BY x.kind
-        """
-    )
-)
+_ACTIONS = sql("""
+    SELECT x.kind, count(*) AS times, count(DISTINCT x.target) AS targets
+    FROM turns t
+    JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
+    CROSS JOIN LATERAL jsonb_to_recordset(a.context_trim_log -> 'actions') AS x(kind text, target text)
+    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
+        AND a.prompt_sha256 IS NOT NULL AND (x.kind <> 'summary_folded' OR x.target LIKE 'turn:%')
+    GROUP BY x.kind ORDER BY x.kind
+    """)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,75 +5,59 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import sqlalchemy as sa
-
 from app.db.database import Transaction
 from app.db.messages import AS_STORED, message_of
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnStatus
 
 # A statement of its own: one that waits for the lock sees what else it reads as it was before it waited.
-_LOCK = compile_sql(
-    sa.text("SELECT 1 FROM sessions WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id FOR UPDATE")
-)
+_LOCK = sql("SELECT 1 FROM sessions WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id FOR NO KEY UPDATE")
 
-_NEWEST = compile_sql(
-    sa.text(
-        """
-        SELECT s.last_message_seq, s.last_turn_seq, t.id AS turn_id, t.status, t.request_sha256
-        FROM sessions s LEFT JOIN LATERAL (
-            SELECT id, status, request_sha256 FROM turns
-            WHERE session_id = s.id AND status <> 'rejected' ORDER BY seq DESC LIMIT 1
-        ) t ON true
-        WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
-        """
-    )
-)
+_NEWEST = sql("""
+    SELECT s.last_message_seq, s.last_turn_seq, t.id AS turn_id, t.status, t.request_sha256
+    FROM sessions s LEFT JOIN LATERAL (
+        SELECT id, status, request_sha256 FROM turns
+        WHERE session_id = s.id AND status <> 'rejected' ORDER BY seq DESC LIMIT 1
+    ) t ON true
+    WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
+    """)
 
-_TAIL = compile_sql(
-    sa.text(
-        f"""
-        SELECT {AS_STORED}
-        FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-        WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected' AND NOT m.withdrawn
-        ORDER BY m.seq DESC LIMIT CAST(:limit AS integer)
-        """
-    )
-)
+_TAIL = sql(f"""
+    SELECT {AS_STORED}
+    FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+    WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected' AND NOT m.withdrawn
+    ORDER BY m.seq DESC LIMIT CAST(:limit AS integer)
+    """)
 
 # `seq` of the rows counts from 1 within what is added; the session's counters are raised under its lock.
-_APPEND = compile_sql(
-    sa.text(
-        """
-        WITH s AS (
-            UPDATE sessions
-            SET last_turn_seq = last_turn_seq + CAST(:turn_count AS bigint),
-                last_message_seq = last_message_seq + CAST(:message_count AS bigint), updated_at = clock_timestamp()
-            WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
-            RETURNING id, last_turn_seq - CAST(:turn_count AS bigint) AS turns_before,
-                last_message_seq - CAST(:message_count AS bigint) AS messages_before
-        ), t AS (
-            INSERT INTO turns (id, session_id, seq, status, user_input, assistant_output, error, model_alias,
-                finish_reason, request_sha256, completed_at)
-            SELECT x.id, s.id, s.turns_before + x.seq, x.status, x.user_input, x.assistant_output, x.error,
-                x.model_alias, x.finish_reason, x.request_sha256,
-                CASE WHEN x.status = 'awaiting_tools' THEN NULL ELSE clock_timestamp() END
-            FROM s, jsonb_to_recordset(CAST(:turns AS jsonb)) AS x(id uuid, seq bigint, status text, user_input text,
-                assistant_output text, error jsonb, model_alias text, finish_reason text, request_sha256 text)
-            RETURNING session_id, id
-        ), m AS (
-            INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_calls, tool_call_id,
-                token_estimate, token_encoding)
-            SELECT x.id, t.session_id, t.id, s.messages_before + x.seq, x.role, x.content, x.tool_calls,
-                x.tool_call_id, x.token_estimate, x.token_encoding
-            FROM s, jsonb_to_recordset(CAST(:messages AS jsonb)) AS x(id uuid, turn_id uuid, seq bigint, role text,
-                content jsonb, tool_calls jsonb, tool_call_id text, token_estimate bigint, token_encoding text)
-            JOIN t ON t.id = x.turn_id
-        )
-        SELECT id FROM s
-        """
+_APPEND = sql("""
+    WITH s AS (
+        UPDATE sessions
+        SET last_turn_seq = last_turn_seq + CAST(:turn_count AS bigint),
+            last_message_seq = last_message_seq + CAST(:message_count AS bigint), updated_at = clock_timestamp()
+        WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
+        RETURNING id, last_turn_seq - CAST(:turn_count AS bigint) AS turns_before,
+            last_message_seq - CAST(:message_count AS bigint) AS messages_before
+    ), t AS (
+        INSERT INTO turns (id, session_id, seq, status, user_input, assistant_output, error, model_alias,
+            finish_reason, request_sha256, completed_at)
+        SELECT x.id, s.id, s.turns_before + x.seq, x.status, x.user_input, x.assistant_output, x.error,
+            x.model_alias, x.finish_reason, x.request_sha256,
+            CASE WHEN x.status = 'awaiting_tools' THEN NULL ELSE clock_timestamp() END
+        FROM s, jsonb_to_recordset(CAST(:turns AS jsonb)) AS x(id uuid, seq bigint, status text, user_input text,
+            assistant_output text, error jsonb, model_alias text, finish_reason text, request_sha256 text)
+        RETURNING session_id, id
+    ), m AS (
+        INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_calls, tool_call_id,
+            token_estimate, token_encoding)
+        SELECT x.id, t.session_id, t.id, s.messages_before + x.seq, x.role, x.content, x.tool_calls,
+            x.tool_call_id, x.token_estimate, x.token_encoding
+        FROM s, jsonb_to_recordset(CAST(:messages AS jsonb)) AS x(id uuid, turn_id uuid, seq bigint, role text,
+            content jsonb, tool_calls jsonb, tool_call_id text, token_estimate bigint, token_encoding text)
+        JOIN t ON t.id = x.turn_id
     )
-)
+    SELECT id FROM s
+    """)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import sqlalchemy as sa
-
 from app.db.database import Transaction
 from app.db.messages import AS_STORED, message_of
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.types import Message, SessionId, TenantId, TurnId
 
 
@@ -23,40 +21,28 @@ def _page(order: str) -> str:
     """
 
 
-_ASCENDING = compile_sql(sa.text(_page("ASC")))
-_DESCENDING = compile_sql(sa.text(_page("DESC")))
+_ASCENDING = sql(_page("ASC"))
+_DESCENDING = sql(_page("DESC"))
 
-_OF_TURN = compile_sql(
-    sa.text(
-        f"""
-        SELECT {AS_STORED}
-        FROM messages m
-        WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = CAST(:turn_id AS uuid) AND NOT m.withdrawn
-        ORDER BY m.seq
-        """
-    )
-)
+_OF_TURN = sql(f"""
+    SELECT {AS_STORED}
+    FROM messages m
+    WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = CAST(:turn_id AS uuid) AND NOT m.withdrawn
+    ORDER BY m.seq
+    """)
 
-_NUMBERED = compile_sql(
-    sa.text(
-        f"""
-        SELECT {AS_STORED}
-        FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-        JOIN sessions s ON s.id = m.session_id
-        WHERE m.session_id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.status <> 'rejected'
-            AND NOT m.withdrawn AND m.seq = ANY(CAST(:seqs AS bigint[]))
-        """
-    )
-)
+_NUMBERED = sql(f"""
+    SELECT {AS_STORED}
+    FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+    JOIN sessions s ON s.id = m.session_id
+    WHERE m.session_id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.status <> 'rejected'
+        AND NOT m.withdrawn AND m.seq = ANY(CAST(:seqs AS bigint[]))
+    """)
 
-_WITHDRAW = compile_sql(
-    sa.text(
-        """
-        UPDATE messages SET withdrawn = true
-        WHERE session_id = CAST(:session_id AS uuid) AND seq = ANY(CAST(:seqs AS bigint[]))
-        """
-    )
-)
+_WITHDRAW = sql("""
+    UPDATE messages SET withdrawn = true
+    WHERE session_id = CAST(:session_id AS uuid) AND seq = ANY(CAST(:seqs AS bigint[]))
+    """)
 
 
 async def page_of_messages(

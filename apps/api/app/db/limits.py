@@ -1,20 +1,22 @@
-"""Limits and what was used of them: reserved in the transaction that claims a turn, settled in the one that ends it.
+"""Limits and what was used of them.
 
-One row a tenant (or session) and span, which starts anew when its span does. Rows are locked in one order: the turn's
-first, then the tenant's, then the session's.
+A turn's call is reserved in the transaction that claims the turn and settled in the one that ends it. A summary's call
+is counted as used before it is made, and what it did not use is given back after it: nobody has to look for what a
+process left that died in between. One row a tenant (or session) and span, which starts anew when its span does; rows
+are locked as `db/session_locks.py` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, cast
 
-import sqlalchemy as sa
-
 from app.db.database import Record, Transaction
-from app.db.sql import compile_sql
-from app.domain.limits import Asked, Limits, Scope, Used, spans_of
+from app.db.session_locks import locked_session
+from app.db.sql import sql
+from app.domain.limits import Limits, Scope, Used, WorstCase, spans_of
 from app.domain.types import JsonObject, SessionId, TenantId, TurnId
 
 TENANT_LIMITS = """(SELECT jsonb_object_agg(l.name, l.value) FROM limits l WHERE l.tenant_id = sessions.tenant_id)
@@ -58,67 +60,58 @@ _COUNT = f"""
     counted AS (SELECT * FROM tenant UNION ALL SELECT * FROM session)
 """
 
-_RESERVE = compile_sql(
-    sa.text(
-        f"""
-        {_COUNT}, reservation AS (
-            UPDATE turns SET reservation = jsonb_build_object(
-                'turns', CAST(:turns AS bigint), 'tokens', CAST(:reserved_tokens AS bigint),
-                'usd', CAST(:reserved_usd AS numeric),
-                'windows', (SELECT jsonb_agg(jsonb_build_object('scope', scope, 'key', key, 'span', span,
-                    'starts_at', starts_at)) FROM counted))
-            WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-            RETURNING turns.reservation
-        )
-        SELECT counted.*, {_ENDS_AT.format("counted")} AS ends_at,
-            CAST(ceil(extract(epoch FROM {_ENDS_AT.format("counted")} - clock.at)) AS bigint) AS retry_after_s,
-            reservation.reservation
-        FROM counted, clock, reservation
-        """
-    )
-)
+_COUNTED = f"""counted.*, {_ENDS_AT.format("counted")} AS ends_at,
+    CAST(ceil(extract(epoch FROM {_ENDS_AT.format("counted")} - clock.at)) AS bigint) AS retry_after_s"""
+_WINDOWS = """(SELECT jsonb_agg(jsonb_build_object('scope', scope, 'key', key, 'span', span, 'starts_at', starts_at))
+    FROM counted)"""
 
-_CHARGE = compile_sql(sa.text(f"{_COUNT} SELECT count(*) FROM counted"))
+_RESERVE = sql(f"""
+    {_COUNT}, reservation AS (
+        UPDATE turns SET reservation = jsonb_build_object(
+            'turns', CAST(:turns AS bigint), 'tokens', CAST(:reserved_tokens AS bigint),
+            'usd', CAST(:reserved_usd AS numeric), 'windows', {_WINDOWS})
+        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
+        RETURNING turns.reservation
+    )
+    SELECT {_COUNTED}, reservation.reservation FROM counted, clock, reservation
+    """)
 
-_LIMITS_OF_SESSION = compile_sql(
-    sa.text(
-        f"""
-        SELECT tenant_id, limits, {TENANT_LIMITS} FROM sessions WHERE id = CAST(:session_id AS uuid)
-        """
-    )
-)
+# What is given back of it has nothing reserved, only turns.
+_COUNT_USE = sql(f"""
+    {_COUNT}
+    SELECT {_COUNTED}, jsonb_build_object('turns', CAST(:turns AS bigint), 'tokens', 0, 'usd', 0,
+        'windows', {_WINDOWS}) AS reservation
+    FROM counted, clock
+    """)
 
-_SET = compile_sql(
-    sa.text(
-        """
-        INSERT INTO limits (tenant_id, name, value)
-        SELECT :tenant_id, x.key, CAST(x.value AS numeric) FROM jsonb_each_text(CAST(:limits AS jsonb)) AS x
-        ON CONFLICT (tenant_id, name) DO UPDATE SET value = excluded.value, updated_at = clock_timestamp()
-        """
+_LIMITS_OF_SESSION = sql(f"""
+    SELECT tenant_id, limits, {TENANT_LIMITS} FROM sessions
+    WHERE id = CAST(:session_id AS uuid) FOR NO KEY UPDATE
+    """)
+
+_SET = sql("""
+    INSERT INTO limits (tenant_id, name, value)
+    SELECT :tenant_id, x.key, CAST(x.value AS numeric) FROM jsonb_each_text(CAST(:limits AS jsonb)) AS x
+    ON CONFLICT (tenant_id, name) DO UPDATE SET value = excluded.value, updated_at = clock_timestamp()
+    """)
+_CLEAR = sql("""
+    WITH l AS (DELETE FROM limits WHERE tenant_id = :tenant_id RETURNING name), in_order AS (
+        SELECT span FROM tenant_usage WHERE tenant_id = :tenant_id ORDER BY span FOR UPDATE
+    ), u AS (
+        DELETE FROM tenant_usage USING in_order
+        WHERE tenant_id = :tenant_id AND tenant_usage.span = in_order.span
     )
-)
-_CLEAR = compile_sql(
-    sa.text(
-        """
-        WITH l AS (DELETE FROM limits WHERE tenant_id = :tenant_id RETURNING name),
-        u AS (DELETE FROM tenant_usage WHERE tenant_id = :tenant_id)
-        SELECT count(*) FROM l
-        """
-    )
-)
-_LIST = compile_sql(
-    sa.text(
-        f"""
-        SELECT l.tenant_id, l.name, l.value, u.span, {_ENDS_AT.format("u")} AS ends_at, u.turns, u.tokens, u.usd,
-            u.reserved_tokens, u.reserved_usd
-        FROM limits l LEFT JOIN tenant_usage u ON u.tenant_id = l.tenant_id
-            AND u.span = regexp_replace(l.name, '^.*_', '')
-            AND coalesce({_ENDS_AT.format("u")} > clock_timestamp(), true)
-        WHERE CAST(:tenant_id AS text) IS NULL OR l.tenant_id = CAST(:tenant_id AS text)
-        ORDER BY l.tenant_id, l.name
-        """
-    )
-)
+    SELECT count(*) FROM l
+    """)
+_LIST = sql(f"""
+    SELECT l.tenant_id, l.name, l.value, u.span, {_ENDS_AT.format("u")} AS ends_at, u.turns, u.tokens, u.usd,
+        u.reserved_tokens, u.reserved_usd
+    FROM limits l LEFT JOIN tenant_usage u ON u.tenant_id = l.tenant_id
+        AND u.span = regexp_replace(l.name, '^.*_', '')
+        AND coalesce({_ENDS_AT.format("u")} > clock_timestamp(), true)
+    WHERE CAST(:tenant_id AS text) IS NULL OR l.tenant_id = CAST(:tenant_id AS text)
+    ORDER BY l.tenant_id, l.name
+    """)
 
 
 def giving_back(released: str) -> str:
@@ -139,14 +132,27 @@ def giving_back(released: str) -> str:
             FROM {released}, jsonb_to_recordset({released}.reservation -> 'windows')
                 AS x(scope text, key text, span text, starts_at timestamptz)
             GROUP BY x.scope, x.key, x.span, x.starts_at
+        ), in_order AS (
+            SELECT u.span FROM tenant_usage u JOIN parts p ON p.scope = 'tenant' AND u.tenant_id = p.key AND {same}
+            ORDER BY u.span FOR NO KEY UPDATE OF u
         ), of_tenant AS (
-            UPDATE tenant_usage u SET {changes} FROM parts p
+            UPDATE tenant_usage u SET {changes} FROM parts p, (SELECT count(*) FROM in_order) AS locked_first
             WHERE p.scope = 'tenant' AND u.tenant_id = p.key AND {same}
         ), of_session AS (
             UPDATE session_usage u SET {changes} FROM parts p
             WHERE p.scope = 'session' AND u.session_id = CAST(p.key AS uuid) AND {same}
         )
     """
+
+
+_GIVE_BACK = sql(f"""
+    WITH {locked_session()}, released AS (
+        SELECT CAST(:reservation AS jsonb) AS reservation, CAST(:turns AS bigint) AS turns,
+            CAST(:tokens AS bigint) AS tokens, CAST(:usd AS numeric) AS usd
+        FROM (SELECT count(*) FROM locked) AS locked_first
+    ), {giving_back("released")}
+    SELECT 1
+    """)
 
 
 def limits_from_json(stored: JsonObject | None) -> Limits:
@@ -160,7 +166,7 @@ async def reserve(
     session_id: SessionId,
     turn_id: TurnId,
     limits: Mapping[Scope, Limits],
-    asked: Asked,
+    asked: WorstCase,
 ) -> tuple[list[Used], JsonObject]:
     """Counts the call before it is made; the sums with it, and the reservation as the turn now holds it.
 
@@ -181,24 +187,59 @@ async def reserve(
     return [_used(row) for row in rows], rows[0]["reservation"]
 
 
-async def charge(tx: Transaction, session_id: SessionId, tokens: int, usd: Decimal) -> None:
-    """Counts what was used outside of a turn's own calls, where there is a limit to count for."""
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A call that was counted as used: the limits it is held to, the sums with it, and what `give_back` takes."""
+
+    limits: Mapping[Scope, Limits]
+    sums: list[Used]
+    reservation: JsonObject
+
+
+async def count_use(tx: Transaction, session_id: SessionId, asked: WorstCase) -> Counted | None:
+    """Counts a call outside of a turn's own before it is made; None where there is no limit to count for.
+
+    Whoever finds the sums over a limit rolls back. In them the call stands as reserved, as `exceeded` takes them.
+    """
     row = await tx.fetchrow(_LIMITS_OF_SESSION, session_id=session_id)
-    if row is None:
-        return
-    limits = limits_of(row)
-    if not limits:
-        return
-    await tx.fetchval(
-        _CHARGE,
+    limits = limits_of(row) if row is not None else {}
+    if row is None or not limits:
+        return None
+    rows = await tx.fetch(
+        _COUNT_USE,
         windows=_windows(limits),
         tenant_id=row["tenant_id"],
         session_id=session_id,
-        turns=0,
-        tokens=tokens,
-        usd=usd,
+        turns=asked.turns,
+        tokens=asked.tokens,
+        usd=asked.usd,
         reserved_tokens=0,
         reserved_usd=Decimal(0),
+    )
+    sums = [
+        replace(
+            used,
+            tokens=used.tokens - asked.tokens,
+            usd=used.usd - asked.usd,
+            reserved_tokens=used.reserved_tokens + asked.tokens,
+            reserved_usd=used.reserved_usd + asked.usd,
+        )
+        for used in map(_used, rows)
+    ]
+    return Counted(limits, sums, rows[0]["reservation"])
+
+
+async def give_back(
+    tx: Transaction, session_id: SessionId, reservation: JsonObject, counted: WorstCase, used: WorstCase
+) -> None:
+    """Puts what a call used in the place of what was `counted` for it."""
+    await tx.execute(
+        _GIVE_BACK,
+        session_id=session_id,
+        reservation=reservation,
+        turns=used.turns,
+        tokens=used.tokens - counted.tokens,
+        usd=used.usd - counted.usd,
     )
 
 

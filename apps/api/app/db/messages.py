@@ -7,10 +7,8 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
-import sqlalchemy as sa
-
 from app.db.database import Record, Transaction
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.db.turns import tool_calls_from_json
 from app.domain.types import JsonObject, Message, MessageId, SessionId, Turn, TurnId, TurnStatus
 
@@ -21,71 +19,52 @@ COLUMNS = "m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_
 """What `message_of` reads, beside `tokens` and `reasoning_tokens`, which depend on the encoding that is asked for."""
 AS_STORED = f"{COLUMNS}, m.token_estimate AS tokens, m.reasoning_tokens"
 
-_WINDOW = compile_sql(
-    sa.text(
-        f"""
-        SELECT {COLUMNS},
-            CASE WHEN m.token_encoding = :encoding THEN m.token_estimate ELSE c.token_estimate END AS tokens,
-            CASE WHEN m.token_encoding = :encoding THEN m.reasoning_tokens ELSE c.reasoning_tokens END
-                AS reasoning_tokens,
-            t.seq AS turn_seq, t.status, t.assistant_output IS NULL AS without_output
-        FROM messages m
-        JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-        LEFT JOIN message_token_counts c ON c.session_id = m.session_id AND c.message_id = m.id
-            AND c.token_encoding = :encoding AND m.token_encoding <> :encoding
-        WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq > CAST(:after_seq AS bigint)
-            AND m.seq <= CAST(:last_seq AS bigint) AND t.status <> 'rejected' AND NOT m.withdrawn
-        ORDER BY m.seq
-        """
-    )
-)
+_WINDOW = sql(f"""
+    SELECT {COLUMNS},
+        CASE WHEN m.token_encoding = :encoding THEN m.token_estimate ELSE c.token_estimate END AS tokens,
+        CASE WHEN m.token_encoding = :encoding THEN m.reasoning_tokens ELSE c.reasoning_tokens END
+            AS reasoning_tokens,
+        t.seq AS turn_seq, t.status, t.assistant_output IS NULL AS without_output
+    FROM messages m
+    JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+    LEFT JOIN message_token_counts c ON c.session_id = m.session_id AND c.message_id = m.id
+        AND c.token_encoding = :encoding AND m.token_encoding <> :encoding
+    WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq > CAST(:after_seq AS bigint)
+        AND m.seq <= CAST(:last_seq AS bigint) AND t.status <> 'rejected' AND NOT m.withdrawn
+    ORDER BY m.seq
+    """)
 
-_BY_RUN = compile_sql(
-    sa.text(
-        f"""
-        SELECT {AS_STORED}
-        FROM unnest(CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[])) AS run(first_seq, last_seq)
-        JOIN messages m ON m.session_id = CAST(:session_id AS uuid) AND m.seq BETWEEN run.first_seq AND run.last_seq
-        """
-    )
-)
+_BY_RUN = sql(f"""
+    SELECT {AS_STORED}
+    FROM unnest(CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[])) AS run(first_seq, last_seq)
+    JOIN messages m ON m.session_id = CAST(:session_id AS uuid) AND m.seq BETWEEN run.first_seq AND run.last_seq
+    """)
 
 _LISTED = """
     m.id, m.turn_id, t.seq AS turn_seq, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.token_estimate,
     m.token_encoding, m.created_at
 """
 
-_PAGE = compile_sql(
-    sa.text(
-        f"""
-        SELECT {_LISTED} FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-        WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq > CAST(:after_seq AS bigint)
-        ORDER BY m.seq LIMIT CAST(:limit AS integer)
-        """
-    )
-)
+_PAGE = sql(f"""
+    SELECT {_LISTED} FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+    WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq > CAST(:after_seq AS bigint)
+    ORDER BY m.seq LIMIT CAST(:limit AS integer)
+    """)
 
-_BY_ID = compile_sql(
-    sa.text(
-        f"""
-        SELECT {_LISTED} FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-        WHERE m.session_id = CAST(:session_id AS uuid) AND m.id = ANY(CAST(:ids AS uuid[]))
-        ORDER BY m.seq
-        """
-    )
-)
+_BY_ID = sql(f"""
+    SELECT {_LISTED} FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+    WHERE m.session_id = CAST(:session_id AS uuid) AND m.id = ANY(CAST(:ids AS uuid[]))
+    ORDER BY m.seq
+    """)
 
-_SAVE_COUNTS = compile_sql(
-    sa.text(
-        """
-        INSERT INTO message_token_counts (session_id, message_id, token_encoding, token_estimate, reasoning_tokens)
-        SELECT CAST(:session_id AS uuid), x.message_id, :encoding, x.tokens, x.reasoning_tokens
-        FROM unnest(CAST(:message_ids AS uuid[]), CAST(:counts AS bigint[]), CAST(:reasoning_counts AS bigint[]))
-            AS x(message_id, tokens, reasoning_tokens)
-        ON CONFLICT DO NOTHING
-        """
-    )
-)
+_SAVE_COUNTS = sql("""
+    WITH s AS (SELECT id FROM sessions WHERE id = CAST(:session_id AS uuid) FOR KEY SHARE)
+    INSERT INTO message_token_counts (session_id, message_id, token_encoding, token_estimate, reasoning_tokens)
+    SELECT s.id, x.message_id, :encoding, x.tokens, x.reasoning_tokens
+    FROM s, unnest(CAST(:message_ids AS uuid[]), CAST(:counts AS bigint[]), CAST(:reasoning_counts AS bigint[]))
+        AS x(message_id, tokens, reasoning_tokens)
+    ON CONFLICT DO NOTHING
+    """)
 
 
 async def window_turns(
@@ -116,7 +95,7 @@ async def window_turns(
 
 
 def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
-    """Only the latest settled turn can still be unresolved (contract, decision 7); the running one always is."""
+    """Only the latest settled turn can still be unresolved (contract.md, decision 7); the running one always is."""
     settled = [turn for turn in turns if turn.status is not TurnStatus.RUNNING]
     latest = settled[-1].seq if settled else 0
     return [

@@ -15,6 +15,7 @@ import asyncpg
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -129,6 +130,8 @@ async def _run_in_one_transaction(dsn: str, what: _Command, revision: str, table
         except DBAPIError as error:
             reason = str(cast(Any, error.orig).__cause__ or error.orig)
             raise MigrationFailed(f"The migration was rolled back: {reason}") from error
+        except CommandError as error:
+            raise MigrationFailed("The database is of a later release than this one; nothing was changed.") from error
 
 
 def _config() -> Config:

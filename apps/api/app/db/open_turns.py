@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import sqlalchemy as sa
-
 from app.db.database import Transaction
-from app.db.sql import compile_sql
+from app.db.sql import sql
+from app.db.tables import OPEN_STATUSES_SQL
 from app.domain.types import OpenTurns, TurnStatus
 
 # Reads the index of open turns, and of the table those rows only.
-_OPEN = compile_sql(
-    sa.text(
-        """
-        SELECT status, count(*) AS turns,
-            CAST(extract(epoch FROM clock_timestamp() - min(created_at)) AS float) AS oldest_s
-        FROM turns WHERE status IN ('pending', 'running', 'awaiting_tools')
-        GROUP BY status
-        """
-    )
-)
+_OPEN = sql(f"""
+    SELECT status, count(*) AS turns,
+        CAST(extract(epoch FROM clock_timestamp() - min(created_at)) AS float) AS oldest_s
+    FROM turns WHERE status IN {OPEN_STATUSES_SQL}
+    GROUP BY status
+    """)
 
 
 async def open_turns(tx: Transaction) -> Mapping[TurnStatus, OpenTurns]:

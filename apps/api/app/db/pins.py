@@ -18,13 +18,17 @@ _OWN_SESSION = sa.select(sessions.c.id).where(
 _PIN_COLUMNS = (pins.c.name, pins.c.content, pins.c.relevance, pins.c.source)
 
 # The row is made from the session's own row, so a session of another tenant yields none.
-_PUT_SOURCE = sa.select(
-    sessions.c.id,
-    _NAME,
-    sa.bindparam("content", type_=sa.Text),
-    sa.bindparam("relevance", type_=sa.Float),
-    sa.bindparam("source", type_=sa.Text),
-).where(sessions.c.id == _SESSION_ID, sessions.c.tenant_id == sa.bindparam("tenant_id", type_=sa.Text))
+_PUT_SOURCE = (
+    sa.select(
+        sessions.c.id,
+        _NAME,
+        sa.bindparam("content", type_=sa.Text),
+        sa.bindparam("relevance", type_=sa.Float),
+        sa.bindparam("source", type_=sa.Text),
+    )
+    .where(sessions.c.id == _SESSION_ID, sessions.c.tenant_id == sa.bindparam("tenant_id", type_=sa.Text))
+    .with_for_update(read=True, key_share=True)
+)
 _INSERT = insert(pins).from_select(["session_id", "name", "content", "relevance", "source"], _PUT_SOURCE)
 _PUT = compile_sql(
     _INSERT.on_conflict_do_update(

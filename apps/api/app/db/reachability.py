@@ -20,16 +20,22 @@ async def reach(dsn: str) -> SchemaState:
         connection = await cast(Any, asyncpg).connect(dsn, timeout=CONNECT_TIMEOUT_S)
         await connection.close()
     except TimeoutError as error:
-        raise DatabaseUnreachable(f"the database gave no answer within {CONNECT_TIMEOUT_S:.0f} seconds") from error
+        raise DatabaseUnreachable(
+            f"DATABASE_URL: the database gave no answer within {CONNECT_TIMEOUT_S:.0f} seconds"
+        ) from error
     except OSError as error:
-        raise DatabaseUnreachable(f"the database can not be reached: {_reason(error)}") from error
+        raise DatabaseUnreachable(f"DATABASE_URL: the database can not be reached: {_reason(error)}") from error
     except asyncpg.PostgresError as error:
-        raise DatabaseUnreachable(f"the database refuses us: {error}") from error
-    except (ValueError, asyncpg.InterfaceError) as error:
+        raise DatabaseUnreachable(f"DATABASE_URL: the database refuses us: {error}") from error
+    except ValueError as error:
         # The driver's sentence quotes what it could not read, and that can be the password.
         raise DatabaseUnreachable(
             "DATABASE_URL is no connection string: postgresql://user:password@host:port/database, with "
             "special characters of the password percent-encoded"
+        ) from error
+    except asyncpg.InterfaceError as error:
+        raise DatabaseUnreachable(
+            f"DATABASE_URL: what answers there is no Postgres that can be used: {error}"
         ) from error
     database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without one
     try:

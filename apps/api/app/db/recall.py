@@ -13,96 +13,86 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import sqlalchemy as sa
-
 from app.db.database import Record, Transaction
 from app.db.messages import message_of
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.evicted import Evicted, Hit
 from app.domain.types import SessionId, Turn, TurnId, TurnStatus
 
 # Every table is read by key in a LATERAL with a LIMIT, which no plan can turn into a scan of the session: a join the
 # planner is free to order reads all its messages to find a few.
-_FIND = compile_sql(
-    sa.text(
-        """
-        WITH p AS MATERIALIZED (
-            SELECT q.term, x.message_seq, x.weight
-            FROM unnest(CAST(:terms AS text[])) AS q(term)
-            CROSS JOIN LATERAL (
-                SELECT mt.message_seq, mt.weight FROM message_terms mt
-                WHERE mt.session_id = CAST(:session_id AS uuid) AND mt.term = q.term
-                    AND mt.message_seq <= CAST(:last_seq AS bigint)
-                ORDER BY mt.message_seq DESC LIMIT CAST(:most_postings AS integer)
-            ) AS x
-        ), f AS MATERIALIZED (
-            -- A list that is full was cut; its density holds for what came before.
-            SELECT term, CASE WHEN count(*) < CAST(:most_postings AS bigint) THEN count(*)
-                ELSE count(*) * CAST(:last_seq AS bigint) / (CAST(:last_seq AS bigint) - min(message_seq) + 1)
-                END AS seen_in
-            FROM p GROUP BY term
-        ), r AS MATERIALIZED (
-            SELECT term, CASE WHEN seen_in > CAST(:most_seen_share AS float) * CAST(:last_seq AS bigint)
-                    AND CAST(:last_seq AS bigint) >= CAST(:least_messages AS integer) THEN 0.0
-                ELSE ln(CAST(1 + (CAST(:last_seq AS bigint) - seen_in + 0.5) / (seen_in + 0.5) AS float)) END AS rarity
-            FROM f
-        ), h AS MATERIALIZED (
-            SELECT p.message_seq AS seq, sum(r.rarity * p.weight) AS score, sum(r.rarity) AS coverage
-            FROM p JOIN r USING (term) WHERE r.rarity > 0 GROUP BY p.message_seq
-            ORDER BY score DESC, seq DESC LIMIT CAST(:most_hits AS integer)
-        ), near AS MATERIALIZED (
-            SELECT DISTINCT h.seq + at.offset_by AS seq
-            FROM h
-            CROSS JOIN LATERAL (
-                SELECT CASE WHEN m.role = 'tool' OR m.tool_calls IS NOT NULL THEN CAST(:group_reach AS integer)
-                    ELSE CAST(:reach AS integer) END AS far
-                FROM messages m WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq = h.seq LIMIT 1
-            ) AS hit
-            CROSS JOIN LATERAL generate_series(-hit.far, hit.far) AS at(offset_by)
-        )
-        SELECT m.*, t.turn_seq, t.status, h.score, h.coverage,
-            CASE WHEN row_number() OVER (ORDER BY m.seq) = 1 THEN (SELECT jsonb_object_agg(term, seen_in) FROM f) END
-                AS seen_in
-        FROM near
+_FIND = sql("""
+    WITH p AS MATERIALIZED (
+        SELECT q.term, x.message_seq, x.weight
+        FROM unnest(CAST(:terms AS text[])) AS q(term)
         CROSS JOIN LATERAL (
-            SELECT x.id, x.turn_id, x.seq, x.role, x.content, x.tool_calls, x.tool_call_id, x.reasoning,
-                x.reasoning_blocks, x.reasoning_tokens,
-                CASE WHEN x.token_encoding = :encoding THEN x.token_estimate ELSE (
-                    SELECT c.token_estimate FROM message_token_counts c
-                    WHERE c.session_id = CAST(:session_id AS uuid) AND c.message_id = x.id
-                        AND c.token_encoding = :encoding) END AS tokens
-            FROM messages x
-            WHERE x.session_id = CAST(:session_id AS uuid) AND x.seq = near.seq
-                AND x.seq <= CAST(:last_seq AS bigint) AND NOT x.withdrawn
-                AND x.token_estimate <= CAST(:most_tokens AS bigint) LIMIT 1
-        ) AS m
+            SELECT mt.message_seq, mt.weight FROM message_terms mt
+            WHERE mt.session_id = CAST(:session_id AS uuid) AND mt.term = q.term
+                AND mt.message_seq <= CAST(:last_seq AS bigint)
+            ORDER BY mt.message_seq DESC LIMIT CAST(:most_postings AS integer)
+        ) AS x
+    ), f AS MATERIALIZED (
+        -- A list that is full was cut; its density holds for what came before.
+        SELECT term, CASE WHEN count(*) < CAST(:most_postings AS bigint) THEN count(*)
+            ELSE count(*) * CAST(:last_seq AS bigint) / (CAST(:last_seq AS bigint) - min(message_seq) + 1)
+            END AS seen_in
+        FROM p GROUP BY term
+    ), r AS MATERIALIZED (
+        SELECT term, CASE WHEN seen_in > CAST(:most_seen_share AS float) * CAST(:last_seq AS bigint)
+                AND CAST(:last_seq AS bigint) >= CAST(:least_messages AS integer) THEN 0.0
+            ELSE ln(CAST(1 + (CAST(:last_seq AS bigint) - seen_in + 0.5) / (seen_in + 0.5) AS float)) END AS rarity
+        FROM f
+    ), h AS MATERIALIZED (
+        SELECT p.message_seq AS seq, sum(r.rarity * p.weight) AS score, sum(r.rarity) AS coverage
+        FROM p JOIN r USING (term) WHERE r.rarity > 0 GROUP BY p.message_seq
+        ORDER BY score DESC, seq DESC LIMIT CAST(:most_hits AS integer)
+    ), near AS MATERIALIZED (
+        SELECT DISTINCT h.seq + at.offset_by AS seq
+        FROM h
         CROSS JOIN LATERAL (
-            SELECT y.seq AS turn_seq, y.status FROM turns y
-            WHERE y.session_id = CAST(:session_id AS uuid) AND y.id = m.turn_id AND y.status <> 'rejected' LIMIT 1
-        ) AS t
-        LEFT JOIN h ON h.seq = m.seq
-        ORDER BY m.seq
-        """
+            SELECT CASE WHEN m.role = 'tool' OR m.tool_calls IS NOT NULL THEN CAST(:group_reach AS integer)
+                ELSE CAST(:reach AS integer) END AS far
+            FROM messages m WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq = h.seq LIMIT 1
+        ) AS hit
+        CROSS JOIN LATERAL generate_series(-hit.far, hit.far) AS at(offset_by)
     )
-)
+    SELECT m.*, t.turn_seq, t.status, h.score, h.coverage,
+        CASE WHEN row_number() OVER (ORDER BY m.seq) = 1 THEN (SELECT jsonb_object_agg(term, seen_in) FROM f) END
+            AS seen_in
+    FROM near
+    CROSS JOIN LATERAL (
+        SELECT x.id, x.turn_id, x.seq, x.role, x.content, x.tool_calls, x.tool_call_id, x.reasoning,
+            x.reasoning_blocks, x.reasoning_tokens,
+            CASE WHEN x.token_encoding = :encoding THEN x.token_estimate ELSE (
+                SELECT c.token_estimate FROM message_token_counts c
+                WHERE c.session_id = CAST(:session_id AS uuid) AND c.message_id = x.id
+                    AND c.token_encoding = :encoding) END AS tokens
+        FROM messages x
+        WHERE x.session_id = CAST(:session_id AS uuid) AND x.seq = near.seq
+            AND x.seq <= CAST(:last_seq AS bigint) AND NOT x.withdrawn
+            AND x.token_estimate <= CAST(:most_tokens AS bigint) LIMIT 1
+    ) AS m
+    CROSS JOIN LATERAL (
+        SELECT y.seq AS turn_seq, y.status FROM turns y
+        WHERE y.session_id = CAST(:session_id AS uuid) AND y.id = m.turn_id AND y.status <> 'rejected' LIMIT 1
+    ) AS t
+    LEFT JOIN h ON h.seq = m.seq
+    ORDER BY m.seq
+    """)
 
 # By compare-and-set on how far the index goes, so that two writers can not both believe that they extend it.
-_ADD = compile_sql(
-    sa.text(
-        """
-        WITH s AS (
-            UPDATE sessions SET recall_indexed_seq = CAST(:last_seq AS bigint)
-            WHERE id = CAST(:session_id AS uuid) AND recall_indexed_seq = CAST(:after_seq AS bigint)
-            RETURNING id
-        )
-        INSERT INTO message_terms (session_id, term, message_seq, weight)
-        SELECT s.id, x.term, x.seq, x.weight
-        FROM s, unnest(CAST(:terms AS text[]), CAST(:seqs AS bigint[]), CAST(:weights AS real[]))
-            AS x(term, seq, weight)
-        ON CONFLICT DO NOTHING
-        """
+_ADD = sql("""
+    WITH s AS (
+        UPDATE sessions SET recall_indexed_seq = CAST(:last_seq AS bigint)
+        WHERE id = CAST(:session_id AS uuid) AND recall_indexed_seq = CAST(:after_seq AS bigint)
+        RETURNING id
     )
-)
+    INSERT INTO message_terms (session_id, term, message_seq, weight)
+    SELECT s.id, x.term, x.seq, x.weight
+    FROM s, unnest(CAST(:terms AS text[]), CAST(:seqs AS bigint[]), CAST(:weights AS real[]))
+        AS x(term, seq, weight)
+    ON CONFLICT DO NOTHING
+    """)
 
 
 @dataclass(frozen=True, slots=True)

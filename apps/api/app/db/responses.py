@@ -9,25 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-import sqlalchemy as sa
-
 from app.db.claims import Claim
 from app.db.database import Record, Transaction
 from app.db.messages import AS_STORED, message_of
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.openai_ids import ResponseRef
 from app.domain.types import FinishReason, JsonObject, Message, SessionId, TenantId, TurnId, TurnStatus, Usage
 
-_KEEP = compile_sql(
-    sa.text(
-        """
-        INSERT INTO responses (session_id, reply_seq, turn_id, round, first_seq, request_sha256, is_stored, form,
-            created_at)
-        VALUES (CAST(:session_id AS uuid), :reply_seq, CAST(:turn_id AS uuid), :round, :first_seq, :request_sha256,
-            :is_stored, CAST(:form AS jsonb), CAST(:created_at AS timestamptz))
-        """
-    )
-)
+_KEEP = sql("""
+    INSERT INTO responses (session_id, reply_seq, turn_id, round, first_seq, request_sha256, is_stored, form,
+        created_at)
+    VALUES (CAST(:session_id AS uuid), :reply_seq, CAST(:turn_id AS uuid), :round, :first_seq, :request_sha256,
+        :is_stored, CAST(:form AS jsonb), CAST(:created_at AS timestamptz))
+    """)
 
 _FOUND = f"""
     SELECT r.session_id AS response_session_id, r.reply_seq, r.turn_id AS response_turn_id, r.first_seq,
@@ -52,29 +46,21 @@ _FOUND = f"""
     ) u ON true
     WHERE r.session_id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
 """
-_GET = compile_sql(sa.text(f"{_FOUND} AND r.is_stored AND r.reply_seq = :reply_seq"))
-_NEWEST = compile_sql(sa.text(f"{_FOUND} ORDER BY r.reply_seq DESC LIMIT 1"))
-_OF_REQUEST = compile_sql(
-    sa.text(
-        f"{_FOUND} AND r.turn_id = CAST(:turn_id AS uuid) AND r.request_sha256 = :request_sha256"
-        " ORDER BY r.reply_seq DESC LIMIT 1"
-    )
+_GET = sql(f"{_FOUND} AND r.is_stored AND r.reply_seq = :reply_seq")
+_NEWEST = sql(f"{_FOUND} ORDER BY r.reply_seq DESC LIMIT 1")
+_OF_REQUEST = sql(
+    f"{_FOUND} AND r.turn_id = CAST(:turn_id AS uuid) AND r.request_sha256 = :request_sha256"
+    " ORDER BY r.reply_seq DESC LIMIT 1"
 )
 
-_ERASE = compile_sql(
-    sa.text("DELETE FROM responses WHERE session_id = CAST(:session_id AS uuid) AND reply_seq = :reply_seq")
-)
-_ERASE_SESSION_WITHOUT = compile_sql(
-    sa.text(
-        """
-        DELETE FROM sessions s
-        WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
-            AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.session_id = s.id)
-            AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.seq > :turn_seq
-                AND t.status <> 'rejected')
-        """
-    )
-)
+_ERASE = sql("DELETE FROM responses WHERE session_id = CAST(:session_id AS uuid) AND reply_seq = :reply_seq")
+_ERASE_SESSION_WITHOUT = sql("""
+    DELETE FROM sessions s
+    WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
+        AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.session_id = s.id)
+        AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.seq > :turn_seq
+            AND t.status <> 'rejected')
+    """)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from app.db.database import Record, Transaction
-from app.db.sql import compile_sql
+from app.db.sql import compile_sql, sql
 from app.db.tables import sessions
 from app.domain.types import JsonObject, Session, SessionId, TenantId
 
@@ -40,7 +40,7 @@ _INSERT = compile_sql(
     .returning(*_COLUMNS)
 )
 _GET = compile_sql(sa.select(*_COLUMNS).where(_OURS))
-_GET_LOCKED = compile_sql(sa.select(*_COLUMNS).where(_OURS).with_for_update())
+_GET_LOCKED = compile_sql(sa.select(*_COLUMNS).where(_OURS).with_for_update(key_share=True))
 _LIST = compile_sql(
     sa.select(*_COLUMNS)
     .where(sessions.c.tenant_id == sa.bindparam("tenant_id"), sessions.c.id < sa.bindparam("before"))
@@ -74,8 +74,8 @@ _PROMPT_VIEW = compile_sql(
 
 # Held to the end of the transaction, so that of two requests with one key the second finds what the first made. No
 # unique index does it: sessions can be distributed by their id alone.
-_LOCK_KEY = compile_sql(
-    sa.text("SELECT pg_advisory_xact_lock(hashtextextended(CAST(:tenant_id || ' ' || :idempotency_key AS text), 0))")
+_LOCK_KEY = sql(
+    "SELECT pg_advisory_xact_lock(hashtextextended(CAST(:tenant_id || ' ' || :idempotency_key AS text), 0))"
 )
 _BY_KEY = compile_sql(
     sa.select(sessions.c.id)
@@ -89,14 +89,10 @@ _KEEP_KEY = compile_sql(
     sa.update(sessions).where(_OURS).values(idempotency_key=sa.bindparam("new_idempotency_key", type_=sa.Text))
 )
 
-_ERASE_LATER = compile_sql(
-    sa.text(
-        """
-        UPDATE sessions SET erase_after = clock_timestamp() + make_interval(secs => CAST(:seconds AS float))
-        WHERE id = CAST(:session_id AS uuid)
-        """
-    )
-)
+_ERASE_LATER = sql("""
+    UPDATE sessions SET erase_after = clock_timestamp() + make_interval(secs => CAST(:seconds AS float))
+    WHERE id = CAST(:session_id AS uuid)
+    """)
 
 
 async def insert_session(

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-import sqlalchemy as sa
-
 from app.db.claims import Claim
 from app.db.database import Transaction
 from app.db.limits import giving_back
-from app.db.sql import compile_sql
+from app.db.session_locks import locked_session
+from app.db.sql import sql
 from app.db.turns import turn_record
 from app.domain.types import JsonObject, TurnRecord, TurnStatus
 
-_WRITTEN = """
-        WITH t AS (
+_WRITTEN = f"""
+        WITH {locked_session()}, t AS (
             UPDATE turns
             SET status = CAST(:status AS text), assistant_output = CAST(:assistant_output AS text),
                 error = CAST(:error AS jsonb),
@@ -29,7 +28,8 @@ _WRITTEN = """
                     ELSE coalesce(cost_usd, 0) + CAST(:cost_usd AS numeric) END,
                 completed_at = CASE WHEN CAST(:status AS text) = 'awaiting_tools' THEN NULL ELSE clock_timestamp() END,
                 lease_expires_at = NULL, reservation = NULL
-            WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
+            FROM locked
+            WHERE session_id = locked_id AND id = CAST(:turn_id AS uuid)
                 AND fence = CAST(:fence AS integer) AND status = 'running'
             RETURNING session_id, id, seq, status, user_input, assistant_output, error, model_alias, finish_reason,
                 prompt_tokens, completion_tokens, cost_usd, idempotency_key, created_at, completed_at
@@ -73,34 +73,26 @@ _WRITTEN = """
         )
 """
 _AS_IT_ENDED = "SELECT t.*, CAST(NULL AS jsonb) AS tool_calls FROM t"
-_SETTLE = compile_sql(sa.text(_WRITTEN + _AS_IT_ENDED))
-_SETTLE_RESERVED = compile_sql(
-    sa.text(
-        f"""
-        {_WRITTEN}, released AS (
-            SELECT CAST(:reservation AS jsonb) AS reservation, CAST(:used_turns AS bigint) AS turns,
-                CAST(:used_tokens AS bigint) AS tokens, CAST(:used_usd AS numeric) AS usd
-            FROM t
-        ), {giving_back("released")}
-        {_AS_IT_ENDED}
-        """
-    )
-)
+_SETTLE = sql(_WRITTEN + _AS_IT_ENDED)
+_SETTLE_RESERVED = sql(f"""
+    {_WRITTEN}, released AS (
+        SELECT CAST(:reservation AS jsonb) AS reservation, CAST(:used_turns AS bigint) AS turns,
+            CAST(:used_tokens AS bigint) AS tokens, CAST(:used_usd AS numeric) AS usd
+        FROM t
+    ), {giving_back("released")}
+    {_AS_IT_ENDED}
+    """)
 
 
 # Whoever else ends a turn raises its fence: one that is over under our fence was ended by us.
-_SETTLED_BY_US = compile_sql(
-    sa.text(
-        """
-        SELECT session_id, id, seq, status, user_input, assistant_output, error, model_alias, finish_reason,
-            prompt_tokens, completion_tokens, cost_usd, idempotency_key, created_at, completed_at,
-            CAST(NULL AS jsonb) AS tool_calls
-        FROM turns
-        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-            AND fence = CAST(:fence AS integer) AND status <> 'running'
-        """
-    )
-)
+_SETTLED_BY_US = sql("""
+    SELECT session_id, id, seq, status, user_input, assistant_output, error, model_alias, finish_reason,
+        prompt_tokens, completion_tokens, cost_usd, idempotency_key, created_at, completed_at,
+        CAST(NULL AS jsonb) AS tool_calls
+    FROM turns
+    WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
+        AND fence = CAST(:fence AS integer) AND status <> 'running'
+    """)
 
 
 @dataclass(frozen=True, slots=True)

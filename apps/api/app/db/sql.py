@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.sql.elements import ClauseElement
 
@@ -34,6 +35,11 @@ class Statement:
 
 
 def compile_sql(statement: ClauseElement) -> Statement:
-    """Compiles a Core statement or `sa.text(…)` whose every value is a named bind parameter."""
+    """Compiles a Core statement whose every value is a named bind parameter."""
     compiled = cast(Any, statement.compile(dialect=_DIALECT))
     return Statement(text=str(compiled), names=tuple(compiled.positiontup or ()))
+
+
+def sql(text: str) -> Statement:
+    """Compiles a statement whose every value is a named bind parameter, `:name`."""
+    return compile_sql(sa.text(text))

@@ -7,133 +7,95 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import sqlalchemy as sa
-
 from app.db.database import Record, Transaction
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.types import JsonObject, MessageId, Pin, SessionId, Summary, SummaryBody, SummaryId, SummaryItem, TurnId
 
 ITEM_COLUMNS = ("key_facts", "open_questions", "decisions", "action_items")
 
 # One row with what a prompt needs beside the messages: the active summary, the pins, and whether the newest settled
 # turn has a step that did not succeed.
-_CONTEXT = compile_sql(
-    sa.text(
-        """
-        SELECT
-            (SELECT to_jsonb(x) FROM session_summaries x
-             WHERE x.session_id = CAST(:session_id AS uuid) AND x.status = 'active') AS summary,
-            (SELECT jsonb_agg(jsonb_build_array(p.name, p.content, p.relevance, p.source) ORDER BY p.created_at, p.name)
-             FROM pins p WHERE p.session_id = CAST(:session_id AS uuid)) AS pins,
-            EXISTS (
-                SELECT 1 FROM turn_steps st
-                WHERE st.session_id = CAST(:session_id AS uuid) AND st.status <> 'success' AND st.turn_id = (
-                    SELECT t.id FROM turns t
-                    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq < CAST(:before_seq AS bigint)
-                        AND t.status <> 'rejected'
-                    ORDER BY t.seq DESC LIMIT 1)
-                AND NOT EXISTS (
-                    SELECT 1 FROM turn_steps again
-                    WHERE again.session_id = st.session_id AND again.turn_id = st.turn_id AND again.seq > st.seq
-                        AND again.kind = st.kind AND again.status = 'success')
-            ) AS step_failed
-        """
-    )
-)
+_CONTEXT = sql("""
+    SELECT
+        (SELECT to_jsonb(x) FROM session_summaries x
+         WHERE x.session_id = CAST(:session_id AS uuid) AND x.status = 'active') AS summary,
+        (SELECT jsonb_agg(jsonb_build_array(p.name, p.content, p.relevance, p.source) ORDER BY p.created_at, p.name)
+         FROM pins p WHERE p.session_id = CAST(:session_id AS uuid)) AS pins,
+        EXISTS (
+            SELECT 1 FROM turn_steps st
+            WHERE st.session_id = CAST(:session_id AS uuid) AND st.status <> 'success' AND st.turn_id = (
+                SELECT t.id FROM turns t
+                WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq < CAST(:before_seq AS bigint)
+                    AND t.status <> 'rejected'
+                ORDER BY t.seq DESC LIMIT 1)
+            AND NOT EXISTS (
+                SELECT 1 FROM turn_steps again
+                WHERE again.session_id = st.session_id AND again.turn_id = st.turn_id AND again.seq > st.seq
+                    AND again.kind = st.kind AND again.status = 'success')
+        ) AS step_failed
+    """)
 
-_LOCK = compile_sql(sa.text("SELECT 1 FROM sessions WHERE id = CAST(:session_id AS uuid) FOR UPDATE"))
+_LOCK = sql("SELECT 1 FROM sessions WHERE id = CAST(:session_id AS uuid) FOR NO KEY UPDATE")
 
-_STILL_OURS = compile_sql(
-    sa.text(
-        """
-        SELECT 1 FROM turns WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-            AND fence = CAST(:fence AS integer) AND status = 'running'
-        """
-    )
-)
+_STILL_OURS = sql("""
+    SELECT 1 FROM turns WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
+        AND fence = CAST(:fence AS integer) AND status = 'running'
+    """)
 
-_SUPERSEDE = compile_sql(
-    sa.text(
-        """
-        UPDATE session_summaries SET status = 'superseded'
-        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid) AND status = 'active'
-        """
-    )
-)
+_SUPERSEDE = sql("""
+    UPDATE session_summaries SET status = 'superseded'
+    WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid) AND status = 'active'
+    """)
 
-_INSERT = compile_sql(
-    sa.text(
-        """
-        INSERT INTO session_summaries (id, session_id, from_message_id, to_message_id, to_message_seq,
-            previous_summary_id, summary_text, key_facts, open_questions, decisions, action_items, status, origin,
-            model_alias, token_estimate, token_encoding, prompt_tokens, completion_tokens, created_by_turn_id)
-        VALUES (CAST(:id AS uuid), CAST(:session_id AS uuid), CAST(:from_message_id AS uuid),
-            CAST(:to_message_id AS uuid), CAST(:to_message_seq AS bigint), CAST(:previous_summary_id AS uuid),
-            :summary_text, CAST(:key_facts AS jsonb), CAST(:open_questions AS jsonb), CAST(:decisions AS jsonb),
-            CAST(:action_items AS jsonb), 'active', :origin, :model_alias, CAST(:token_estimate AS bigint),
-            :token_encoding, CAST(:prompt_tokens AS bigint), CAST(:completion_tokens AS bigint),
-            CAST(:created_by_turn_id AS uuid))
-        """
-    )
-)
+_INSERT = sql("""
+    INSERT INTO session_summaries (id, session_id, from_message_id, to_message_id, to_message_seq,
+        previous_summary_id, summary_text, key_facts, open_questions, decisions, action_items, status, origin,
+        model_alias, token_estimate, token_encoding, prompt_tokens, completion_tokens, created_by_turn_id)
+    VALUES (CAST(:id AS uuid), CAST(:session_id AS uuid), CAST(:from_message_id AS uuid),
+        CAST(:to_message_id AS uuid), CAST(:to_message_seq AS bigint), CAST(:previous_summary_id AS uuid),
+        :summary_text, CAST(:key_facts AS jsonb), CAST(:open_questions AS jsonb), CAST(:decisions AS jsonb),
+        CAST(:action_items AS jsonb), 'active', :origin, :model_alias, CAST(:token_estimate AS bigint),
+        :token_encoding, CAST(:prompt_tokens AS bigint), CAST(:completion_tokens AS bigint),
+        CAST(:created_by_turn_id AS uuid))
+    """)
 
-_NOTE_ATTEMPT = compile_sql(
-    sa.text(
-        """
-        UPDATE sessions SET
-            summary_count_after_seq = CAST(:count_after_seq AS bigint),
-            summary_failures = CASE WHEN :failed THEN summary_failures + 1
-                                    WHEN :asked THEN 0 ELSE summary_failures END,
-            summary_failed_at = CASE WHEN :failed THEN clock_timestamp()
-                                     WHEN :asked THEN NULL ELSE summary_failed_at END
-        WHERE id = CAST(:session_id AS uuid)
-        """
-    )
-)
+_NOTE_ATTEMPT = sql("""
+    UPDATE sessions SET
+        summary_count_after_seq = CAST(:count_after_seq AS bigint),
+        summary_failures = CASE WHEN :failed THEN summary_failures + 1
+                                WHEN :asked THEN 0 ELSE summary_failures END,
+        summary_failed_at = CASE WHEN :failed THEN clock_timestamp()
+                                 WHEN :asked THEN NULL ELSE summary_failed_at END
+    WHERE id = CAST(:session_id AS uuid)
+    """)
 
-_TAKE_LEASE = compile_sql(
-    sa.text(
-        """
-        UPDATE sessions SET summary_lease_id = CAST(:lease_id AS uuid),
-            summary_lease_expires_at = clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
-        WHERE id = CAST(:session_id AS uuid)
-            AND (summary_lease_expires_at IS NULL OR summary_lease_expires_at < clock_timestamp()
-                OR :for_turn AND EXISTS (
-                    SELECT 1 FROM turns t
-                    WHERE t.session_id = CAST(:session_id AS uuid) AND t.id = sessions.summary_lease_id))
-        """
-    )
-)
+_TAKE_LEASE = sql("""
+    UPDATE sessions SET summary_lease_id = CAST(:lease_id AS uuid),
+        summary_lease_expires_at = clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
+    WHERE id = CAST(:session_id AS uuid)
+        AND (summary_lease_expires_at IS NULL OR summary_lease_expires_at < clock_timestamp()
+            OR :for_turn AND EXISTS (
+                SELECT 1 FROM turns t
+                WHERE t.session_id = CAST(:session_id AS uuid) AND t.id = sessions.summary_lease_id))
+    """)
 
-_RELEASE_LEASE = compile_sql(
-    sa.text(
-        """
-        UPDATE sessions SET summary_lease_id = NULL, summary_lease_expires_at = NULL
-        WHERE id = CAST(:session_id AS uuid) AND summary_lease_id = CAST(:lease_id AS uuid)
-        """
-    )
-)
+_RELEASE_LEASE = sql("""
+    UPDATE sessions SET summary_lease_id = NULL, summary_lease_expires_at = NULL
+    WHERE id = CAST(:session_id AS uuid) AND summary_lease_id = CAST(:lease_id AS uuid)
+    """)
 
-_PAGE = compile_sql(
-    sa.text(
-        """
-        SELECT * FROM session_summaries
-        WHERE session_id = CAST(:session_id AS uuid)
-            AND (CAST(:before_id AS uuid) IS NULL OR id < CAST(:before_id AS uuid))
-        ORDER BY id DESC LIMIT CAST(:limit AS integer)
-        """
-    )
-)
+_PAGE = sql("""
+    SELECT * FROM session_summaries
+    WHERE session_id = CAST(:session_id AS uuid)
+        AND (CAST(:before_id AS uuid) IS NULL OR id < CAST(:before_id AS uuid))
+    ORDER BY id DESC LIMIT CAST(:limit AS integer)
+    """)
 
 
-_GET = compile_sql(
-    sa.text(
-        """
-        SELECT * FROM session_summaries
-        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid)
-        """
-    )
-)
+_GET = sql("""
+    SELECT * FROM session_summaries
+    WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid)
+    """)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
+from app.domain.types import OPEN_STATUSES, TurnStatus
+
 metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -20,8 +22,7 @@ metadata = sa.MetaData(
     }
 )
 
-OPEN_STATUSES = ("pending", "running", "awaiting_tools")
-TURN_STATUSES = (*OPEN_STATUSES, "completed", "failed", "rejected", "cancelled")
+OPEN_STATUSES_SQL = f"({', '.join(repr(status.value) for status in OPEN_STATUSES)})"
 
 
 def _id(name: str = "id") -> sa.Column[object]:
@@ -124,13 +125,13 @@ turns = sa.Table(
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
     _session_fk(),
-    _one_of("status", TURN_STATUSES, "status"),
+    _one_of("status", tuple(status.value for status in TurnStatus), "status"),
 )
 sa.Index(
     "uq_turns_one_open",
     turns.c.session_id,
     unique=True,
-    postgresql_where=sa.text("status IN ('pending', 'running', 'awaiting_tools')"),
+    postgresql_where=sa.text(f"status IN {OPEN_STATUSES_SQL}"),
 )
 sa.Index(
     "uq_turns_idempotency_key",
@@ -337,14 +338,19 @@ responses = sa.Table(
 )
 sa.Index("ix_responses_session_id_turn_id", responses.c.session_id, responses.c.turn_id)
 
+# One row for what a tenant uses; deleted after 30 days without a call.
 calibrations = sa.Table(
     "calibrations",
     metadata,
+    sa.Column("tenant_id", sa.Text, nullable=False),
     sa.Column("model_alias", sa.Text, nullable=False),
     sa.Column("token_encoding", sa.Text, nullable=False),
-    sa.Column("ratios", JSONB, nullable=False),
+    sa.Column("estimated_tokens", sa.Float, nullable=False, server_default=sa.text("0")),
+    sa.Column("actual_tokens", sa.Float, nullable=False, server_default=sa.text("0")),
+    sa.Column("squared_errors", sa.Float, nullable=False, server_default=sa.text("0")),
+    sa.Column("observed_tokens", sa.BigInteger, nullable=False, server_default="0"),
     _instant("updated_at", default_now=True),
-    sa.PrimaryKeyConstraint("model_alias", "token_encoding"),
+    sa.PrimaryKeyConstraint("tenant_id", "model_alias", "token_encoding"),
 )
 
 pins = sa.Table(
@@ -362,14 +368,18 @@ pins = sa.Table(
     sa.CheckConstraint("relevance >= 0 AND relevance <= 1", name="relevance"),
 )
 
+# The last window that a provider stated to a tenant; what has expired is deleted by the next statement.
 learned_windows = sa.Table(
     "learned_windows",
     metadata,
     sa.Column("model_alias", sa.Text, nullable=False),
+    sa.Column("tenant_id", sa.Text, nullable=False),
     sa.Column("context_window", sa.BigInteger, nullable=False),
-    _instant("learned_at", default_now=True),
+    sa.Column("statements", sa.BigInteger, nullable=False, server_default="1"),
+    _id("last_turn_id"),
+    _instant("first_stated_at", default_now=True),
     _instant("expires_at"),
-    sa.PrimaryKeyConstraint("model_alias"),
+    sa.PrimaryKeyConstraint("model_alias", "tenant_id"),
 )
 
 api_keys = sa.Table(

@@ -4,72 +4,65 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import sqlalchemy as sa
-
 from app.db.database import Record, Transaction
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.types import SessionId
 
 USER_INPUT_CHARS = 160
 
-_TURNS = compile_sql(
-    sa.text(
-        f"""
-        SELECT t.id AS turn_id, t.seq, t.status, t.model_alias, left(t.user_input, {USER_INPUT_CHARS}) AS user_input,
-            t.prompt_tokens, t.completion_tokens, CAST(t.cost_usd AS float) AS cost_usd, t.created_at, t.completed_at,
-            t.request -> 'policy' AS policy, calls.rounds, calls.attempts, calls.summary, calls.prune, calls.overflow,
-            calls.folded, calls.folded_tokens, calls.pruned, calls.pruned_tokens, calls.dropped, calls.dropped_tokens,
-            calls.recalled, calls.recalled_tokens, last.*
-        FROM turns t
-        CROSS JOIN LATERAL (
-            SELECT coalesce(max(a.round), 0) AS rounds, coalesce(max(a.attempt), 0) AS attempts,
-                coalesce(bool_or(a.summary_triggered), false) AS summary,
-                coalesce(bool_or(a.prune_triggered), false) AS prune,
-                coalesce(bool_or(a.overflow_rejected), false) AS overflow,
-                sum(done.folded) AS folded, sum(done.folded_tokens) AS folded_tokens,
-                sum(done.pruned) AS pruned, sum(done.pruned_tokens) AS pruned_tokens,
-                sum(done.dropped) AS dropped, sum(done.dropped_tokens) AS dropped_tokens,
-                max(back.recalled) AS recalled, max(back.recalled_tokens) AS recalled_tokens
-            FROM turn_context_audit a
-            CROSS JOIN LATERAL (
-                SELECT count(*) FILTER (WHERE x.kind = 'summary_folded' AND x.target LIKE 'turn:%') AS folded,
-                    sum(x.tokens_removed_est) FILTER (WHERE x.kind = 'summary_folded') AS folded_tokens,
-                    count(*) FILTER (WHERE x.kind NOT IN ('summary_folded', 'emergency_drop')) AS pruned,
-                    sum(x.tokens_removed_est) FILTER (WHERE x.kind NOT IN ('summary_folded', 'emergency_drop'))
-                        AS pruned_tokens,
-                    count(*) FILTER (WHERE x.kind = 'emergency_drop' AND x.target LIKE 'turn:%') AS dropped,
-                    sum(x.tokens_removed_est) FILTER (WHERE x.kind = 'emergency_drop') AS dropped_tokens
-                FROM jsonb_to_recordset(a.context_trim_log -> 'actions')
-                    AS x(kind text, target text, tokens_removed_est bigint)
-            ) done
-            CROSS JOIN LATERAL (
-                SELECT count(*) AS recalled, sum(x.tokens) AS recalled_tokens
-                FROM jsonb_to_recordset(coalesce(a.context_trim_log -> 'recalled', '[]')) AS x(tokens bigint)
-            ) back
-            WHERE a.session_id = t.session_id AND a.turn_id = t.id
-        ) calls
-        LEFT JOIN LATERAL (
-            SELECT a.model_alias AS asked_alias, a.model_context_limit, a.input_budget, a.output_reserve,
-                a.overhead_reserve, a.estimated_input_tokens_before, a.estimated_input_tokens_after_summary,
-                a.estimated_input_tokens_after_prune, a.estimated_wire_tokens, a.calibration_ratio, a.regions,
-                a.prompt_sha256
-            FROM turn_context_audit a WHERE a.session_id = t.session_id AND a.turn_id = t.id
-            ORDER BY a.round DESC, a.attempt DESC LIMIT 1
-        ) last ON true
-        WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq < CAST(:before_seq AS bigint)
-        ORDER BY t.seq DESC LIMIT CAST(:limit AS integer)
-        """
-    )
-)
+# Only what is well-formed: imports used to take anything else too.
+_RECALLED = "jsonb_path_query_array(a.context_trim_log, 'lax $.recalled[*] ? (@.tokens.type() == \"number\")')"
 
-_SUMMARIES = compile_sql(
-    sa.text(
-        """
-        SELECT id, status, origin, created_by_turn_id, created_at FROM session_summaries
-        WHERE session_id = CAST(:session_id AS uuid) AND created_at >= :since ORDER BY created_at
-        """
-    )
-)
+_TURNS = sql(f"""
+    SELECT t.id AS turn_id, t.seq, t.status, t.model_alias, left(t.user_input, {USER_INPUT_CHARS}) AS user_input,
+        t.prompt_tokens, t.completion_tokens, CAST(t.cost_usd AS float) AS cost_usd, t.created_at, t.completed_at,
+        t.request -> 'policy' AS policy, calls.rounds, calls.attempts, calls.summary, calls.prune, calls.overflow,
+        calls.folded, calls.folded_tokens, calls.pruned, calls.pruned_tokens, calls.dropped, calls.dropped_tokens,
+        calls.recalled, calls.recalled_tokens, last.*
+    FROM turns t
+    CROSS JOIN LATERAL (
+        SELECT coalesce(max(a.round), 0) AS rounds, coalesce(max(a.attempt), 0) AS attempts,
+            coalesce(bool_or(a.summary_triggered), false) AS summary,
+            coalesce(bool_or(a.prune_triggered), false) AS prune,
+            coalesce(bool_or(a.overflow_rejected), false) AS overflow,
+            sum(done.folded) AS folded, sum(done.folded_tokens) AS folded_tokens,
+            sum(done.pruned) AS pruned, sum(done.pruned_tokens) AS pruned_tokens,
+            sum(done.dropped) AS dropped, sum(done.dropped_tokens) AS dropped_tokens,
+            max(back.recalled) AS recalled, max(back.recalled_tokens) AS recalled_tokens
+        FROM turn_context_audit a
+        CROSS JOIN LATERAL (
+            SELECT count(*) FILTER (WHERE x.kind = 'summary_folded' AND x.target LIKE 'turn:%') AS folded,
+                sum(x.tokens_removed_est) FILTER (WHERE x.kind = 'summary_folded') AS folded_tokens,
+                count(*) FILTER (WHERE x.kind NOT IN ('summary_folded', 'emergency_drop')) AS pruned,
+                sum(x.tokens_removed_est) FILTER (WHERE x.kind NOT IN ('summary_folded', 'emergency_drop'))
+                    AS pruned_tokens,
+                count(*) FILTER (WHERE x.kind = 'emergency_drop' AND x.target LIKE 'turn:%') AS dropped,
+                sum(x.tokens_removed_est) FILTER (WHERE x.kind = 'emergency_drop') AS dropped_tokens
+            FROM jsonb_to_recordset(a.context_trim_log -> 'actions')
+                AS x(kind text, target text, tokens_removed_est bigint)
+        ) done
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS recalled, sum(x.tokens) AS recalled_tokens
+            FROM jsonb_to_recordset({_RECALLED}) AS x(tokens numeric)
+        ) back
+        WHERE a.session_id = t.session_id AND a.turn_id = t.id
+    ) calls
+    LEFT JOIN LATERAL (
+        SELECT a.model_alias AS asked_alias, a.model_context_limit, a.input_budget, a.output_reserve,
+            a.overhead_reserve, a.estimated_input_tokens_before, a.estimated_input_tokens_after_summary,
+            a.estimated_input_tokens_after_prune, a.estimated_wire_tokens, a.calibration_ratio, a.regions,
+            a.prompt_sha256
+        FROM turn_context_audit a WHERE a.session_id = t.session_id AND a.turn_id = t.id
+        ORDER BY a.round DESC, a.attempt DESC LIMIT 1
+    ) last ON true
+    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq < CAST(:before_seq AS bigint)
+    ORDER BY t.seq DESC LIMIT CAST(:limit AS integer)
+    """)
+
+_SUMMARIES = sql("""
+    SELECT id, status, origin, created_by_turn_id, created_at FROM session_summaries
+    WHERE session_id = CAST(:session_id AS uuid) AND created_at >= :since ORDER BY created_at
+    """)
 
 
 async def timeline_turns(tx: Transaction, session_id: SessionId, *, before_seq: int, limit: int) -> list[Record]:

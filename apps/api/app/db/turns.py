@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import sqlalchemy as sa
-
 from app.db.database import Record, Transaction
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.types import SessionId, TenantId, ToolCall, TurnId, TurnRecord, TurnStatus
 
 _COLUMNS = """
@@ -19,34 +17,22 @@ _COLUMNS = """
         ORDER BY m.seq DESC LIMIT 1) END AS tool_calls
 """
 
-_GET = compile_sql(
-    sa.text(
-        f"""
-        SELECT {_COLUMNS} FROM turns t JOIN sessions s ON s.id = t.session_id
-        WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.id = CAST(:turn_id AS uuid)
-        """
-    )
-)
+_GET = sql(f"""
+    SELECT {_COLUMNS} FROM turns t JOIN sessions s ON s.id = t.session_id
+    WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.id = CAST(:turn_id AS uuid)
+    """)
 
-_BY_KEY = compile_sql(
-    sa.text(
-        f"""
-        SELECT {_COLUMNS}, t.request_sha256 FROM turns t JOIN sessions s ON s.id = t.session_id
-        WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
-            AND t.idempotency_key = :idempotency_key
-        """
-    )
-)
+_BY_KEY = sql(f"""
+    SELECT {_COLUMNS}, t.request_sha256 FROM turns t JOIN sessions s ON s.id = t.session_id
+    WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
+        AND t.idempotency_key = :idempotency_key
+    """)
 
-_PAGE = compile_sql(
-    sa.text(
-        f"""
-        SELECT {_COLUMNS} FROM turns t
-        WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq > CAST(:after_seq AS bigint)
-        ORDER BY t.seq LIMIT CAST(:limit AS integer)
-        """
-    )
-)
+_PAGE = sql(f"""
+    SELECT {_COLUMNS} FROM turns t
+    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq > CAST(:after_seq AS bigint)
+    ORDER BY t.seq LIMIT CAST(:limit AS integer)
+    """)
 
 
 async def get_turn(tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord | None:

@@ -4,62 +4,48 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import sqlalchemy as sa
-
 from app.db.database import Transaction
-from app.db.sql import compile_sql
+from app.db.sql import sql
+from app.db.tables import OPEN_STATUSES_SQL
 from app.domain.types import SessionId, SummaryId, TenantId
 
-# An undo restarts the turn count (contract, decision 3); the row's lock keeps turns and other summaries out meanwhile.
-_RESTART_COUNT = compile_sql(
-    sa.text(
-        """
-        UPDATE sessions SET summary_count_after_seq = last_turn_seq, updated_at = clock_timestamp()
-        WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
-        """
-    )
-)
+# An undo restarts the turn count (contract.md, decision 3); the row's lock keeps out turns and other summaries.
+_RESTART_COUNT = sql("""
+    UPDATE sessions SET summary_count_after_seq = last_turn_seq, updated_at = clock_timestamp()
+    WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
+    """)
 
-_FOUND = compile_sql(
-    sa.text(
-        """
-        SELECT
-            (SELECT x.status FROM session_summaries x
-             WHERE x.session_id = CAST(:session_id AS uuid) AND x.id = CAST(:summary_id AS uuid)) AS status,
-            EXISTS (SELECT 1 FROM turns t WHERE t.session_id = CAST(:session_id AS uuid)
-                AND t.status IN ('pending', 'running', 'awaiting_tools')) AS turn_open
-        """
-    )
-)
+_FOUND = sql(f"""
+    SELECT x.id, x.status,
+        EXISTS (SELECT 1 FROM turns t WHERE t.session_id = x.session_id
+            AND t.status IN {OPEN_STATUSES_SQL}) AS turn_open
+    FROM session_summaries x
+    WHERE x.session_id = CAST(:session_id AS uuid)
+        AND CASE WHEN CAST(:summary_id AS uuid) IS NULL THEN x.status = 'active'
+            ELSE x.id = CAST(:summary_id AS uuid) END
+    """)
 
-_UNDO = compile_sql(
-    sa.text(
-        """
-        UPDATE session_summaries SET status = 'undone'
-        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid) AND status = 'active'
-        RETURNING previous_summary_id
-        """
-    )
-)
+_UNDO = sql("""
+    UPDATE session_summaries SET status = 'undone'
+    WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid) AND status = 'active'
+    RETURNING previous_summary_id
+    """)
 
-_RESTORE = compile_sql(
-    sa.text(
-        """
-        UPDATE session_summaries SET status = 'active'
-        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid) AND status = 'superseded'
-        """
-    )
-)
+_RESTORE = sql("""
+    UPDATE session_summaries SET status = 'active'
+    WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid) AND status = 'superseded'
+    """)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundSummary:
-    """A summary as somebody who wants it gone finds it, under the session's lock; `status` is None when there is none.
+    """A summary as somebody who wants it gone finds it, under the session's lock.
 
     `turn_open` says whether a turn of the session runs or waits for tools.
     """
 
-    status: str | None
+    id: SummaryId
+    status: str
     turn_open: bool
 
 
@@ -68,12 +54,10 @@ async def lock_and_restart_count(tx: Transaction, tenant_id: TenantId, session_i
     return await tx.execute(_RESTART_COUNT, session_id=session_id, tenant_id=tenant_id) > 0
 
 
-async def find_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId) -> FoundSummary:
-    """The summary's status. The caller has checked whose session it is."""
+async def find_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId | None) -> FoundSummary | None:
+    """The summary, or the active one; None when there is none. The caller has checked whose session it is."""
     row = await tx.fetchrow(_FOUND, session_id=session_id, summary_id=summary_id)
-    if row is None:
-        raise LookupError("a SELECT without FROM gives one row")
-    return FoundSummary(row["status"], row["turn_open"])
+    return None if row is None else FoundSummary(SummaryId(row["id"]), row["status"], row["turn_open"])
 
 
 async def undo_active(tx: Transaction, session_id: SessionId, summary_id: SummaryId) -> None:

@@ -4,37 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import sqlalchemy as sa
-
 from app.db.database import Transaction
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.types import JsonObject, SessionId, TurnId
 
-_INSERT = compile_sql(
-    sa.text(
-        """
-        INSERT INTO usage_records (id, session_id, turn_id, purpose, model_alias, prompt_tokens,
-            cached_prompt_tokens, cache_write_prompt_tokens, completion_tokens, cost_usd)
-        SELECT x.id, CAST(:session_id AS uuid), CAST(:turn_id AS uuid), x.purpose, x.model_alias, x.prompt_tokens,
-            x.cached_prompt_tokens, x.cache_write_prompt_tokens, x.completion_tokens, x.cost_usd
-        FROM jsonb_populate_recordset(CAST(NULL AS usage_records), CAST(:usages AS jsonb)) AS x
-        """
-    )
-)
+_INSERT = sql("""
+    INSERT INTO usage_records (id, session_id, turn_id, purpose, model_alias, prompt_tokens,
+        cached_prompt_tokens, cache_write_prompt_tokens, completion_tokens, cost_usd)
+    SELECT x.id, CAST(:session_id AS uuid), CAST(:turn_id AS uuid), x.purpose, x.model_alias, x.prompt_tokens,
+        x.cached_prompt_tokens, x.cache_write_prompt_tokens, x.completion_tokens, x.cost_usd
+    FROM jsonb_populate_recordset(CAST(NULL AS usage_records), CAST(:usages AS jsonb)) AS x
+    """)
 
-_TOTALS = compile_sql(
-    sa.text(
-        """
-        SELECT model_alias, purpose, count(*) AS calls, CAST(sum(prompt_tokens) AS bigint) AS prompt_tokens,
-            CAST(sum(cached_prompt_tokens) AS bigint) AS cached_prompt_tokens,
-            CAST(sum(cache_write_prompt_tokens) AS bigint) AS cache_write_prompt_tokens,
-            CAST(sum(completion_tokens) AS bigint) AS completion_tokens,
-            CAST(sum(cost_usd) AS float) AS cost_usd
-        FROM usage_records WHERE session_id = CAST(:session_id AS uuid)
-        GROUP BY model_alias, purpose ORDER BY model_alias, purpose
-        """
-    )
-)
+_TOTALS = sql("""
+    SELECT model_alias, purpose, count(*) AS calls, CAST(sum(prompt_tokens) AS bigint) AS prompt_tokens,
+        CAST(sum(cached_prompt_tokens) AS bigint) AS cached_prompt_tokens,
+        CAST(sum(cache_write_prompt_tokens) AS bigint) AS cache_write_prompt_tokens,
+        CAST(sum(completion_tokens) AS bigint) AS completion_tokens,
+        CAST(sum(cost_usd) AS float) AS cost_usd
+    FROM usage_records WHERE session_id = CAST(:session_id AS uuid)
+    GROUP BY model_alias, purpose ORDER BY model_alias, purpose
+    """)
 
 
 async def add_usages(

@@ -10,6 +10,7 @@ PlimsollError
 │   └── IdempotencyInFlight        the same key is still running
 ├── IdempotencyKeyReused           the same key with another body
 ├── ContextBudgetExceeded          does not fit after summarize and prune
+├── PromptTooLarge                 a stored prompt is larger than any that is rebuilt
 ├── NothingToSummarize             no turn is old enough, or a summary would not be smaller
 ├── SummaryNotActive               only the active summary can be taken back
 ├── TurnNotLast                    only a session's last turn can be run again
@@ -20,6 +21,12 @@ PlimsollError
 ├── LimitExceeded                  the tenant or the session has used what it may
 ├── Unauthenticated
 ├── DatabaseUnavailable
+│   ├── TransactionConflict        the database rolled the transaction back in favour of another one
+│   └── SessionBusy                the session's row is locked for longer than one waits
+├── Busy                           too much of it is in hand at this moment
+│   ├── TenantBusy                 by the tenant's own requests
+│   └── ProcessBusy                by all of them together
+│       └── TooManyStreams         event streams
 ├── ShuttingDown                   the process ends and takes no new work
 └── ProviderError                  the model could not be had
     ├── ProviderRefused            400/401/403/404/quota: asking again cannot help
@@ -32,6 +39,8 @@ PlimsollError
 from __future__ import annotations
 
 from typing import Any, ClassVar
+
+from app.domain.types import Usage
 
 
 class PlimsollError(Exception):
@@ -148,6 +157,19 @@ class ContextBudgetExceeded(PlimsollError):
         }
 
 
+class PromptTooLarge(PlimsollError):
+    """`max_prompt_bytes` is what a prompt that is rebuilt may have."""
+
+    code = "prompt_too_large"
+
+    def __init__(self, max_prompt_bytes: int) -> None:
+        super().__init__(f"The prompt has more than the {max_prompt_bytes} bytes up to which a prompt is rebuilt.")
+        self.max_prompt_bytes = max_prompt_bytes
+
+    def members(self) -> dict[str, Any]:
+        return {"max_prompt_bytes": self.max_prompt_bytes}
+
+
 class NothingToSummarize(PlimsollError):
     code = "nothing_to_summarize"
 
@@ -210,6 +232,36 @@ class DatabaseUnavailable(PlimsollError):
         self.retry_after_s = retry_after_s
 
 
+class TransactionConflict(DatabaseUnavailable):
+    """A deadlock or a serialization failure: nothing of the transaction was written, and it may be tried again."""
+
+
+class SessionBusy(DatabaseUnavailable):
+    """Nothing was stored. Whoever waits out a database that is away waits this out too."""
+
+    code = "session_busy"
+
+
+class Busy(PlimsollError):
+    """`retry_after_s` is when another try makes sense."""
+
+    def __init__(self, detail: str, retry_after_s: int) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+
+class TenantBusy(Busy):
+    code = "tenant_busy"
+
+
+class ProcessBusy(Busy):
+    code = "process_busy"
+
+
+class TooManyStreams(ProcessBusy):
+    code = "too_many_streams"
+
+
 class ShuttingDown(PlimsollError):
     """Nothing was begun: the same request to another process is no second one."""
 
@@ -220,19 +272,12 @@ class ShuttingDown(PlimsollError):
         self.retry_after_s = retry_after_s
 
 
-class TooManyStreams(PlimsollError):
-    code = "too_many_streams"
-
-    def __init__(self, detail: str, retry_after_s: int) -> None:
-        super().__init__(detail)
-        self.retry_after_s = retry_after_s
-
-
 class ProviderError(PlimsollError):
     """`kind` labels metrics, `status` is the provider's HTTP status if it gave one, `attempts` counts the calls.
 
     `partial` is the text that had been streamed when the answer broke, "" when only reasoning had, None when nothing
-    had. It is for the record of the turn and no member of the problem.
+    had; `usage` is what the provider had reported of it. They are for the record of the turn and no members of the
+    problem.
     """
 
     code = "provider_error"
@@ -243,6 +288,7 @@ class ProviderError(PlimsollError):
         self.status = status
         self.attempts = attempts
         self.partial: str | None = None
+        self.usage: Usage | None = None
 
     def members(self) -> dict[str, Any]:
         return {"kind": self.kind, "provider_status": self.status, "attempts": self.attempts}
@@ -255,7 +301,8 @@ class ProviderRefused(ProviderError):
 class ProviderOverflow(ProviderError):
     """What the provider stated, where it did: its limit, all that was asked for, and the prompt's share of that.
 
-    `limit_is_window` is false where that limit is what an account may use in a minute. `requested_tokens` is prompt and
+    `limit_is_window` is false where that limit is what an account may use in a minute, and where the request itself
+    holds one of the figures, so that they may be an echo of it. `requested_tokens` is prompt and
     completion together where the provider adds them up, else the prompt alone, and `prompt_tokens` is known only where
     the provider names the prompt's tokens as such.
     """

@@ -31,7 +31,7 @@ LIMITS: Mapping[str, tuple[Unit, Span]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WorstCase:
     """What one model call may use at most, set aside before it: `turns` is 0 for a later round of a turn."""
 
     turns: int
@@ -90,7 +90,7 @@ def spans_of(limits: Limits) -> list[Span]:
     return sorted({LIMITS[name][1] for name in limits})
 
 
-def exceeded(limits: Mapping[Scope, Limits], counted: Iterable[Used], asked: Asked) -> Exceeded | None:
+def exceeded(limits: Mapping[Scope, Limits], counted: Iterable[Used], asked: WorstCase) -> Exceeded | None:
     """The limit that is over in counts that hold `asked` already; of several the one that resets last.
 
     A limit that is exactly reached is not over.

@@ -47,6 +47,10 @@ class TurnStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+OPEN_STATUSES = (TurnStatus.PENDING, TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
+"""Of turns that have not ended. A session has at most one such turn."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenTurns:
     """How many turns have one open status. `oldest_s` counts from when the oldest of them was posted."""

@@ -1,4 +1,4 @@
-"""Who gets what of a window that is shared out: the arithmetic of the design `allocated` (contract, decision 12)."""
+"""Who gets what of a window that is shared out: the arithmetic of the design `allocated` (contract.md, decision 12)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.engine.policy import Allocation, PriorityRegion
 @dataclass(frozen=True, slots=True)
 class Division:
     """Tokens by region, without framing. `shares` are what each has a right to, which sum to the room; `offered` is a
-    share with what the regions before it left."""
+    share with what other regions left."""
 
     shares: Mapping[PriorityRegion, int]
     offered: Mapping[PriorityRegion, int]
@@ -30,7 +30,7 @@ def divide(
 
     The history's share is what the others have none of. A region that must have more than its share (`least`) borrows
     from the lowest priority up. What a region does not want goes to the next in order, and what the last one leaves to
-    the history, wherever that stands.
+    those before it, the first in order first.
     """
     shares = _borrowed(_shares(max(0, room_tokens), allocation), order, least)
     offered: dict[PriorityRegion, int] = {}
@@ -38,8 +38,10 @@ def divide(
     for region in order:
         offered[region] = shares[region] + left
         left = max(0, offered[region] - wanted[region])
-    if offered["history"] < wanted["history"]:
-        offered["history"] += left
+    for region in order:
+        more = max(0, min(left, wanted[region] - offered[region]))
+        offered[region] += more
+        left -= more
     return Division(shares, offered)
 
 

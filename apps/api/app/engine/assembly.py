@@ -18,7 +18,7 @@ from app.engine.prompt import Block, prompt_sha256
 from app.engine.pruning import TrimAction
 from app.engine.recalling import with_recall
 from app.engine.replay import refs_of
-from app.engine.sharing import hold_shares
+from app.engine.sharing import share_out
 from app.engine.tokens import Estimate
 from app.engine.triggers import due_after_turn, due_before_call, worth_making
 from app.engine.turns import wire_tokens_of
@@ -70,7 +70,7 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Decis
     prompt = window.prompt(window.pieces)
     charged = window.charge(prompt)
     seen = Earlier(prompt.wire_tokens, charged, summary_triggered=False)
-    held = hold_shares(window).window
+    held = share_out(window)
     # Refuse before paying: no summary is made that could not be sent beside what may never leave.
     if held.room_for_summary() < MIN_SUMMARY_TOKENS:
         return with_recall(window, fit(window, seen))
@@ -87,7 +87,7 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Decis
 
 def plan_after_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
     """What a summary in the background is to take in, of a snapshot whose running turn has said nothing yet."""
-    window = hold_shares(Window(snapshot, policy, estimate)).window
+    window = share_out(Window(snapshot, policy, estimate))
     reason = due_after_turn(window, window.charge(window.prompt(window.pieces)))
     if reason is None or window.room_for_summary() < MIN_SUMMARY_TOKENS:
         return None
@@ -105,7 +105,7 @@ def plan_after_summary(
 
 def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> bool:
     """Whether the prompt of this snapshot is at the prune threshold as it stands."""
-    window = hold_shares(Window(snapshot, policy, estimate)).window
+    window = share_out(Window(snapshot, policy, estimate))
     return window.at_prune_threshold(window.charge(window.prompt(window.pieces)))
 
 

@@ -1,4 +1,4 @@
-"""The arithmetic of one turn's budget (contract, section 8); `docs/budget.md` works an example that a test checks."""
+"""The arithmetic of one turn's budget (contract.md, section 8); `docs/budget.md` works an example that is tested."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from math import ceil, floor
 OUTPUT_SHARE = 0.20
 OVERHEAD_SHARE = 0.05
 MIN_OVERHEAD_RESERVE_TOKENS = 1024
-LEAST_OUTPUT_TOKENS = 16
-"""What an output by share gets at least: providers refuse a call that may say nothing."""
+LEAST_OUTPUT_TOKENS = 64
+"""What an output by share gets at least: in less nobody says anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def budget_for(limit: int, limit_source: str, max_output_tokens: int) -> Budget:
 
 
 def with_output_share(budget: Budget, output_pct: float, fixed_tokens: int) -> Budget:
-    """The budget with so many percent of what `fixed_tokens` leave as its output reserve (contract, decision 12)."""
+    """The budget with so many percent of what `fixed_tokens` leave as its output reserve (contract.md, decision 12)."""
     rest = budget.limit - budget.overhead_reserve - fixed_tokens
     output_reserve = max(LEAST_OUTPUT_TOKENS, floor(rest * output_pct / 100))
     return replace(

@@ -8,7 +8,7 @@ from app.engine.overflow import Overflow, overflow_of
 from app.engine.prompt import Prompt
 from app.engine.pruning import TrimAction
 from app.engine.recall import Recalled
-from app.engine.sharing import hold_shares
+from app.engine.sharing import trim_to_shares
 from app.engine.window import Window
 
 
@@ -75,39 +75,38 @@ def fit(window: Window, seen: Earlier, *, emergency: bool = False) -> Ready | Re
     """Prunes to the threshold among older turns, then to the budget wherever it may, and says whether the prompt fits.
 
     In this order, each only while the one before was not enough: older turns are pruned, protected turns are, the
-    summary is cut to its cap, whole turns leave (where the window is shared out, or in an `emergency`), the newest tool
-    results are shortened. Where it is shared out, pins and summary are held to their shares before all that. Nothing of
-    it is done where the policy wants the whole past.
+    summary is cut to its cap, whole turns leave (in an `emergency`), the newest tool results are shortened. Where the
+    window is shared out, `trim_to_shares` stands for all but the emergency. Nothing of it is done where the policy
+    wants the whole past.
     """
     budget, policy = window.snapshot.budget, window.policy
     after_summary = window.charge(window.prompt(window.pieces))
-    held = hold_shares(window)
-    window, actions = held.window, list(held.actions)
-    pieces, prompt = window.pieces, window.prompt(window.pieces)
+    actions: list[TrimAction] = []
+    if policy.allocation is not None:
+        trimmed = trim_to_shares(window, policy.allocation)
+        window, pieces, prompt, actions = trimmed.window, trimmed.pieces, trimmed.prompt, trimmed.actions
+    else:
+        pieces, prompt = window.pieces, window.prompt(window.pieces)
 
     def over() -> bool:
         return window.charge(prompt) > budget.input_budget
 
-    may_shrink = not policy.whole_past
-    if may_shrink and window.at_prune_threshold(window.charge(prompt)):
+    may_prune = policy.allocation is None and not policy.whole_past
+    if may_prune and window.at_prune_threshold(window.charge(prompt)):
         pieces, done = window.prune_older(pieces, prompt)
         actions += done
         prompt = window.prompt(pieces)
-    if may_shrink and over() and policy.prune_protected:
+    if may_prune and over() and policy.prune_protected:
         pieces, done = window.prune_anywhere(pieces, prompt)
         actions += done
         prompt = window.prompt(pieces)
-    if over() and policy.allocation is not None:
-        pieces, done = window.drop_turns(pieces, prompt, "over_budget")
-        actions += done
-        prompt = window.prompt(pieces)
-    elif may_shrink and over():
+    if may_prune and over():
         prompt, done = window.shorten_summary(prompt)
         actions += done
     if over() and emergency:
         prompt, done = window.drop_oldest_turns(prompt)
         actions += done
-    if may_shrink and over() and budget.input_budget > 0:
+    if may_prune and over() and budget.input_budget > 0:
         prompt, done = window.shorten_newest(prompt)
         actions += done
     charged = window.charge(prompt)

@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import Literal, TypeAlias
 
-from app.engine.budget import OUTPUT_SHARE, Budget, budget_at
+from app.engine.budget import Budget, budget_at
 from app.engine.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.prompt import Prompt
 
 MAX_REACTIONS = 2
 SMALLEST_WINDOW_TOKENS = 1281
 """Anything smaller has no input budget: no provider's window, but a number from somewhere else in its sentence."""
+_ABSURD_PART = 32
+"""128k published and 4k served is common. What is under this part of the window that was believed is not a window."""
 _MARGIN_SHARE = 0.03
 """Of what was sent, for each reaction so far: the second is more careful than the first."""
 _MIN_MARGIN_TOKENS = 16
@@ -30,7 +32,8 @@ class Stated:
     """What the provider's error said, in its own tokens; None where it did not.
 
     `limit_tokens` is its window, or with `limit_is_window` false what it lets through for another reason (tokens a
-    minute). `requested_tokens` is the prompt and the output that was asked for, `prompt_tokens` the prompt alone.
+    minute), or a figure that the request itself holds. `requested_tokens` is the prompt and the output that was asked
+    for, `prompt_tokens` the prompt alone.
     """
 
     limit_tokens: int | None = None
@@ -67,7 +70,9 @@ def react(
     """
     if reactions_so_far >= MAX_REACTIONS:
         return None
-    limit = learned_limit(stated, configured=budget.limit, sent_wire_tokens=sent.wire_tokens)
+    limit = learned_limit(
+        stated, configured=budget.limit, sent_wire_tokens=sent.wire_tokens, output_tokens=output_tokens
+    )
     new = budget if limit is None else budget_at(limit, "learned", max_output_tokens, budget)
     margin = max(_MIN_MARGIN_TOKENS, ceil(sent.wire_tokens * _MARGIN_SHARE * (reactions_so_far + 1)))
     overage = _overage(stated, sent.wire_tokens, output_tokens)
@@ -84,19 +89,25 @@ def react(
     return Reaction(replace(new, input_budget=min(charged, budget.input_budget, new.input_budget)), basis)
 
 
-def learned_limit(stated: Stated, *, configured: int, sent_wire_tokens: int) -> int | None:
-    """The window a provider stated, in tokens, if it is news and can be one; else None.
+def learned_limit(stated: Stated, *, configured: int, sent_wire_tokens: int, output_tokens: int) -> int | None:
+    """The window a provider stated, in tokens, if it is news and agrees with what was sent; else None.
 
-    Always below `configured`, the window that was believed: a provider that refuses what fits a window has not named a
-    larger one. A limit that the refused prompt fits by any measure is some other limit (tokens a minute, most often).
+    Always below `configured`, the window that was believed, but not absurdly: a provider that refuses what fits a
+    window has not named a larger one, and less than a thirty-second part of it is some other figure. And more than the
+    limit was sent: by the provider's own count, where that can be a count of this prompt, else by our estimate
+    `sent_wire_tokens` with the output that was asked for.
     """
     limit = stated.limit_tokens
+    least = max(SMALLEST_WINDOW_TOKENS, configured // _ABSURD_PART)
+    if not stated.limit_is_window or limit is None or not least <= limit < configured:
+        return None
     requested = stated.requested_tokens or stated.prompt_tokens
-    if not stated.limit_is_window or limit is None or not SMALLEST_WINDOW_TOKENS <= limit < configured:
-        return None
-    if requested is not None and requested <= limit * (1 - OUTPUT_SHARE):
-        return None
-    return limit if sent_wire_tokens * HIGHEST_RATIO > limit * (1 - OUTPUT_SHARE) else None
+    if requested is None:
+        return limit if sent_wire_tokens + output_tokens > limit else None
+    prompt = stated.prompt_tokens or requested - output_tokens
+    agrees = LOWEST_RATIO <= prompt / sent_wire_tokens <= HIGHEST_RATIO
+    total = max(requested, prompt + output_tokens)
+    return limit if agrees and total > limit else None
 
 
 def _overage(stated: Stated, sent_wire_tokens: int, output_tokens: int) -> int | None:

@@ -13,7 +13,7 @@ from app.engine.tokens import Estimate
 
 LEAST_KEPT_CHARS = 240
 """Of a shortened pin's text: with less it says nothing, and the pin leaves."""
-_REASON = "pins_over_share"
+_REASON = "low_relevance"
 _TRIES = 4
 
 
@@ -39,7 +39,7 @@ def fit_pins(
         if least_tokens <= room_tokens:
             break
         least_tokens -= least[at].tokens
-        actions.append(TrimAction("pinned_drop", items[at].label, _REASON, now.pop(at).wire_tokens))
+        actions.append(TrimAction("pinned_drop", pins[at].name, _REASON, now.pop(at).wire_tokens))
     excess = sum(item.tokens for item in now.values()) - room_tokens
     for at in first_to_go:
         if excess <= 0:
@@ -48,7 +48,7 @@ def fit_pins(
             continue
         now[at] = _fitted(pins[at], items[at], items[at].tokens - excess, least[at], estimate)
         removed = items[at].tokens - now[at].tokens
-        actions.append(TrimAction("pinned_trim", items[at].label, _REASON, removed))
+        actions.append(TrimAction("pinned_trim", pins[at].name, _REASON, removed))
         excess -= removed
     return list(now.values()), actions
 

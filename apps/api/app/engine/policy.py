@@ -1,4 +1,4 @@
-"""How a session's context is to be kept: one value, `ContextPolicy`; a preset is such a value (contract, section 9)."""
+"""How a session's context is kept: one value, `ContextPolicy`; a preset is such a value (contract.md, section 9)."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ class ContextPolicy:
     may be None, not both. A prune takes the oldest first, or what is worth the least per token, and `prune_block_share`
     of the input budget more than it must, so that the next turns need none. `max_context_tokens` caps the model's
     window from above, so that a model with a window of a million tokens still compacts at a size somebody chose.
-    `unknown_window_outputs` is the window of a model nobody knows, in times of its largest output. `max_output_tokens`
-    is the deployment's ceiling of the output reserve and no field of a session's policy, and neither is `whole_past`
+    The window of a model nobody knows is `unknown_window_tokens`, or else `unknown_window_outputs` times
+    `max_output_tokens`, the ceiling of the output reserve, which is the deployment's where nobody sets it.
+    `allow_extreme` takes values that are mistakes most often. `whole_past` is no field of a session's policy
     (`with_whole_past`).
     """
 
@@ -76,10 +77,16 @@ class ContextPolicy:
     max_context_tokens: int | None = None
     recall: Recall = Recall()
     emergency_drop_ratio: float | None = None
+    unknown_window_tokens: int | None = None
     unknown_window_outputs: int | None = None
     estimator: EstimatorKind = "tiktoken"
     max_output_tokens: int = 2048
+    allow_extreme: bool = False
     whole_past: bool = False
+
+    def prune_from(self, input_budget: int) -> float:
+        """Charged tokens from which on something leaves: where shares are given out, nothing while the whole fits."""
+        return self.prune_trigger_ratio * input_budget if self.allocation is None else input_budget + 1
 
     @property
     def summarizes(self) -> bool:

@@ -114,6 +114,11 @@ FIELDS: Mapping[str, PolicyField] = {
         f"{_RATIO}, or null",
         "Share of the oldest turns that leave at once when the provider says too long; null: as many as it takes.",
     ),
+    "unknown_window_tokens": PolicyField(
+        or_none(integer(1)),
+        "a whole number of at least 1, or null",
+        "The window of a model nobody knows, in tokens; null: by unknown_window_outputs.",
+    ),
     "unknown_window_outputs": PolicyField(
         or_none(integer(1)),
         "a whole number of at least 1, or null",
@@ -121,6 +126,14 @@ FIELDS: Mapping[str, PolicyField] = {
     ),
     "estimator": PolicyField(
         choice("tiktoken", "heuristic"), "tiktoken or heuristic", "How tokens are counted; heuristic: chars x 2 / 5."
+    ),
+    "max_output_tokens": PolicyField(
+        integer(1),
+        "a whole number of at least 1",
+        "The most that is reserved for the answer, and never more than a fifth of the window.",
+    ),
+    "allow_extreme": PolicyField(
+        FLAG, _FLAG, "Whether shares under 1 percent and less than 64 tokens for the answer are taken."
     ),
 }
 

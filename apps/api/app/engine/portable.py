@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from app.domain.errors import ImportRefused
+from app.domain.content import sha256_hex
+from app.domain.errors import ImportRefused, PromptTooLarge
 from app.domain.types import JsonObject, Message, MessageId, ToolCall, TurnId
-from app.engine.prompt import prompt_sha256, sha256_hex
-from app.engine.replay import needed_for, rebuild
+from app.engine.replay import SentHashes
 
 FORMAT: Final = "plimsoll.session"
 VERSION: Final = 1
@@ -21,8 +21,8 @@ SECTIONS: Final = ("pins", "blocks", "turns", "messages", "steps", "summaries", 
 ITEM_FIELDS: Final = ("key_facts", "open_questions", "decisions", "action_items")
 
 MOST_FAULTS: Final = 20
-MOST_SENT_MESSAGES: Final = 5_000_000
-"""Messages that all prompts of a document may name together: what checking its hashes may cost."""
+MOST_PROMPTS_BYTES: Final = 8 * 1024 * 1024 * 1024
+"""Of all prompts of a document together, each message with its `MESSAGE_BYTES`: what checking its hashes may cost."""
 
 
 class _Faults:
@@ -40,7 +40,7 @@ class _Faults:
             raise ImportRefused(self.found)
 
 
-def check_document(document: Mapping[str, Any]) -> None:
+def check_document(document: Mapping[str, Any], *, most_prompts_bytes: int = MOST_PROMPTS_BYTES) -> None:
     """Raises `ImportRefused`, with places, for a document whose parts contradict each other. CPU-bound."""
     faults = _Faults()
     for section, key in (
@@ -63,7 +63,7 @@ def check_document(document: Mapping[str, Any]) -> None:
         if sha256_hex(block["content"]) != block["sha256"]:
             faults.add(f"blocks.{at}.sha256", "This is not the hash of the content.")
     faults.settle()
-    _check_prompts(document, faults)
+    _check_prompts(document, most_prompts_bytes, faults)
     faults.settle()
 
 
@@ -162,11 +162,12 @@ def _check_summaries(document: Mapping[str, Any], turn_seqs: Mapping[str, int], 
         faults.add(f"summaries.{at}.status", "Another summary is the active one.")
 
 
-def _check_prompts(document: Mapping[str, Any], faults: _Faults) -> None:
-    """Rebuilds every prompt from what came with it: one that can not be shown again is not taken in."""
-    blocks: dict[str, str] = {block["sha256"]: block["content"] for block in document["blocks"]}
-    messages = {message["seq"]: message_of(message) for message in document["messages"]}
-    sent_messages = 0
+def _check_prompts(document: Mapping[str, Any], most_bytes: int, faults: _Faults) -> None:
+    """Holds every prompt to its hash: one that can not be shown again is not taken in."""
+    hashes = SentHashes(
+        {block["sha256"]: block["content"] for block in document["blocks"]},
+        {message["seq"]: message_of(message) for message in document["messages"]},
+    )
     for at, audit in enumerate(document["audits"]):
         refs, expected = audit["prompt_refs"], audit["prompt_sha256"]
         if (refs is None) != (expected is None):
@@ -174,17 +175,18 @@ def _check_prompts(document: Mapping[str, Any], faults: _Faults) -> None:
         if refs is None or expected is None:
             continue
         try:
-            runs = needed_for(refs).runs
-            sent_messages += sum(max(0, min(last - first, len(messages))) + 1 for first, last in runs)
-            if sent_messages > MOST_SENT_MESSAGES:
-                faults.add(f"audits.{at}.prompt_refs", f"All prompts together name over {MOST_SENT_MESSAGES} messages.")
-                break
-            sha256 = prompt_sha256(*rebuild(refs, blocks, messages))
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError):
+            sha256 = hashes.sha256(refs)
+        except PromptTooLarge as error:
+            faults.add(f"audits.{at}.prompt_refs", error.detail)
+            continue
+        except (KeyError, TypeError, ValueError):
             faults.add(f"audits.{at}.prompt_refs", "The prompt can not be rebuilt from the blocks and messages here.")
             continue
         if sha256 != expected:
             faults.add(f"audits.{at}.prompt_sha256", "The rebuilt prompt has another hash.")
+        if hashes.total_bytes > most_bytes:
+            faults.add(f"audits.{at}.prompt_refs", f"All prompts together have more than {most_bytes} bytes.")
+            break
 
 
 def message_of(row: Mapping[str, Any]) -> Message:

@@ -1,4 +1,4 @@
-"""The published designs, each a value of `ContextPolicy` (contract, sections 9 and 10)."""
+"""The published designs, each a value of `ContextPolicy` (contract.md, sections 9 and 10)."""
 
 from __future__ import annotations
 

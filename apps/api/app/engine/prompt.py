@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-import orjson
-
+from app.domain.content import canonical_json, sha256_hex
 from app.domain.types import Content, JsonObject, Message, Pin, PromptMessage, ToolCall, ToolDefinition
 from app.engine.reasoning import NO_REASONING
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
@@ -164,16 +162,6 @@ def neutral_message(message: Message, *, content: Content = None) -> PromptMessa
 def tool_call_json(call: ToolCall) -> JsonObject:
     """A tool call in the OpenAI form, in which it is sent, stored and answered."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def canonical_json(value: object) -> str:
-    """Compact, key-sorted JSON: what hashes are taken of (contract, decision 10)."""
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-
-
-def sha256_hex(text: str) -> str:
-    """SHA-256 of the text's UTF-8, in hex."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def prompt_sha256(messages: Sequence[PromptMessage], tools: Sequence[ToolDefinition]) -> str:

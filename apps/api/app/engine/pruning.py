@@ -1,7 +1,7 @@
 """What leaves the window when a summary was not enough, in which order, and why: trim actions.
 
 Long answered tool results are shortened first, then media leave older messages, then assistant and tool messages leave
-whole. What the newest summary cites stays, and so do users' words (contract, decisions 5 and 8). Policies that keep
+whole. What the newest summary cites stays, and so do users' words (contract.md, decisions 5 and 8). Policies that keep
 turns whole lose the oldest turns instead.
 """
 
@@ -43,8 +43,8 @@ _KEPT_CHARS = 640
 
 @dataclass(frozen=True, slots=True)
 class TrimAction:
-    """One decision. `target` is `message:<id>`, `turn:<id>`, `summary:<id>` or `pin:<name>`; `tokens_removed` is on the
-    wire, and negative for what an action added."""
+    """A decision. `target` is `message:<id>`, `turn:<id>`, `summary:<id>`, a pin's name, or `conversation_history` for
+    turns that a shared-out window lost; `tokens_removed` is on the wire, and negative for what was added."""
 
     kind: TrimKind
     target: str

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.domain.types import Message, ReasoningForm, ReasoningRule, Turn, TurnStatus
+from app.domain.types import OPEN_STATUSES, Message, ReasoningForm, ReasoningRule, Turn
 
 NO_REASONING = " "
 """Stands for the reasoning of a message that has none, at a server that wants the field in every message of its scope.
 Moonshot takes an empty text for a missing one, and DeepSeek takes either."""
-_RUNNING = frozenset({TurnStatus.PENDING, TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS})
 
 
 def with_reasoning(turn: Turn, rule: ReasoningRule | None) -> Turn:
@@ -30,7 +29,7 @@ def with_reasoning(turn: Turn, rule: ReasoningRule | None) -> Turn:
 
 
 def _in_scope(turn: Turn, rule: ReasoningRule) -> bool:
-    return rule.scope == "tool_turns" or turn.status in _RUNNING
+    return rule.scope == "tool_turns" or turn.status in OPEN_STATUSES
 
 
 def _marked(message: Message, form: ReasoningForm) -> Message:

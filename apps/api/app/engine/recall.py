@@ -2,7 +2,7 @@
 
 A message is found by its words (BM25), counts for what it says per token, and its neighbours share in what it scores: a
 question and its answer stand together. What is brought back is gated by the best score, so that a prompt is not filled
-to the brim with the merely similar, and takes only room below the summary trigger (contract, section 8). Pure: where
+to the brim with the merely similar, and takes only room below the summary trigger (contract.md, section 8). Pure: where
 the matches come from is the caller's matter, a database's postings or messages at hand.
 """
 
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from math import log, sqrt
 from typing import Final
 
+from app.domain.content import content_text
 from app.domain.evicted import Evicted, Hit
 from app.domain.types import JsonObject, Message, MessageId, Turn
 from app.engine.recall_terms import query_terms, terms_of, weighed_terms
-from app.engine.tokens import MESSAGE_FRAMING_TOKENS, content_text
+from app.engine.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.turns import Unit, sendable_units
 
 MOST_HITS: Final = 64
@@ -169,7 +170,7 @@ def choose(
     found: Sequence[Candidate],
     *,
     min_score_ratio: float,
-    said: Said,
+    said: AlreadyInPrompt,
     fits: Callable[[int, int], bool],
 ) -> tuple[Candidate, ...]:
     """The candidates that come back, in time order.
@@ -190,7 +191,7 @@ def choose(
     return tuple(sorted(chosen, key=lambda candidate: candidate.unit.last_seq))
 
 
-class Said:
+class AlreadyInPrompt:
     """What a prompt says already. `texts` are those of its messages, `asked` the newest."""
 
     def __init__(self, texts: Iterable[str], asked: str) -> None:

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from app.domain.content import content_text
 from app.domain.evicted import Evicted, Hit
 from app.domain.types import Message, Turn
 from app.engine.recall import GROUP_REACH, MOST_HITS, MOST_POSTINGS, REACH, rarity
 from app.engine.recall_terms import query_terms, weighed_terms
-from app.engine.tokens import content_text
 
 
 class Shelf:

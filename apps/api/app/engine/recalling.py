@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from app.domain.content import content_text
 from app.domain.evicted import Evicted
 from app.engine.fitting import Accounts, Ready, Refused
 from app.engine.prompt import Prompt, PromptItem, block_item, message_item
-from app.engine.recall import Candidate, Recalled, Said, candidates, choose, wanted_share, with_more_evicted
+from app.engine.recall import AlreadyInPrompt, Candidate, Recalled, candidates, choose, wanted_share, with_more_evicted
 from app.engine.recall_terms import query_terms
-from app.engine.tokens import content_text
 from app.engine.triggers import summary_trigger_tokens
 from app.engine.window import Window
 
@@ -56,7 +56,7 @@ def _chosen(window: Window, prompt: Prompt) -> tuple[Candidate, ...]:
     if not fits(1, 1):
         return ()
     sent = [content_text(item.message.content) for item in prompt.items if item.message and item.region != "user"]
-    said = Said(sent, _asked(window))
+    said = AlreadyInPrompt(sent, _asked(window))
     return choose(candidates(evicted), min_score_ratio=recall.min_score_ratio, said=said, fits=fits)
 
 
@@ -79,7 +79,7 @@ def _asked(window: Window) -> str:
 def _trigger_tokens(window: Window) -> int:
     """The charged tokens that fire a summary, or else a prune: recall stays below."""
     trigger = summary_trigger_tokens(window)
-    return int(window.policy.prune_trigger_ratio * window.snapshot.budget.input_budget) if trigger is None else trigger
+    return int(window.policy.prune_from(window.snapshot.budget.input_budget)) if trigger is None else trigger
 
 
 def _with_block(prompt: Prompt, window: Window, chosen: tuple[Candidate, ...]) -> Prompt:

@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 from lunr.builder import Builder
 from lunr.idf import idf as _untyped_idf  # pyright: ignore[reportUnknownVariableType] - lunr has no types
 
+from app.domain.content import content_text
 from app.domain.types import Pin, Turn
-from app.engine.tokens import content_text
 
 MOST_TERMS: Final = 16_384
 """Of all pins together, each having the same part of them: what bounds the work to about 25 ms."""

@@ -1,9 +1,10 @@
-"""Holding the regions of a window to their shares (preset `allocated`; contract, sections 9 and 10).
+"""Sharing a window out (preset `allocated`; contract.md, sections 9 and 10).
 
-System text, the user's message and tools come off first. Of the rest the output has its share; goal, pins and summary
-have theirs and what flows down to them, and the history has what is left. Pins over their share are trimmed by
-relevance, a summary over its own is shortened; what the history may keep is decided like any prompt's, by the budget.
-The goal is never trimmed.
+System text, the user's message and tools come off first. Of the rest the output has its share. Goal, pins, summary and
+history have theirs, and what others leave; as long as all of it fits, shares only plan. When it does not, the lowest
+priority gives way first, each down to what it is offered: of the history the oldest leaves, the summary is shortened,
+pins are shortened and then dropped by relevance. Is that not enough, they give way in the same order below their
+shares. The goal is never trimmed.
 """
 
 from __future__ import annotations
@@ -17,19 +18,34 @@ from app.engine.folding import MIN_SUMMARY_TOKENS
 from app.engine.pin_trimming import fit_pins
 from app.engine.policy import Allocation, ContextPolicy, PriorityRegion
 from app.engine.prompt import Prompt, PromptItem
-from app.engine.pruning import Piece, TrimAction
+from app.engine.pruning import Piece, TrimAction, shortening_action
 from app.engine.relevance import question_of, relevances
 from app.engine.summary_block import fit_summary
 from app.engine.tokens import Estimate
-from app.engine.window import Snapshot, Window, summary_item
+from app.engine.window import NEWEST_TOO_LARGE, Snapshot, Window, summary_item
+
+_HELD: tuple[PriorityRegion, ...] = ("summary", "pins")
+_BELOW_SHARES: Mapping[PriorityRegion, int] = {"pins": 0, "summary": MIN_SUMMARY_TOKENS, "history": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A window whose pins and summary are within what they were offered, and what was done for that."""
+class Trimmed:
+    """`window` as it is sent with these pieces, and by region what was done to `whole` for that."""
 
+    whole: Window
     window: Window
-    actions: tuple[TrimAction, ...] = ()
+    pieces: Sequence[Piece]
+    actions_of: Mapping[PriorityRegion, tuple[TrimAction, ...]]
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.window.prompt(self.pieces)
+
+    @property
+    def actions(self) -> list[TrimAction]:
+        """Lowest priority first."""
+        order = reversed(self.window.policy.context_priority)
+        return [action for region in order for action in self.actions_of.get(region, ())]
 
 
 def with_shared_budget(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Snapshot:
@@ -44,79 +60,130 @@ def with_shared_budget(snapshot: Snapshot, policy: ContextPolicy, estimate: Esti
     return replace(snapshot, budget=with_output_share(snapshot.budget, percent, window.charge(fixed)))
 
 
-def hold_shares(window: Window) -> Held:
-    """The window within its shares; itself where the policy has none."""
+def share_out(window: Window) -> Window:
+    """The window that a summary is planned in: it may take the map's share, and where not all fits pins and summary are
+    down to what they are offered. Itself where the policy has no shares."""
     allocation = window.policy.allocation
     if allocation is None:
-        return Held(window)
+        return window
     full = window.prompt(window.pieces)
-    held = _hold(window, allocation, full, _room(window, full, full.overhead_tokens))
-    if held.window.charge(held.window.prompt(held.window.remains())) <= window.snapshot.budget.input_budget:
-        return held
-    # What leaves takes its framing with it, and the reserve that paid for that: reckon with the least there can be.
-    overhead = (full.overhead_tokens, window.prompt(()).overhead_tokens)
-    return _hold(window, allocation, full, min(_room(window, full, each) for each in overhead))
-
-
-def _hold(window: Window, allocation: Allocation, full: Prompt, room_tokens: int) -> Held:
-    wanted = _wanted(full)
-    whole, least = _tokens(window.remains(shortened=False)), _tokens(window.remains())
-    # The newest results of an open turn may take half of all room before they are shortened.
-    history = min(whole, max(least, room_tokens // 2))
-    needed: Mapping[PriorityRegion, int] = {
-        "goal": wanted["goal"],
-        "pins": 0,
-        "summary": min(wanted["summary"], MIN_SUMMARY_TOKENS),
-        "history": history,
-    }
-    order = window.policy.context_priority
-    division = divide(room_tokens, allocation, order, wanted=wanted, least=needed)
-    pins, trimmed = _held_pins(window, wanted["pins"], division.offered["pins"])
-    summary, shortened = _held_summary(window, division.offered["summary"])
-    full_map = max(division.shares["summary"], summary.tokens if summary else 0)
-    beside_map = divide(room_tokens, allocation, order, wanted={**wanted, "summary": full_map}, least=needed)
-    narrowed = window.narrowed(
-        head=(*(item for item in window.head if item.region != "pins"), *pins),
-        summary=summary,
-        summary_tokens=division.shares["summary"],
-        history_tokens=_left_for_past(window, beside_map),
+    division = _division(window, allocation, full)
+    trimmed = Trimmed(window, window, window.pieces, {})
+    if window.excess_tokens(full) > 0:
+        for region in _HELD:
+            trimmed = _held(trimmed, region, division.offered[region])
+    held = trimmed.window
+    full_map = max(division.shares["summary"], held.summary_item.tokens if held.summary_item else 0)
+    beside_map = _division(window, allocation, full, summary_tokens=full_map)
+    return held.with_shares(
+        summary_tokens=division.shares["summary"], history_tokens=_left_for_past(window, beside_map)
     )
-    return Held(narrowed, (*trimmed, *shortened))
 
 
-def _room(window: Window, full: Prompt, overhead_tokens: int) -> int:
+def trim_to_shares(window: Window, allocation: Allocation) -> Trimmed:
+    """What is sent of the window: all of it where it fits, else as the module says. It may still be too large."""
+    trimmed = Trimmed(window, window, window.pieces, {})
+    full = trimmed.prompt
+    if window.excess_tokens(full) <= 0:
+        return trimmed
+    for least in (_division(window, allocation, full).offered, _BELOW_SHARES):
+        for region in reversed(window.policy.context_priority):
+            excess = trimmed.window.excess_tokens(trimmed.prompt)
+            if region == "goal" or excess <= 0:
+                break
+            if region == "history":
+                trimmed = _with_less_history(trimmed, least[region])
+            else:
+                has = trimmed.prompt.regions()[region]
+                trimmed = _held(trimmed, region, max(least[region], has - excess))
+    return trimmed
+
+
+def _with_less_history(trimmed: Trimmed, least_tokens: int) -> Trimmed:
+    # What was shortened of the newest results is shortened anew, from the whole of them.
+    whole = {id(piece.unit): piece for piece in trimmed.whole.pieces}
+    pieces = [whole[id(piece.unit)] if piece.newest_results else piece for piece in trimmed.pieces]
+    before = [each for each in trimmed.actions_of.get("history", ()) if each.reason != NEWEST_TOO_LARGE]
+    pieces, done = _shrunk_history(trimmed.window.keeping_history(least_tokens), pieces, least_tokens)
+    actions = [*before, *done]
+    dropped = sum(action.tokens_removed for action in actions if action.kind == "history_drop")
+    others = tuple(action for action in actions if action.kind != "history_drop")
+    as_one = (TrimAction("history_drop", "conversation_history", "lowest_priority", dropped),) if dropped else ()
+    return replace(trimmed, pieces=pieces, actions_of={**trimmed.actions_of, "history": (*as_one, *others)})
+
+
+def _shrunk_history(window: Window, pieces: Sequence[Piece], least_tokens: int) -> tuple[list[Piece], list[TrimAction]]:
+    """The history leaves as the policy prunes, then in whole turns, oldest first; then the newest results of open turns
+    are shortened. Each until the prompt is within its budget, or the history within `least_tokens`."""
+    pieces, actions = window.prune_older(pieces, window.prompt(pieces))
+    if window.policy.prune_protected:
+        pieces, done = window.prune_anywhere(pieces, window.prompt(pieces))
+        actions += done
+    pieces, done = window.drop_turns(pieces, window.prompt(pieces))
+    prompt = window.prompt(pieces)
+    may_lose = min(window.excess_tokens(prompt), prompt.regions()["history"] - least_tokens)
+    shortened = window.shortened_newest(pieces, may_lose)
+    rows = [shortening_action(each, NEWEST_TOO_LARGE) for each in shortened]
+    return [piece.with_shortened(shortened) for piece in pieces], [*actions, *done, *rows]
+
+
+def _held(trimmed: Trimmed, region: PriorityRegion, room_tokens: int) -> Trimmed:
+    """Pins or summary of the whole window within so many tokens, without framing."""
+    if region == "summary":
+        summary, actions = _held_summary(trimmed.whole, room_tokens)
+        window = trimmed.window.with_summary_item(summary)
+    else:
+        pins, actions = _held_pins(trimmed.whole, room_tokens)
+        window = trimmed.window.with_pins(pins)
+    return replace(trimmed, window=window, actions_of={**trimmed.actions_of, region: tuple(actions)})
+
+
+def _division(window: Window, allocation: Allocation, full: Prompt, *, summary_tokens: int | None = None) -> Division:
+    """Who gets what of the room of goal, pins, summary and history; `summary_tokens` stand for the summary's own."""
+    regions = full.regions()
+    # What leaves takes its framing with it, and the reserve that paid for that: reckon with the least there can be.
+    overheads = (full.overhead_tokens, window.prompt(()).overhead_tokens)
+    room_tokens = min(_room(window, regions, overhead) for overhead in overheads)
+    whole, least = _history(window.remains(shortened=False)), _history(window.remains())
+    wanted: dict[PriorityRegion, int] = {
+        "goal": regions["goal"],
+        "pins": regions["pins"],
+        "summary": regions["summary"] if summary_tokens is None else summary_tokens,
+        "history": regions["history"],
+    }
+    needed: dict[PriorityRegion, int] = {
+        "goal": regions["goal"],
+        "pins": 0,
+        "summary": min(regions["summary"], MIN_SUMMARY_TOKENS),
+        # The newest results of an open turn may take half of all room before they are shortened.
+        "history": min(whole, max(least, room_tokens // 2)),
+    }
+    return divide(room_tokens, allocation, window.policy.context_priority, wanted=wanted, least=needed)
+
+
+def _room(window: Window, regions: Mapping[str, int], overhead_tokens: int) -> int:
     """What is left to goal, pins, summary and history beside so much overhead, in tokens without framing."""
     snapshot = window.snapshot
     wire_room = snapshot.budget.wire_room(overhead_tokens=overhead_tokens, calibration_ratio=snapshot.calibration_ratio)
-    regions = full.regions()
     return wire_room - overhead_tokens - regions["system"] - regions["user"]
-
-
-def _wanted(full: Prompt) -> dict[PriorityRegion, int]:
-    regions = full.regions()
-    return {
-        "goal": regions["goal"],
-        "pins": regions["pins"],
-        "summary": regions["summary"],
-        "history": regions["history"],
-    }
 
 
 def _left_for_past(window: Window, division: Division) -> int:
     """What past turns may take of the history's room: the running turn's own rounds are there in any case."""
     current = window.snapshot.current.id
-    running = [piece for piece in window.pieces if piece.unit.messages[0].turn_id == current]
-    return division.offered["history"] - _tokens(running)
+    return division.offered["history"] - _history(
+        [piece for piece in window.pieces if piece.unit.messages[0].turn_id == current]
+    )
 
 
-def _tokens(pieces: Sequence[Piece]) -> int:
+def _history(pieces: Sequence[Piece]) -> int:
     """Tokens of the history among the pieces, without framing."""
     return sum(item.tokens for piece in pieces for item in piece.items if item.region == "history")
 
 
-def _held_pins(window: Window, wanted_tokens: int, room_tokens: int) -> tuple[list[PromptItem], list[TrimAction]]:
+def _held_pins(window: Window, room_tokens: int) -> tuple[list[PromptItem], list[TrimAction]]:
     items = [item for item in window.head if item.region == "pins"]
-    if wanted_tokens <= room_tokens:
+    if sum(item.tokens for item in items) <= room_tokens:
         return items, []
     pins = window.snapshot.pins
     question = question_of(window.snapshot.goal, window.snapshot.current)
@@ -133,4 +200,4 @@ def _held_summary(window: Window, room_tokens: int) -> tuple[PromptItem | None, 
         return item, []
     shorter = summary_item(replace(summary, body=body), window.policy, window.estimate)
     removed = item.tokens - shorter.tokens
-    return shorter, [TrimAction("summary_shortened", item.label, "summary_over_share", removed)]
+    return shorter, [TrimAction("summary_shortened", item.label, "over_budget", removed)]

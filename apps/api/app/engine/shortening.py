@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from app.domain.content import canonical_json
 from app.engine.media import has_media, marked_parts, marked_text
-from app.engine.prompt import Block, PromptItem, canonical_json
+from app.engine.prompt import Block, PromptItem
 from app.engine.tokens import Estimate, message_tokens
 
 ShorteningKind: TypeAlias = Literal["tool_result_shortened", "assistant_shortened", "media_marked"]

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import TypeAlias
 from uuid import UUID
 
+from app.domain.content import content_text
 from app.domain.evicted import Evicted
 from app.domain.types import (
     Message,
@@ -48,7 +49,7 @@ from app.engine.reasoning import with_reasoning
 from app.engine.recall_shelf import Shelf
 from app.engine.sharing import with_shared_budget
 from app.engine.summaries import shrinks, summarizer_usage, summary_of
-from app.engine.tokens import Estimate, content_text
+from app.engine.tokens import Estimate
 from app.engine.turns import completed_after, sendable_units
 from app.engine.window import Snapshot
 
@@ -273,7 +274,7 @@ class Simulation:
         return with_reasoning(replace(part, messages=messages), model.reasoning_rule)
 
     def _turns_for(self, model: SimulatedModel) -> list[Turn]:
-        """The raw window counted for a model. Only the latest turn can be unresolved (contract, decision 7)."""
+        """The raw window counted for a model. Only the latest turn can be unresolved (contract.md, decision 7)."""
         if self._laid_out is None or self._laid_out[0] != model.key:
             last = len(self._raw) - 1
             turns = [

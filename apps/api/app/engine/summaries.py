@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import jsonschema
 
+from app.domain.content import content_text
 from app.domain.types import (
     Content,
     JsonObject,
@@ -28,7 +29,7 @@ from app.domain.types import (
 )
 from app.engine.folding import Fold
 from app.engine.summary_block import render_summary
-from app.engine.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, content_text
+from app.engine.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
 
 ITEM_FIELDS = ("key_facts", "open_questions", "decisions", "action_items")
 

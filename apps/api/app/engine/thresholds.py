@@ -14,7 +14,7 @@ NEAR_SHARE = 0.05
 def is_near_threshold(window: Window, prompt: Prompt) -> bool:
     """Whether what the prompt is charged is within 5 % of the summary trigger, prune trigger or input budget."""
     budget, charged = window.snapshot.budget.input_budget, window.charge(prompt)
-    thresholds = (summary_trigger_tokens(window), window.policy.prune_trigger_ratio * budget, budget)
+    thresholds = (summary_trigger_tokens(window), window.policy.prune_from(budget), budget)
     return any(each is not None and abs(charged - each) <= NEAR_SHARE * each for each in thresholds)
 
 

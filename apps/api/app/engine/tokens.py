@@ -102,14 +102,3 @@ def tools_tokens(tools: Sequence[ToolDefinition], estimate: Estimate) -> int:
         estimate(orjson.dumps(tool, option=orjson.OPT_SORT_KEYS).decode()) + TOOL_DEFINITION_FRAMING_TOKENS
         for tool in tools
     )
-
-
-def content_text(content: Content) -> str:
-    """The readable text of a content; a part that is no text stands as its type in brackets."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    return "\n".join(
-        str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type')}]" for part in content
-    )

@@ -1,4 +1,4 @@
-"""When a summary is due: before a call and after a turn, by the triggers a policy sets (contract, sections 8 to 10)."""
+"""When a summary is due: before a call and after a turn, by a policy's triggers (contract.md, sections 8 to 10)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def trigger_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) 
     ratio = policy.summary_trigger_ratio
     by_ratio = None if ratio is None else int(ratio * input_budget)
     by_usage = _usage_tokens(policy, limit_tokens, input_budget)
-    at_prune = int(policy.prune_trigger_ratio * input_budget)
+    at_prune = int(policy.prune_from(input_budget))
     return min(tokens for tokens in (by_ratio, by_usage, at_prune) if tokens is not None)
 
 
@@ -78,7 +78,7 @@ def turns_to_next_summary(window: Window) -> int | None:
 
 
 def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -> int | None:
-    """Never above the prune threshold, so that it can fire before a refusal (contract, decision 1)."""
+    """Never above the prune threshold, so that it can fire before a refusal (contract.md, decision 1)."""
     share = policy.usage_threshold
     return None if share is None else int(min(share * limit_tokens, policy.prune_trigger_ratio * input_budget))
 

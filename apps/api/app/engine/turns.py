@@ -52,7 +52,7 @@ def units_of(messages: Sequence[Message]) -> tuple[Unit, ...]:
 
 
 def sendable_units(turn: Turn) -> tuple[Unit, ...]:
-    """What later prompts may hold of a turn (contract, decision 7).
+    """What later prompts may hold of a turn (contract.md, decision 7).
 
     A rejected turn gives nothing. A failed or cancelled one gives the user's words and its complete tool groups; a
     completed one, and the running one, all they have.
@@ -73,7 +73,7 @@ def sendable_messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
 
 
 def latest_unresolved(turns: Sequence[Turn]) -> Turn | None:
-    """The turn whose newest messages may never leave: only the latest that was not rejected (contract, decision 7)."""
+    """The turn whose newest messages never leave: only the latest that was not rejected (contract.md, decision 7)."""
     latest = next((turn for turn in reversed(turns) if turn.status is not TurnStatus.REJECTED), None)
     return latest if latest is not None and latest.unresolved else None
 

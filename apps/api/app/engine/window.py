@@ -32,6 +32,8 @@ from app.engine.summary_block import fit_summary, render_summary
 from app.engine.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.turns import latest_unresolved, sendable_messages, sendable_units, split_protected, wire_tokens_of
 
+NEWEST_TOO_LARGE = "newest_result_too_large"
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -78,23 +80,29 @@ class Window:
         self._protected_from = _first_seq((*self._protected, snapshot.current))
         self._no_items = build_prompt((), snapshot.tools, estimate)
         self._summary_share: int | None = None
+        self._least_history_tokens = -1
         # What a fold takes the place of, whatever shares made of it here.
         self._stored_summary_tokens = self.summary_item.wire_tokens if self.summary_item else 0
 
-    def narrowed(
-        self,
-        *,
-        head: tuple[PromptItem, ...],
-        summary: PromptItem | None,
-        summary_tokens: int,
-        history_tokens: int,
-    ) -> Window:
-        """The window with another head and summary, in which a new summary may take so many tokens.
+    def with_pins(self, pins: Sequence[PromptItem]) -> Window:
+        """The window with these in place of its pins."""
+        window = copy(self)
+        window.head = (*(item for item in self.head if item.region != "pins"), *pins)
+        return window
+
+    def with_summary_item(self, summary: PromptItem | None) -> Window:
+        """The window with this in place of its summary."""
+        window = copy(self)
+        window.summary_item = summary
+        return window
+
+    def with_shares(self, *, summary_tokens: int, history_tokens: int) -> Window:
+        """The window in which a new summary may take so many tokens.
 
         Protected turns that `history_tokens` have no room for would leave: a summary may take them in before they do.
         """
         window = copy(self)
-        window.head, window.summary_item, window._summary_share = head, summary, summary_tokens
+        window._summary_share = summary_tokens
         if self.policy.prune_protected and wire_tokens_of(self._protected) > history_tokens:
             window._protect_at_most(history_tokens)
         return window
@@ -127,7 +135,7 @@ class Window:
 
     def at_prune_threshold(self, charged: int) -> bool:
         """Whether so many charged tokens call for a prune."""
-        return charged >= self.policy.prune_trigger_ratio * self.snapshot.budget.input_budget
+        return charged >= self.policy.prune_from(self.snapshot.budget.input_budget)
 
     def reclaims_enough(self, fold: Fold) -> bool:
         """Whether the fold is worth a summary that only the threshold asks for."""
@@ -181,6 +189,12 @@ class Window:
         staying = [piece for piece in self.pieces if not self._may_leave(piece)]
         return [self._at_least(piece) for piece in staying] if shortened else staying
 
+    def keeping_history(self, least_tokens: int) -> Window:
+        """The window in which prunes end when the history is within so many tokens (without framing)."""
+        window = copy(self)
+        window._least_history_tokens = least_tokens
+        return window
+
     def prune_older(self, pieces: Sequence[Piece], prompt: Prompt) -> tuple[list[Piece], list[TrimAction]]:
         """Prunes what is older than the protected turns until what is charged is under the prune threshold.
 
@@ -188,7 +202,7 @@ class Window:
         away: by value, what is new would else bring old messages back into the middle of the prompt.
         """
         policy, input_budget = self.policy, self.snapshot.budget.input_budget
-        threshold = policy.prune_trigger_ratio * input_budget
+        threshold = policy.prune_from(input_budget)
 
         def prune(
             pieces: Sequence[Piece], still_over: StillOver, in_reach: Callable[[Piece], bool]
@@ -217,7 +231,7 @@ class Window:
                 return self._prune_messages(pieces, still_over, in_reach, "over_budget")
             kept, actions = self._prune_turns(pieces, still_over, in_reach, "over_budget")
             tokens, messages = (all_of - left for all_of, left in zip(size_of(pieces), size_of(kept), strict=True))
-            # Earlier rounds of the running turn may leave, whatever the unit (contract, decision 8).
+            # Earlier rounds of the running turn may leave, whatever the unit (contract.md, decision 8).
             kept, more = self._prune_messages(
                 kept,
                 lambda more_tokens, more_messages: still_over(tokens + more_tokens, messages + more_messages),
@@ -240,7 +254,10 @@ class Window:
     def _over(self, prompt: Prompt, at_tokens: float) -> StillOver:
         """Whether the prompt costs as many tokens once something has left it; its own size is summed up once."""
         wire_tokens, overhead_tokens = prompt.wire_tokens, prompt.overhead_tokens
-        return lambda tokens, messages: self._charge_less(wire_tokens, overhead_tokens, tokens, messages) >= at_tokens
+        may_lose = prompt.regions()["history"] - self._least_history_tokens
+        return lambda tokens, messages: (
+            tokens < may_lose and self._charge_less(wire_tokens, overhead_tokens, tokens, messages) >= at_tokens
+        )
 
     def _prune_messages(
         self,
@@ -292,13 +309,13 @@ class Window:
 
         return protected_from
 
-    def drop_turns(self, pieces: Sequence[Piece], prompt: Prompt, reason: str) -> tuple[list[Piece], list[TrimAction]]:
+    def drop_turns(self, pieces: Sequence[Piece], prompt: Prompt) -> tuple[list[Piece], list[TrimAction]]:
         """Whole turns leave, users' words with them, oldest first, until the prompt is within its budget."""
         return prune_turns(
             pieces,
             still_over=self._over(prompt, self.snapshot.budget.input_budget + 1),
             may_leave=self._may_leave,
-            reason=reason,
+            reason="over_budget",
             kind="history_drop",
         )
 
@@ -316,21 +333,30 @@ class Window:
         items = tuple(shorter if each is item else each for each in prompt.items)
         return replace(prompt, items=items), [action]
 
-    def shorten_newest(self, prompt: Prompt) -> tuple[Prompt, list[TrimAction]]:
-        """Shortens the newest results of open turns to what fits (contract, decision 8), an older turn's first."""
-        excess = prompt.wire_tokens - self.snapshot.budget.wire_room(
+    def excess_tokens(self, prompt: Prompt) -> int:
+        """By how many wire tokens the prompt is over its budget; negative where it is not."""
+        return prompt.wire_tokens - self.snapshot.budget.wire_room(
             overhead_tokens=prompt.overhead_tokens, calibration_ratio=self.snapshot.calibration_ratio
         )
+
+    def shorten_newest(self, prompt: Prompt) -> tuple[Prompt, list[TrimAction]]:
+        """Shortens the newest results of open turns to what fits (contract.md, decision 8), an older turn's first."""
         there = {id(item) for item in prompt.items}
-        done: list[Shortening] = []
-        for piece in self.pieces:
-            if piece.newest_results and excess > 0 and id(piece.items[0]) in there:
-                shortened = fit_results(piece.items, excess, self.estimate)
-                excess -= sum(each.tokens_removed for each in shortened)
-                done += shortened
+        pieces = [piece for piece in self.pieces if id(piece.items[0]) in there]
+        done = self.shortened_newest(pieces, self.excess_tokens(prompt))
         now = {id(each.was): each.now for each in done}
         items = tuple(now.get(id(item), item) for item in prompt.items)
-        return replace(prompt, items=items), [shortening_action(each, "newest_result_too_large") for each in done]
+        return replace(prompt, items=items), [shortening_action(each, NEWEST_TOO_LARGE) for each in done]
+
+    def shortened_newest(self, pieces: Sequence[Piece], excess_tokens: int) -> list[Shortening]:
+        """How the newest results of open turns among the pieces become shorter by so many tokens, or what they can."""
+        done: list[Shortening] = []
+        for piece in pieces:
+            if piece.newest_results and excess_tokens > 0:
+                shortened = fit_results(piece.items, excess_tokens, self.estimate)
+                excess_tokens -= sum(each.tokens_removed for each in shortened)
+                done += shortened
+        return done
 
     def drop_oldest_turns(self, prompt: Prompt) -> tuple[Prompt, list[TrimAction]]:
         """Whole past turns leave, oldest first, until the prompt fits: what is left when a provider has refused it."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from app.domain.content import content_text
 from app.domain.extractive import demands
 from app.domain.types import Message, Role
-from app.engine.tokens import content_text
 
 _WORTH: Final[Mapping[Role, float]] = {"user": 2.0, "assistant": 1.0, "tool": 0.5}
 """Of a message, however long it is: most of what is asked about later was said in a short one."""

@@ -22,9 +22,9 @@ def mcp_command(
     try:
         from app.mcp.server import make_server  # noqa: PLC0415 - an extra, which other commands do without
     except ModuleNotFoundError as error:
-        if error.name not in {"mcp", "plimsoll_client"}:
+        if error.name not in {"mcp", "plimsoll_sdk"}:
             raise
-        raise Refused(f"the package {error.name} is missing; install plimsoll with its extra: plimsoll[mcp]") from error
+        raise Refused(f"the package {error.name} is missing; it comes with the extra mcp of plimsoll-server") from error
     try:
         server = make_server(url, write=write)
     except ValueError as error:

@@ -14,8 +14,8 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
 from app.mcp.shown import shown
-from plimsoll_client import AsyncPlimsoll, Problem
-from plimsoll_client.errors import PlimsollError
+from plimsoll_sdk import AsyncPlimsoll, Problem
+from plimsoll_sdk.errors import PlimsollError
 
 P = ParamSpec("P")
 
@@ -57,7 +57,11 @@ def make_server(url: str, *, write: bool, api_key: str | None = None) -> MCPServ
             yield
 
     server = MCPServer(
-        "plimsoll", instructions=INSTRUCTIONS, version=version("plimsoll"), log_level="WARNING", lifespan=lifespan
+        "plimsoll",
+        instructions=INSTRUCTIONS,
+        version=version("plimsoll-server"),
+        log_level="WARNING",
+        lifespan=lifespan,
     )
     _add_sessions(server, plimsoll)
     _add_turns(server, plimsoll)

@@ -9,14 +9,17 @@ from typing import Any, Final
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
 from app.providers.failures import ErrorObject, error_object
 from app.providers.sse import Event
-from app.providers.streaming import StreamedError, TextFlow
+from app.providers.streaming import ReplyRoom, StreamedError, TextFlow
 from app.providers.wire import (
+    MOST_ITEMS,
     MalformedAnswerError,
+    answered_items,
+    check_calls,
     fields_of,
-    items_of,
     json_text,
-    made_up_call_id,
+    model_name,
     parse_json,
+    read_call,
     storable,
     token_count,
 )
@@ -37,7 +40,7 @@ def read_message(answer: Any, *, attempts: int) -> Completion:
     message = fields_of(answer)
     if not isinstance(message.get("content"), list):
         raise MalformedAnswerError("the message carries no content")
-    blocks = [fields_of(block) for block in items_of(message["content"])]
+    blocks = [fields_of(block) for block in answered_items(message["content"], "blocks")]
     text = "".join(storable(block["text"]) for block in blocks if _has_text(block, "text"))
     reasoning = "".join(storable(block["thinking"]) for block in blocks if _has_text(block, "thinking"))
     return _completion(
@@ -55,16 +58,16 @@ def _completion(
     attempts: int,
 ) -> Completion:
     called = [block for block in blocks if block.get("type") == "tool_use"]
+    check_calls(len(called))
     calls = tuple(_tool_call(block, position) for position, block in enumerate(called))
     reason: FinishReason = _FINISH_REASONS.get(stop_reason, "other") if isinstance(stop_reason, str) else "other"
-    model = message.get("model")
     return Completion(
         text=text or (None if calls else ""),
         finish_reason="tool_calls" if calls and reason in {"stop", "other"} else reason,
         usage=usage,
         tool_calls=calls,
         reasoning=reasoning or None,
-        provider_model=storable(model) if isinstance(model, str) and model else None,
+        provider_model=model_name(message.get("model")),
         attempts=attempts,
         reasoning_blocks=_reasoning_blocks(blocks),
     )
@@ -75,14 +78,10 @@ def _has_text(block: JsonObject, kind: str) -> bool:
 
 
 def _tool_call(block: JsonObject, position: int) -> ToolCall:
-    name, identity, arguments = block.get("name"), block.get("id"), block.get("input")
-    if not isinstance(name, str) or not name:
-        raise MalformedAnswerError("a tool call names no tool")
+    arguments = block.get("input")
     if not isinstance(arguments, str):  # a stream's arguments are text already, as the model wrote them
         arguments = json_text(arguments if arguments is not None else {})
-    if not isinstance(identity, str) or not identity:
-        identity = made_up_call_id(position, name, arguments)
-    return ToolCall(id=storable(identity), name=storable(name), arguments=storable(arguments) or "{}")
+    return read_call(block.get("id"), block.get("name"), arguments or "{}", position)
 
 
 def _reasoning_blocks(blocks: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
@@ -113,17 +112,24 @@ def _usage(fields: JsonObject) -> Usage | None:
     )
 
 
+_KEPT: Final = ("type", "id", "name", "signature", "data")
+"""Of a streamed block, beside what it grows by."""
+_COUNTED: Final = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+
+
 @dataclass(slots=True)
 class _BlockInParts:
     fields: JsonObject
     parts: list[str] = field(default_factory=list[str])
+    signature: list[str] = field(default_factory=list[str])
 
     def whole(self) -> JsonObject:
         kind = self.fields.get("type")
         text = "".join(self.parts)
         if kind == "tool_use":
             return self.fields | ({"input": text} if text.strip() else {})
-        return self.fields | ({kind: text} if kind in {"text", "thinking"} else {})
+        signed = {"signature": "".join((self.fields.get("signature", ""), *self.signature))} if self.signature else {}
+        return self.fields | signed | ({kind: text} if kind in {"text", "thinking"} else {})
 
 
 class MessageAssembly:
@@ -132,11 +138,12 @@ class MessageAssembly:
     def __init__(self) -> None:
         self.has_finish = False
         self.is_over = False
-        self._text = TextFlow()
-        self._reasoning = TextFlow()
-        self._blocks: dict[Any, _BlockInParts] = {}
+        self._room = ReplyRoom()
+        self._text = TextFlow(self._room)
+        self._reasoning = TextFlow(self._room)
+        self._blocks: dict[int | str | None, _BlockInParts] = {}
         self._message: JsonObject = {}
-        self._usage: JsonObject = {}
+        self._counts: JsonObject = {}
         self._stop_reason: Any = None
 
     def read(self, event: Event) -> Delta:
@@ -160,6 +167,10 @@ class MessageAssembly:
                 pass  # pings, the ends of blocks, and what the API may add
         return Delta()
 
+    @property
+    def usage(self) -> Usage | None:
+        return _usage(self._counts)
+
     def rest(self) -> Delta:
         return Delta(self._text.rest(), self._reasoning.rest())
 
@@ -172,35 +183,41 @@ class MessageAssembly:
             self._reasoning.text,
             [block.whole() for block in self._blocks.values()],
             self._stop_reason,
-            _usage(self._usage),
+            self.usage,
             self._message,
             attempts,
         )
 
     def _count(self, fields: JsonObject) -> None:
         """Figures rise through a stream; gateways may give some only at the end, and zeros before."""
-        for name, value in fields_of(fields.get("usage")).items():
-            tokens = token_count(value)
+        usage = fields_of(fields.get("usage"))
+        for name in _COUNTED:
+            tokens = token_count(usage.get(name))
             if tokens is not None:
-                self._usage[name] = max(tokens, self._usage.get(name, 0))
+                self._counts[name] = max(tokens, self._counts.get(name, 0))
 
     def _begin(self, index: Any, block: JsonObject) -> Delta:
-        self._blocks[index] = _BlockInParts(dict(block))
-        kind = block.get("type")
+        kept: JsonObject = {name: self._room.take(block[name]) for name in _KEPT if isinstance(block.get(name), str)}
+        kind = kept.get("type")
+        if kind == "tool_use":
+            kept["input"] = self._room.take(json_text(block.get("input") or {}))
+        self._blocks[_number(index)] = started = _BlockInParts(kept)
+        if len(self._blocks) > MOST_ITEMS:
+            raise MalformedAnswerError(f"it has more than {MOST_ITEMS} blocks")
         text = block.get(kind) if kind in {"text", "thinking"} else None
-        return self._told(self._blocks[index], text) if isinstance(text, str) else Delta()
+        return self._told(started, text) if isinstance(text, str) else Delta()
 
     def _grow(self, index: Any, delta: JsonObject) -> Delta:
-        block = self._blocks.get(index)
+        block = self._blocks.get(_number(index))
         if block is None:
             raise MalformedAnswerError("a delta belongs to no block")
         for kind in ("text", "thinking"):
             if isinstance(delta.get(kind), str):
                 return self._told(block, delta[kind])
         if isinstance(delta.get("partial_json"), str):
-            block.parts.append(delta["partial_json"])
+            block.parts.append(self._room.take(delta["partial_json"]))
         elif isinstance(delta.get("signature"), str):
-            block.fields["signature"] = block.fields.get("signature", "") + delta["signature"]
+            block.signature.append(self._room.take(delta["signature"]))
         return Delta()
 
     def _told(self, block: _BlockInParts, text: str) -> Delta:
@@ -214,3 +231,10 @@ def _parsed(event: Event) -> JsonObject:
     if fields.get("type") == "error" or event.name == "error" or fields.get("error"):
         raise StreamedError(error_object(fields) or ErrorObject())
     return fields
+
+
+def _number(index: Any) -> int | str | None:
+    """A block's number as it can be looked up; raises `MalformedAnswerError`."""
+    if index is None or isinstance(index, int | str):
+        return index
+    raise MalformedAnswerError("a block's number is none")

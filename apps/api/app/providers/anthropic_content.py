@@ -8,10 +8,8 @@ import re
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-import orjson
-
 from app.domain.types import JsonObject, PromptMessage
-from app.providers.wire import fields_of, items_of
+from app.providers.wire import MalformedAnswerError, fields_of, items_of, parse_json
 
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,(.*)", re.DOTALL | re.ASCII)
 _IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -65,8 +63,8 @@ def call_id(identity: str) -> str:
 def _arguments(text: Any) -> JsonObject:
     """The input has to be an object; what a model wrote that is none is passed on under a name of its own."""
     try:
-        value: Any = orjson.loads(text)
-    except (orjson.JSONDecodeError, TypeError):
+        value = parse_json(text.encode("utf-8", "replace")) if isinstance(text, str) else None
+    except MalformedAnswerError:
         value = None
     return fields_of(value) if isinstance(value, dict) else {"malformed_arguments": text} if text else {}
 

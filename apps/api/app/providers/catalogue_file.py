@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -33,10 +34,10 @@ ReturnReasoning: TypeAlias = Literal["never", "tool_loop", "tool_turns"]
 
 
 class CatalogueError(Exception):
-    """The catalogue cannot be used. `problems` has a sentence for each, beginning with the key it is about."""
+    """The catalogue cannot be used. `problems` has a clause for each, beginning with the key it is about."""
 
-    def __init__(self, source: str, problems: list[str]) -> None:
-        super().__init__(f"{source} cannot be used:\n" + "\n".join(f"  - {problem}" for problem in problems))
+    def __init__(self, path: Path | None, problems: list[str]) -> None:
+        super().__init__(f"MODELS_FILE {path} can not be used: {'; '.join(problems)}")
         self.problems = tuple(problems)
 
 
@@ -112,26 +113,67 @@ BUILT_IN = CatalogueEntry(
 """The catalogue of a service that nobody gave one."""
 
 
-def read_catalogue(path: Path | None) -> CatalogueEntry:
-    """Reads and checks the file, or gives the built-in catalogue. Raises `CatalogueError` with all problems found."""
+def read_catalogue(path: Path | None, environ: Mapping[str, str]) -> CatalogueEntry:
+    """Reads and checks the file, or gives the built-in catalogue; `environ` must hold the keys that the file names.
+
+    Raises `CatalogueError` with all problems found.
+    """
     if path is None:
         return BUILT_IN
     try:
-        parsed = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        parsed = tomllib.loads(text)
     except OSError as error:
-        raise CatalogueError(str(path), [f"it cannot be read ({error.strerror})"]) from error
+        raise CatalogueError(path, [f"it cannot be read ({error.strerror})"]) from error
     except UnicodeDecodeError as error:
-        raise CatalogueError(str(path), ["it is not UTF-8 text"]) from error
+        raise CatalogueError(path, ["it is not UTF-8 text"]) from error
     except tomllib.TOMLDecodeError as error:
-        raise CatalogueError(str(path), [f"it is not valid TOML: {error}"]) from error
+        raise CatalogueError(path, [f"it is not valid TOML: {error}"]) from error
     try:
         entry = CatalogueEntry.model_validate(parsed)
     except ValidationError as error:
-        raise CatalogueError(str(path), [_sentence(problem) for problem in error.errors(include_url=False)]) from error
-    problems = _problems_between(entry)
+        problems = [_sentence(problem) for problem in error.errors(include_url=False)]
+        raise CatalogueError(path, _with_lines(text, problems)) from error
+    problems = _problems_between(entry) + _problems_with_keys(entry, environ)
     if problems:
-        raise CatalogueError(str(path), problems)
+        raise CatalogueError(path, _with_lines(text, problems))
     return entry
+
+
+def _with_lines(text: str, problems: list[str]) -> list[str]:
+    lines = [_line_of(text.split("\n"), problem.partition(": ")[0]) for problem in problems]
+    return [f"{problem} (line {line})" if line else problem for problem, line in zip(problems, lines, strict=True)]
+
+
+def _line_of(lines: list[str], key: str) -> int | None:
+    """Where the key is written, or the nearest table around it; None where no line is about either.
+
+    A line says it when the file up to that line lacks the key and with that statement has it, whatever its spelling.
+    """
+    while key:
+        for number in (number for number, line in enumerate(lines) if key.rpartition(".")[2] in line):
+            before = _keys_in(lines[:number])
+            if before is None or key in before:  # in the middle of a statement, or mentioned again
+                continue
+            upto = (_keys_in(lines[:end]) for end in range(number + 1, len(lines) + 1))
+            if key in next((keys for keys in upto if keys is not None), ()):
+                return number + 1
+        key = key.rpartition(".")[0]
+    return None
+
+
+def _keys_in(lines: list[str]) -> set[str] | None:
+    try:
+        return set(_dotted(tomllib.loads("\n".join(lines))))
+    except tomllib.TOMLDecodeError:
+        return None
+
+
+def _dotted(table: dict[str, Any], above: str = "") -> Iterator[str]:
+    for name, value in table.items():
+        yield f"{above}{name}"
+        if isinstance(value, dict):
+            yield from _dotted(cast("dict[str, Any]", value), f"{above}{name}.")
 
 
 def _sentence(problem: Any) -> str:
@@ -142,6 +184,22 @@ def _sentence(problem: Any) -> str:
         return f"{key}: is missing"
     message: str = problem["msg"]
     return f"{key}: {message[:1].lower()}{message[1:]}"
+
+
+def key_of(entry: ModelEntry, environ: Mapping[str, str]) -> str | None:
+    """The API key of an alias, None for one that names none."""
+    return None if entry.api_key_env is None else environ.get(entry.api_key_env, "").strip()
+
+
+def _problems_with_keys(entry: CatalogueEntry, environ: Mapping[str, str]) -> list[str]:
+    problems: list[str] = []
+    for alias, model in entry.models.items():
+        key, where = key_of(model, environ), f"models.{alias}.api_key_env"
+        if key == "":
+            problems.append(f"{where}: the environment variable {model.api_key_env} is not set")
+        elif key is not None and not (key.isascii() and key.isprintable()):
+            problems.append(f"{where}: {model.api_key_env} holds characters that no HTTP header can carry")
+    return problems
 
 
 def _problems_between(entry: CatalogueEntry) -> list[str]:

@@ -7,13 +7,13 @@ code is passed on, and only when it is made of lower-case words.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from app.domain.errors import ProviderDown, ProviderError, ProviderOverflow, ProviderRateLimited, ProviderRefused
-from app.providers.overflow import stated_overflow
-from app.providers.wire import fields_of, json_text, token_count
+from app.providers.overflow import Stated, holds_a_figure, stated_overflow, unwrapped
+from app.providers.wire import MalformedAnswerError, fields_of, json_text, parse_json, token_count
 
 _MESSAGE_CHARS: Final = 4_000
 _SAFE_CODE: Final = re.compile(r"[a-z][a-z_]{0,47}")
@@ -47,15 +47,20 @@ _STATUS_OF_CODE: Final[Mapping[str, int]] = {
 class ErrorObject:
     """The error part of an answer, as far as it can be read. `codes` are its code and type, in lower case.
 
-    `prompt_tokens` and `limit_tokens` are for servers that state them as members (llama.cpp).
+    `messages` are the provider's own and, where it is a gateway, its upstream's. `prompt_tokens` and `limit_tokens` are
+    for servers that state them as members (llama.cpp).
     """
 
-    message: str = ""
+    messages: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()
     status: int | None = None
     param: str = ""
     prompt_tokens: int | None = None
     limit_tokens: int | None = None
+
+    @property
+    def message(self) -> str:
+        return "\n".join(self.messages)
 
     @property
     def safe_code(self) -> str | None:
@@ -84,10 +89,10 @@ def error_object(body: Any) -> ErrorObject | None:
     if not inner and "choices" not in fields:
         inner = fields.get("detail") or (fields if "message" in fields or fields.get("object") == "error" else None)
     if isinstance(inner, str):
-        return ErrorObject(message=inner[:_MESSAGE_CHARS])
+        return ErrorObject(_messages(inner))
     if isinstance(inner, Mapping):
         return _from_fields(cast("Mapping[str, Any]", inner))
-    return ErrorObject(message=json_text(inner)[:_MESSAGE_CHARS]) if inner else None
+    return ErrorObject((json_text(inner)[:_MESSAGE_CHARS],)) if inner else None
 
 
 def status_of(error: ErrorObject) -> int:
@@ -99,14 +104,14 @@ def status_of(error: ErrorObject) -> int:
 
 def _from_fields(fields: Mapping[str, Any]) -> ErrorObject:
     message, param, status = fields.get("message"), fields.get("param"), fields.get("code")
-    texts = (message, fields_of(fields.get("metadata")).get("raw"))  # OpenRouter puts its upstream's own words there
+    raw = fields_of(fields.get("metadata")).get("raw")  # OpenRouter puts its upstream's own answer there
     codes = tuple(
         value.lower()
         for value in (fields.get("code"), fields.get("type"), fields.get("status"))
         if isinstance(value, str)
     )
     return ErrorObject(
-        message="\n".join(text[:_MESSAGE_CHARS] for text in texts if isinstance(text, str)),
+        messages=tuple(each for text in (message, raw) if isinstance(text, str) for each in _messages(text)),
         codes=codes,
         status=status if isinstance(status, int) and 400 <= status <= 599 else None,
         param=param if isinstance(param, str) else "",
@@ -115,19 +120,27 @@ def _from_fields(fields: Mapping[str, Any]) -> ErrorObject:
     )
 
 
-def provider_error(status: int, error: ErrorObject | None, label: str) -> ProviderError:
-    """The error for an HTTP status that is no success; `label` is the alias, for the sentence."""
+def _messages(text: str) -> tuple[str, ...]:
+    """A message, and where it carries an upstream's words or its JSON, those in their own right."""
+    text = text[:_MESSAGE_CHARS]
+    inner = unwrapped(text)
+    if inner.startswith("{"):
+        try:
+            upstream = error_object(parse_json(inner.encode("utf-8", "replace")))
+        except MalformedAnswerError:
+            upstream = None
+        return (text, *(upstream.messages if upstream else ()))
+    return (text,) if inner == text else (text, inner)
+
+
+def provider_error(
+    status: int, error: ErrorObject | None, label: str, sent: Callable[[], bytes] = bytes
+) -> ProviderError:
+    """The error for an HTTP status that is no success; `label` is the alias, for the sentence, `sent` the request."""
     error = error or ErrorObject()
-    stated = stated_overflow(status, error.codes, error.message)
+    stated = stated_overflow(status, error.codes, error.messages)
     if stated is not None:
-        return ProviderOverflow(
-            f"The provider of {label!r} says that the prompt is too long for its context window.",
-            status=status,
-            limit_tokens=stated.limit_tokens or error.limit_tokens,
-            requested_tokens=stated.requested_tokens or error.prompt_tokens,
-            prompt_tokens=stated.prompt_tokens or error.prompt_tokens,
-            limit_is_window=stated.limit_is_window,
-        )
+        return _overflow(status, error, stated, label, sent)
     said = f"HTTP {status}, {error.safe_code}" if error.safe_code else f"HTTP {status}"
     if status == 429 and not _QUOTA_CODES.intersection(error.codes):
         return ProviderRateLimited(f"The provider of {label!r} is limiting the rate ({said}).", status=status)
@@ -135,6 +148,26 @@ def provider_error(status: int, error: ErrorObject | None, label: str) -> Provid
         return ProviderDown(f"The provider of {label!r} could not answer ({said}).", status=status)
     return ProviderRefused(
         f"The provider of {label!r} refused the request ({said}).{_advice(status, error)}", status=status
+    )
+
+
+def _overflow(
+    status: int, error: ErrorObject, stated: Stated, label: str, sent: Callable[[], bytes]
+) -> ProviderOverflow:
+    stated = replace(
+        stated,
+        limit_tokens=stated.limit_tokens or error.limit_tokens,
+        requested_tokens=stated.requested_tokens or error.prompt_tokens,
+        prompt_tokens=stated.prompt_tokens or error.prompt_tokens,
+    )
+    figures = (stated.limit_tokens, stated.requested_tokens, stated.prompt_tokens)
+    return ProviderOverflow(
+        f"The provider of {label!r} says that the prompt is too long for its context window.",
+        status=status,
+        limit_tokens=stated.limit_tokens,
+        requested_tokens=stated.requested_tokens,
+        prompt_tokens=stated.prompt_tokens,
+        limit_is_window=stated.limit_is_window and not holds_a_figure(sent(), figures),
     )
 
 

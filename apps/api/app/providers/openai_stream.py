@@ -13,8 +13,17 @@ from app.domain.types import Completion, Delta, Usage
 from app.providers.failures import ErrorObject, error_object
 from app.providers.openai_wire import content_of, finish_reason, read_usage, tool_call
 from app.providers.sse import Event
-from app.providers.streaming import StreamedError, TextFlow
-from app.providers.wire import MalformedAnswerError, fields_of, items_of, json_text, parse_json, storable
+from app.providers.streaming import ReplyRoom, StreamedError, TextFlow
+from app.providers.wire import (
+    MalformedAnswerError,
+    answered_items,
+    check_calls,
+    fields_of,
+    items_of,
+    json_text,
+    model_name,
+    parse_json,
+)
 
 
 class ChatAssembly:
@@ -24,11 +33,12 @@ class ChatAssembly:
         self.has_finish = False
         self.is_over = False
         self._has_choice = False
-        self._text = TextFlow()
-        self._reasoning = TextFlow()
-        self._calls = _CallFragments()
+        room = ReplyRoom()
+        self._text = TextFlow(room)
+        self._reasoning = TextFlow(room)
+        self._calls = _CallFragments(room)
         self._finish: Any = None
-        self._usage: Usage | None = None
+        self.usage: Usage | None = None
         self._model: str | None = None
 
     def read(self, event: Event) -> Delta:
@@ -39,11 +49,10 @@ class ChatAssembly:
         if not event.data.strip():
             return Delta()
         chunk = _parsed(event)
-        self._usage = read_usage(chunk.get("usage")) or self._usage
-        if isinstance(chunk.get("model"), str):
-            self._model = chunk["model"] or self._model
+        self.usage = read_usage(chunk.get("usage")) or self.usage
+        self._model = model_name(chunk.get("model")) or self._model
         choice = next((fields_of(found) for found in items_of(chunk.get("choices"))), None)
-        if choice is None or choice.get("index") not in {None, 0}:
+        if choice is None or choice.get("index") not in (None, 0):  # it may be anything, unhashable too
             return Delta()
         self._has_choice = True
         self._finish = choice.get("finish_reason") or self._finish
@@ -61,10 +70,10 @@ class ChatAssembly:
         return Completion(
             text=self._text.text or (None if calls else ""),
             finish_reason=finish_reason(self._finish, called_tools=bool(calls)),
-            usage=self._usage,
+            usage=self.usage,
             tool_calls=calls,
             reasoning=self._reasoning.text or None,
-            provider_model=storable(self._model) if self._model else None,
+            provider_model=self._model,
             attempts=attempts,
         )
 
@@ -76,7 +85,7 @@ class ChatAssembly:
             if isinstance(delta.get(name), str) and delta[name]:
                 thought = delta[name]
                 break
-        for fragment in items_of(delta.get("tool_calls")):
+        for fragment in answered_items(delta.get("tool_calls"), "fragments of tool calls in an event"):
             self._calls.add(fields_of(fragment))
         return Delta(self._text.add(text), self._reasoning.add(thought))
 
@@ -98,36 +107,56 @@ def _parsed(event: Event) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _CallInParts:
-    index: Any
     identity: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list[str])
 
-    def add(self, fragment: dict[str, Any]) -> None:
-        function = fields_of(fragment.get("function"))
-        identity, name, arguments = fragment.get("id"), function.get("name"), function.get("arguments")
-        if isinstance(identity, str) and not self.identity:
-            self.identity = identity
-        if isinstance(name, str) and not self.name:
-            self.name = name  # some servers repeat it in every fragment
-        if isinstance(arguments, str):
-            self.arguments.append(arguments)
-        elif arguments is not None:
-            self.arguments.append(json_text(arguments))
+    def has_whole_arguments(self) -> bool:
+        """Whether they came in one piece and are a JSON object: each piece is looked at once at most."""
+        if len(self.arguments) != 1:
+            return False
+        try:
+            return isinstance(parse_json(self.arguments[0].encode("utf-8", "replace")), dict)
+        except MalformedAnswerError:
+            return False
 
 
 class _CallFragments:
-    """Tool calls as they arrive, in the order of their first fragments."""
+    """Tool calls as they arrive, in the order of their first fragments.
 
-    def __init__(self) -> None:
+    A fragment goes on with the newest call of its id, else of its index. Servers that send whole calls may number them
+    all 0: `_is_another` tells. Without an index, a known id, or else the absence of a name, tells that it goes on.
+    """
+
+    def __init__(self, room: ReplyRoom) -> None:
+        self._room = room
         self._calls: list[_CallInParts] = []
+        self._by_id: dict[str, _CallInParts] = {}
+        self._by_index: dict[int | str, _CallInParts] = {}
 
     def add(self, fragment: dict[str, Any]) -> None:
-        call = self._continued(fragment)
+        """Takes the next fragment. Raises `MalformedAnswerError` when the answer has become too large."""
+        function = fields_of(fragment.get("function"))
+        index, identity = fragment.get("index"), fragment.get("id")
+        identity = identity if isinstance(identity, str) else ""
+        name = function["name"] if isinstance(function.get("name"), str) else ""
+        arguments = function.get("arguments")
+        if arguments is not None and not isinstance(arguments, str):
+            arguments = json_text(arguments)
+        index = index if isinstance(index, int | str) else None
+        call = self._continued(index, identity, name, arguments)
         if call is None:
-            call = _CallInParts(fragment.get("index"))
+            call = _CallInParts()
             self._calls.append(call)
-        call.add(fragment)
+            check_calls(len(self._calls))
+            if index is not None:
+                self._by_index[index] = call
+        if identity and not call.identity:
+            call.identity = self._room.take(identity)
+            self._by_id[identity] = call
+        call.name = call.name or self._room.take(name)  # some servers repeat it in every fragment
+        if arguments is not None:
+            call.arguments.append(self._room.take(arguments))
 
     def whole(self) -> list[dict[str, Any]]:
         """The calls in the form in which a plain answer carries them."""
@@ -136,36 +165,23 @@ class _CallFragments:
             for call in self._calls
         ]
 
-    def _continued(self, fragment: dict[str, Any]) -> _CallInParts | None:
-        """The call that a fragment goes on with, newest first, or None when it begins one.
-
-        Servers that send whole calls may number them all 0: `_is_another` tells. Without an index, a known id, or else
-        the absence of a name, tells that it goes on.
-        """
-        index, identity = fragment.get("index"), fragment.get("id")
-        begins = bool(fields_of(fragment.get("function")).get("name"))
-        for call in reversed(self._calls):
-            if identity and call.identity == identity:
-                return call
-            if index is None:
-                continue
-            if call.index == index:
-                return None if begins and _is_another(call, fragment) else call
-        if index is None and not begins and self._calls and not identity:
-            return self._calls[-1]
-        return None
+    def _continued(
+        self, index: int | str | None, identity: str, name: str, arguments: str | None
+    ) -> _CallInParts | None:
+        """The call that a fragment goes on with, or None when it begins one."""
+        if identity in self._by_id:
+            return self._by_id[identity]
+        if index is None:
+            return self._calls[-1] if self._calls and not name and not identity else None
+        call = self._by_index.get(index)
+        return None if call is None or (name and _is_another(call, identity, arguments)) else call
 
 
-def _is_another(call: _CallInParts, fragment: dict[str, Any]) -> bool:
+def _is_another(call: _CallInParts, identity: str, arguments: str | None) -> bool:
     """Whether a fragment that names a function, under the index of `call`, is a call of its own.
 
     It is when its id is another. Without ids, when it brings arguments and those of `call` are already whole.
     """
-    if fragment.get("id") and call.identity:
+    if identity and call.identity:
         return True
-    if not fields_of(fragment.get("function")).get("arguments") or not call.arguments:
-        return False
-    try:
-        return isinstance(parse_json("".join(call.arguments).encode("utf-8", "replace")), dict)
-    except MalformedAnswerError:
-        return False
+    return bool(arguments) and call.has_whole_arguments()

@@ -12,10 +12,13 @@ from app.domain.types import Completion, CompletionRequest, FinishReason, Prompt
 from app.providers.endpoint import MaxTokensField
 from app.providers.wire import (
     MalformedAnswerError,
+    check_calls,
     fields_of,
+    items_of,
     json_bytes,
     json_text,
-    made_up_call_id,
+    model_name,
+    read_call,
     storable,
     token_count,
 )
@@ -87,14 +90,13 @@ def read_completion(body: Any, *, attempts: int) -> Completion:
     text, thought = map(storable, content_of(fields.get("content")))
     if not text and isinstance(fields.get("refusal"), str):
         text = storable(fields["refusal"])
-    model = answer.get("model")
     return Completion(
         text=text or (None if tool_calls else ""),
         finish_reason=finish_reason(choice.get("finish_reason"), called_tools=bool(tool_calls)),
         usage=read_usage(answer.get("usage")),
         tool_calls=tool_calls,
         reasoning=_text_of(fields, "reasoning_content") or _text_of(fields, "reasoning") or thought or None,
-        provider_model=storable(model) if isinstance(model, str) else None,
+        provider_model=model_name(answer.get("model")),
         attempts=attempts,
     )
 
@@ -143,23 +145,19 @@ def _tool_calls(value: Any) -> tuple[ToolCall, ...]:
         return ()
     if not isinstance(value, list):
         raise MalformedAnswerError("the message's tool_calls are not a list")
-    return tuple(tool_call(call, position) for position, call in enumerate(cast("list[Any]", value)))
+    calls = items_of(value)
+    check_calls(len(calls))
+    return tuple(tool_call(call, position) for position, call in enumerate(calls))
 
 
 def tool_call(value: Any, position: int) -> ToolCall:
-    """Reads a tool call, the `position`th of its answer; raises `MalformedAnswerError` when it names no function."""
+    """Reads a tool call, the `position`th of its answer; raises as `read_call`."""
     call = fields_of(value)
     fields = fields_of(call.get("function"))
-    name, arguments, identity = fields.get("name"), fields.get("arguments"), call.get("id")
-    if not isinstance(name, str) or not name:
-        raise MalformedAnswerError("a tool call names no function")
-    if not arguments:  # nothing, or the empty text that some servers send for no arguments
-        arguments = "{}"
-    elif not isinstance(arguments, str):
+    arguments = fields.get("arguments") or "{}"  # nothing, or the empty text that some servers send for no arguments
+    if not isinstance(arguments, str):
         arguments = json_text(arguments)  # some servers send the object itself
-    if not isinstance(identity, str) or not identity:
-        identity = made_up_call_id(position, name, arguments)
-    return ToolCall(id=storable(identity), name=storable(name), arguments=storable(arguments))
+    return read_call(call.get("id"), fields.get("name"), arguments, position)
 
 
 def finish_reason(value: Any, *, called_tools: bool) -> FinishReason:

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from app.domain.errors import InvalidRequest
-from app.domain.types import ReasoningRule
+from app.domain.types import ReasoningRule, TenantId
 from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
 from app.providers.anthropic import AnthropicProvider
 from app.providers.base import Provider
-from app.providers.catalogue_file import CatalogueEntry, CatalogueError, ModelEntry, read_catalogue
+from app.providers.catalogue_file import CatalogueError, ModelEntry, key_of, read_catalogue
 from app.providers.endpoint import Endpoint
 from app.providers.offline import OfflineProvider
 from app.providers.openai import DEFAULT_BASE_URL as OPENAI_BASE_URL
 from app.providers.openai import OpenAIProvider
 from app.providers.reasoning_rules import reasoning_rule
-from app.providers.windows import LearnedWindow, Prices, Published, WindowSource, published
+from app.providers.windows import LearnedWindows, Prices, Published, WindowSource, published
 
-__all__ = ["Catalogue", "CatalogueError", "Instructions", "LearnedWindow", "Model", "Prices", "load_catalogue"]
+__all__ = ["Catalogue", "CatalogueError", "Instructions", "LearnedWindows", "Model", "Prices", "load_catalogue"]
 
 ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 
@@ -66,35 +66,34 @@ class Catalogue:
         instructions: Instructions,
         models: Mapping[str, Model],
         providers: Mapping[str, Provider],
-        now: Callable[[], datetime],
     ) -> None:
         self.default = default
         self.instructions = instructions
         self.aliases = tuple(models)
         self._models = dict(models)
         self._providers = dict(providers)
-        self._learned: Mapping[str, LearnedWindow] = {}
-        self._now = now
+        self._learned: LearnedWindows = {}
 
-    def model(self, alias: str) -> Model:
+    def model(self, alias: str, tenant_id: TenantId | None = None) -> Model:
         """The model of an alias, with the window that counts now: catalogue > learned > published > fallback.
 
-        Raises `InvalidRequest` for an alias that is not there.
+        What the tenant's own turns have learned stands above what was learned for everybody. Raises
+        `InvalidRequest` for an alias that is not there.
         """
         model = self._models.get(alias)
         if model is None:
             raise InvalidRequest(f"There is no model {alias!r}; there are {', '.join(self.aliases)}.", ("model_alias",))
-        learned = self._learned.get(alias)
-        if learned is None or model.context_limit_source == "catalogue" or learned.expires_at <= self._now():
+        learned = self._learned.get((alias, tenant_id)) or self._learned.get((alias, None))
+        if learned is None or model.context_limit_source == "catalogue":
             return model
-        return replace(model, context_window=learned.context_window, context_limit_source="learned")
+        return replace(model, context_window=learned, context_limit_source="learned")
 
     def provider(self, alias: str) -> Provider:
         """Who answers for an alias. Raises `InvalidRequest` for one that is not there."""
         return self._providers[self.model(alias).alias]
 
-    def learn(self, windows: Mapping[str, LearnedWindow]) -> None:
-        """Replaces what this process knows of windows that providers have named, by alias."""
+    def learn(self, windows: LearnedWindows) -> None:
+        """Replaces what this process knows of windows that providers have named."""
         self._learned = dict(windows)
 
     async def aclose(self) -> None:
@@ -117,14 +116,13 @@ def load_catalogue(
     `environ` holds the keys that the file names, `fallback_window` (tokens) is for models nobody knows, and
     `estimator` gives an encoding's counter, for the offline responder's usage. Raises `CatalogueError`.
     """
-    entry = read_catalogue(path)
-    keys = _keys(path, entry, environ)
+    entry = read_catalogue(path, environ)
     models: dict[str, Model] = {}
     providers: dict[str, Provider] = {}
     for alias, listed in entry.models.items():
         name = listed.model or listed.provider
         encoding = listed.encoding or encoding_for_model(name)
-        endpoint = _endpoint(alias, name, listed, keys.get(alias))
+        endpoint = _endpoint(alias, name, listed, key_of(listed, environ))
         known = Published()
         provider: Provider
         match listed.provider:
@@ -158,27 +156,7 @@ def load_catalogue(
         instructions=Instructions(said.global_, said.modes, said.roles),
         models=models,
         providers=providers,
-        now=now,
     )
-
-
-def _keys(path: Path | None, entry: CatalogueEntry, environ: Mapping[str, str]) -> dict[str, str]:
-    """Every key that the file names, by alias; all that are missing or unusable are reported together."""
-    keys: dict[str, str] = {}
-    problems: list[str] = []
-    for alias, listed in entry.models.items():
-        if listed.api_key_env is None:
-            continue
-        key = environ.get(listed.api_key_env, "").strip()
-        where = f"models.{alias}.api_key_env"
-        if not key:
-            problems.append(f"{where}: the environment variable {listed.api_key_env} is not set")
-        elif not (key.isascii() and key.isprintable()):
-            problems.append(f"{where}: {listed.api_key_env} holds characters that no HTTP header can carry")
-        keys[alias] = key
-    if problems:
-        raise CatalogueError(str(path), problems)
-    return keys
 
 
 def _endpoint(alias: str, name: str, listed: ModelEntry, key: str | None) -> Endpoint:

@@ -13,7 +13,15 @@ from app.domain.types import Completion, Delta
 from app.providers.base import DeltaSink
 from app.providers.failures import ErrorObject, error_object, provider_error, status_of
 from app.providers.retry import AttemptError, RetryPolicy, call_with_retries, retry_after_s
-from app.providers.streaming import Assembly, BrokenStreamError, DeltaTap, EmptyStreamError, StreamedError, read_stream
+from app.providers.streaming import (
+    MOST_STREAM_BYTES,
+    Assembly,
+    BrokenStreamError,
+    DeltaTap,
+    EmptyStreamError,
+    StreamedError,
+    read_stream,
+)
 from app.providers.transport import HttpTransport, Reply
 from app.providers.wire import MalformedAnswerError, parse_json
 
@@ -87,7 +95,8 @@ class RemoteModel:
         try:
             return await call_with_retries(attempt, timeout_s=self._timeout_s, policy=self._retry, label=self._label)
         except ProviderError as error:
-            error.partial = tap.partial if tap is not None else None
+            if tap is not None:
+                error.partial, error.usage = tap.partial, tap.usage
             raise
 
     async def look_up(self, url: httpx.URL, body: bytes, *, timeout_s: float) -> Any:
@@ -96,14 +105,11 @@ class RemoteModel:
         async def attempt(_number: int) -> Any:
             reply = await self._transport.post(url, self._headers, body)
             try:
-                answer = parse_json(await reply.read())
+                answer, error = await _read_json(reply)
             except MalformedAnswerError as malformed:
-                if reply.is_success:
-                    raise self._unusable(malformed, reply) from malformed
-                answer = None
+                raise self._unusable(malformed, reply) from malformed
             finally:
                 await reply.aclose()
-            error = error_object(answer)
             if not reply.is_success or error is not None:
                 raise provider_error(
                     status_of(error or ErrorObject()) if reply.is_success else reply.status, error, self._label
@@ -131,7 +137,10 @@ class RemoteModel:
             if tap is None or not reply.is_success or not _is_stream(reply, asked=stream):
                 return await self._read_whole(reply, call, tap, number, stream=stream)
             assembly = call.assembly()
-            await read_stream(reply.chunks(), assembly, tap)
+            try:
+                await read_stream(reply.chunks(MOST_STREAM_BYTES), assembly, tap)
+            finally:
+                tap.usage = assembly.usage
             return assembly.completion(attempts=number)
         except StreamedError as streamed:
             raise self._failure(status_of(streamed.error), streamed.error, reply, call, stream=stream) from streamed
@@ -146,16 +155,9 @@ class RemoteModel:
         self, reply: Reply, call: Call, tap: DeltaTap | None, number: int, *, stream: bool
     ) -> Completion:
         """An answer that is no stream; a server that was asked for one and does not stream tells it all at once."""
-        raw = await reply.read()
-        answer: Any = None
         if reply.is_success and "json" not in (reply.content_type or "json"):
             raise MalformedAnswerError("it is not JSON by its content type")
-        try:
-            answer = parse_json(raw)
-        except MalformedAnswerError:
-            if reply.is_success:
-                raise
-        error = error_object(answer)
+        answer, error = await _read_json(reply)
         if not reply.is_success:
             raise self._failure(reply.status, error, reply, call, stream=stream)
         if error is not None:  # a success by its status alone
@@ -167,7 +169,7 @@ class RemoteModel:
 
     def _failure(self, status: int, error: ErrorObject | None, reply: Reply, call: Call, *, stream: bool) -> Exception:
         """What to raise: an error that ends the question, or an `AttemptError`. The call may concede something."""
-        mapped = provider_error(status, error, self._label)
+        mapped = provider_error(status, error, self._label, lambda: call.body(stream=stream))
         refused = isinstance(mapped, ProviderRefused) and status in {400, 422}
         # Some servers call a request that they do not understand a fault of their own (llama-cpp-python: 500).
         if (refused or (isinstance(mapped, ProviderDown) and status == 500)) and call.concede(
@@ -178,6 +180,17 @@ class RemoteModel:
         if not retried or not isinstance(mapped, ProviderDown | ProviderRateLimited):
             return mapped
         return AttemptError(mapped, retry_after_s=retry_after_s(reply.retry_after, self._now()))
+
+
+async def _read_json(reply: Reply) -> tuple[Any, ErrorObject | None]:
+    """An answer and the error in it. Raises `MalformedAnswerError`, but not of a failure: its status says enough."""
+    try:
+        answer = parse_json(await reply.read())
+    except MalformedAnswerError:
+        if reply.is_success:
+            raise
+        return None, None
+    return answer, error_object(answer)
 
 
 def _is_stream(reply: Reply, *, asked: bool) -> bool:

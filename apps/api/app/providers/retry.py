@@ -107,7 +107,7 @@ def retry_after_s(value: str | None, now: datetime) -> float | None:
     except ValueError:
         try:
             instant = parsedate_to_datetime(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         if instant.tzinfo is None:
             instant = instant.replace(tzinfo=UTC)

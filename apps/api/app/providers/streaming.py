@@ -7,16 +7,20 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final, Protocol
 
-from app.domain.types import Completion, Delta
+from app.domain.types import Completion, Delta, Usage
 from app.providers.base import DeltaSink
 from app.providers.failures import ErrorObject
 from app.providers.retry import AttemptError
 from app.providers.sse import Event, EventReader
-from app.providers.wire import MalformedAnswerError, storable
+from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, storable
 
-MOST_EVENT_BYTES: Final = 16 * 1024 * 1024
+MOST_EVENT_BYTES: Final = 1024 * 1024
+MOST_EVENTS: Final = 262_144
+"""Of a stream: twice what the longest answers have, a token an event."""
 MOST_STREAM_BYTES: Final = 64 * 1024 * 1024
 """Of a whole stream with all its wrapping; more is refused while it is read."""
+_SLICE_BYTES: Final = 1024
+"""Of a stream that are read before other tasks run: a millisecond or two of the smallest events."""
 _TRAILER_WAIT_S: Final = 5.0
 _CLOSING_WAIT_S: Final = 0.1
 
@@ -40,11 +44,15 @@ class EmptyStreamError(Exception):
 class Assembly(Protocol):
     """Puts the events of one answer together.
 
-    `has_finish` once the model has said why it stopped, `is_over` once the end mark has come.
+    `has_finish` once the model has said why it stopped, `is_over` once the end mark has come; `usage` is what has been
+    reported so far.
     """
 
     has_finish: bool
     is_over: bool
+
+    @property
+    def usage(self) -> Usage | None: ...
 
     def read(self, event: Event) -> Delta:
         """Takes the next event; raises `StreamedError` or `MalformedAnswerError`."""
@@ -60,12 +68,13 @@ class Assembly(Protocol):
 
 
 class DeltaTap:
-    """Passes deltas on, and remembers their text for the case that the stream breaks."""
+    """Passes deltas on, and remembers their text and the `usage` told with it for the case that the stream breaks."""
 
     def __init__(self, sink: DeltaSink) -> None:
         self._sink = sink
         self._texts: list[str] = []
         self.has_begun = False
+        self.usage: Usage | None = None
 
     def __call__(self, delta: Delta) -> None:
         if delta.text or delta.reasoning:
@@ -79,16 +88,31 @@ class DeltaTap:
         return "".join(self._texts) if self.has_begun else None
 
 
+class ReplyRoom:
+    """What an answer may still have of text, reasoning and tool calls together."""
+
+    def __init__(self) -> None:
+        self._left_chars = MOST_REPLY_CHARS
+
+    def take(self, piece: str) -> str:
+        """The piece itself. Raises `MalformedAnswerError` when there is no room for it."""
+        self._left_chars -= len(piece)
+        if self._left_chars < 0:
+            raise MalformedAnswerError(f"it has more than {MOST_REPLY_CHARS} characters")
+        return piece
+
+
 class TextFlow:
     """Text that arrives in pieces and leaves storable. Half of a surrogate pair waits for its other half."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: ReplyRoom) -> None:
+        self._room = room
         self._pieces: list[str] = []
         self._held = ""
 
     def add(self, piece: str) -> str:
-        """What can be told now."""
-        piece = self._held + piece
+        """What can be told now. Raises `MalformedAnswerError` when the answer has become too long."""
+        piece = self._held + self._room.take(piece)
         self._held = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
         return self._told(piece[: len(piece) - len(self._held)])
 
@@ -135,19 +159,17 @@ async def read_stream(chunks: AsyncGenerator[bytes], assembly: Assembly, tap: De
 async def _read_events(
     chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap, patience: asyncio.Timeout
 ) -> bool:
-    """Whether there was an event."""
+    """Whether there was an event. Other tasks, and with them the deadline, get their turn after every slice."""
     events = EventReader(MOST_EVENT_BYTES)
     now = asyncio.get_running_loop().time
-    size = 0
-    has_events = False
-    async for chunk in chunks:
-        size += len(chunk)
-        if size > MOST_STREAM_BYTES:
-            raise MalformedAnswerError(f"it is longer than {MOST_STREAM_BYTES} bytes")
-        for event in events.feed(chunk):
-            has_events = True
+    count = 0
+    async for piece in _sliced(chunks):
+        for event in events.feed(piece):
+            count += 1
             if assembly.is_over:
                 break
+            if count > MOST_EVENTS:
+                raise MalformedAnswerError(f"it has more than {MOST_EVENTS} events")
             tap(assembly.read(event))
             if assembly.is_over:  # only the closing bytes are left, and with them the connection can be used again
                 patience.reschedule(now() + _CLOSING_WAIT_S)
@@ -160,4 +182,11 @@ async def _read_events(
         except MalformedAnswerError as cut:
             if not assembly.has_finish:
                 raise BrokenStreamError from cut
-    return has_events or last is not None
+    return count > 0 or last is not None
+
+
+async def _sliced(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async for chunk in chunks:
+        for start in range(0, len(chunk), _SLICE_BYTES):
+            yield chunk[start : start + _SLICE_BYTES]
+            await asyncio.sleep(0)

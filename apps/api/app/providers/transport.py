@@ -1,4 +1,4 @@
-"""HTTP to a provider: one connection pool an alias, no redirects, no cookies, every fault in our words.
+"""HTTP to a provider: one connection pool an alias, no redirects, no cookies, bounded bodies, every fault in our words.
 
 httpx's request and response objects travel over aiohttp's transport, called directly: less than half the CPU of
 httpx's client for each call. Nothing follows a redirect, so a key never goes to another origin.
@@ -6,9 +6,12 @@ httpx's client for each call. Nothing follows a redirect, so a key never goes to
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
-from typing import Final
+import socket
+import zlib
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from typing import Any, Final
 
 import aiohttp
 import httpx
@@ -18,8 +21,14 @@ from app.domain.errors import ProviderDown
 from app.providers.retry import AttemptError
 from app.providers.wire import MalformedAnswerError
 
-MOST_ANSWER_BYTES: Final = 16 * 1024 * 1024
-"""Of a decompressed answer that is read whole; more is refused while it is read."""
+MOST_ANSWER_BYTES: Final = 4 * 1024 * 1024
+"""Of an answer that is read whole, as it travels and decompressed. It is parsed at one go, so it has to be small."""
+MOST_ERROR_BYTES: Final = 256 * 1024
+"""Likewise, of an error's body."""
+_SLICE_BYTES: Final = 64 * 1024
+_GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
+_RECEIVE_BYTES: Final = 16 * 1024
+"""Of what a socket holds for us: what has come is taken apart as HTTP at one go."""
 _CONNECT_TIMEOUT_S: Final = 10.0
 _MOST_CONNECTIONS: Final = 1_000
 _KEEPALIVE_S: Final = 60.0
@@ -43,26 +52,32 @@ class Reply:
     def retry_after(self) -> str | None:
         return self._response.headers.get("retry-after")
 
-    async def chunks(self) -> AsyncGenerator[bytes]:
-        """The body as it comes. Raises `AttemptError` when the connection breaks, else `MalformedAnswerError`."""
+    async def chunks(self, most_bytes: int) -> AsyncGenerator[bytes]:
+        """The body as it comes, decompressed, in slices of 64 KiB at most; other tasks run between them.
+
+        `most_bytes` holds for what travels and for what it decompresses to. Raises `AttemptError` when the connection
+        breaks, else `MalformedAnswerError`.
+        """
+        decoded = _decoder(self._response.headers.get("content-encoding", ""))
+        travelled = given = 0
         try:
-            async for chunk in self._response.aiter_bytes():
-                yield chunk
-        except (httpx.DecodingError, httpx.StreamError) as error:
+            async for raw in self._response.aiter_raw():
+                travelled += len(raw)
+                for chunk in decoded(raw):
+                    given += len(chunk)
+                    if max(travelled, given) > most_bytes:
+                        raise MalformedAnswerError(f"it is longer than {most_bytes} bytes")
+                    yield chunk
+                    await asyncio.sleep(0)
+        except httpx.StreamError as error:
             raise MalformedAnswerError("its encoding is broken") from error
         except _FAULTS as error:
             raise _unreachable(self._label, error) from error
 
     async def read(self) -> bytes:
-        """The whole body. Raises as `chunks` does, and `MalformedAnswerError` when it is too long."""
-        parts: list[bytes] = []
-        size = 0
-        async for chunk in self.chunks():
-            size += len(chunk)
-            if size > MOST_ANSWER_BYTES:
-                raise MalformedAnswerError(f"it is longer than {MOST_ANSWER_BYTES} bytes")
-            parts.append(chunk)
-        return b"".join(parts)
+        """The whole body. Raises as `chunks` does."""
+        most_bytes = MOST_ANSWER_BYTES if self.is_success else MOST_ERROR_BYTES
+        return b"".join([chunk async for chunk in self.chunks(most_bytes)])
 
     async def aclose(self) -> None:
         with contextlib.suppress(*_FAULTS):  # what was wanted of it has been read
@@ -80,7 +95,10 @@ class HttpTransport:
 
     def _open_session(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
-            limit=_MOST_CONNECTIONS, keepalive_timeout=_KEEPALIVE_S, ssl=self._transport.ssl_context
+            limit=_MOST_CONNECTIONS,
+            keepalive_timeout=_KEEPALIVE_S,
+            ssl=self._transport.ssl_context,
+            socket_factory=_socket,
         )
         # No cookies: what one call's answer sets must not travel with another tenant's call.
         return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
@@ -97,6 +115,43 @@ class HttpTransport:
 
     async def aclose(self) -> None:
         await self._transport.aclose()
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """For what `getaddrinfo` says of an address."""
+    made = socket.socket(*address[:3])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+    return made
+
+
+def _decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
+    """What undoes a Content-Encoding. Nothing compressed is asked for: one layer of gzip or deflate is understood."""
+    match encoding.strip().lower():
+        case "" | "identity":
+            return lambda raw: iter((raw,))
+        case "gzip" | "x-gzip" | "deflate":
+            return _unpacking()
+        case _:
+            raise MalformedAnswerError("its encoding was not asked for")
+
+
+def _unpacking() -> Callable[[bytes], Iterator[bytes]]:
+    packed = zlib.decompressobj(_GZIP_OR_ZLIB)
+
+    def unpacked(raw: bytes) -> Iterator[bytes]:
+        while True:
+            try:
+                piece = packed.decompress(raw, _SLICE_BYTES)
+            except zlib.error as error:
+                raise MalformedAnswerError("its encoding is broken") from error
+            yield piece  # maybe empty
+            raw = packed.unconsumed_tail
+            if packed.unused_data:
+                raise MalformedAnswerError("it goes on after the end of its encoding")
+            if not raw and len(piece) < _SLICE_BYTES:
+                return
+
+    return unpacked
 
 
 def _unreachable(label: str, error: Exception) -> AttemptError:

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import orjson
 
-_MOST_TOKENS: Final = 2**53
+from app.domain.types import ToolCall
+
+MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
+"""Of one answer or event, those in texts too: what parsing costs goes by them, and the whole is parsed at one go."""
+MOST_NESTING: Final = 100
+MOST_ITEMS: Final = 4_096
+"""Of blocks in one answer, or fragments of tool calls in one event."""
+MOST_TOOL_CALLS: Final = 128
+MOST_REPLY_CHARS: Final = 4 * 1024 * 1024
+"""Of text, reasoning and tool calls of a streamed answer together."""
+_MOST_NAME_CHARS: Final = 256
+_MOST_CALL_ID_CHARS: Final = 512
+_MOST_TOKENS: Final = 2**31 - 1
+"""Sums over a session stay within 64 bits, and an export can come back."""
 
 
 class MalformedAnswerError(Exception):
@@ -24,14 +38,40 @@ def json_bytes(body: Any) -> bytes:
 
 
 def parse_json(raw: bytes) -> Any:
-    """Reads JSON, also with lone surrogates or broken UTF-8, which orjson refuses. Raises `MalformedAnswerError`."""
+    """Reads JSON, also with lone surrogates or broken UTF-8, which orjson refuses. Raises `MalformedAnswerError`.
+
+    It does so for too many values, before they are made, and for nesting that is too deep: what walks through the value
+    needs no bound of its own.
+    """
+    _check_marks(raw)
     try:
-        return orjson.loads(raw)
+        value = orjson.loads(raw)
     except orjson.JSONDecodeError:
         try:
-            return json.loads(raw.decode("utf-8", "replace"))
+            value = json.loads(raw.decode("utf-8", "replace"))
         except (ValueError, RecursionError) as error:
             raise MalformedAnswerError("the answer is not valid JSON") from error
+    if raw.count(b"[") + raw.count(b"{") > MOST_NESTING and _is_nested_deeper(value, MOST_NESTING):
+        raise MalformedAnswerError(f"it is nested deeper than {MOST_NESTING} levels")
+    return value
+
+
+def _check_marks(raw: bytes) -> None:
+    for mark, most in MOST_JSON_MARKS.items():
+        if raw.count(mark) > most:
+            raise MalformedAnswerError(f"it has more than {most} of {mark.decode()!r}")
+
+
+def _is_nested_deeper(value: Any, levels: int) -> bool:
+    containers: list[Any] = [[value]]
+    for _ in range(levels + 1):
+        containers = [
+            child
+            for container in containers
+            for child in (fields_of(container).values() if isinstance(container, dict) else items_of(container))
+            if isinstance(child, (dict, list))
+        ]
+    return bool(containers)
 
 
 def json_text(value: Any) -> str:
@@ -61,6 +101,39 @@ def items_of(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
+def answered_items(value: Any, what: str) -> list[Any]:
+    """As `items_of`, of an answer; raises `MalformedAnswerError` for more than `MOST_ITEMS`, which it names `what`."""
+    items = items_of(value)
+    if len(items) > MOST_ITEMS:
+        raise MalformedAnswerError(f"it has more than {MOST_ITEMS} {what}")
+    return items
+
+
+def check_calls(count: int) -> None:
+    """Raises `MalformedAnswerError` when one answer has more tool calls than can be meant."""
+    if count > MOST_TOOL_CALLS:
+        raise MalformedAnswerError(f"it calls more than {MOST_TOOL_CALLS} tools")
+
+
+def read_call(identity: Any, name: Any, arguments: str, position: int) -> ToolCall:
+    """The `position`th tool call of an answer. Raises `MalformedAnswerError` when it names no tool.
+
+    An id that is missing, or longer than an output may name, is replaced: outputs need something to answer to.
+    """
+    if not isinstance(name, str) or not name:
+        raise MalformedAnswerError("a tool call names no tool")
+    if len(name) > _MOST_NAME_CHARS:
+        raise MalformedAnswerError("a tool call's name is too long")
+    if not isinstance(identity, str) or not 0 < len(identity) <= _MOST_CALL_ID_CHARS:
+        identity = _made_up_call_id(position, name, arguments)
+    return ToolCall(id=storable(identity), name=storable(name), arguments=storable(arguments))
+
+
+def model_name(value: Any) -> str | None:
+    """The model that a provider says has answered, shortened; None where it says nothing."""
+    return storable(value[:_MOST_NAME_CHARS]) if isinstance(value, str) and value else None
+
+
 def token_count(value: Any) -> int | None:
     """A number of tokens, or None for anything that cannot be one."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -68,7 +141,7 @@ def token_count(value: Any) -> int | None:
     return int(value) if 0 <= value <= _MOST_TOKENS and value == int(value) else None
 
 
-def made_up_call_id(position: int, name: str, arguments: str) -> str:
-    """An id for a tool call that came without one: outputs need something to answer to. The same call, the same id."""
+def _made_up_call_id(position: int, name: str, arguments: str) -> str:
+    """The same call, the same id."""
     digest = hashlib.sha256(f"{position}\n{name}\n{arguments}".encode("utf-8", "replace")).hexdigest()
     return f"call_{position}_{digest[:16]}"

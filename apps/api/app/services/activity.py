@@ -10,26 +10,27 @@ import asyncio
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from contextvars import Context
 from dataclasses import dataclass, field
 from time import monotonic
 from uuid import UUID
 
 from app.db.activity import changed_turns, open_turns
 from app.db.database import Record
-from app.domain.errors import DatabaseUnavailable, TooManyStreams
-from app.domain.types import JsonObject, TenantId
+from app.domain.errors import DatabaseUnavailable, ProcessBusy, TooManyStreams
+from app.domain.types import OPEN_STATUSES, JsonObject, TenantId
 from app.services.runtime import Runtime
+from app.services.shares import Allowance
 
 logger = logging.getLogger(__name__)
 
-MOST_FOLLOWERS = 500
-"""Of one process; each is a connection of a client that stays open."""
 MOST_OPEN_TURNS = 200
+_STREAMS_END_WITHIN_S = 30
+"""When it is worth asking a process again that has no stream left; another process may have one at once."""
 _MOST_WAITING = 256
 _MOST_ROWS = 5000
 _COMMITS_WITHIN_S = 5.0
 """A turn is seen at its commit, which is later than the instant it bears."""
-_OPEN = ("pending", "running", "awaiting_tools")
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +51,8 @@ class Follower:
 class Activity:
     """The followers of a process and the one poll that serves them all."""
 
-    def __init__(self, poll_s: float = 1.0) -> None:
+    def __init__(self, streams: Allowance, poll_s: float = 1.0) -> None:
+        self._streams = streams
         self._poll_s = poll_s
         self._followers: set[Follower] = set()
         self._known: dict[UUID, Record] = {}
@@ -58,13 +60,16 @@ class Activity:
 
     @contextmanager
     def follow(self, rt: Runtime, tenant_id: TenantId) -> Generator[Follower]:
-        """Tells of the tenant's turns until the block ends. Raises `TooManyStreams`."""
-        if len(self._followers) >= MOST_FOLLOWERS:
-            raise TooManyStreams(f"This process serves {MOST_FOLLOWERS} event streams and no more.", 30)
+        """Tells of the tenant's turns until the block ends. Raises `TenantBusy`, `TooManyStreams`."""
+        try:
+            self._streams.take(tenant_id)
+        except ProcessBusy as error:
+            raise TooManyStreams(error.detail, _STREAMS_END_WITHIN_S) from None
         follower = Follower(tenant_id)
         self._followers.add(follower)
         if self._polling is None:
-            self._polling = asyncio.create_task(self._poll_forever(rt), name="activity")
+            # Of no request: it goes on for others when the one that began it has ended.
+            self._polling = asyncio.create_task(self._poll_forever(rt), name="activity", context=Context())
         try:
             yield follower
         finally:
@@ -72,6 +77,7 @@ class Activity:
 
     def _leave(self, follower: Follower) -> None:
         self._followers.discard(follower)
+        self._streams.give_back(follower.tenant_id)
         if not self._followers and self._polling is not None:
             self._polling.cancel()
             self._polling = None
@@ -108,7 +114,9 @@ class Activity:
 
     async def _poll(self, rt: Runtime, within_s: float) -> None:
         tenants = {follower.tenant_id for follower in self._followers}
-        watched = [(row["session_id"], row["turn_id"]) for row in self._known.values() if row["status"] in _OPEN]
+        watched = [
+            (row["session_id"], row["turn_id"]) for row in self._known.values() if row["status"] in OPEN_STATUSES
+        ]
         async with rt.database.autocommit() as tx:
             rows = await changed_turns(tx, sorted(tenants), watched, within_s=within_s, limit=_MOST_ROWS)
         before, self._known = self._known, {row["turn_id"]: row for row in rows}

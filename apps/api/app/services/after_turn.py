@@ -10,7 +10,7 @@ import logging
 from dataclasses import replace
 
 from app.domain.errors import NotFound
-from app.domain.types import SessionId, TenantId, ToolDefinition, TurnStatus
+from app.domain.types import OPEN_STATUSES, SessionId, TenantId, ToolDefinition
 from app.engine.assembly import plan_after_turn
 from app.services.gathering import estimator_of, snapshot_of
 from app.services.runtime import Runtime
@@ -18,8 +18,6 @@ from app.services.summarizing import IN_PROGRESS, STALE, Ask, summarize
 from app.services.window import look, no_turn
 
 logger = logging.getLogger(__name__)
-
-_OPEN = (TurnStatus.PENDING, TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
 
 
 async def summarize_after_turn(
@@ -41,7 +39,9 @@ async def _summarize_if_due(
         seen = await look(rt, tenant_id, session_id)
     except NotFound:
         return  # erased meanwhile
-    gathered = replace(seen.gathered, turns=tuple(turn for turn in seen.gathered.turns if turn.status not in _OPEN))
+    gathered = replace(
+        seen.gathered, turns=tuple(turn for turn in seen.gathered.turns if turn.status not in OPEN_STATUSES)
+    )
     estimate = estimator_of(rt, gathered)
     snapshot = snapshot_of(rt, gathered, no_turn(seen.next_seq), tools=tools)
     fold = plan_after_turn(snapshot, gathered.session.policy, estimate)

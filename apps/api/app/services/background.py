@@ -7,10 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from app.db.claims import fail_lost_turns, renew_leases
+from app.db.claims import renew_leases
 from app.db.erasing import due_sessions, erase
 from app.db.open_turns import open_turns
 from app.domain.errors import DatabaseUnavailable
+from app.services.leases import end_lost_turns
 from app.services.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 _RENEWALS_PER_LEASE = 3
 _FLUSH_S = 2.0
 _FLUSHES_PER_LOAD = 15
+_FLUSHES_PER_CLEANING = 1800
 _AGAIN_AFTER_S = 1.0
 _MOST_ERASED = 100
 _LOOK_S = 10.0
@@ -53,9 +55,8 @@ async def sweep_forever(rt: Runtime) -> None:
     while True:
         await asyncio.sleep(rt.turn_lease_s)
         try:
-            async with rt.database.autocommit() as tx:
-                lost = await fail_lost_turns(tx)
-            async with rt.database.begin() as tx:
+            lost = await end_lost_turns(rt.database)
+            async with rt.heavy.database.begin() as tx:
                 left = await due_sessions(tx, _MOST_ERASED)
                 if left:
                     await erase(tx, left)
@@ -76,20 +77,23 @@ async def look_forever(rt: Runtime) -> None:
 
 
 async def look(rt: Runtime) -> None:
-    """Measures whether the database answers, and what turns are open in it."""
-    try:
-        async with rt.database.autocommit() as tx:
-            found = await open_turns(tx)
-    except DatabaseUnavailable:
-        found = None
+    """Measures whether the database answers and takes writes, and what turns are open in it."""
+    found = None
+    with suppress(DatabaseUnavailable):
+        if not await rt.database.is_read_only():
+            async with rt.database.autocommit() as tx:
+                found = await open_turns(tx)
     rt.telemetry.database.looked_at(found)
 
 
 async def calibrate_forever(rt: Runtime) -> None:
-    """Loads, then merges every two seconds what was observed, and loads again every half minute."""
+    """Loads, then merges every two seconds what was observed, loads again every half minute, and deletes what nobody
+    uses any more once an hour."""
     flushes = 0
     while True:
         with suppress(DatabaseUnavailable):
+            if flushes % _FLUSHES_PER_CLEANING == 0:
+                await rt.calibrations.forget_unused(rt.database)
             if flushes % _FLUSHES_PER_LOAD == 0:
                 await rt.calibrations.load(rt.database)
             await rt.calibrations.flush(rt.database)

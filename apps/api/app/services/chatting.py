@@ -17,9 +17,9 @@ from app.db.sessions import erase_later, keep_key, session_exists, session_of_ke
 from app.db.turns import get_turn, turn_by_key
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress
 from app.domain.types import Content, Message, SessionId, TenantId, TurnId, TurnStatus
-from app.engine.chat_messages import Said
-from app.engine.input_items import joined_directions
-from app.engine.resent import Asked, News, asked_by, news_of
+from app.openai.chat_messages import IncomingMessage
+from app.openai.input_items import joined_directions
+from app.openai.new_messages import NewMessages, NextStep, new_messages, next_step
 from app.services.claiming import (
     RETRY_AFTER_S,
     Asking,
@@ -30,6 +30,7 @@ from app.services.claiming import (
     draft_outputs,
     replay,
 )
+from app.services.conflicts import retried
 from app.services.events import Listener
 from app.services.importing import add_history, draft_history
 from app.services.recording import context_of
@@ -50,7 +51,7 @@ class ChatRequest:
     where the list stands in the body.
     """
 
-    said: tuple[Said, ...]
+    said: tuple[IncomingMessage, ...]
     asking: Asking
     model_alias: str
     request_sha256: str
@@ -87,7 +88,7 @@ async def open_session(
             if not await session_exists(tx, tenant_id, session_id):
                 raise NotFound("session")
         return session_id
-    asked_by(request.said, waiting=False, within=request.within)
+    next_step(request.said, waiting=False, within=request.within)
     fields = with_defaults(
         rt,
         {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)},
@@ -114,9 +115,9 @@ async def complete_chat(
 ) -> TurnOutcome:
     """Answers a list of messages and records the turn.
 
-    What the list says beyond the session (contract, decision 18) is stored as past turns. A turn that waits for tools
-    goes on with their outputs, and is cancelled when the user speaks instead. A list that ends with what the newest
-    turn was about is answered by that turn: it is tried again if it failed or was cancelled, else told again.
+    What the list says beyond the session (contract.md, decision 18) is stored as past turns. A turn that waits for
+    tools goes on with their outputs, and is cancelled when the user speaks instead. A list that ends with what the
+    newest turn was about is answered by that turn: it is run again if it failed or was cancelled, else answered again.
     Raises as `take_turn` and `continue_turn`.
     """
     for _ in range(_MOST_TRIES):
@@ -126,7 +127,7 @@ async def complete_chat(
         newest = seen.newest
         if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
-        news = News(request.said) if request.is_news else news_of(request.said, seen.messages)
+        news = NewMessages(request.said) if request.is_news else new_messages(request.said, seen.messages)
         is_same = request.is_retry and newest.request_sha256 == request.request_sha256
         if newest.turn_id is not None and (news.repeats_newest or is_same):
             if newest.status in (TurnStatus.FAILED, TurnStatus.CANCELLED):
@@ -134,7 +135,7 @@ async def complete_chat(
                 asking, alias = _noted(request.asking, first_seq), request.model_alias
                 return await try_again(rt, tenant_id, session_id, newest.turn_id, asking, alias, listen)
             return await _told_again(rt, tenant_id, session_id, newest.turn_id)
-        asked = asked_by(news.said, waiting=newest.status is TurnStatus.AWAITING_TOOLS, within=request.within)
+        asked = next_step(news.said, waiting=newest.status is TurnStatus.AWAITING_TOOLS, within=request.within)
         asking = _noted(request.asking, newest.last_message_seq + 1)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)
@@ -156,6 +157,7 @@ async def complete_chat(
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
 
 
+@retried
 async def _look(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest, idempotency_key: str | None
 ) -> _Seen | TurnOutcome:
@@ -178,8 +180,9 @@ async def _look(
     return _Seen(newest, messages)
 
 
+@retried
 async def store_past(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, model_alias: str, newest: Newest, asked: Asked
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, model_alias: str, newest: Newest, asked: NextStep
 ) -> TurnId | None:
     """Ends a turn that waits for tools, and stores the past that the list tells, in one transaction.
 
@@ -222,5 +225,5 @@ def check_options(rt: Runtime, request: ChatRequest) -> None:
         raise InvalidRequest(f"The provider of this model does not know {unknown[0]}.", ("body", unknown[0]))
 
 
-def _pairs(outputs: Sequence[Said]) -> tuple[tuple[str, Content], ...]:
+def _pairs(outputs: Sequence[IncomingMessage]) -> tuple[tuple[str, Content], ...]:
     return tuple((str(output.tool_call_id), output.content) for output in outputs)

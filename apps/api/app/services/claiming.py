@@ -22,6 +22,7 @@ from app.db.claims import (
 from app.db.database import Transaction
 from app.db.responses import ResponseNote, keep_response
 from app.db.sessions import session_exists
+from app.domain.content import content_text
 from app.domain.errors import (
     IdempotencyInFlight,
     IdempotencyKeyReused,
@@ -45,8 +46,8 @@ from app.domain.types import (
     TurnStatus,
 )
 from app.engine.policy import ContextPolicy, with_whole_past
-from app.engine.tokens import content_text
 from app.providers.registry import Model
+from app.services.conflicts import retried
 from app.services.gathering import Gathered, SessionView, budget_of, count_message, read_window, session_policy
 from app.services.limiting import reserve_call
 from app.services.recording import context_of
@@ -91,7 +92,7 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """What a client posts. `request_sha256` is the hash of the body without `stream` (contract, decision 14).
+    """What a client posts. `request_sha256` is the hash of the body without `stream` (contract.md, decision 14).
 
     With `seq` it is this turn of its session or none.
     """
@@ -172,25 +173,29 @@ class Claimed:
     """What the turn has set aside of limits; None where there is none to hold."""
 
 
+@retried
 async def claim_and_gather(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, draft: NewTurn, asking: Asking
 ) -> Claimed:
     """Transaction one: the turn is claimed and stored with its message, and all a decision needs is read."""
     started_at = rt.now()
-    async with rt.database.begin() as tx:
+    async with rt.database.begin(locking=session_id) as tx:
         claim = await claim_turn(tx, tenant_id, session_id, draft, rt.turn_lease_s)
         if claim is None:
             raise NotFound("session")
         if draft.seq not in (None, claim.seq):
             raise TurnInProgress("The session went on meanwhile.", RETRY_AFTER_S)
         policy = _policy_for(rt, claim, asking)
-        gathered = await _gather(tx, rt, claim, policy, awake_alias(rt, draft.model_alias or claim.session_alias))
+        gathered = await _gather(
+            tx, rt, tenant_id, claim, policy, awake_alias(rt, draft.model_alias or claim.session_alias)
+        )
         check_recorded(gathered.model, asking.recorded_reply)
         await _keep_note(tx, claim, asking)
         reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=1)
     return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
 
 
+@retried
 async def claim_outputs(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, request: OutputsRequest
 ) -> Claimed:
@@ -200,7 +205,7 @@ async def claim_outputs(
     """
     outputs = await draft_outputs(rt, request.outputs)
     started_at = rt.now()
-    async with rt.database.begin() as tx:
+    async with rt.database.begin(locking=session_id) as tx:
         waiting = await waiting_turn(tx, tenant_id, session_id, turn_id)
         if waiting is None:
             raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
@@ -219,13 +224,14 @@ async def claim_outputs(
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
         policy = _policy_for(rt, claim, asking)
-        gathered = await _gather(tx, rt, claim, policy, request.model_alias or waiting.model_alias)
+        gathered = await _gather(tx, rt, tenant_id, claim, policy, request.model_alias or waiting.model_alias)
         check_recorded(gathered.model, request.recorded_reply)
         await _keep_note(tx, claim, asking)
         reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=0)
     return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
 
 
+@retried
 async def claim_again(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, asking: Asking, model_alias: str
 ) -> Claimed:
@@ -235,7 +241,7 @@ async def claim_again(
     another turn is open.
     """
     started_at = rt.now()
-    async with rt.database.begin() as tx:
+    async with rt.database.begin(locking=session_id) as tx:
         ended = await waiting_turn(tx, tenant_id, session_id, turn_id)
         if ended is None:
             raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
@@ -253,7 +259,7 @@ async def claim_again(
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
         policy = _policy_for(rt, claim, asking)
-        gathered = await _gather(tx, rt, claim, policy, awake_alias(rt, model_alias))
+        gathered = await _gather(tx, rt, tenant_id, claim, policy, awake_alias(rt, model_alias))
         await _keep_note(tx, claim, asking)
         reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=1)
     return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
@@ -320,8 +326,11 @@ def awake_alias(rt: Runtime, model_alias: str) -> str:
     return rt.cooldowns.first_awake(model_alias, with_room)
 
 
-async def _gather(tx: Transaction, rt: Runtime, claim: Claim, policy: ContextPolicy, model_alias: str) -> Gathered:
+async def _gather(
+    tx: Transaction, rt: Runtime, tenant_id: TenantId, claim: Claim, policy: ContextPolicy, model_alias: str
+) -> Gathered:
     session = SessionView(
+        tenant_id=tenant_id,
         id=claim.session_id,
         model_alias=claim.session_alias,
         mode=claim.mode,
@@ -376,6 +385,7 @@ async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> 
     return drafted
 
 
+@retried
 async def resolve_conflict(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, draft: NewTurn, *, give_up: bool
 ) -> TurnOutcome | None:

@@ -12,9 +12,9 @@ from typing import Any
 import structlog
 
 from app.core.logging import without_secrets
+from app.domain.content import content_text
 from app.domain.errors import ProviderError
 from app.domain.types import Completion, CompletionRequest, JsonObject, SessionId
-from app.engine.tokens import content_text
 
 MOST_CHARACTERS = 16_384
 """Of content in a line."""
@@ -72,7 +72,7 @@ def _message(message: Mapping[str, Any]) -> JsonObject:
 
 
 def _shortened(text: str) -> str:
-    """Its beginning, without secrets; a key that is cut in two would no longer be known for one."""
-    text = without_secrets(text)
+    """Its beginning, without secrets. A key is known by how it begins, so also when its end is cut off."""
     more = len(text) - MOST_CHARACTERS_OF_A_TEXT
-    return f"{text[:MOST_CHARACTERS_OF_A_TEXT]}… ({more} more characters)" if more > 0 else text
+    shown = without_secrets(text[:MOST_CHARACTERS_OF_A_TEXT])
+    return f"{shown}… ({more} more characters)" if more > 0 else shown

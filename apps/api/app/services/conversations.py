@@ -13,9 +13,9 @@ from app.db.sessions import session_exists
 from app.db.turns import get_turn
 from app.domain.errors import NotFound, TurnInProgress
 from app.domain.types import JsonObject, Message, Session, SessionId, TenantId, TurnId, TurnStatus
-from app.engine.chat_messages import check_pairing, cut_turns
-from app.engine.input_items import joined_directions, read_items, references_of
-from app.engine.resent import Asked
+from app.openai.chat_messages import check_pairing, cut_turns
+from app.openai.input_items import joined_directions, read_items, references_of
+from app.openai.new_messages import NextStep
 from app.services import sessions
 from app.services.chatting import store_past
 from app.services.claiming import RETRY_AFTER_S
@@ -91,7 +91,7 @@ async def add_items(
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
         if outputs and newest.status is not TurnStatus.AWAITING_TOOLS:
             check_pairing(read.said, within="items")  # says which of them answers nothing
-        asked = Asked(outputs, cut_turns(rest))
+        asked = NextStep(outputs, cut_turns(rest))
         if not read.said or await store_past(rt, tenant_id, session_id, session.model_alias, newest, asked) is not None:
             page = await page_of_items(
                 rt,

@@ -17,9 +17,10 @@ async def export_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     """The parts of the document in their order: the `session`, then batches of rows under their section's name.
 
     A turn that has not ended is left out: it is no past yet. Holds a connection from the first part to the last, so
-    whoever sends it to a client keeps it aside first. Raises `NotFound`.
+    whoever sends it to a client keeps it aside first. Raises `NotFound`, and as
+    `HeavyWork.slot`.
     """
-    async with rt.database.begin(snapshot=True) as tx:
+    async with rt.heavy.slot(tenant_id) as database, database.begin(snapshot=True) as tx:
         session = await exported_session(tx, tenant_id, session_id)
         if session is None:
             raise NotFound("session")

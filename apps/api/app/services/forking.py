@@ -8,11 +8,10 @@ from app.db import sessions as store
 from app.db.database import Transaction
 from app.db.forks import ForkPoint, LastTurn, copy_past, fork_point, last_turn
 from app.db.items import messages_of_turn
-from app.db.tables import OPEN_STATUSES
 from app.db.turns import get_turn
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, TurnNotLast
-from app.domain.types import Session, SessionId, TenantId, TurnId, TurnStatus
-from app.engine.chat_messages import Said, SaidTurn
+from app.domain.types import OPEN_STATUSES, Session, SessionId, TenantId, TurnId, TurnStatus
+from app.openai.chat_messages import IncomingMessage, IncomingTurn
 from app.services.claiming import RETRY_AFTER_S
 from app.services.importing import add_history, draft_history
 from app.services.runtime import Runtime
@@ -39,9 +38,9 @@ async def fork_session(
     It has the same settings, pins, turns, messages, audits and summaries, under ids of its own; what its turns decide
     and what its prompts are rebuilt to is what it would be in the source. Nothing of the source changes. With
     `erase_after_s` it is not to be kept. Raises `NotFound` for the session or the turn, `TurnInProgress` when the turn
-    has not ended.
+    has not ended, and as `HeavyWork.slot`.
     """
-    async with rt.database.begin(snapshot=True) as tx:
+    async with rt.heavy.slot(tenant_id) as database, database.begin(snapshot=True) as tx:
         await _check_source(tx, tenant_id, session_id)
         through_seq = None
         if through_turn_id is not None:
@@ -74,12 +73,12 @@ async def fork_within(
     if turn is None:
         raise NotFound("turn")
     said = [
-        Said(at, message.role, message.content, message.tool_calls, message.tool_call_id)
+        IncomingMessage(at, message.role, message.content, message.tool_calls, message.tool_call_id)
         for at, message in enumerate(messages)
         if message.seq <= reply_seq
     ]
-    history = await draft_history(rt, turn.model_alias, (SaidTurn(tuple(said)),))
-    async with rt.database.begin(snapshot=True) as tx:
+    history = await draft_history(rt, turn.model_alias, (IncomingTurn(tuple(said)),))
+    async with rt.heavy.slot(tenant_id) as database, database.begin(snapshot=True) as tx:
         await _check_source(tx, tenant_id, session_id)
         point = await fork_point(tx, session_id, turn.seq - 1)
         forked = await _fork(tx, rt, tenant_id, session_id, point, erase_after_s)
@@ -95,7 +94,7 @@ async def fork_before_last(
     Raises `NotFound`, `TurnNotLast`, `TurnInProgress` when the turn has not ended, and `InvalidRequest` for a turn in
     which no user spoke (one that was imported) unless the caller `has_words` of its own.
     """
-    async with rt.database.begin(snapshot=True) as tx:
+    async with rt.heavy.slot(tenant_id) as database, database.begin(snapshot=True) as tx:
         await _check_source(tx, tenant_id, session_id)
         last = await last_turn(tx, session_id)
         if last is None or last.id != turn_id:
@@ -115,7 +114,7 @@ async def _check_source(tx: Transaction, tenant_id: TenantId, session_id: Sessio
 
 
 def _check_ended(status: TurnStatus) -> None:
-    if status.value in OPEN_STATUSES:
+    if status in OPEN_STATUSES:
         raise TurnInProgress("The turn has not ended.", RETRY_AFTER_S)
 
 

@@ -9,8 +9,19 @@ from datetime import datetime
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
 from app.db.summaries import PromptContext, prompt_context
+from app.domain.content import content_text
 from app.domain.evicted import Evicted
-from app.domain.types import Content, JsonObject, Message, SessionId, ToolCall, ToolDefinition, Turn, TurnStatus
+from app.domain.types import (
+    Content,
+    JsonObject,
+    Message,
+    SessionId,
+    TenantId,
+    ToolCall,
+    ToolDefinition,
+    Turn,
+    TurnStatus,
+)
 from app.engine.budget import Budget, budget_for
 from app.engine.image_rules import image_rule_for
 from app.engine.policy import ContextPolicy
@@ -18,7 +29,7 @@ from app.engine.policy_fields import resolve_policy
 from app.engine.prompt import goal_text, pin_text
 from app.engine.reasoning import with_reasoning
 from app.engine.sharing import with_shared_budget
-from app.engine.tokens import content_text, message_tokens, part_text, reasoning_tokens, with_images_by_rule
+from app.engine.tokens import message_tokens, part_text, reasoning_tokens, with_images_by_rule
 from app.engine.turns import completed_after
 from app.engine.window import Snapshot
 from app.providers.registry import Model
@@ -33,6 +44,7 @@ _LARGE_PIN_CHARS = 16_384
 class SessionView:
     """What a prompt depends on of a session's row, read under its lock for a turn, or without one for a look."""
 
+    tenant_id: TenantId
     id: SessionId
     model_alias: str
     mode: str | None
@@ -100,7 +112,7 @@ async def read_window(
     What is looked for is `asked`, or with `for_turn` the message of the running turn; without either nothing is.
     Raises `InvalidRequest` for an unknown alias.
     """
-    model = rt.catalogue.model(model_alias)
+    model = rt.catalogue.model(model_alias, session.tenant_id)
     context = await prompt_context(tx, session.id, before_seq)
     if session.policy.whole_past:
         context = replace(context, summary=None)
@@ -228,7 +240,9 @@ async def _ready_estimator(rt: Runtime, encoding: str, texts: Sequence[str]) -> 
 def budget_of(model: Model, policy: ContextPolicy) -> Budget:
     """The budget of the model's window, capped where the policy caps it."""
     window, source = model.context_window, model.context_limit_source
-    if source == "fallback" and policy.unknown_window_outputs is not None:
+    if source == "fallback" and policy.unknown_window_tokens is not None:
+        window, source = policy.unknown_window_tokens, "policy"
+    elif source == "fallback" and policy.unknown_window_outputs is not None:
         window, source = policy.unknown_window_outputs * policy.max_output_tokens, "policy"
     if policy.max_context_tokens is not None and policy.max_context_tokens < window:
         window, source = policy.max_context_tokens, "policy"
@@ -260,7 +274,7 @@ def snapshot_of(
         current=with_reasoning(current, rule),
         tools=tools,
         completed_since_summary=completed_after(past, session.summary_count_after_seq),
-        calibration_ratio=rt.calibrations.ratio(gathered.model.alias, gathered.encoding),
+        calibration_ratio=rt.calibrations.ratio(session.tenant_id, gathered.model.alias, gathered.encoding),
         evicted=_evicted_with_reasoning(gathered),
     )
     return with_shared_budget(snapshot, session.policy, estimator_of(rt, gathered))
@@ -274,7 +288,7 @@ def _evicted_with_reasoning(gathered: Gathered) -> Evicted | None:
 
 
 def layers_of(rt: Runtime, session: SessionView, of_turn: str | None = None) -> tuple[tuple[str, str], ...]:
-    """The active system layers, outermost first (contract, section 8)."""
+    """The active system layers, outermost first (contract.md, section 8)."""
     instructions = rt.catalogue.instructions
     layers = (
         ("system:global", instructions.global_),

@@ -7,13 +7,14 @@ from typing import Any
 
 from app.db.database import Transaction
 from app.db.history import NewHistory, append_history
+from app.domain.content import canonical_json, sha256_hex
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId, TurnId, TurnStatus
-from app.engine.chat_messages import Said, SaidTurn, check_pairing, cut_turns, read_messages
-from app.engine.prompt import canonical_json, sha256_hex, tool_call_json
+from app.engine.prompt import tool_call_json
+from app.openai.chat_messages import IncomingMessage, IncomingTurn, check_pairing, cut_turns, read_messages
 from app.services.gathering import count_message
 from app.services.runtime import Runtime
-from app.services.sessions import insert_checked, with_defaults
+from app.services.sessions import insert_checked, with_defaults, with_given_policy
 
 _UNANSWERED: JsonObject = {
     "code": "turn_cancelled",
@@ -40,15 +41,15 @@ async def import_messages(
         raise InvalidRequest("There is no message of a user, an assistant or a tool.", ("body", "messages"))
     check_pairing(listed.said)
     texts = [text for text in (fields.get("instructions"), listed.instructions) if text]
-    fields = with_defaults(rt, {**fields, "instructions": "\n\n".join(texts) or None})
+    fields = with_defaults(rt, with_given_policy(rt, fields) | {"instructions": "\n\n".join(texts) or None})
     history = await draft_history(rt, fields["model_alias"], cut_turns(listed.said))
-    async with rt.database.begin() as tx:
+    async with rt.heavy.database.begin() as tx:
         session = await insert_checked(rt, tx, tenant_id, fields)
         await add_history(tx, tenant_id, session.id, history)
     return session
 
 
-async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[SaidTurn]) -> NewHistory:
+async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
     """Counts the messages of turns for a model, before any connection is taken, and gives them ids.
 
     The last turn may have open tool calls: it is drafted as `awaiting_tools`. Pairing has been checked.
@@ -71,7 +72,7 @@ async def add_history(tx: Transaction, tenant_id: TenantId, session_id: SessionI
         raise NotFound("session")
 
 
-def _turn_row(turn_id: TurnId, seq: int, turn: SaidTurn, model_alias: str) -> JsonObject:
+def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -> JsonObject:
     output = turn.assistant_output
     status = TurnStatus.COMPLETED if output is not None else TurnStatus.CANCELLED
     if turn.open_calls:
@@ -90,7 +91,7 @@ def _turn_row(turn_id: TurnId, seq: int, turn: SaidTurn, model_alias: str) -> Js
     }
 
 
-async def _message_row(rt: Runtime, encoding: str, said: Said) -> JsonObject:
+async def _message_row(rt: Runtime, encoding: str, said: IncomingMessage) -> JsonObject:
     tokens, used = await count_message(
         rt, encoding, said.content, tool_calls=said.tool_calls, tool_call_id=said.tool_call_id
     )

@@ -9,7 +9,7 @@ from app.db.items import numbered_messages, page_of_messages
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.openai_ids import read_item_id
 from app.domain.types import JsonObject, Message, SessionId, TenantId
-from app.engine.output_items import items_of
+from app.openai.output_items import items_of
 from app.services.runtime import Runtime
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from app.db.claims import Claim
-from app.domain.types import TurnId
+from app.db.claims import Claim, fail_lost_turns, sessions_with_lost_turns
+from app.db.database import Database
+from app.domain.types import SessionId, TurnId
+from app.services.conflicts import retried
 
 
 class Leases:
@@ -27,11 +29,11 @@ class Leases:
         if not task.cancelled():
             task.exception()  # told to whoever waits, or in the turn's record when nobody does any more
 
-    def cancel(self, turn_id: TurnId) -> None:
-        """Stops the turn's work if it runs here; its end must have been stored before."""
-        held = self._held.get(turn_id)
-        if held is not None:
-            held[1].cancel()
+    def cancel(self, *turn_ids: TurnId) -> None:
+        """Stops the turns' work if they run here; their end must have been stored before."""
+        for turn_id in turn_ids:
+            if turn_id in self._held:
+                self._held[turn_id][1].cancel()
 
     def claims(self) -> tuple[Claim, ...]:
         """What is held now."""
@@ -42,3 +44,19 @@ class Leases:
         tasks = [task for _, task in self._held.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
+
+
+async def end_lost_turns(database: Database) -> int:
+    """Ends all running turns whose lease is over, session by session; how many there were."""
+    async with database.autocommit() as tx:
+        sessions = await sessions_with_lost_turns(tx)
+    lost = 0
+    for session_id in sessions:
+        lost += await _end_lost_turns_of(database, session_id)
+    return lost
+
+
+@retried
+async def _end_lost_turns_of(database: Database, session_id: SessionId) -> int:
+    async with database.autocommit() as tx:
+        return await fail_lost_turns(tx, session_id)

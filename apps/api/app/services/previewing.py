@@ -11,6 +11,7 @@ from uuid import UUID
 
 from app.db.messages import UNCOUNTED
 from app.domain.types import (
+    OPEN_STATUSES,
     JsonObject,
     Message,
     MessageId,
@@ -52,7 +53,6 @@ from app.services.recording import Steps, context_of, decided_row
 from app.services.runtime import Runtime
 from app.services.window import read_look
 
-OPEN_STATUSES = (TurnStatus.PENDING, TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
 """Stands in the trim log for the summary that the turn would make."""
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
-from app.db.claims import fail_lost_turns
 from app.db.database import Database
 from app.db.erasing import Idle, count_idle, count_rows, erase, instant_before, next_idle
 from app.domain.errors import InvalidRequest
 from app.domain.types import SessionId, TenantId
+from app.services.leases import end_lost_turns
 
 SHORTEST_AGE = timedelta(hours=24)
 """An idempotency key goes with its session, and is promised for so long."""
@@ -52,9 +52,9 @@ async def purge(
     """
     if older_than < SHORTEST_AGE:
         raise InvalidRequest("Nothing younger than 24 hours is purged: idempotency keys are kept that long.", ("age",))
+    if not dry_run:
+        await end_lost_turns(database)
     async with database.autocommit() as tx:
-        if not dry_run:
-            await fail_lost_turns(tx)
         idle = Idle(await instant_before(tx, older_than), tenant_id)
         purged = Purged(*await count_idle(tx, idle))
     progress(purged)

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from app.db.database import Transaction
 from app.db.messages import window_turns
 from app.db.recall import SearchBounds, add_postings, find_evicted
+from app.domain.content import content_text
 from app.domain.evicted import Evicted
 from app.domain.types import Message, SessionId
 from app.engine.folding import Fold
 from app.engine.recall import GROUP_REACH, LEAST_MESSAGES, MOST_HITS, MOST_POSTINGS, MOST_SEEN_SHARE, REACH
 from app.engine.recall_terms import query_terms, weighed_terms
-from app.engine.tokens import content_text
 
 CATCH_UP_MESSAGES = 500
 """Message numbers that one turn indexes of what was never indexed: some tenths of a second, until all are."""

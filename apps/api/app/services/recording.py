@@ -155,7 +155,7 @@ def decided_row(
 
 
 def context_of(audit: JsonObject) -> JsonObject:
-    """The `context` of a turn's answer (contract, section 5), from its audit row or from what would be in one."""
+    """The `context` of a turn's answer (contract.md, section 5), from its audit row or from what would be in one."""
     context = {name: audit[name] for name in CONTEXT_FIELDS}
     # The database gives an object's members back in an order of its own; a replay is the first answer to the byte.
     trim_log = _in_order(context["context_trim_log"], _TRIM_LOG_FIELDS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from app.db.forks import LastTurn
 from app.domain.errors import InvalidRequest
 from app.domain.types import Session, SessionId, TenantId, TurnId
-from app.engine.chat_messages import joined
+from app.openai.chat_messages import joined
 from app.services.claiming import Asking, TurnOutcome, TurnRequest, check
 from app.services.events import Listener
 from app.services.forking import fork_before_last

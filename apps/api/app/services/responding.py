@@ -18,10 +18,10 @@ from app.db.responses import (
 )
 from app.db.sessions import keep_key, session_of_key
 from app.db.turns import turn_by_key
-from app.domain.errors import InvalidRequest, NotFound, PlimsollError, TurnInProgress
+from app.domain.errors import Busy, InvalidRequest, NotFound, PlimsollError, TurnInProgress
 from app.domain.openai_ids import ResponseRef
 from app.domain.types import SessionId, TenantId, TurnStatus
-from app.engine.resent import asked_by
+from app.openai.new_messages import next_step
 from app.services.chatting import ChatRequest, check_options, complete_chat, open_session
 from app.services.claiming import RETRY_AFTER_S, TurnOutcome
 from app.services.events import Listener
@@ -98,7 +98,7 @@ async def respond(
         raise
     finally:
         if not place.is_kept:
-            with suppress(NotFound):
+            with suppress(NotFound, Busy):  # it is erased a little later then
                 await delete_session(rt, tenant_id, place.session_id)
 
 
@@ -129,7 +129,7 @@ async def _after(
         if found.turn_status is TurnStatus.RUNNING and found.is_last_of_turn:
             raise TurnInProgress("The previous response is still in progress.", RETRY_AFTER_S)
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
-    asked_by(chat.said, waiting=bool(found.reply.tool_calls), within=chat.within)
+    next_step(chat.said, waiting=bool(found.reply.tool_calls), within=chat.within)
     if request.store and found.ends_session and found.turn_status in _GOES_ON:
         return Place(previous.session_id, replace(chat, after_turn_seq=found.last_turn_seq))
     forked = await _fork(rt, tenant_id, found, None if request.store else ERASE_AFTER_S)

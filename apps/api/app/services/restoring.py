@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.db.portable import insert_rows, set_counters
+from app.domain.content import canonical_json, content_text, sha256_hex
 from app.domain.errors import ImportRefused, InvalidRequest
 from app.domain.types import Content, JsonObject, MessageId, Session, SummaryBody, SummaryItem, TenantId
-from app.engine.chat_messages import joined
 from app.engine.portable import ITEM_FIELDS, SECTIONS, check_document, message_of, with_ids
-from app.engine.prompt import canonical_json, sha256_hex
 from app.engine.summary_block import render_summary
-from app.engine.tokens import content_text
+from app.openai.chat_messages import joined
 from app.services.gathering import count_message, count_reasoning
 from app.services.runtime import Runtime
 from app.services.sessions import CHANGEABLE, insert_checked, with_defaults
@@ -35,7 +34,7 @@ async def import_export(rt: Runtime, tenant_id: TenantId, document: Mapping[str,
     fields = _checked_fields(rt, document["session"])
     rows = await asyncio.to_thread(_renumbered, rt, document)
     await _count(rt, rows, fields["model_alias"])
-    async with rt.database.begin() as tx:
+    async with rt.heavy.database.begin() as tx:
         session = await insert_checked(rt, tx, tenant_id, fields)
         for section in sorted(SECTIONS, key=lambda name: name not in _STORED_FIRST):
             await insert_rows(tx, session.id, section, rows[section])

@@ -19,7 +19,7 @@ from app.domain.errors import (
     ProviderTimeout,
     TurnLost,
 )
-from app.domain.types import Completion, CompletionRequest, Delta, JsonObject, TurnRecord, TurnStatus
+from app.domain.types import Completion, CompletionRequest, Delta, JsonObject, TurnRecord, TurnStatus, Usage
 from app.engine.assembly import Ready, Refused, assemble, plan_after_overflow
 from app.engine.overflow_reaction import Stated, learned_limit, react
 from app.engine.window import Snapshot
@@ -51,6 +51,8 @@ class TurnRun:
         self.started = started
         self.listen = listen or to_nobody
         self.on_delta = self._tell_delta if listen else None
+        self.delivered: list[str] = []
+        self.attempts: Attempts | None = None
         self.steps = Steps(rt, after=turn.claim.steps)
         self.steps.add("gather", turn.gathered_at, _gather_step(turn.gathered))
         self.deciding = Deciding(rt, turn.claim, turn.gathered, turn.asking.tools, self.steps, turn.asking.instructions)
@@ -92,7 +94,7 @@ class TurnRun:
         A prompt that the provider calls too long is made smaller, twice at most. An alias that is down gives way to its
         fallbacks, each with a prompt of its own budget. Nothing is asked again once a delta has been told.
         """
-        attempts = Attempts(self.deciding.model)
+        attempts = self.attempts = Attempts(self.deciding.model)
         started_at = self.rt.now()
         while True:
             call = self._prepare(snapshot, ready)
@@ -160,13 +162,18 @@ class TurnRun:
         """The same turn within what the provider turned out to take; what it stated is learned."""
         stated = Stated(error.limit_tokens, error.requested_tokens, error.prompt_tokens, error.limit_is_window)
         budget, sent = call.snapshot.budget, call.ready
-        limit = learned_limit(stated, configured=call.model.context_window, sent_wire_tokens=sent.prompt.wire_tokens)
-        if error.prompt_tokens is not None:
-            # A refused call reports no usage, but its refusal may count the prompt.
+        limit = learned_limit(
+            stated,
+            configured=call.model.context_window,
+            sent_wire_tokens=sent.prompt.wire_tokens,
+            output_tokens=call.request.max_output_tokens,
+        )
+        if error.prompt_tokens is not None and error.limit_is_window:
+            # A refused call reports no usage, but its refusal may count the prompt, where that can be no echo of it.
             self._observe(call, error.prompt_tokens)
-        if limit is not None:
+        if limit is not None and call.model.context_limit_source != "catalogue":
             with suppress(DatabaseUnavailable):
-                await learn(self.rt, call.model.alias, limit)
+                await learn(self.rt, self.tenant_id, self.claim.turn_id, call.model.alias, limit)
         policy = self.deciding.gathered.session.policy
         if policy.whole_past:
             return None
@@ -205,6 +212,7 @@ class TurnRun:
 
     async def _fail(self, error: ProviderError, attempts: Attempts) -> None:
         partial = {"partial_output": error.partial} if error.partial else {}
+        usages = await self._delivered_usages(attempts.last, error.usage)
         await self._settle(
             Settlement(
                 TurnStatus.FAILED,
@@ -213,10 +221,27 @@ class TurnRun:
                 attempts.audits,
                 attempts.blocks(),
                 error=error.stored() | partial,
-                cost_usd=total_cost(self.deciding.summary_costs),
+                cost_usd=total_cost([*self.deciding.summary_costs, *(used["cost_usd"] for used in usages)]),
+                usages=usages,
             ),
             attempts.last.audit,
         )
+
+    async def _delivered_usages(self, call: ModelCall, reported: Usage | None) -> list[JsonObject]:
+        """The use of an answer that broke after some of it had been delivered; nothing of it is free.
+
+        What the provider reported on the way may be of a part only: it is held to our own count of what was delivered.
+        """
+        if not self.delivered:
+            return []
+        tokens, _ = await count_message(self.rt, self.deciding.gathered.encoding, "".join(self.delivered))
+        usage = reported or Usage(0, 0)
+        usage = replace(
+            usage,
+            prompt_tokens=usage.prompt_tokens or call.ready.prompt.wire_tokens,
+            completion_tokens=max(usage.completion_tokens, tokens),
+        )
+        return [used_row(self.rt, call.model, "turn", usage, self.claim.round)]
 
     async def _complete(self, completion: Completion, call: ModelCall, attempts: Attempts) -> TurnOutcome:
         """Stores the reply; a turn whose reply calls tools waits for them."""
@@ -265,6 +290,7 @@ class TurnRun:
         """What the provider counted, beside our raw estimate of the same prompt."""
         if call.model.is_language_model:
             self.rt.calibrations.observe(
+                self.tenant_id,
                 call.model.alias,
                 self.deciding.gathered.encoding,
                 estimated=call.ready.prompt.wire_tokens,
@@ -272,6 +298,7 @@ class TurnRun:
             )
 
     def _tell_delta(self, delta: Delta) -> None:
+        self.delivered += (delta.text, delta.reasoning)
         told: JsonObject = {"text": delta.text}
         if delta.reasoning:
             told["reasoning"] = delta.reasoning
@@ -318,7 +345,10 @@ class TurnRun:
             if isinstance(error, PlimsollError)
             else {"code": "internal_error", "detail": "Something broke on our side; the message is kept."}
         )
-        settlement = Settlement(TurnStatus.FAILED, self.deciding.model.alias, self.steps.rows, [], error=stored)
+        usages = await self._delivered_usages(self.attempts.last, None) if self.attempts and self.delivered else []
+        settlement = Settlement(
+            TurnStatus.FAILED, self.deciding.model.alias, self.steps.rows, [], error=stored, usages=usages
+        )
         # A database that was waited for in vain is not waited for again: the lease ends the turn.
         patience_s = 0.0 if isinstance(error, DatabaseUnavailable) else None
         await self._settle(settlement, None, patience_s=patience_s)

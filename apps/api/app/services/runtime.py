@@ -14,6 +14,7 @@ from app.services.calibrating import Calibrations
 from app.services.chores import Chores
 from app.services.cooldowns import Cooldowns
 from app.services.leases import Leases
+from app.services.shares import HeavyWork
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers
 
@@ -28,6 +29,7 @@ class Runtime:
     """
 
     database: Database
+    heavy: HeavyWork
     catalogue: Catalogue
     tokenizers: Tokenizers
     telemetry: Telemetry

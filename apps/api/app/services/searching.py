@@ -9,12 +9,12 @@ from dataclasses import replace
 from app.db.messages import window_turns
 from app.db.recall import find_evicted
 from app.db.sessions import get_prompt_view
+from app.domain.content import content_text
 from app.domain.errors import NotFound
 from app.domain.evicted import Evicted
 from app.domain.types import JsonObject, Message, SessionId, TenantId, Turn
 from app.engine.recall import ranked, with_more_evicted
 from app.engine.recall_terms import excerpt, query_terms
-from app.engine.tokens import content_text
 from app.services.recall import BOUNDS
 from app.services.runtime import Runtime
 

@@ -8,17 +8,19 @@ from typing import Any
 
 from app.db import sessions as store
 from app.db.claims import cancel_open_turns
-from app.db.database import Transaction
+from app.db.database import Database, Transaction
 from app.db.erasing import erase, lock_session
 from app.db.session_figures import search_sessions as find_sessions
 from app.db.session_figures import session_figures
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId
-from app.engine.input_items import joined_directions
 from app.engine.policy import ContextPolicy
 from app.engine.policy_fields import resolve_policy
+from app.openai.input_items import joined_directions
+from app.services.conflicts import retried
 from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of
+from app.services.policies import given_policy
 from app.services.runtime import Runtime
 
 CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
@@ -32,7 +34,7 @@ async def create_session(rt: Runtime, tenant_id: TenantId, fields: JsonObject) -
 
     Raises `InvalidRequest` for an alias, mode, role or policy that this service does not know.
     """
-    fields = with_defaults(rt, fields)
+    fields = with_defaults(rt, with_given_policy(rt, fields))
     async with rt.database.autocommit() as tx:
         return await insert_checked(rt, tx, tenant_id, fields)
 
@@ -111,11 +113,13 @@ async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId
         return await session_figures(tx, [session.id for session in sessions])
 
 
+@retried
 async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId, fields: JsonObject) -> Session:
     """Sets the given fields; `policy`, `metadata` and `limits` are replaced whole, a null takes a value away.
 
     Turns that are stored keep what they were sent with. Raises `NotFound`, `InvalidRequest`.
     """
+    fields = with_given_policy(rt, fields)
     _check(rt, fields)
     changed: dict[str, Any] = {name: fields[name] for name in CHANGEABLE if name in fields}
     if "model_alias" in changed and changed["model_alias"] is None:
@@ -125,7 +129,7 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
             changed[name] = {}
     if "limits" in changed:
         changed["limits"] = given_limits(changed["limits"])
-    async with rt.database.begin() as tx:
+    async with rt.database.begin(locking=session_id) as tx:
         session = await store.get_session(tx, tenant_id, session_id, lock=True)
         if session is not None:
             session = await store.update_session(tx, replace(session, **changed))
@@ -134,9 +138,10 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     return session
 
 
+@retried
 async def add_directions(rt: Runtime, tenant_id: TenantId, session_id: SessionId, directions: Sequence[str]) -> None:
     """Puts texts behind the session's instructions, each once. Raises `NotFound`."""
-    async with rt.database.begin() as tx:
+    async with rt.database.begin(locking=session_id) as tx:
         session = await store.get_session(tx, tenant_id, session_id, lock=True)
         if session is None:
             raise NotFound("session")
@@ -146,19 +151,36 @@ async def add_directions(rt: Runtime, tenant_id: TenantId, session_id: SessionId
 
 
 async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> None:
-    """Erases the session with all that belongs to it, for good; a turn that runs is cancelled. Raises `NotFound`."""
-    # First in a transaction of its own: what it settles is the tenant's, whose other turns would wait for the erasing.
-    async with rt.database.autocommit() as tx:
+    """Erases the session with all that belongs to it, for good; a turn that runs is cancelled.
+
+    Raises `NotFound`, and as `HeavyWork.slot`: then it is still there.
+    """
+    async with rt.heavy.slot(tenant_id) as database:
+        # First in a transaction of its own: it settles the tenant's usage, which other turns of it write too.
+        await _cancel_open(rt, database, tenant_id, session_id)
+        await _erase_session(rt, database, tenant_id, session_id)
+
+
+@retried
+async def _cancel_open(rt: Runtime, database: Database, tenant_id: TenantId, session_id: SessionId) -> None:
+    async with database.autocommit() as tx:
         cancelled = await cancel_open_turns(tx, tenant_id, session_id)
-    async with rt.database.begin() as tx:
-        found = await lock_session(tx, tenant_id, session_id)
-        if found:
-            cancelled += await cancel_open_turns(tx, tenant_id, session_id)
-            await erase(tx, [session_id])
-    for turn_id in cancelled:
-        rt.leases.cancel(turn_id)
-    if not found:
-        raise NotFound("session")
+    rt.leases.cancel(*cancelled)
+
+
+@retried
+async def _erase_session(rt: Runtime, database: Database, tenant_id: TenantId, session_id: SessionId) -> None:
+    async with database.begin(locking=session_id) as tx:
+        if not await lock_session(tx, tenant_id, session_id):
+            raise NotFound("session")
+        cancelled = await cancel_open_turns(tx, tenant_id, session_id)
+        await erase(tx, [session_id])
+    rt.leases.cancel(*cancelled)
+
+
+def with_given_policy(rt: Runtime, fields: JsonObject) -> JsonObject:
+    """The fields with a client's policy as it is stored. Raises `InvalidRequest` as `given_policy`."""
+    return {**fields, "policy": given_policy(rt, fields["policy"])} if fields.get("policy") else fields
 
 
 def given_limits(limits: JsonObject | None) -> JsonObject:

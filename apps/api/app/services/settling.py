@@ -18,8 +18,10 @@ _LONGEST_PAUSE_S = 1.0
 
 
 async def settle(rt: Runtime, claim: Claim, settlement: Settlement, *, patience_s: float | None = None) -> TurnRecord:
-    """Stores the end of the turn in one statement, and tries again while the database is away: for `patience_s`, by
+    """Stores the end of the turn in one statement, and tries again while the database can not: for `patience_s`, by
     default a lease's time, after which the turn is no longer ours.
+
+    It can not while it is away or out of something, and where it rolled the statement back for a lock or a conflict.
 
     A commit whose answer was lost on its way is found again and not made twice. Raises `TurnLost` when somebody else
     has ended the turn: nothing was written; `DatabaseUnavailable` when the database stayed away.
@@ -33,11 +35,11 @@ async def settle(rt: Runtime, claim: Claim, settlement: Settlement, *, patience_
                 turn = await settle_turn(tx, claim, settlement)
                 if turn is None and retried:
                     turn = await settled_before(tx, claim)
-        except DatabaseUnavailable:
+        except DatabaseUnavailable as error:
             if asyncio.get_running_loop().time() + pause_s > gives_up_at:
                 raise
             if not retried:
-                logger.warning("a turn's end could not be stored: the database is away; trying on")
+                logger.warning("a turn's end could not be stored (%s); trying on", error.detail)
             retried = True
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

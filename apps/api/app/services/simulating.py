@@ -33,6 +33,7 @@ from app.engine.simulation import CountKey, PastTurn, Setting, SimulatedModel, S
 from app.engine.tokens import Estimate, message_tokens, reasoning_tokens, with_images_by_rule
 from app.services.costing import prices_of
 from app.services.gathering import SessionView, budget_of, encoding_of, layers_of, session_policy
+from app.services.policies import given_policy
 from app.services.runtime import Runtime
 from app.services.sessions import check_alias
 from app.services.simulation_report import Happened, Lane, report
@@ -40,7 +41,7 @@ from app.services.window import session_view
 
 BATCH_TURNS = 100
 MOST_TURNS_DECIDED = 8_000
-"""Turns times policies times models of one request: some twenty seconds of work."""
+"""Turns times policies times models of one request."""
 Progress = Callable[[int, int], None]
 """Told after each batch: turns done, and turns in all."""
 
@@ -87,7 +88,7 @@ async def simulate(
     Without `model_aliases` every turn is asked of the model that answered it. `most_turns` bounds the work: what lies
     beyond is left out, and the answer says so. Raises `NotFound`, `InvalidRequest`.
     """
-    async with rt.database.read_only() as tx:
+    async with rt.heavy.database.read_only() as tx:
         row = await get_prompt_view(tx, tenant_id, session_id)
         if row is None:
             raise NotFound("session")
@@ -99,10 +100,10 @@ async def simulate(
     known = {alias: alias if alias in rt.catalogue.aliases else row["model_alias"] for alias in asked}
     targets = [dict.fromkeys(asked, alias) for alias in _checked(rt, model_aliases)] or [known]
     own = session_policy(rt, row["policy"])
-    view = session_view(row, own)
+    view = session_view(tenant_id, row, own)
 
     def setting(policy: ContextPolicy, target: Mapping[str, str]) -> Setting:
-        models = {was: _model(rt, alias, policy) for was, alias in target.items()}
+        models = {was: _model(rt, tenant_id, alias, policy) for was, alias in target.items()}
         return Setting(policy, goal_text(row["room_goal"], row["mode"]), models)
 
     forced = list(model_aliases) or [None]
@@ -128,7 +129,7 @@ async def simulate(
 
     done = 0
     while done < through_seq:
-        async with rt.database.read_only() as tx:
+        async with rt.heavy.database.read_only() as tx:
             batch = await stored_turns(tx, session_id, after_seq=done, through_seq=through_seq, limit=BATCH_TURNS)
         if not batch:
             break
@@ -136,7 +137,7 @@ async def simulate(
         done = batch[-1].seq
         if progress is not None:
             progress(done, through_seq)
-    async with rt.database.read_only() as tx:
+    async with rt.heavy.database.read_only() as tx:
         happened.summarizer_tokens = await summary_usage(tx, session_id, through_seq)
         happened.note_later_summaries(await later_summaries(tx, session_id))
         happened.folded = await folded(tx, session_id) if through_seq == stored else None
@@ -187,7 +188,7 @@ def _counted(stored: StoredMessage, encoding: str, estimate: Estimate) -> Messag
 
 def _policy(rt: Runtime, stored: JsonObject, variant: Variant, at: int) -> ContextPolicy:
     try:
-        policy = session_policy(rt, stored, variant.overrides)
+        policy = session_policy(rt, stored, given_policy(rt, variant.overrides))
         check_alias(rt, policy.summary_model or None)
     except InvalidRequest as error:
         raise InvalidRequest(error.detail, ("body", "policies", str(at), *error.where[-1:])) from error
@@ -201,16 +202,16 @@ def _checked(rt: Runtime, model_aliases: Sequence[str]) -> Sequence[str]:
     return model_aliases
 
 
-def _model(rt: Runtime, alias: str, policy: ContextPolicy) -> SimulatedModel:
-    model = rt.catalogue.model(alias)
+def _model(rt: Runtime, tenant_id: TenantId, alias: str, policy: ContextPolicy) -> SimulatedModel:
+    model = rt.catalogue.model(alias, tenant_id)
     encoding = encoding_of(model, policy)
-    summarizer = rt.catalogue.model(policy.summary_model or alias)
+    summarizer = rt.catalogue.model(policy.summary_model or alias, tenant_id)
     return SimulatedModel(
         alias=alias,
         encoding=encoding,
         budget=budget_of(model, policy),
         estimate=rt.tokenizers.estimator(encoding),
-        calibration_ratio=rt.calibrations.ratio(alias, encoding),
+        calibration_ratio=rt.calibrations.ratio(tenant_id, alias, encoding),
         prices=partial(prices_of, model),
         summarizer=Summarizer(
             summarizer.alias, budget_of(summarizer, policy).prompt_ceiling, partial(prices_of, summarizer)

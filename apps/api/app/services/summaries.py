@@ -6,9 +6,10 @@ from app.db.sessions import session_exists
 from app.db.summaries import get_summary, page_of_summaries
 from app.db.undoing import find_summary, lock_and_restart_count, undo_active
 from app.domain.errors import NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress
-from app.domain.types import JsonObject, SessionId, SummaryId, TenantId, TurnStatus
+from app.domain.types import OPEN_STATUSES, JsonObject, SessionId, SummaryId, TenantId
 from app.engine.window import Window
 from app.services.claiming import RETRY_AFTER_S
+from app.services.conflicts import retried
 from app.services.gathering import estimator_of, snapshot_of
 from app.services.paging import Page, after_id, page_of
 from app.services.runtime import Runtime
@@ -32,13 +33,12 @@ async def list_summaries(
 async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> JsonObject:
     """Summarizes what is older than the protected turns, whatever the triggers say, and gives the new summary.
 
-    Raises `NotFound`, `NothingToSummarize`, and `TurnInProgress` when a turn runs or something else became the active
-    summary meanwhile.
+    Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` when a turn runs or something else
+    became the active summary meanwhile.
     """
     seen = await look(rt, tenant_id, session_id)
     gathered = seen.gathered
-    open_statuses = (TurnStatus.PENDING, TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
-    if any(turn.status in open_statuses for turn in gathered.turns):
+    if any(turn.status in OPEN_STATUSES for turn in gathered.turns):
         raise TurnInProgress("The session runs a turn; summarize when it is done.", RETRY_AFTER_S)
     estimate = estimator_of(rt, gathered)
     policy = gathered.session.policy
@@ -53,12 +53,17 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
     if attempt.summary is None:
         raise NothingToSummarize("No summary came out smaller than what it would stand for.")
     async with rt.database.autocommit() as tx:
-        rows = await page_of_summaries(tx, session_id, None, 1)
-    return rows[0]
+        made = await get_summary(tx, session_id, attempt.summary.id)
+    if made is None:
+        raise NotFound("session")  # erased meanwhile
+    return made
 
 
-async def undo_summary(rt: Runtime, tenant_id: TenantId, session_id: SessionId, summary_id: SummaryId) -> JsonObject:
-    """Takes the active summary back and gives it as it is then.
+@retried
+async def undo_summary(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, summary_id: SummaryId | None
+) -> JsonObject:
+    """Takes the active summary back and gives it as it is then. Without a `summary_id` it is whichever is active now.
 
     The summary it had folded in is active again, what it stood for beyond that one is raw again, and the turn count
     begins anew, so the next turn decides afresh. Prompts that had it can still be rebuilt. Raises `NotFound`,
@@ -68,14 +73,14 @@ async def undo_summary(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         if not await lock_and_restart_count(tx, tenant_id, session_id):
             raise NotFound("session")
         found = await find_summary(tx, session_id, summary_id)
-        if found.status is None:
+        if found is None:
             raise NotFound("summary")
         if found.status != "active":
             raise SummaryNotActive(f"The summary is {found.status}; only the active one can be taken back.")
         if found.turn_open:
             raise TurnInProgress("The session runs a turn; take the summary back when it is done.", RETRY_AFTER_S)
-        await undo_active(tx, session_id, summary_id)
-        undone = await get_summary(tx, session_id, summary_id)
+        await undo_active(tx, session_id, found.id)
+        undone = await get_summary(tx, session_id, found.id)
     if undone is None:
         raise NotFound("summary")
     return undone

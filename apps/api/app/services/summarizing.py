@@ -28,10 +28,10 @@ from app.engine.fallback import fallback_summary
 from app.engine.folding import MIN_SUMMARY_TOKENS, Fold
 from app.engine.summaries import shrinks, summary_of
 from app.engine.summary_block import fit_summary, render_summary
-from app.services.asking_summaries import Asked, ask_summarizer, sum_of
+from app.services.asking_summaries import SummarizerResult, ask_summarizer, sum_of
+from app.services.conflicts import retried
 from app.services.costing import total_cost, used_row
 from app.services.gathering import Gathered, SessionView
-from app.services.limiting import charge_usages
 from app.services.recall import index_folded
 from app.services.runtime import Runtime
 from app.telemetry import SummaryOutcome
@@ -90,9 +90,10 @@ class Attempt:
 async def summarize(rt: Runtime, gathered: Gathered, ask: Ask, estimate: Estimator) -> Attempt:
     """Makes the fold's summary and stores it as the session's active one.
 
-    A summarizer that fails, answers outside the contract, or would not shrink anything is replaced by the deterministic
-    fallback, with a warning; after three failures in a row it is not asked for ten minutes. Nothing is done while
-    another process makes a summary of the session. Holds no connection while the model works.
+    A summarizer that fails, answers outside the contract, would not shrink anything, or may not be called under the
+    limits is replaced by the deterministic fallback, with a warning; after three failures in a row it is not asked for
+    ten minutes. Nothing is done while another process makes a summary of the session. Holds no connection while the
+    model works. Raises `LimitExceeded` where a client asked for the summary itself.
     """
     alias = gathered.session.policy.summary_model or gathered.model.alias
     started = perf_counter()
@@ -117,9 +118,15 @@ async def _make(rt: Runtime, gathered: Gathered, ask: Ask, estimate: Estimator, 
     session, fold = gathered.session, ask.fold
     asked = None
     if not _breaker_open(rt, session):
-        asked = await ask_summarizer(rt, alias, session, fold, estimate)
+        asked = await ask_summarizer(rt, alias, session, fold, estimate, turns=int(ask.when == "requested"))
     if asked is not None and asked.body is not None:
         asked = await _again_if_too_large(rt, alias, session, ask, asked, estimate)
+    usages = asked.usages if asked else ()
+    used = [used_row(rt, rt.catalogue.model(alias), "summary", usage) for usage in usages]
+    if asked and asked.limit and ask.when == "requested":
+        async with rt.database.autocommit() as tx:
+            await add_usages(tx, session.id, None, used)
+        raise asked.limit
     failure = asked.failure if asked else "breaker_open"
     body = asked.body if asked and asked.body else fallback_summary(fold, estimate)
     if failure:
@@ -130,8 +137,6 @@ async def _make(rt: Runtime, gathered: Gathered, ask: Ask, estimate: Estimator, 
         )
     origin: SummaryOrigin = "fallback" if failure else "model"
     summary = summary_of(SummaryId(rt.new_id()), fold, body, origin) if body and shrinks(fold, body, estimate) else None
-    usages = asked.usages if asked else ()
-    used = [used_row(rt, rt.catalogue.model(alias), "summary", usage) for usage in usages]
     new = new_row(summary, fold, estimate, alias, sum_of(usages), ask.claim) if summary else None
     stored = await _store(rt, session, new, used, ask, asked)
     return Attempt(
@@ -159,8 +164,8 @@ def _deadline_s(rt: Runtime, alias: str) -> float:
 
 
 async def _again_if_too_large(
-    rt: Runtime, alias: str, session: SessionView, ask: Ask, asked: Asked, estimate: Estimator
-) -> Asked:
+    rt: Runtime, alias: str, session: SessionView, ask: Ask, asked: SummarizerResult, estimate: Estimator
+) -> SummarizerResult:
     """Once more at half the cap where the policy extends its summary and the prompt is still too large with it.
 
     When that gives nothing, the first answer is cut to the half.
@@ -171,11 +176,12 @@ async def _again_if_too_large(
         return asked
     if not ask.still_too_large(summary_of(SummaryId(rt.new_id()), fold, body, "model")):
         return asked
-    again = await ask_summarizer(rt, alias, session, half, estimate)
+    again = await ask_summarizer(rt, alias, session, half, estimate, turns=0)
     shorter = again.body or fit_summary(body, half.cap_tokens, estimate) or body
-    return Asked(shorter, None, (*asked.usages, *again.usages))
+    return SummarizerResult(shorter, None, (*asked.usages, *again.usages))
 
 
+@retried
 async def note_emergency(
     rt: Runtime, gathered: Gathered, fold: Fold, estimate: Estimator, claim: Claim
 ) -> Summary | None:
@@ -194,6 +200,7 @@ async def note_emergency(
     return summary if stored else None
 
 
+@retried
 async def restart_count(rt: Runtime, session_id: SessionId, turn_seq: int) -> None:
     """Lets the turn count towards the mandatory summary begin anew with this turn."""
     async with rt.database.autocommit() as tx:
@@ -227,21 +234,22 @@ def new_row(
     )
 
 
+@retried
 async def _store(
     rt: Runtime,
     session: SessionView,
     new: NewSummary | None,
     used: Sequence[JsonObject],
     ask: Ask,
-    asked: Asked | None,
+    asked: SummarizerResult | None,
 ) -> bool:
     """One short transaction: the summary, if its ground still stands, and the attempt and its cost in any case."""
-    failed = asked is not None and asked.failure is not None
+    answered = asked is not None and asked.limit is None  # a limit says nothing of the summarizer
+    failed = asked is not None and asked.failure is not None and answered
     async with rt.database.begin() as tx:
-        await note_attempt(tx, session.id, count_after_seq=ask.turn_seq - 1, asked=asked is not None, failed=failed)
+        await note_attempt(tx, session.id, count_after_seq=ask.turn_seq - 1, asked=answered, failed=failed)
         if used:
             await add_usages(tx, session.id, ask.claim.turn_id if ask.claim else None, used)
-            await charge_usages(tx, session.id, used)
         stored = await store_summary(tx, session.id, new) if new else False
         if stored and session.policy.recall.enabled:
             await index_folded(tx, session.id, ask.fold, indexed_seq=session.recall_indexed_seq)

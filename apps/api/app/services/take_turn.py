@@ -26,6 +26,7 @@ from app.services.claiming import (
     draft_turn,
     resolve_conflict,
 )
+from app.services.conflicts import retried
 from app.services.events import Listener
 from app.services.running import TurnRun
 from app.services.runtime import Runtime
@@ -108,6 +109,7 @@ async def try_again(
         return await _run(rt, claimed, started, listen, span)
 
 
+@retried
 async def cancel_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord:
     """Ends a turn that runs or waits for tools; its message is kept. Raises `NotFound`, `TurnNotOpen`."""
     async with rt.database.begin() as tx:

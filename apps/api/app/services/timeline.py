@@ -16,7 +16,7 @@ from app.services.gathering import session_policy
 from app.services.paging import Page, after_seq, page_of
 from app.services.runtime import Runtime
 
-_AFTER_THE_LAST = 2**63 - 1
+_LARGEST = 2**63 - 1
 _TURN_FIELDS = (
     "turn_id",
     "seq",
@@ -54,7 +54,7 @@ async def read_timeline(
     Thresholds are those of the session's policy as it is now, with what the turn's own request asked over it.
     """
     scope = f"timeline:{session_id}"
-    before = after_seq(scope, cursor) or _AFTER_THE_LAST
+    before = after_seq(scope, cursor) or _LARGEST
     async with rt.database.autocommit() as tx:
         session = await get_session(tx, tenant_id, session_id)
         if session is None:
@@ -100,7 +100,7 @@ def _window(rt: Runtime, stored: JsonObject, row: Record) -> JsonObject:
     else:
         thresholds = {
             "summary_trigger_tokens": trigger_tokens(policy, limit, budget),
-            "prune_trigger_tokens": int(policy.prune_trigger_ratio * budget),
+            "prune_trigger_tokens": int(policy.prune_from(budget)),
         }
     window = {name: row[name] for name in _WINDOW_FIELDS}
     return {"model_alias": row["asked_alias"], **window, **thresholds}
@@ -131,5 +131,5 @@ def _summary(summary: Mapping[str, Any]) -> JsonObject:
 
 
 def _int(value: Any) -> int | None:
-    """Sums of counts are numeric in the database."""
-    return None if value is None else int(value)
+    """Sums of counts are numeric in the database, and an answer's numbers have 64 bits."""
+    return None if value is None else max(-_LARGEST, min(int(value), _LARGEST))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from app.db import turns as store
@@ -9,14 +10,13 @@ from app.db.audits import blocks_by_sha256
 from app.db.audits import get_audit as read_audit
 from app.db.messages import messages_in_runs
 from app.db.sessions import session_exists
+from app.domain.content import content_text
 from app.domain.errors import NotFound
 from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnRecord
 from app.engine.image_rules import image_rule_for
 from app.engine.layout import rebuilt_row
 from app.engine.media import flat_image_tokens
-from app.engine.prompt import prompt_sha256
-from app.engine.replay import needed_for, rebuild, rebuilt_parts, regions_of
-from app.engine.tokens import content_text
+from app.engine.replay import SentHashes, needed_for, rebuild, rebuilt_parts, regions_of
 from app.services.paging import Page, after_seq, page_of
 from app.services.runtime import Runtime
 
@@ -61,7 +61,8 @@ async def get_prompt(
     """The exact messages and tools that were sent, rebuilt from stored rows, their hash, and each message's region
     and tokens (`layout`).
 
-    Raises `NotFound` when nothing was sent, `RuntimeError` when the rebuilt prompt is not the one that was sent.
+    Raises `NotFound` when nothing was sent, `PromptTooLarge` before anything of such a prompt is built, `RuntimeError`
+    when the rebuilt prompt is not the one that was sent.
     """
     await get_turn(rt, tenant_id, session_id, turn_id)
     async with rt.database.autocommit() as tx:
@@ -71,10 +72,10 @@ async def get_prompt(
         needed = needed_for(audit["prompt_refs"])
         blocks = await blocks_by_sha256(tx, session_id, needed.sha256s)
         messages = await messages_in_runs(tx, session_id, needed.runs)
-    sent, tools = rebuild(audit["prompt_refs"], blocks, messages)
-    sha256 = prompt_sha256(sent, tools)
+    sha256 = await asyncio.to_thread(SentHashes(blocks, messages).sha256, audit["prompt_refs"])
     if sha256 != audit["prompt_sha256"]:
         raise RuntimeError(f"the prompt of turn {turn_id} was rebuilt as {sha256}, sent as {audit['prompt_sha256']}")
+    sent, tools = rebuild(audit["prompt_refs"], blocks, messages)
     layout = await _layout(rt, audit, blocks, messages)
     return {"messages": sent, "tools": tools, "prompt_sha256": sha256, "layout": layout}
 
@@ -91,4 +92,6 @@ async def _layout(
     alias = audit["model_alias"]
     images = image_rule_for(rt.catalogue.model(alias).model) if alias in rt.catalogue.aliases else flat_image_tokens
     regions = regions_of(audit["prompt_refs"], len(parts)) or [None] * len(parts)
-    return [rebuilt_row(part, region, estimate, images) for part, region in zip(parts, regions, strict=True)]
+    return await asyncio.to_thread(
+        lambda: [rebuilt_row(part, region, estimate, images) for part, region in zip(parts, regions, strict=True)]
+    )

@@ -60,7 +60,7 @@ async def read_look(
         if row is None:
             raise NotFound("session")
         own = row["policy"]
-        session = session_view(row, policy_for(own) if policy_for else session_policy(rt, own))
+        session = session_view(tenant_id, row, policy_for(own) if policy_for else session_policy(rt, own))
         next_seq = row["last_turn_seq"] + 1
         gathered = await read_window(
             tx,
@@ -74,9 +74,10 @@ async def read_look(
     return Look(gathered, next_seq)
 
 
-def session_view(row: Record, policy: ContextPolicy) -> SessionView:
+def session_view(tenant_id: TenantId, row: Record, policy: ContextPolicy) -> SessionView:
     """A session's row as a prompt sees it, under a policy."""
     return SessionView(
+        tenant_id=tenant_id,
         id=SessionId(row["id"]),
         model_alias=row["model_alias"],
         mode=row["mode"],
@@ -125,7 +126,7 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
         "active_summary_id": str(snapshot.summary.id) if snapshot.summary else None,
         "turns_to_next_summary": turns_to_next_summary(window),
         "summary_trigger_tokens": summary_trigger_tokens(window),
-        "prune_trigger_tokens": int(policy.prune_trigger_ratio * budget.input_budget),
+        "prune_trigger_tokens": int(policy.prune_from(budget.input_budget)),
     }
 
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
-from app.domain.types import OpenTurns, TurnStatus
+from app.domain.types import OPEN_STATUSES, OpenTurns, TurnStatus
 
-_OPEN = (TurnStatus.PENDING, TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
 _POOL_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
-class DatabaseTelemetry:
-    """One database, shared by all workers and replicas: of what all of them see alike the newest look stands."""
+class DatabaseTelemetry(Collector):
+    """One database, shared by all workers and replicas: of what all of them see alike the newest look stands.
 
-    def __init__(self, own: CollectorRegistry) -> None:
+    `own` has what this process measures; what is asked for at the scrape goes into `at_scrape`.
+    """
+
+    def __init__(self, own: CollectorRegistry, at_scrape: CollectorRegistry) -> None:
+        self._count_restarts: Callable[[], int] = lambda: 0
+        at_scrape.register(self)
         self._up = Gauge(
             "database_up",
-            "1 when the database answered the last look, else 0.",
+            "1 when the database answered the last look and takes writes, else 0.",
             registry=own,
             multiprocess_mode="mostrecent",
         )
@@ -55,11 +62,11 @@ class DatabaseTelemetry:
         )
 
     def looked_at(self, open_turns: Mapping[TurnStatus, OpenTurns] | None) -> None:
-        """What a look at the database found; None when it did not answer."""
+        """What a look at the database found; None when it did not answer, or is read-only."""
         self._up.set(0 if open_turns is None else 1)
         if open_turns is None:
             return
-        for status in _OPEN:
+        for status in OPEN_STATUSES:
             found = open_turns.get(status, OpenTurns(0, 0.0))
             self._open.labels(status.value).set(found.turns)
             self._oldest.labels(status.value).set(found.oldest_s)
@@ -67,6 +74,17 @@ class DatabaseTelemetry:
     def pool_of(self, connections: int) -> None:
         """States how many connections all workers may have together."""
         self._pool_size.set(connections)
+
+    def restarts_from(self, count: Callable[[], int]) -> None:
+        """Has the restarts of an embedded database counted by `count`, at every scrape."""
+        self._count_restarts = count
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "embedded_database_restarts",
+            "Starts of the embedded database because it had ended unasked, since its folder was made.",
+            value=self._count_restarts(),
+        )
 
     def connection_waited_for(self, seconds: float) -> None:
         """Adds a wait for a connection."""

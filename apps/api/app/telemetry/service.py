@@ -118,13 +118,13 @@ class Telemetry:
         self._turns_lost = Counter(
             "turns_lost", "Turns that were ended because the worker that ran them went silent.", registry=own
         )
-        self.database = DatabaseTelemetry(own)
+        self._at_scrape = CollectorRegistry()
+        self.database = DatabaseTelemetry(own, self._at_scrape)
         self._begin_at_zero()
         self._registry = own if multiprocess_dir is None else CollectorRegistry()
         if multiprocess_dir is not None:
             MultiProcessCollector(self._registry, str(multiprocess_dir))
-        self._average = CollectorRegistry()
-        self._average.register(Means(self._registry))
+        self._at_scrape.register(Means(self._registry))
 
     def _begin_at_zero(self) -> None:
         """Rates see a first failure only when its series was there, at 0, before it."""
@@ -204,7 +204,7 @@ class Telemetry:
 
     def render(self) -> tuple[bytes, str]:
         """The Prometheus text of all workers, and its content type."""
-        return generate_latest(self._registry) + generate_latest(self._average), CONTENT_TYPE_PLAIN_0_0_4
+        return generate_latest(self._registry) + generate_latest(self._at_scrape), CONTENT_TYPE_PLAIN_0_0_4
 
     def _alias(self, alias: str) -> str:
         return alias if alias in self._aliases else "other"

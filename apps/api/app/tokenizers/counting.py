@@ -43,7 +43,7 @@ def heuristic_tokens(text: str) -> int:
 
 
 def two_fifths_tokens(text: str) -> int:
-    """`ceil(chars * 2 / 5)`: what a policy can choose (contract, section 9), the same for every model."""
+    """`ceil(chars * 2 / 5)`: what a policy can choose (contract.md, section 9), the same for every model."""
     return -(-len(text) * 2 // 5)
 
 

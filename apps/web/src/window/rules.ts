@@ -54,6 +54,10 @@ function whyOf(reason: string, audit: Decided, window: TimelineWindow | null): s
       return `Messages, tools and answer would not fit into the window of ${tokens(audit.model_context_limit)} tokens.`;
     case "allocation":
       return "The region's share of the window (allocation) was used up.";
+    case "lowest_priority":
+      return "The whole is over its limit: the lowest priority gives way first, each region down to its share and then below.";
+    case "low_relevance":
+      return "The whole is over its limit: pins give way by relevance, the least relevant first.";
     case "requested":
       return "Somebody asked for a summary.";
     case "prune_threshold":

@@ -14,12 +14,13 @@ from app.api.chat_form import ChatForm
 from app.api.chat_schemas import ChatCompletion, ChatIn
 from app.api.direct_route import UUID_TEXT, Call, json_response
 from app.api.openai_route import ChatRoute, openai_errors_of
+from app.api.openapi import event_stream
 from app.api.routes.parameters import IdempotencyKey
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.streaming import stream_turn
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.types import JsonObject, SessionId
-from app.engine.chat_messages import read_messages
+from app.openai.chat_messages import read_messages
 from app.providers.base import CHAT_OPTIONS
 from app.services.chatting import ChatRequest, complete_chat, open_session
 from app.services.claiming import Asking
@@ -28,7 +29,7 @@ SESSION_HEADER = "X-Session-Id"
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The completion, or with `stream: true` its chunks; `X-Session-Id` names the session.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": event_stream({}),
         "headers": {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}},
     }
 }

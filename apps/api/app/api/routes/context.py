@@ -55,10 +55,16 @@ async def list_summaries(
     return {"items": page.items, "next_cursor": page.next_cursor}
 
 
-@router.post("/summaries", status_code=201, response_model=SummaryOut, responses=answers(*READ, 409, 502, 504))
+@router.post("/summaries", status_code=201, response_model=SummaryOut, responses=answers(*READ, 409, 429, 502, 504))
 async def summarize_now(call: Call, session_id: UUID) -> JsonObject:
     """Summarizes now what may be summarized, whatever the thresholds say. Takes no body."""
     return await summaries.summarize_now(call.rt, call.tenant_id, SessionId(session_id))
+
+
+@router.post("/summaries/active/undo", response_model=SummaryOut, responses=answers(*READ, 409))
+async def undo_active_summary(call: Call, session_id: UUID) -> JsonObject:
+    """Takes back whichever summary is active now, also one that was made meanwhile. Takes no body."""
+    return await summaries.undo_summary(call.rt, call.tenant_id, SessionId(session_id), None)
 
 
 @router.post("/summaries/{summary_id}/undo", response_model=SummaryOut, responses=answers(*READ, 409))

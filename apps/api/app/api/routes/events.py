@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import answers
+from app.api.openapi import answers, event_stream
 from app.api.streaming import STREAM_HEADERS, encoded_event
 from app.api.timeline_schemas import OpenTurns
 from app.domain.errors import PlimsollError
@@ -26,12 +26,12 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": f"The open turns; with `Accept: {EVENT_STREAM}` a stream: `stream.ready` with them, then "
         "`turn.changed` for every change of a turn's status, and `stream.gap` where some may be missing.",
-        "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+        "content": event_stream({"type": "string"}),
     }
 }
 
 
-@router.get("", response_model=OpenTurns, responses=_ANSWERS | answers(401, 503))
+@router.get("", response_model=OpenTurns, responses=_ANSWERS | answers(401, 429, 503))
 async def get_events(call: Call) -> JsonObject | Response:
     """Your turns that run or wait for tools; to who accepts `text/event-stream`, and then every turn as it changes."""
     accepted = call.headers.get("accept", "")

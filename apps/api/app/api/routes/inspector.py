@@ -1,4 +1,4 @@
-"""`/ui`: the inspector's page. It needs no key; what it shows does."""
+"""`/ui` and `/docs`: the pages. They need no key; what they show does."""
 
 from __future__ import annotations
 
@@ -11,21 +11,30 @@ from app.api.direct_route import OpenRoute
 from app.api.inspector_files import InspectorFiles
 from app.domain.errors import NotFound
 
-router = APIRouter(prefix="/ui", route_class=OpenRoute, include_in_schema=False)
+router = APIRouter(route_class=OpenRoute, include_in_schema=False)
 
 _FILES = InspectorFiles()
 
 
-@router.get("")
+@router.head("/ui")
+@router.get("/ui")
 async def to_page() -> Response:
     """Addresses in the page are relative to its folder, and so is this one: a proxy may serve us below a path."""
     return RedirectResponse("ui/", 307)
 
 
-@router.get("/{path:path}")
+@router.head("/ui/{path:path}")
+@router.get("/ui/{path:path}")
 async def get_page(path: str, if_none_match: Annotated[str | None, Header()] = None) -> Response:
-    """The page and its files."""
+    """The inspector's page and its files."""
     answer = _FILES.response(path, if_none_match)
     if answer is None:
         raise NotFound("page")
     return answer
+
+
+@router.head("/docs")
+@router.get("/docs")
+async def get_docs(if_none_match: Annotated[str | None, Header()] = None) -> Response:
+    """The API's page, whose script is served from here too."""
+    return _FILES.docs(if_none_match)

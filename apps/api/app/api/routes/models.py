@@ -17,9 +17,10 @@ router = APIRouter(prefix="/v1/models", tags=["models"], route_class=DirectRoute
 async def get_models(call: Call) -> JsonObject:
     """The aliases: window and its source, prices where known, and the correction of estimates."""
     catalogue, calibrations = call.rt.catalogue, call.rt.calibrations
-    models = [catalogue.model(alias) for alias in catalogue.aliases]
+    models = [catalogue.model(alias, call.tenant_id) for alias in catalogue.aliases]
     items = [
-        _model_json(model) | {"calibration_ratio": calibrations.ratio(model.alias, model.encoding)} for model in models
+        _model_json(model) | {"calibration_ratio": calibrations.ratio(call.tenant_id, model.alias, model.encoding)}
+        for model in models
     ]
     listed = [{"id": model.alias, "object": "model", "created": 0, "owned_by": model.provider} for model in models]
     return {"default": catalogue.default, "items": items, "next_cursor": None, "object": "list", "data": listed}

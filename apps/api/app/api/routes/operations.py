@@ -13,15 +13,17 @@ from app.services.readiness import readiness
 router = APIRouter(tags=["operations"], route_class=OpenRoute)
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", response_model=HealthOut)
 async def live() -> JsonObject:
     """200 while the process serves. It asks nothing else, so a database outage restarts no worker."""
     return {"status": "ok"}
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", response_model=ReadyOut, responses={503: {"model": ReadyOut, "description": "Not ready"}})
 async def ready(call: Call) -> Response:
-    """200 when the database answers and its schema is this version's, else 503, and which of the two it is.
+    """200 when the database answers and takes writes, and its schema is this version's; else 503, and what it is.
 
     503 with the status `draining` from the moment on that the process was told to end.
     """
@@ -30,12 +32,13 @@ async def ready(call: Call) -> Response:
     ready_now = state.ready and not draining
     body = {
         "status": "draining" if draining else "ready" if ready_now else "not_ready",
-        "database": "ok" if state.database else "unavailable",
+        "database": state.database,
         "migrations": state.migrations,
     }
     return json_response(body, 200 if ready_now else 503)
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(call: Call) -> Response:
     """Prometheus text, of all workers."""

@@ -11,7 +11,7 @@ from uuid import UUID
 from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 
-from app.api.direct_route import Call, DirectRoute
+from app.api.direct_route import Call, DirectRoute, HeavyRoute
 from app.api.openapi import READ, answers
 from app.api.portable_json import read_conversation, read_export, spooled
 from app.api.portable_schemas import ImportIn
@@ -23,12 +23,13 @@ from app.services.importing import import_messages
 from app.services.restoring import import_export
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
+import_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=HeavyRoute)
 
 IMPORT_PATH = "/v1/sessions/import"
 _CHUNK_BYTES = 64 * 1024
 
 
-@router.get("/{session_id}/export", response_model=Document, responses=answers(*READ))
+@router.get("/{session_id}/export", response_model=Document, responses=answers(*READ, 429))
 async def get_export(call: Call, session_id: UUID) -> Response:
     """The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins."""
     file = await spooled(export_session(call.rt, call.tenant_id, SessionId(session_id)))
@@ -40,7 +41,9 @@ async def get_export(call: Call, session_id: UUID) -> Response:
     return StreamingResponse(_chunks(file), headers=headers, media_type="application/json")
 
 
-@router.post("/import", status_code=201, response_model=SessionOut, responses=answers(401, 408, 413, 415, 422, 503))
+@import_router.post(
+    "/import", status_code=201, response_model=SessionOut, responses=answers(401, 408, 413, 415, 422, 429, 503)
+)
 async def post_import(call: Call, body: ImportIn) -> JsonObject:
     """Makes a session of an export, or of `messages` in the OpenAI form: all of it or nothing, under new ids."""
     document: JsonObject = call.raw_body

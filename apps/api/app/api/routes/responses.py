@@ -12,6 +12,7 @@ from starlette.responses import Response
 from app.api import openai_errors, problems
 from app.api.direct_route import Call, json_response
 from app.api.openai_route import ResponsesRoute, openai_errors_of
+from app.api.openapi import event_stream
 from app.api.response_form import ResponseForm
 from app.api.response_json import list_json, stored_json
 from app.api.response_request import input_of, response_request
@@ -22,7 +23,7 @@ from app.api.streaming import Work, events_response, stream_turn
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.openai_ids import ResponseRef, read_response_id
 from app.domain.types import JsonObject
-from app.engine.input_items import references_of
+from app.openai.input_items import references_of
 from app.services import responses
 from app.services.claiming import TurnOutcome
 from app.services.events import Listener, TurnEvent
@@ -36,7 +37,7 @@ _READ = (400, 401, 404, 503)
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The response, or with `stream: true` its events; `X-Session-Id` names the session.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": event_stream({"type": "string"}),
         "headers": {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}},
     }
 }

@@ -6,13 +6,13 @@ from uuid import UUID
 
 from fastapi import APIRouter
 
-from app.api.direct_route import Call, DirectRoute
+from app.api.direct_route import Call, HeavyRoute
 from app.api.openapi import WRITE, answers
 from app.api.schemas import SimulateIn, SimulationOut
 from app.domain.types import JsonObject, SessionId
 from app.services.simulating import MOST_TURNS_DECIDED, THRESHOLDS, simulate, variant_of
 
-router = APIRouter(prefix="/v1/sessions/{session_id}/simulate", tags=["policies"], route_class=DirectRoute)
+router = APIRouter(prefix="/v1/sessions/{session_id}/simulate", tags=["policies"], route_class=HeavyRoute)
 
 _NOTHING_GIVEN = SimulateIn()
 

@@ -33,6 +33,7 @@ from app.domain.errors import InvalidRequest, PlimsollError
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
 from app.services import turns
 from app.services.claiming import Asking, OutputsRequest, TurnRequest
+from app.services.policies import given_policy
 from app.services.regenerating import prepare_again, take_again
 from app.services.sessions import check_alias
 from app.services.take_turn import cancel_turn, continue_turn, take_turn
@@ -134,7 +135,7 @@ async def get_prompt(call: Call, session_id: UUID, turn_id: UUID, round: Round =
 
 
 def request_sha256(body: JsonObject) -> str:
-    """Tells whether two bodies ask for the same turn: key-sorted JSON, without `stream` (contract, decision 14)."""
+    """Tells whether two bodies ask for the same turn: key-sorted JSON, without `stream` (contract.md, decision 14)."""
     asked = {name: value for name, value in body.items() if name != "stream"}
     return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
@@ -144,6 +145,7 @@ def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
     check_alias(call.rt, body.model_alias)
     check_tool_choice(body)
     raw: JsonObject = call.raw_body
+    policy: JsonObject | None = raw.get("policy")
     return TurnRequest(
         content=raw.get("content"),
         request_sha256=request_sha256(raw),
@@ -151,7 +153,7 @@ def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
             tools=tuple(raw.get("tools") or ()),
             tool_choice=raw.get("tool_choice"),
             max_output_tokens=body.max_output_tokens,
-            policy=raw.get("policy"),
+            policy=given_policy(call.rt, policy) if policy else policy,
             recorded_reply=_recorded(body.recorded_reply),
         ),
         model_alias=body.model_alias,

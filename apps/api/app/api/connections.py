@@ -1,0 +1,237 @@
+"""HTTP connections with bounds: how large the head of a request is, how long it takes, and how many there are.
+
+uvicorn bounds none of it, and no application sees a request before its head is complete. Bodies are bounded by
+`app.api.edge`. docs/operations.md has the table of bounds, and what a reverse proxy should add.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections import Counter
+from typing import Any
+
+import orjson
+import structlog
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from app.api import problems
+
+log = structlog.get_logger()
+
+MAX_HEAD_BYTES = 32 * 1024
+MAX_HEADERS = 100
+HEAD_S = 10.0
+"""From the beginning of a connection, or the first bytes after an answer, to the end of the head."""
+KEEP_ALIVE_S = 65
+"""A little over the 60 s for which proxies keep idle connections, so that they never send on one that we close."""
+UNREAD_S = 60.0
+"""For how long a client may read less than `_READ_BYTES` of an answer that waits for it."""
+_READ_BYTES = 16 * 1024
+_LINGER_S = 2.0
+_WARN_EVERY_S = 60.0
+
+
+class Connections:
+    """The open connections of a process: at most `most`, and `most_per_address` of one client's address.
+
+    A new one that is over takes the place of the one that has waited longest for a request to begin or to arrive, so
+    half-sent requests shut nobody out. Half of the file descriptors of the process stay for all else.
+    """
+
+    def __init__(self, most: int, most_per_address: int) -> None:
+        self._most = most
+        self._most_per_address = most_per_address
+        self._count = 0
+        self._of_address: Counter[str] = Counter()
+        self._waiting: dict[Connection, None] = {}  # in the order in which they began to wait
+        self._warned_at = -_WARN_EVERY_S
+
+    def admit(self, new: Connection) -> bool:
+        """Counts a new connection. False where every connection in its way has a request that is being answered."""
+        if self._of_address[new.address] >= self._most_per_address:
+            admitted = self._make_room(new, new.address)
+        elif self._count >= min(self._most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2):
+            admitted = self._make_room(new, None)
+        else:
+            admitted = True
+        if admitted:
+            self._count += 1
+            self._of_address[new.address] += 1
+            self._waiting[new] = None
+        return admitted
+
+    def _make_room(self, new: Connection, address: str | None) -> bool:
+        longest = next((each for each in self._waiting if address in (None, each.address)), None)
+        if new.loop.time() - self._warned_at >= _WARN_EVERY_S:
+            self._warned_at = new.loop.time()
+            log.warning("connections_full", open=self._count, of_address=self._of_address[new.address])
+        if longest is None:
+            return False
+        self.let_go(longest)
+        longest.transport.abort()
+        return True
+
+    def begin_request(self, connection: Connection) -> None:
+        """The connection has a whole head: nothing takes its place."""
+        self._waiting.pop(connection, None)
+
+    def end_request(self, connection: Connection) -> None:
+        """The connection waits for its next request."""
+        if connection.counted:
+            self._waiting[connection] = None
+
+    def let_go(self, connection: Connection) -> None:
+        """The connection has ended, or is about to."""
+        if connection.counted:
+            connection.counted = False
+            self._waiting.pop(connection, None)
+            self._count -= 1
+            self._of_address[connection.address] -= 1
+            if not self._of_address[connection.address]:
+                del self._of_address[connection.address]
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection, within bounds. What breaks one is answered by a problem, then the connection ends."""
+
+    def __init__(self, connections: Connections, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self.address = ""
+        self.counted = False
+        self._connections = connections
+        self._refused = False
+        self._answering = False
+        self._head_begun = False
+        self._moved_on = False  # whether a slice began a request or was part of a body
+        self._idle_bytes = 0  # of the slices in a row that did not
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Refuses what there is no room for."""
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        self.counted = self._connections.admit(self)
+        if self.counted:
+            self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
+        else:
+            self._answer("too_many_connections", "There are as many connections as this process serves.")
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Makes room for another."""
+        self._connections.let_go(self)
+        _cancel(self._head_timer)
+        _cancel(self._unread_timer)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parses in slices, so that what the parser holds of an unfinished head or trailer has a bound too."""
+        for start in range(0, len(data), MAX_HEAD_BYTES):
+            if self._refused or self.transport.is_closing():
+                return
+            part = data[start : start + MAX_HEAD_BYTES]
+            self._moved_on = False
+            super().data_received(part)
+            self._idle_bytes = 0 if self._moved_on else self._idle_bytes + len(part)
+            if self._idle_bytes > MAX_HEAD_BYTES or (self.headers and len(self.headers) > MAX_HEADERS):
+                self._refuse_head()
+        if self._head_timer is None and not self._answering:
+            self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        self._moved_on = self._head_begun = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: the request begins."""
+        # What began and ended in one slice is no larger than a slice.
+        too_large = not self._moved_on and _size(self.url, self.headers) > MAX_HEAD_BYTES
+        if too_large or len(self.headers) > MAX_HEADERS:
+            self._refuse_head()
+            raise ValueError("the head is too large")  # stops the parser
+        self._head_begun = False
+        self._answering = True
+        _cancel(self._head_timer)
+        self._head_timer = None
+        self._connections.begin_request(self)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a body."""
+        self._moved_on = True
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        """The connection waits for the next request, unless one was sent ahead."""
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self._answering = False
+            self._connections.end_request(self)
+            if self._head_begun:  # of the next request
+                self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's sentence
+        """What is no HTTP is answered in our form too."""
+        self._refuse("invalid_http", "This is not HTTP/1.1 as RFC 9112 has it.")
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than it is answered: it gets a while for each part."""
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(UNREAD_S, self._look_at_reader, self._unread_bytes())
+
+    def resume_writing(self) -> None:
+        """The client has read most of it."""
+        _cancel(self._unread_timer)
+        super().resume_writing()
+
+    def _look_at_reader(self, unread_bytes: int) -> None:
+        now_unread = self._unread_bytes()
+        if now_unread > unread_bytes - _READ_BYTES:
+            self.transport.abort()
+        else:
+            self._unread_timer = self.loop.call_later(UNREAD_S, self._look_at_reader, now_unread)
+
+    def _unread_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    def _head_is_late(self) -> None:
+        if self._head_begun and not self.transport.is_closing():
+            self._refuse("request_timeout", f"The head of the request did not arrive within {HEAD_S:g} seconds.")
+        else:
+            self.transport.abort()
+
+    def _refuse_head(self) -> None:
+        self._refuse("headers_too_large", f"A head has at most {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers.")
+
+    def _refuse(self, code: str, detail: str) -> None:
+        """Answers, and takes what still comes for a moment: closing at once could cost the client the answer."""
+        if self._refused:
+            return
+        self._refused = True
+        _cancel(self._head_timer)
+        if self._answering:
+            self.transport.close()  # another answer is under way, and nothing may be written into it
+            return
+        self._answer(code, detail)
+        self.transport.write_eof()
+        self._head_timer = self.loop.call_later(_LINGER_S, self.transport.abort)
+
+    def _answer(self, code: str, detail: str) -> None:
+        problem = problems.document(code, detail)
+        body = orjson.dumps(problem)
+        self.transport.write(
+            b"%scontent-type: %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (STATUS_LINE[problem["status"]], problems.PROBLEM_JSON.encode(), len(body), body)
+        )
+
+
+def _size(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
+    return len(url) + sum(len(name) + len(value) + 4 for name, value in headers)
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

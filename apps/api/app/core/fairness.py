@@ -1,0 +1,99 @@
+"""Slots of a process that its tenants share: none of them takes all, and who waits is let in by turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Hashable
+from contextlib import suppress
+from contextvars import ContextVar
+
+ANONYMOUS = ""
+"""Whose work a request is before it is known whose it is."""
+
+tenant_at_work: ContextVar[str | None] = ContextVar("tenant_at_work", default=None)
+"""Whose work the running task does; None is the process's own."""
+
+
+class QueueFull(Exception):
+    """As many wait under this key as may."""
+
+
+def share_of(total: int, ratio: float) -> int:
+    """One tenant's part of a total: at least one."""
+    return max(1, int(total * ratio))
+
+
+class FairGate:
+    """At most `slots` are inside at once, and at most `per_key` of one key.
+
+    Who finds no slot waits behind those of its own key. Keys with waiters are let in by turns, so a key with many does
+    not hold up one with few. At most `most_waiting` wait under one key; None is no bound.
+    """
+
+    def __init__(self, slots: int, per_key: int, most_waiting: int | None = None) -> None:
+        self._free = slots
+        self._per_key = per_key
+        self._most_waiting = most_waiting
+        self._inside: Counter[Hashable] = Counter()
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
+
+    def full_for(self, key: Hashable) -> bool:
+        """Whether the key has all the slots that it may have."""
+        return self._inside[key] >= self._per_key
+
+    async def acquire(self, key: Hashable, within_s: float) -> None:
+        """Takes a slot, which `release` gives back. Raises `QueueFull`, and `TimeoutError` when none came in time."""
+        if self._free > 0 and not self.full_for(key):
+            self._enter(key)
+            return
+        queue = self._waiting.get(key)
+        if self._most_waiting is not None and len(queue or ()) >= self._most_waiting:
+            raise QueueFull
+        if queue is None:
+            queue = self._waiting[key] = deque()
+        place = asyncio.get_running_loop().create_future()
+        queue.append(place)
+        try:
+            async with asyncio.timeout(within_s):
+                await place
+        except BaseException:
+            if place.done() and not place.cancelled():
+                self.release(key)  # it was let in at the moment it went away
+            else:
+                self._leave(key, place)
+            raise
+
+    def release(self, key: Hashable) -> None:
+        """Gives a slot back, and lets in who is next."""
+        self._inside[key] -= 1
+        if not self._inside[key]:
+            del self._inside[key]
+        self._free += 1
+        while self._free > 0:
+            waiting = [each for each in self._waiting if not self.full_for(each)]
+            if not waiting:
+                return
+            self._let_in(waiting[0])
+
+    def _let_in(self, key: Hashable) -> None:
+        queue = self._waiting.pop(key)
+        place = queue.popleft()
+        if queue:
+            self._waiting[key] = queue  # at the end: it is the others' turn
+        if not place.done():
+            self._enter(key)
+            place.set_result(None)
+
+    def _enter(self, key: Hashable) -> None:
+        self._free -= 1
+        self._inside[key] += 1
+
+    def _leave(self, key: Hashable, place: asyncio.Future[None]) -> None:
+        queue = self._waiting.get(key)
+        if queue is None:
+            return
+        with suppress(ValueError):
+            queue.remove(place)
+        if not queue:
+            del self._waiting[key]

@@ -1,0 +1,137 @@
+"""A list of OpenAI chat messages: taken apart into instructions and what was said, checked, and cut into turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain.content import content_text
+from app.domain.errors import InvalidRequest
+from app.domain.types import Content, ContentPart, Role, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingMessage:
+    """A message of somebody's list that is no instruction. `place` is its index in that list."""
+
+    place: int
+    role: Role
+    content: Content
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingList:
+    """A whole list: its system and developer messages as one text, and all else in its order."""
+
+    instructions: str | None
+    said: tuple[IncomingMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingTurn:
+    """A turn of the past as a list tells it: the user's words and what they led to.
+
+    Several user messages in a row are one turn. A list that begins with the assistant has a first turn without a user.
+    """
+
+    messages: tuple[IncomingMessage, ...]
+
+    @property
+    def user_input(self) -> str:
+        """The readable text of what the user said; empty when nobody asked."""
+        return content_text(joined([message.content for message in self.messages if message.role == "user"]))
+
+    @property
+    def assistant_output(self) -> str | None:
+        """The text of the reply that ended the turn, or None when none did."""
+        last = self.messages[-1]
+        return content_text(last.content) if last.role == "assistant" and not last.tool_calls else None
+
+    @property
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """The calls at its end that nothing has answered yet."""
+        return self.messages[-1].tool_calls
+
+
+def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
+    """Takes apart a list whose form has been validated (`api/chat_schemas.py`); pairing is `check_pairing`'s."""
+    instructions: list[str] = []
+    said: list[IncomingMessage] = []
+    for place, message in enumerate(messages):
+        role: str = message["role"]
+        content: Content = message.get("content")
+        if role in ("system", "developer"):
+            instructions.append(content_text(content))
+        elif role == "assistant":
+            calls = tuple(map(_tool_call, message.get("tool_calls") or ()))
+            said.append(IncomingMessage(place, "assistant", _spoken(content, message.get("refusal"), calls), calls))
+        elif role == "tool":
+            said.append(IncomingMessage(place, "tool", content, tool_call_id=message["tool_call_id"]))
+        else:
+            said.append(IncomingMessage(place, "user", content))
+    return IncomingList("\n\n".join(text for text in instructions if text.strip()) or None, tuple(said))
+
+
+def check_pairing(said: Sequence[IncomingMessage], *, within: str = "messages", may_end_open: bool = False) -> None:
+    """Holds every tool result to its call, and every call to exactly one result before anybody else speaks.
+
+    With `may_end_open` the last message may be calls that nothing has answered yet. Raises `InvalidRequest` that names
+    the place: `body.<within>.<index>`.
+    """
+    caller: IncomingMessage | None = None
+    open_ids: set[str] = set()
+    for message in said:
+        if message.role == "tool":
+            if message.tool_call_id not in open_ids:
+                raise _misplaced(message, within, "This answers no open tool call before it.")
+            open_ids.remove(message.tool_call_id)
+            continue
+        if caller is not None and open_ids:
+            break
+        caller, open_ids = message, {call.id for call in message.tool_calls}
+        if len(open_ids) < len(message.tool_calls):
+            raise _misplaced(message, within, "Two of its tool calls have the same id.")
+    if caller is not None and open_ids and not (may_end_open and caller is said[-1]):
+        raise _misplaced(caller, within, f"{len(open_ids)} of its tool calls have no output after them.")
+
+
+def cut_turns(said: Sequence[IncomingMessage]) -> tuple[IncomingTurn, ...]:
+    """Cuts what was said into turns: each begins with the user's words, and none is empty."""
+    turns: list[list[IncomingMessage]] = []
+    previous: Role | None = None
+    for message in said:
+        if not turns or (message.role == "user" and previous != "user"):
+            turns.append([])
+        turns[-1].append(message)
+        previous = message.role
+    return tuple(IncomingTurn(tuple(messages)) for messages in turns)
+
+
+def joined(contents: Sequence[Content]) -> Content:
+    """Several contents as one: texts with a blank line between, anything else as one list of parts."""
+    if len(contents) == 1:
+        return contents[0]
+    if all(isinstance(content, str) for content in contents):
+        return "\n\n".join(map(content_text, contents))
+    parts: list[ContentPart] = []
+    for content in contents:
+        parts += [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
+    return parts
+
+
+def _tool_call(call: Mapping[str, Any]) -> ToolCall:
+    return ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+
+
+def _spoken(content: Content, refusal: str | None, calls: Sequence[ToolCall]) -> Content:
+    """An assistant's words as text, as the service stores its own: none beside calls is null, else it is empty."""
+    if content is not None and not isinstance(content, str):
+        content = "".join(str(part.get("text") or part.get("refusal") or "") for part in content)
+    return content or refusal or (None if calls else "")
+
+
+def _misplaced(message: IncomingMessage, within: str, detail: str) -> InvalidRequest:
+    return InvalidRequest(detail, ("body", within, str(message.place)))

@@ -1,0 +1,170 @@
+"""What of a resent list of messages a session does not hold yet (contract.md, decision 18).
+
+Chat clients keep the history and send all of it, its newest part, or the newest message alone, every time. The newest
+of their assistant messages that the session knows is looked up, and what follows it is new, save what of that is stored
+as well: the words of a turn that got no answer. A client may have changed what the model said (cut its thoughts off,
+say); such a reply is known by the user's words before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from app.domain.content import canonical_json, content_text
+from app.domain.errors import InvalidRequest
+from app.domain.types import Content, Message
+from app.openai.chat_messages import IncomingMessage, IncomingTurn, check_pairing, cut_turns, joined
+
+_Key: TypeAlias = tuple[Hashable, ...]
+
+_MOST_AS_ONE = 16
+_LONGEST_RUN = 64
+"""Two places of a reply that was given several times are told apart by at most so many messages before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessages:
+    """What a list brings. With `repeats_newest` nothing is new: it asks once more for the newest stored turn."""
+
+    said: tuple[IncomingMessage, ...]
+    repeats_newest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What is to be done about news, in this order.
+
+    `outputs` answer the open calls of the stored turn that waits for tools; `past` is to be stored. Then the model is
+    asked: about `content`, the user's words of a new turn; or, where that is None, about `last_outputs`, which answer
+    the open calls that `past` ends with, or else about `outputs`.
+    """
+
+    outputs: tuple[IncomingMessage, ...]
+    past: tuple[IncomingTurn, ...]
+    content: Content = None
+    last_outputs: tuple[IncomingMessage, ...] = ()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the stored turn that waits for tools is what is asked about."""
+        return self.content is None and not self.past
+
+
+def new_messages(said: Sequence[IncomingMessage], stored: Sequence[Message]) -> NewMessages:
+    """What the session does not hold yet. `stored` is its newest messages in time order, without rejected turns."""
+    first, known = _after_anchor(said, stored)
+    tail = said[first:]
+    at = taken = 0
+    while taken < len(known) and (span := _span(tail[at:], known[taken])):
+        at += span
+        taken += 1
+    if at == len(tail) and at:
+        unseen = known[taken:]
+        # The reply to it is stored already, or it never got one. Deeper in the past it is a branch, and said anew.
+        if not unseen or (unseen[0].role == "assistant" and unseen[0].turn_id == stored[-1].turn_id):
+            return NewMessages((), repeats_newest=True)
+        return NewMessages(tuple(tail))
+    return NewMessages(tuple(tail[at:]))
+
+
+def next_step(news: Sequence[IncomingMessage], *, waiting: bool, within: str = "messages") -> NextStep:
+    """Sorts what is new into what is stored and what is asked; `waiting` says whether a stored turn waits for tools.
+
+    Raises `InvalidRequest` that names the place of a message that can not stand there: `body.<within>.<index>`.
+    """
+    if not news:
+        raise InvalidRequest("There is nothing here that has not been answered.", ("body", within))
+    led = next((at for at, message in enumerate(news) if message.role != "tool"), len(news))
+    outputs, rest = tuple(news[:led]), tuple(news[led:])
+    if outputs and not waiting:
+        raise _at(outputs[0], within, "This answers no open tool call.")
+    if not rest:
+        return NextStep(outputs, ())
+    last = rest[-1]
+    end = next((at for at in range(len(rest), 0, -1) if rest[at - 1].role != last.role), 0)
+    check_pairing(rest, within=within)
+    if last.role == "assistant":
+        raise _at(last, within, "The last message is the assistant's; end with the user's or a tool's.")
+    if last.role == "tool":
+        return NextStep(outputs, cut_turns(rest[:end]), last_outputs=rest[end:])
+    content = joined([message.content for message in rest[end:]])
+    if not content_text(content).strip():
+        raise _at(last, within, "The content is empty.")
+    return NextStep(outputs, cut_turns(rest[:end]), content=content)
+
+
+def _at(message: IncomingMessage, within: str, detail: str) -> InvalidRequest:
+    return InvalidRequest(detail, ("body", within, str(message.place)))
+
+
+def _after_anchor(said: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:
+    """Where in the list the unknown begins, and what of the stored messages comes after what is known of both."""
+    ours, theirs = [_key(message) for message in stored], [_key(message) for message in said]
+    exact, by_question = _places(stored, ours)
+    for at in range(len(said) - 1, -1, -1):
+        if said[at].role != "assistant":
+            continue
+        places = exact.get(theirs[at], [])
+        if not places and at and said[at - 1].role == "user" and not said[at].tool_calls:
+            places = by_question.get(theirs[at - 1], [])
+        if places:
+            place = max(places, key=lambda place: _run(theirs, at, ours, place))
+            return at + 1, stored[place + 1 :]
+    if said and said[0].role == "tool" and theirs[0] in ours:
+        return 0, stored[len(ours) - 1 - ours[::-1].index(theirs[0]) :]
+    # Nothing ties the list to the past: all of it is new, unless it says what was last left without an answer.
+    replied = next((place for place in range(len(stored) - 1, -1, -1) if stored[place].role == "assistant"), -1)
+    return 0, stored[replied + 1 :]
+
+
+def _places(
+    stored: Sequence[Message], keys: Sequence[_Key]
+) -> tuple[Mapping[_Key, list[int]], Mapping[_Key, list[int]]]:
+    """Where each assistant message stands, newest first: by itself, and by the user's words it answers."""
+    exact: dict[_Key, list[int]] = {}
+    by_question: dict[_Key, list[int]] = {}
+    for place in range(len(stored) - 1, -1, -1):
+        if stored[place].role == "assistant":
+            exact.setdefault(keys[place], []).append(place)
+            if place and stored[place - 1].role == "user" and not stored[place].tool_calls:
+                by_question.setdefault(keys[place - 1], []).append(place)
+    return exact, by_question
+
+
+def _run(theirs: Sequence[_Key], at: int, ours: Sequence[_Key], place: int) -> int:
+    """How many messages before both places agree; the newest place wins where several agree as far."""
+    longest = min(at, place, _LONGEST_RUN)
+    return next((back - 1 for back in range(1, longest + 1) if theirs[at - back] != ours[place - back]), longest)
+
+
+def _span(tail: Sequence[IncomingMessage], message: Message) -> int:
+    """How many messages at the head of `tail` are this stored one: a turn holds several of the user's as one."""
+    if message.role == "assistant" or not tail:
+        return 0
+    if message.role == "tool":
+        return 1 if _key(tail[0]) == _key(message) else 0
+    wanted = _content_key(message.content)
+    users = next((at for at, said in enumerate(tail) if said.role != "user"), len(tail))
+    for count in range(1, min(users, _MOST_AS_ONE) + 1):
+        if _content_key(joined([said.content for said in tail[:count]])) == wanted:
+            return count
+    return 0
+
+
+def _key(message: IncomingMessage | Message) -> _Key:
+    """What makes two messages the same one: ids where there are any, for a client may write arguments anew."""
+    if message.role == "tool":
+        return ("tool", message.tool_call_id)
+    if message.tool_calls:
+        return ("calls", *sorted(call.id for call in message.tool_calls))
+    return (message.role, _content_key(message.content))
+
+
+def _content_key(content: Content) -> str:
+    if content is None or isinstance(content, str):
+        return (content or "").strip()
+    if len(content) == 1 and content[0].get("type") == "text":
+        return str(content[0].get("text")).strip()
+    return canonical_json(content)

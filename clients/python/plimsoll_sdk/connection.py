@@ -1,0 +1,87 @@
+"""What both clients are given, checked: where the service is, the key, and how patient to be."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+import httpx
+
+from plimsoll_sdk.call import Call
+from plimsoll_sdk.retrying import Came, Lost, OutOfTime, Patience
+
+DEFAULT_URL: Final = "http://127.0.0.1:8000"
+CONNECT_S: Final = 10.0
+# The service closes a connection that was idle for 5 s; one that may be closing now is not worth a try.
+LIMITS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
+_NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where and how patiently the service is asked. The key is kept apart, so that nothing shows it."""
+
+    url: str
+    patience: Patience
+
+    def __repr__(self) -> str:
+        return f"url={self.url!r}, deadline_s={self.patience.deadline_s:g}, max_retries={self.patience.max_retries}"
+
+
+def options_of(url: str | None, deadline_s: float, max_retries: int) -> Options:
+    """Raises `ValueError` for what can never work."""
+    url = (url or os.environ.get("PLIMSOLL_URL") or DEFAULT_URL).rstrip("/")
+    parsed = httpx.URL(url)
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise ValueError("The url must begin with http:// or https:// and name a host.")
+    if parsed.userinfo or parsed.query or parsed.fragment:
+        raise ValueError("The url has no place for a user, a query or a fragment; give the key as api_key.")
+    if deadline_s <= 0 or max_retries < 0:
+        raise ValueError("deadline_s must be more than 0, max_retries 0 or more.")
+    return Options(url, Patience(deadline_s, max_retries))
+
+
+def headers_of(api_key: str | None) -> dict[str, str]:
+    """The headers of every request. Raises `ValueError`, without the key in it, for what can be none."""
+    key = api_key if api_key is not None else os.environ.get("PLIMSOLL_API_KEY", "")
+    headers = {"User-Agent": f"plimsoll-sdk/{_version()}"}
+    if not key:
+        return headers
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise ValueError("The API key has characters that no key has.")
+    return {**headers, "Authorization": f"Bearer {key}"}
+
+
+def request_of(client: httpx.Client | httpx.AsyncClient, url: str, call: Call[Any], timeout_s: float) -> httpx.Request:
+    """The call as a request of which nothing waits longer than `timeout_s`."""
+    content = call.content
+    typed = {} if content is None else {"Content-Type": "application/json"}
+    return client.build_request(
+        call.method,
+        url + call.path,
+        params=call.asked.query or None,
+        content=content,
+        headers={**typed, **call.asked.headers},
+        timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S)),
+    )
+
+
+def came_of(error: httpx.RequestError, out_of_time: bool) -> Came:
+    """What a transport's error means. Raises `ValueError` for a request that can not be sent at all.
+
+    Only the error's type is told: its text may quote what was sent.
+    """
+    if isinstance(error, (httpx.LocalProtocolError, httpx.UnsupportedProtocol)):
+        raise ValueError("The request can not be sent: a header or the address is none.") from None  # noqa: TRY004 - of its value
+    if out_of_time and isinstance(error, httpx.TimeoutException):
+        return OutOfTime()
+    return Lost(type(error).__name__, begun=not isinstance(error, _NEVER_SENT))
+
+
+def _version() -> str:
+    try:
+        return version("plimsoll-sdk")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,523 @@
+"""Every operation of the service, once: what it takes, where it goes, what it answers.
+
+Both clients have each of these as a method of the same name, parameters and documentation. Parameters are those of the
+service's OpenAPI document; what is left out is the service's own choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from plimsoll_sdk.call import (
+    NOT_GIVEN,
+    Asked,
+    NotGiven,
+    Reply,
+    given,
+    operation,
+    query,
+    reads,
+    reads_nothing,
+    reads_text,
+)
+from plimsoll_sdk.models import (
+    Audit,
+    Found,
+    Health,
+    ListedPin,
+    ListedSession,
+    Message,
+    Models,
+    Page,
+    Pin,
+    Policies,
+    Preview,
+    Prompt,
+    Readiness,
+    RegeneratedAnswer,
+    Root,
+    Session,
+    SessionDetail,
+    Simulation,
+    Summary,
+    TimelineTurn,
+    Turn,
+    TurnAnswer,
+    TurnNews,
+    Window,
+)
+
+Json: TypeAlias = Mapping[str, Any]
+Content: TypeAlias = str | Sequence[Json]
+"""Text, or parts in the OpenAI form: `text`, `image_url`, `input_audio`, `file`."""
+
+_SESSION = "/v1/sessions/{session_id}"
+_TURN = f"{_SESSION}/turns/{{turn_id}}"
+
+
+@operation("POST", "/v1/sessions")
+def create_session(
+    *,
+    model_alias: str | None = None,
+    mode: str | None = None,
+    agent_role: str | None = None,
+    room_goal: str | None = None,
+    instructions: str | None = None,
+    policy: Json | None = None,
+    metadata: Json | None = None,
+    limits: Json | None = None,
+) -> Asked[Session]:
+    """Makes a session. Everything may be left out."""
+    body = given(
+        model_alias=model_alias,
+        mode=mode,
+        agent_role=agent_role,
+        room_goal=room_goal,
+        instructions=instructions,
+        policy=policy,
+        metadata=metadata,
+        limits=limits,
+    )
+    return Asked(reads(Session), body=body)
+
+
+@operation("GET", "/v1/sessions", repeatable=True)
+def list_sessions(
+    *, limit: int | None = None, cursor: str | None = None, q: str | None = None, figures: bool | None = None
+) -> Asked[Page[ListedSession]]:
+    """One page of your sessions, newest first; with `q` those that have its words, with `figures` where each stands.
+
+    A page of a search may be short, or empty, and still go on.
+    """
+    return Asked(reads(Page[ListedSession]), query=query(limit=limit, cursor=cursor, q=q, figures=figures))
+
+
+@operation("GET", _SESSION, repeatable=True)
+def get_session(session_id: str) -> Asked[SessionDetail]:
+    """One session, with the tokens and the cost it used so far."""
+    return Asked(reads(SessionDetail), {"session_id": session_id})
+
+
+@operation("PATCH", _SESSION, repeatable=True)
+def change_session(
+    session_id: str,
+    *,
+    model_alias: str | NotGiven | None = NOT_GIVEN,
+    mode: str | NotGiven | None = NOT_GIVEN,
+    agent_role: str | NotGiven | None = NOT_GIVEN,
+    room_goal: str | NotGiven | None = NOT_GIVEN,
+    instructions: str | NotGiven | None = NOT_GIVEN,
+    policy: Json | NotGiven | None = NOT_GIVEN,
+    metadata: Json | NotGiven | None = NOT_GIVEN,
+    limits: Json | NotGiven | None = NOT_GIVEN,
+) -> Asked[Session]:
+    """Sets what is given: None takes a value away; `policy`, `metadata` and `limits` are replaced whole."""
+    fields = {
+        "model_alias": model_alias,
+        "mode": mode,
+        "agent_role": agent_role,
+        "room_goal": room_goal,
+        "instructions": instructions,
+        "policy": policy,
+        "metadata": metadata,
+        "limits": limits,
+    }
+    body = {name: value for name, value in fields.items() if value is not NOT_GIVEN}
+    return Asked(reads(Session), {"session_id": session_id}, body=body)
+
+
+@operation("DELETE", _SESSION, repeatable=True)
+def delete_session(session_id: str) -> Asked[None]:
+    """Erases the session with everything in it, for good."""
+    return Asked(reads_nothing, {"session_id": session_id})
+
+
+@operation("POST", f"{_SESSION}/fork")
+def fork_session(session_id: str, *, through_turn_id: str | None = None) -> Asked[Session]:
+    """Makes a new session with the same past, through the given turn or the last that has ended."""
+    return Asked(reads(Session), {"session_id": session_id}, body=given(through_turn_id=through_turn_id))
+
+
+@operation("GET", f"{_SESSION}/export", repeatable=True)
+def export_session(session_id: str) -> Asked[dict[str, Any]]:
+    """The whole session as one JSON document, which `import_session` takes."""
+    return Asked(reads(dict[str, Any]), {"session_id": session_id})
+
+
+@operation("POST", "/v1/sessions/import")
+def import_session(document: Json) -> Asked[Session]:
+    """Makes a session of an export: all of it or nothing, under new ids."""
+    return Asked(reads(Session), body=document)
+
+
+@operation("POST", "/v1/sessions/import")
+def import_messages(
+    messages: Sequence[Json],
+    *,
+    model_alias: str | None = None,
+    mode: str | None = None,
+    agent_role: str | None = None,
+    room_goal: str | None = None,
+    instructions: str | None = None,
+    policy: Json | None = None,
+    metadata: Json | None = None,
+    limits: Json | None = None,
+) -> Asked[Session]:
+    """Makes a session of messages in the OpenAI form that were said elsewhere: all of them or nothing."""
+    body = given(
+        messages=list(messages),
+        model_alias=model_alias,
+        mode=mode,
+        agent_role=agent_role,
+        room_goal=room_goal,
+        instructions=instructions,
+        policy=policy,
+        metadata=metadata,
+        limits=limits,
+    )
+    return Asked(reads(Session), body=body)
+
+
+@operation("POST", f"{_SESSION}/turns")
+def post_turn(
+    session_id: str,
+    content: Content,
+    *,
+    tools: Sequence[Json] | None = None,
+    tool_choice: str | Json | None = None,
+    max_output_tokens: int | None = None,
+    model_alias: str | None = None,
+    policy: Json | None = None,
+    recorded_reply: Json | None = None,
+    idempotency_key: str | None = None,
+) -> Asked[TurnAnswer]:
+    """Sends a message and answers when the model has. However often it has to be sent, it is one turn.
+
+    `idempotency_key` is made where none is given; give one of your own where the same message may come from another
+    process too.
+    """
+    return _turn(
+        session_id,
+        content,
+        False,
+        tools,
+        tool_choice,
+        max_output_tokens,
+        model_alias,
+        policy,
+        recorded_reply,
+        idempotency_key,
+    )
+
+
+@operation("POST", f"{_SESSION}/turns")
+def stream_turn(
+    session_id: str,
+    content: Content,
+    *,
+    tools: Sequence[Json] | None = None,
+    tool_choice: str | Json | None = None,
+    max_output_tokens: int | None = None,
+    model_alias: str | None = None,
+    policy: Json | None = None,
+    recorded_reply: Json | None = None,
+    idempotency_key: str | None = None,
+) -> Asked[TurnAnswer]:
+    """Sends a message and tells what happens, event by event. However often it has to be sent, it is one turn.
+
+    A stream that breaks is taken up again where it broke.
+    """
+    return _turn(
+        session_id,
+        content,
+        True,
+        tools,
+        tool_choice,
+        max_output_tokens,
+        model_alias,
+        policy,
+        recorded_reply,
+        idempotency_key,
+    )
+
+
+def _turn(
+    session_id: str,
+    content: Content,
+    stream: bool,
+    tools: Sequence[Json] | None,
+    tool_choice: str | Json | None,
+    max_output_tokens: int | None,
+    model_alias: str | None,
+    policy: Json | None,
+    recorded_reply: Json | None,
+    idempotency_key: str | None,
+) -> Asked[TurnAnswer]:
+    body = given(
+        content=content,
+        tools=tools,
+        tool_choice=tool_choice,
+        max_output_tokens=max_output_tokens,
+        model_alias=model_alias,
+        policy=policy,
+        recorded_reply=recorded_reply,
+        stream=stream or None,
+    )
+    headers = {"Idempotency-Key": idempotency_key or f"client-{uuid4().hex}"}
+    return Asked(reads(TurnAnswer), {"session_id": session_id}, body=body, headers=headers, streamed=stream)
+
+
+@operation("GET", f"{_SESSION}/turns", repeatable=True)
+def list_turns(session_id: str, *, limit: int | None = None, cursor: str | None = None) -> Asked[Page[Turn]]:
+    """One page of the session's turns, oldest first."""
+    return Asked(reads(Page[Turn]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
+
+
+@operation("GET", _TURN, repeatable=True)
+def get_turn(session_id: str, turn_id: str) -> Asked[Turn]:
+    """One turn."""
+    return Asked(reads(Turn), {"session_id": session_id, "turn_id": turn_id})
+
+
+@operation("POST", f"{_TURN}/tool-outputs")
+def post_tool_outputs(
+    session_id: str, turn_id: str, outputs: Mapping[str, Content], *, recorded_reply: Json | None = None
+) -> Asked[TurnAnswer]:
+    """Answers a turn's open tool calls, all of them, by call id, and answers with its next round."""
+    return _outputs(session_id, turn_id, outputs, False, recorded_reply)
+
+
+@operation("POST", f"{_TURN}/tool-outputs")
+def stream_tool_outputs(
+    session_id: str, turn_id: str, outputs: Mapping[str, Content], *, recorded_reply: Json | None = None
+) -> Asked[TurnAnswer]:
+    """Answers a turn's open tool calls, all of them, by call id, and tells what happens in its next round."""
+    return _outputs(session_id, turn_id, outputs, True, recorded_reply)
+
+
+def _outputs(
+    session_id: str, turn_id: str, outputs: Mapping[str, Content], stream: bool, recorded_reply: Json | None
+) -> Asked[TurnAnswer]:
+    listed = [{"tool_call_id": call_id, "content": content} for call_id, content in outputs.items()]
+    body = given(outputs=listed, recorded_reply=recorded_reply, stream=stream or None)
+    return Asked(reads(TurnAnswer), {"session_id": session_id, "turn_id": turn_id}, body=body, streamed=stream)
+
+
+@operation("POST", f"{_TURN}/cancel")
+def cancel_turn(session_id: str, turn_id: str) -> Asked[Turn]:
+    """Ends a turn that runs or waits for tools. Its message is kept."""
+    return Asked(reads(Turn), {"session_id": session_id, "turn_id": turn_id})
+
+
+@operation("POST", f"{_TURN}/regenerate")
+def regenerate_turn(
+    session_id: str,
+    turn_id: str,
+    *,
+    content: Content | None = None,
+    tools: Sequence[Json] | None = None,
+    tool_choice: str | Json | None = None,
+    max_output_tokens: int | None = None,
+    model_alias: str | None = None,
+    policy: Json | None = None,
+    recorded_reply: Json | None = None,
+) -> Asked[RegeneratedAnswer]:
+    """Runs the session's last turn again, with other words if you like, in a fork that ends before it."""
+    body = given(
+        content=content,
+        tools=tools,
+        tool_choice=tool_choice,
+        max_output_tokens=max_output_tokens,
+        model_alias=model_alias,
+        policy=policy,
+        recorded_reply=recorded_reply,
+    )
+    return Asked(reads(RegeneratedAnswer), {"session_id": session_id, "turn_id": turn_id}, body=body)
+
+
+@operation("GET", f"{_TURN}/audit", repeatable=True)
+def get_audit(session_id: str, turn_id: str, *, round: int | None = None) -> Asked[Audit]:  # noqa: A002 - the parameter's public name
+    """Why every token of the turn's prompt went in or stayed out; of the last tool round, or of `round`."""
+    return Asked(reads(Audit), {"session_id": session_id, "turn_id": turn_id}, query(round=round))
+
+
+@operation("GET", f"{_TURN}/prompt", repeatable=True)
+def get_prompt(session_id: str, turn_id: str, *, round: int | None = None) -> Asked[Prompt]:  # noqa: A002 - the parameter's public name
+    """The exact messages and tools that were sent; in the last tool round, or in `round`."""
+    return Asked(reads(Prompt), {"session_id": session_id, "turn_id": turn_id}, query(round=round))
+
+
+@operation("GET", f"{_SESSION}/context", repeatable=True)
+def get_context(session_id: str) -> Asked[Window]:
+    """The window now: tokens by region, budget, limit and its source, turns to the next summary."""
+    return Asked(reads(Window), {"session_id": session_id})
+
+
+@operation("POST", f"{_SESSION}/context/preview", repeatable=True)
+def preview_turn(
+    session_id: str,
+    content: Content,
+    *,
+    tools: Sequence[Json] | None = None,
+    tool_choice: str | Json | None = None,
+    max_output_tokens: int | None = None,
+    model_alias: str | None = None,
+    policy: Json | None = None,
+) -> Asked[Preview]:
+    """What the next turn would send: calls no model and writes nothing."""
+    body = given(
+        content=content,
+        tools=tools,
+        tool_choice=tool_choice,
+        max_output_tokens=max_output_tokens,
+        model_alias=model_alias,
+        policy=policy,
+    )
+    return Asked(reads(Preview), {"session_id": session_id}, body=body)
+
+
+@operation("GET", f"{_SESSION}/timeline", repeatable=True)
+def get_timeline(session_id: str, *, limit: int | None = None, cursor: str | None = None) -> Asked[Page[TimelineTurn]]:
+    """The window over the turns, newest first: tokens by region, budget, thresholds, and what changed what was sent."""
+    return Asked(reads(Page[TimelineTurn]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
+
+
+@operation("GET", f"{_SESSION}/messages", repeatable=True)
+def list_messages(
+    session_id: str, *, limit: int | None = None, cursor: str | None = None, ids: Sequence[str] | None = None
+) -> Asked[Page[Message]]:
+    """One page of the session's messages in time order, as they were said; or those of `ids`, at most 100."""
+    some = None if ids is None else ",".join(ids)
+    return Asked(reads(Page[Message]), {"session_id": session_id}, query(limit=limit, cursor=cursor, ids=some))
+
+
+@operation("GET", f"{_SESSION}/search", repeatable=True)
+def search_session(session_id: str, q: str, *, limit: int | None = None) -> Asked[Found]:
+    """The session's messages that match the words of `q`, best first."""
+    return Asked(reads(Found), {"session_id": session_id}, query(q=q, limit=limit))
+
+
+@operation("GET", f"{_SESSION}/summaries", repeatable=True)
+def list_summaries(session_id: str, *, limit: int | None = None, cursor: str | None = None) -> Asked[Page[Summary]]:
+    """One page of the session's summaries, newest first, active and past."""
+    return Asked(reads(Page[Summary]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
+
+
+@operation("POST", f"{_SESSION}/summaries")
+def summarize_now(session_id: str) -> Asked[Summary]:
+    """Summarizes now what may be summarized, whatever the thresholds say."""
+    return Asked(reads(Summary), {"session_id": session_id})
+
+
+@operation("POST", f"{_SESSION}/summaries/active/undo")
+def undo_active_summary(session_id: str) -> Asked[Summary]:
+    """Takes back whichever summary is active now, also one that was made meanwhile."""
+    return Asked(reads(Summary), {"session_id": session_id})
+
+
+@operation("POST", f"{_SESSION}/summaries/{{summary_id}}/undo")
+def undo_summary(session_id: str, summary_id: str) -> Asked[Summary]:
+    """Takes the active summary back: its predecessor stands again, its range is raw again."""
+    return Asked(reads(Summary), {"session_id": session_id, "summary_id": summary_id})
+
+
+@operation("GET", f"{_SESSION}/pins", repeatable=True)
+def list_pins(
+    session_id: str, *, limit: int | None = None, cursor: str | None = None, figures: bool | None = None
+) -> Asked[Page[ListedPin]]:
+    """One page of the session's pins, by name."""
+    asked = query(limit=limit, cursor=cursor, figures=figures)
+    return Asked(reads(Page[ListedPin]), {"session_id": session_id}, asked)
+
+
+@operation("PUT", f"{_SESSION}/pins/{{name}}", repeatable=True)
+def put_pin(
+    session_id: str, name: str, content: str, *, relevance: float | None = None, source: str | None = None
+) -> Asked[Pin]:
+    """Pins content to every prompt of the session, or replaces what is pinned under this name."""
+    body = given(content=content, relevance=relevance, source=source)
+    return Asked(reads(Pin), {"session_id": session_id, "name": name}, body=body)
+
+
+@operation("GET", f"{_SESSION}/pins/{{name}}", repeatable=True)
+def get_pin(session_id: str, name: str) -> Asked[Pin]:
+    """One pin."""
+    return Asked(reads(Pin), {"session_id": session_id, "name": name})
+
+
+@operation("DELETE", f"{_SESSION}/pins/{{name}}", repeatable=True)
+def delete_pin(session_id: str, name: str) -> Asked[None]:
+    """Takes the pin away."""
+    return Asked(reads_nothing, {"session_id": session_id, "name": name})
+
+
+@operation("POST", f"{_SESSION}/simulate", repeatable=True)
+def simulate(
+    session_id: str,
+    *,
+    policies: Sequence[str | Json] | None = None,
+    model_aliases: Sequence[str] | None = None,
+    max_turns: int | None = None,
+) -> Asked[Simulation]:
+    """What other policies and models would have made of the session's turns. Calls no model and writes nothing."""
+    body = given(policies=policies, model_aliases=model_aliases, max_turns=max_turns)
+    return Asked(reads(Simulation), {"session_id": session_id}, body=body)
+
+
+@operation("GET", "/v1/events", repeatable=True)
+def list_open_turns() -> Asked[Page[TurnNews]]:
+    """Your turns that run or wait for tools now, of all sessions."""
+    return Asked(reads(Page[TurnNews]))
+
+
+@operation("GET", "/v1/policies", repeatable=True)
+def get_policies() -> Asked[Policies]:
+    """The presets with all their values, and each field with what it takes and means."""
+    return Asked(reads(Policies))
+
+
+@operation("GET", "/v1/models", repeatable=True)
+def get_models() -> Asked[Models]:
+    """The aliases: window and its source, prices where known."""
+    return Asked(reads(Models))
+
+
+def _completion(reply: Reply) -> tuple[str, dict[str, Any]]:
+    return reply.headers.get("x-session-id", ""), reads(dict[str, Any])(reply)
+
+
+@operation("POST", "/v1/chat/completions")
+def complete_chat(
+    body: Json, *, session_id: str | None = None, idempotency_key: str | None = None
+) -> Asked[tuple[str, dict[str, Any]]]:
+    """OpenAI's form, without its streams: gives the session's id and the completion. The `openai` package does more."""
+    headers = {"Idempotency-Key": idempotency_key or f"client-{uuid4().hex}"}
+    if session_id is not None:
+        headers["X-Session-Id"] = session_id
+    return Asked(_completion, body=body, headers=headers)
+
+
+@operation("GET", "/", repeatable=True)
+def get_root() -> Asked[Root]:
+    """The service's name, version and addresses."""
+    return Asked(reads(Root))
+
+
+@operation("GET", "/healthz", repeatable=True)
+def get_health() -> Asked[Health]:
+    """Whether the process serves."""
+    return Asked(reads(Health))
+
+
+@operation("GET", "/readyz", repeatable=True)
+def get_readiness() -> Asked[Readiness]:
+    """Whether the database answers and has this version's schema; also where it does not."""
+    return Asked(reads(Readiness))
+
+
+@operation("GET", "/metrics", repeatable=True)
+def get_metrics() -> Asked[str]:
+    """Prometheus text, of all workers."""
+    return Asked(reads_text)

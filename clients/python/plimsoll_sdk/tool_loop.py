@@ -1,0 +1,123 @@
+"""A turn with its tools, round by round: decided here for both clients, which send the calls and run the functions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from plimsoll_sdk.call import Call
+from plimsoll_sdk.errors import ToolLoopTooLong, TurnInProgress, TurnNotOpen, Unreachable
+from plimsoll_sdk.models import ToolCall, Turn, TurnAnswer
+from plimsoll_sdk.operations import Content, Json, cancel_turn, get_audit, get_turn, post_tool_outputs, post_turn
+
+Functions: TypeAlias = Mapping[str, Callable[..., Any]]
+"""What the model may call, by name: each is given the call's arguments by name; text is sent as it is, else JSON."""
+
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Send this call."""
+
+    call: Call[Any]
+
+
+@dataclass(frozen=True)
+class Invoke:
+    """Call this function, and wait for it where it is a coroutine's."""
+
+    function: Callable[..., Any]
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Wait so long."""
+
+    seconds: float
+
+
+ToolStep: TypeAlias = Ask | Invoke | Pause
+
+
+def run_turn(
+    session_id: str,
+    content: Content,
+    functions: Functions,
+    *,
+    tools: Sequence[Json],
+    max_rounds: int = 16,
+    tool_choice: str | Json | None = None,
+    max_output_tokens: int | None = None,
+    model_alias: str | None = None,
+    policy: Json | None = None,
+    idempotency_key: str | None = None,
+) -> Generator[ToolStep, Any, TurnAnswer]:
+    """Sends a message, runs the functions that the model calls, and answers when the model has no more calls.
+
+    `tools` describe the functions in the OpenAI form. A call of a function that is not there, arguments that are no
+    JSON object, and an exception of a function (its type and its message) are told to the model as the call's output.
+    After `max_rounds` rounds of tools the turn is cancelled: `ToolLoopTooLong`.
+    """
+    answer: TurnAnswer = yield Ask(
+        post_turn(
+            session_id,
+            content,
+            tools=tools,
+            tool_choice=tool_choice,
+            max_output_tokens=max_output_tokens,
+            model_alias=model_alias,
+            policy=policy,
+            idempotency_key=idempotency_key,
+        )
+    )
+    for _ in range(max_rounds):
+        if answer.turn.status != "awaiting_tools":
+            return answer
+        outputs: dict[str, Content] = {}
+        for call in answer.turn.tool_calls:
+            outputs[call.id] = yield from _output(call, functions)
+        answer = yield from _next_round(answer, outputs)
+    if answer.turn.status != "awaiting_tools":
+        return answer
+    raise ToolLoopTooLong((yield Ask(cancel_turn(session_id, answer.turn.id))), max_rounds)
+
+
+def _output(call: ToolCall, functions: Functions) -> Generator[ToolStep, Any, str]:
+    function = functions.get(call.function.name)
+    if function is None:
+        return json.dumps({"error": f"There is no function {call.function.name}."})
+    try:
+        arguments: Any = json.loads(call.function.arguments or "{}")
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        return json.dumps({"error": "The arguments are no JSON object."})
+    try:
+        value = yield Invoke(function, cast("dict[str, Any]", arguments))
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    except Exception as error:  # the model is told, and can do something else
+        return json.dumps({"error": f"{type(error).__name__}: {error}"}, ensure_ascii=False)
+
+
+def _next_round(answer: TurnAnswer, outputs: Mapping[str, Content]) -> Generator[ToolStep, Any, TurnAnswer]:
+    """Posts the outputs. When their answer is lost, the turn tells whether they came: none is posted twice."""
+    turn, call = answer.turn, post_tool_outputs(answer.turn.session_id, answer.turn.id, outputs)
+    try:
+        return (yield Ask(call))
+    except Unreachable as error:
+        if not error.maybe_done:
+            raise
+    while True:
+        seen: Turn = yield Ask(get_turn(turn.session_id, turn.id))
+        if seen.status == "awaiting_tools" and {open_.id for open_ in seen.tool_calls} == set(outputs):
+            try:
+                return (yield Ask(call))
+            except (TurnInProgress, TurnNotOpen):
+                continue  # they had come after all, a moment later
+        if seen.status not in {"pending", "running"}:
+            return TurnAnswer(turn=seen, context=(yield Ask(get_audit(turn.session_id, turn.id))))
+        yield Pause(_POLL_S)

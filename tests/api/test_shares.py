@@ -1,0 +1,199 @@
+"""What tenants share of a process: one that takes too much is refused, and its neighbour notices nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import asyncpg
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from app.core.config import Settings
+from tests.api.conftest import assert_problem, new_session, serving, settings_for
+from tests.api.test_auth import client_of, make_key
+from tests.api.test_events import STREAM, hearing
+
+MIB = 1024 * 1024
+AT_ONCE = httpx.Limits(max_connections=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """A service with two tenants; `hog` and `neighbour` are keys."""
+
+    address: str
+    hog: str
+    neighbour: str
+
+    def client(self, key: str) -> httpx.AsyncClient:
+        headers = {"authorization": f"Bearer {key}"}
+        return httpx.AsyncClient(base_url=self.address, headers=headers, timeout=60, limits=AT_ONCE, trust_env=False)
+
+
+Serving = Callable[..., AbstractContextManager[Neighbours]]
+
+
+@pytest.fixture
+def neighbours(database_url: str) -> Serving:
+    """Serves with settings of the test's own."""
+    hog, neighbour = make_key(database_url, "hog")[1], make_key(database_url, "neighbour")[1]
+
+    @contextmanager
+    def serve(**settings: Any) -> Generator[Neighbours]:
+        with serving(settings_for(database_url, **settings)) as address:
+            yield Neighbours(address, hog, neighbour)
+
+    return serve
+
+
+def test_a_tenant_has_its_share_of_event_streams_and_another_still_gets_one(neighbours: Serving) -> None:
+    with neighbours(max_event_streams=4, tenant_share=0.5, heartbeat_s=0.5) as at, ExitStack() as open_streams:
+        for _ in range(2):
+            assert open_streams.enter_context(hearing(at.address, at.hog)).next() == ("stream.ready", {"open": []})
+        with client_of(at.address, at.hog) as client:
+            refused = client.get("/v1/events", headers=STREAM)
+            assert_problem(refused, 429, "tenant_busy")
+            assert int(refused.headers["retry-after"]) > 0
+        assert open_streams.enter_context(hearing(at.address, at.neighbour)).next() == ("stream.ready", {"open": []})
+        open_streams.close()
+        with client_of(at.address, at.hog) as client:
+            until_room(lambda: status_of_a_stream(client))
+
+
+def status_of_a_stream(client: httpx.Client) -> int:
+    with client.stream("GET", "/v1/events", headers=STREAM) as answer:
+        return answer.status_code
+
+
+def until_room(ask: Callable[[], int]) -> None:
+    """Asks until it is no 429 any more: the service notices a moment later that a client has gone."""
+    for _ in range(500):
+        status = ask()
+        if status != 429:
+            assert status < 500
+            return
+        time.sleep(0.02)
+    raise AssertionError("what was held is never given back")
+
+
+def half_a_body(address: str, key: str | None, size: int) -> socket.socket:
+    """A connection whose request has promised 900,000 bytes and sent `size`."""
+    parts = urlsplit(address)
+    assert parts.hostname
+    assert parts.port
+    connection = socket.create_connection((parts.hostname, parts.port), timeout=20)
+    authorization = f"Authorization: Bearer {key}\r\n" if key else ""
+    head = f"POST /v1/sessions/import HTTP/1.1\r\nHost: localhost\r\n{authorization}Content-Type: application/json\r\n"
+    connection.sendall(head.encode() + b"Content-Length: 900000\r\n\r\n" + b" " * size)
+    return connection
+
+
+def test_bodies_in_hand_count_by_what_was_sent_and_a_stranger_holds_none(neighbours: Serving) -> None:
+    sizes = {"max_import_bytes": MIB, "max_body_bytes": MIB, "max_bodies_bytes": 2 * MIB, "tenant_share": 0.5}
+    with neighbours(**sizes) as at, ExitStack() as open_bodies:
+        for _ in range(4):
+            open_bodies.enter_context(half_a_body(at.address, None, 700_000))
+        of_the_hog = [open_bodies.enter_context(half_a_body(at.address, at.hog, 700_000)) for _ in range(2)]
+        refused, _, _ = select.select(of_the_hog, [], [], 20)
+        assert len(refused) == 1, "which of two that arrive at once goes over the share is the network's choice"
+        answer = refused[0].recv(65536)
+        assert b" 429 " in answer.split(b"\r\n")[0]
+        assert b"tenant_busy" in answer
+        assert b"\r\nretry-after: " in answer.lower()
+        with client_of(at.address, at.neighbour) as client:
+            sid = new_session(client)
+            said = client.post(f"/v1/sessions/{sid}/turns", json={"content": "Hello " * 100_000})
+            assert said.status_code in (201, 422), said.text
+            assert said.json().get("code") in (None, "context_budget_exceeded")
+        open_bodies.close()
+        with client_of(at.address, at.hog) as client:
+            until_room(lambda: client.post("/v1/sessions", json={"metadata": {"text": "x" * 500_000}}).status_code)
+
+
+def test_a_share_that_holds_no_largest_body_is_refused_at_the_start() -> None:
+    with pytest.raises(ValidationError, match="PLIMSOLL_MAX_BODIES_BYTES"):
+        Settings(_env_file=None, max_bodies_bytes=64 * MIB, tenant_share=0.5)  # pyright: ignore[reportCallIssue] - the library's own argument
+
+
+@asynccontextmanager
+async def own_connection(database_url: str) -> AsyncGenerator[Any]:
+    connection = await cast(Any, asyncpg).connect(database_url, statement_cache_size=0)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def until_waiting(connection: Any, least: int) -> int:
+    """How many connections of the service wait for a lock, once at least so many do."""
+    for _ in range(2000):
+        found: int = await connection.fetchval(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        if found >= least:
+            return found
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"never {least} connections waited")
+
+
+async def test_forks_take_no_connection_of_turns_nor_all_of_their_own(database_url: str, neighbours: Serving) -> None:
+    with neighbours(db_pool_size=2, db_heavy_pool_size=2, tenant_share=0.5, db_lock_timeout_s=60) as at:
+        async with at.client(at.hog) as hog, at.client(at.neighbour) as his, own_connection(database_url) as blocker:
+            source = f"/v1/sessions/{(await hog.post('/v1/sessions', json={})).json()['id']}"
+            (await hog.post(f"{source}/turns", json={"content": "Hello"})).raise_for_status()
+            own = f"/v1/sessions/{(await his.post('/v1/sessions', json={})).json()['id']}"
+            async with AsyncExitStack() as released:
+                await released.enter_async_context(blocker.transaction())
+                # What a fork writes and a turn with a model's own encoding does not.
+                await blocker.execute("LOCK TABLE message_token_counts IN SHARE MODE")
+                forks = [asyncio.create_task(hog.post(f"{source}/fork", json={})) for _ in range(70)]
+                while sum(fork.done() for fork in forks) < 5:
+                    await asyncio.wait(forks, return_when=asyncio.FIRST_COMPLETED, timeout=1)
+                    assert not all(fork.done() for fork in forks)
+                assert await until_waiting(blocker, 1) == 1
+                for number in range(3):
+                    said = await his.post(f"{own}/turns", json={"content": f"Hello {number}"})
+                    assert said.status_code == 201, said.text
+                assert (await his.get(f"{own}/export")).status_code == 200
+                assert (await hog.post(f"{source}/turns", json={"content": "Still here"})).status_code == 201
+            answers = await asyncio.gather(*forks)
+            refused = [answer for answer in answers if answer.status_code != 201]
+            assert len(refused) == 5
+            for answer in refused:
+                assert_problem(answer, 429, "tenant_busy")
+                assert int(answer.headers["retry-after"]) > 0
+
+
+async def test_a_locked_session_fails_its_own_posts_alone(database_url: str, neighbours: Serving) -> None:
+    with neighbours(db_pool_size=4, db_lock_timeout_s=0.1) as at:
+        async with at.client(at.hog) as hog, at.client(at.neighbour) as his, own_connection(database_url) as blocker:
+            locked = (await hog.post("/v1/sessions", json={})).json()["id"]
+            others = [(await who.post("/v1/sessions", json={})).json()["id"] for who in (hog, his)]
+            async with AsyncExitStack() as released:
+                await released.enter_async_context(blocker.transaction())
+                await blocker.execute("SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", UUID(locked))
+                posts = [
+                    asyncio.create_task(hog.post(f"/v1/sessions/{locked}/turns", json={"content": "Hello"}))
+                    for _ in range(30)
+                ]
+                assert await until_waiting(blocker, 1) == 1
+                for who, session_id in zip((hog, his), others, strict=True):
+                    said = await who.post(f"/v1/sessions/{session_id}/turns", json={"content": "Hello"})
+                    assert said.status_code == 201, said.text
+                for answer in await asyncio.gather(*posts):
+                    assert_problem(answer, 409, "session_busy")
+                    assert int(answer.headers["retry-after"]) > 0
+                changed = await hog.patch(f"/v1/sessions/{locked}", json={"room_goal": "Go on"})
+                assert_problem(changed, 409, "session_busy")
+            said = await hog.post(f"/v1/sessions/{locked}/turns", json={"content": "Hello"})
+            assert said.json()["turn"]["seq"] == 1

@@ -1,0 +1,153 @@
+"""`docs/contract.md` and `docs/architecture.md` name what is there, and the code cites headings that exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import floor
+from typing import Any
+
+import pytest
+from pydantic import AliasChoices
+
+from app.api.problems import KINDS as CODES
+from app.core.config import Settings
+from app.db.tables import metadata
+from app.domain.types import TurnStatus
+from app.engine.budget import budget_for
+from app.engine.policy import ContextPolicy
+from app.engine.presets import PRESETS
+from app.engine.prompt import REGIONS
+from app.main import create_app
+from tests.api.conftest import settings_for
+from tests.docs.pages import ROOT, table
+
+CONTRACT = (ROOT / "docs" / "contract.md").read_text()
+_CITED = re.compile(r"contract\.md, ((?:section|decision)s? [0-9, and to]+)")
+_ROUTE = re.compile(r"((?:GET|PUT|POST|PATCH|DELETE)(?:/(?:GET|PUT|POST|PATCH|DELETE))*) ([/…][^\s`?]*)")
+
+
+def section(number: int) -> str:
+    """The text of a numbered section."""
+    found = re.search(rf"^## {number}\. .*?(?=^## |\Z)", CONTRACT, re.MULTILINE | re.DOTALL)
+    assert found, f"no section {number}"
+    return found[0]
+
+
+def citations() -> Iterator[tuple[str, str]]:
+    """(file, heading) of every section and decision that a Python file cites."""
+    for folder in ("apps", "tests", "bench", "torture"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for cited in _CITED.findall(path.read_text()):
+                kind = cited.split()[0].removesuffix("s")
+                first, *others = (int(number) for number in re.findall(r"\d+", cited))
+                numbers = range(first, others[-1] + 1) if " to " in cited else (first, *others)
+                for number in numbers:
+                    yield (
+                        str(path.relative_to(ROOT)),
+                        f"## {number}. " if kind == "section" else f"### Decision {number}:",
+                    )
+
+
+def test_every_citation_names_a_heading() -> None:
+    found = list(citations())
+    assert len(found) > 30
+    assert [(path, heading) for path, heading in found if f"\n{heading}" not in CONTRACT] == []
+
+
+def test_every_route_is_served() -> None:
+    document = create_app(settings_for("postgresql://nowhere/none")).openapi()
+    served = {
+        (method.upper(), re.sub(r"\{[^}]*\}", "{}", path))
+        for path, item in document["paths"].items()
+        for method in item
+    }
+    named = {
+        (method, re.sub(r"\{[^}]*\}", "{}", path.replace("…", "/v1/sessions/{sid}")))
+        for methods, path in _ROUTE.findall(section(5))
+        for method in methods.split("/")
+    } - {("GET", "/docs")}
+    assert len(named) > 30
+    assert named - served == set()
+
+
+def test_every_code_and_every_added_setting_is_one_of_the_service() -> None:
+    added = re.search(r"\*\*Codes\*\*: (.*?)\n- ", section(11), re.DOTALL)
+    assert added
+    coded = {code for _, codes, _ in table("status", CONTRACT) for code in re.findall(r"`([a-z_]+)`", codes)}
+    assert (coded | set(re.findall(r"`([a-z_]+)`", added[1]))) - CODES.keys() == set()
+    settings = set(re.findall(r"`PLIMSOLL_([A-Z_]+)`", section(11)))
+    assert settings
+    assert settings - {name.upper() for name in Settings.model_fields} == set()
+
+
+def test_every_setting_has_the_default_that_the_table_shows() -> None:
+    fields = {
+        str(field.validation_alias.choices[0])
+        if isinstance(field.validation_alias, AliasChoices)
+        else f"PLIMSOLL_{name.upper()}": field
+        for name, field in Settings.model_fields.items()
+    }
+    for names, defaults, _ in table("variable", CONTRACT):
+        for name, default in zip(names.split(", "), defaults.split(", "), strict=True):
+            field = fields[name.strip("`")]
+            if default.startswith("`"):
+                assert str(type(field.default)(default.strip("`"))) == str(field.default), name
+            else:
+                assert field.default in (None, ""), name
+
+
+@pytest.mark.parametrize(
+    ("name", "listed"), re.findall(r"^- `([a-z_]+)`: ((?:`[a-z_]+`|[^;\n])+)", section(4), re.MULTILINE)
+)
+def test_every_column_of_a_table_is_there(name: str, listed: str) -> None:
+    if name == "prompt_blocks":
+        assert {"session_id", "sha256"} <= set(metadata.tables[name].columns.keys())
+        return
+    outside_parentheses = re.sub(r"\([^)]*\)", "", listed)
+    columns = set(re.findall(r"`([a-z_0-9]+)`", outside_parentheses))
+    assert len(columns) > 4
+    assert columns - set(metadata.tables[name].columns.keys()) == set()
+
+
+def test_statuses_presets_regions_and_policy_fields_are_those_of_the_code() -> None:
+    statuses = re.search(r"`status` \(((?:`[a-z_]+` ?)+)\), `user_input`", section(4))
+    assert statuses
+    assert re.findall(r"`([a-z_]+)`", statuses[1]) == [status.value for status in TurnStatus]
+    assert {row[0].split("`")[1] for row in table("preset", CONTRACT)} == set(PRESETS)
+    regions = re.search(r"regions: \{([^}]*)\}", section(5))
+    assert regions
+    assert tuple(re.split(r",\s+", regions[1])) == REGIONS
+    fields = re.search(r"set `guarded`'s defaults only\): `(.*)`\. ", section(9), re.DOTALL)
+    assert fields
+    bare = re.sub(r"\([^)]*\)|\{[^}]*\}", "", fields[1])
+    assert set(bare.split()) - set(ContextPolicy.__dataclass_fields__) == set()
+
+
+@pytest.mark.parametrize("limit", [1280, 1281, 4096, 16_384, 200_000])
+def test_the_windows_arithmetic_is_that_of_the_engine(limit: int) -> None:
+    names: dict[str, Any] = {"limit": limit, "CONTEXT_MAX_OUTPUT_TOKENS": 2048, "min": min, "max": max, "floor": floor}
+    for name, formula in re.findall(r"^(\w+_\w+) += (.*?)(?: +#.*)?$", section(8), re.MULTILINE):
+        names[name] = eval(formula, {}, names)  # noqa: S307 - our own page
+    budget = budget_for(limit, "test", 2048)
+    assert (names["output_reserve"], names["overhead_reserve"], names["input_budget"]) == (
+        budget.output_reserve,
+        budget.overhead_reserve,
+        budget.input_budget,
+    )
+
+
+def test_the_tree_of_the_architecture_is_there() -> None:
+    (tree,) = re.findall(
+        r"^## The tree\n\n```\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    first, *lines = tree.splitlines()
+    named: set[str] = set()
+    for line in lines:
+        places = re.split(r" {2,}", line.strip())[0].split()
+        folder = ROOT / first if line.startswith("  ") else ROOT
+        for place in places:
+            assert (folder / place).exists(), place
+        named |= {place.rstrip("/") for place in places if line.startswith("  ")}
+    rooms = {path.name for path in (ROOT / first).iterdir() if path.is_dir() and path.name[0] not in "_."}
+    assert rooms - named == set()

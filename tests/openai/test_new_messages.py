@@ -1,0 +1,199 @@
+"""What of a resent list is new: told for full histories, their newest part, the newest message alone, and retries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.errors import InvalidRequest
+from app.domain.types import Message, MessageId, ToolCall, TurnId
+from app.openai.chat_messages import IncomingMessage, check_pairing, cut_turns, read_messages
+from app.openai.new_messages import new_messages, next_step
+
+PARTS: Any = [{"type": "text", "text": "u2"}]
+
+
+def listed(*words: str) -> list[IncomingMessage]:
+    """A list in short: `u…` the user, `a…` the assistant, `c…` its call of that id, `t…` that call's result."""
+    return [_said(place, word) for place, word in enumerate(words)]
+
+
+def _said(place: int, word: str) -> IncomingMessage:
+    match word[0]:
+        case "u":
+            return IncomingMessage(place, "user", word)
+        case "c":
+            return IncomingMessage(place, "assistant", None, (ToolCall(word[1:], "f", "{}"),))
+        case "t":
+            return IncomingMessage(place, "tool", "result", tool_call_id=word[1:])
+        case _:
+            return IncomingMessage(place, "assistant", word)
+
+
+def stored(*turns: str) -> list[Message]:
+    """The messages of turns, each given as words."""
+    messages: list[Message] = []
+    for number, turn in enumerate(turns):
+        for word in turn.split():
+            said = _said(0, word)
+            seq = len(messages) + 1
+            messages.append(
+                Message(
+                    MessageId(UUID(int=seq)),
+                    TurnId(UUID(int=number)),
+                    seq,
+                    said.role,
+                    said.content,
+                    1,
+                    said.tool_calls,
+                    said.tool_call_id,
+                )
+            )
+    return messages
+
+
+def words(said: Sequence[IncomingMessage]) -> list[str]:
+    return [
+        f"c{said.tool_calls[0].id}"
+        if said.tool_calls
+        else f"t{said.tool_call_id}"
+        if said.role == "tool"
+        else str(said.content)
+        for said in said
+    ]
+
+
+@pytest.mark.parametrize(
+    ("past", "sent", "new"),
+    [
+        ([], "u1", "u1"),
+        ([], "u1 a1 u2", "u1 a1 u2"),
+        (["u1 a1"], "u1 a1 u2", "u2"),
+        (["u1 a1"], "u2", "u2"),
+        (["u1 a1"], "u1", "u1"),
+        (["u1 a1", "u2 a2", "u3 a3"], "a3 u4", "u4"),
+        (["u1 a1", "u2 a2"], "u1 a1 u2 a2-edited u3", "u3"),
+        (["u1 a1"], "u1 a1-edited u2", "u2"),
+        (["u1 a1"], "u8 a8 u9", "u8 a8 u9"),
+        (["u1 a1", "u2"], "u1 a1 u2 u3", "u3"),
+        (["u1 a1", "u2"], "u1 a1 u3", "u3"),
+        (["u1 a1", "u2 a2"], "u1 a1 u3", "u3"),
+        (["u1 a1", "u2 a2", "u3 a3"], "u1 a1 u2", "u2"),
+        (["u1 a1"], "u1 a1 u2 a2 u3", "u2 a2 u3"),
+        (["u1 cx"], "u1 cx tx", "tx"),
+        (["u1 cx"], "tx", "tx"),
+        (["u1 cx"], "u2", "u2"),
+        (["u1 cx tx a1"], "u1 cx tx a1 u2", "u2"),
+        (["u1 cx tx a1", "u2 cx"], "u1 cx tx a1 u2 cx tx", "tx"),
+        (["u1 ok", "un ok", "un ok"], "u1 ok un ok un ok un", "un"),
+        (["u1 ok", "un ok", "un ok"], "ok un", "un"),
+    ],
+)
+def test_what_follows_the_newest_reply_that_both_know_is_new(past: list[str], sent: str, new: str) -> None:
+    news = new_messages(listed(*sent.split()), stored(*past))
+    assert not news.repeats_newest
+    assert words(news.said) == new.split()
+
+
+@pytest.mark.parametrize(
+    ("past", "sent"),
+    [
+        (["u1 a1", "u2 a2"], "u1 a1 u2"),
+        (["u1 a1", "u2"], "u1 a1 u2"),
+        (["u1 a1", "u2"], "u2"),
+        (["u1"], "u1"),
+        (["u1 a1", "u2 cx"], "u1 a1 u2"),
+        (["u1 cx tx"], "u1 cx tx"),
+        (["u1 cx tx a1"], "u1 cx tx"),
+        (["u1 cx tx a1"], "tx"),
+        (["u1 ok", "un ok", "un ok"], "u1 ok un ok un"),
+    ],
+)
+def test_a_list_that_ends_with_what_the_newest_turn_is_about_repeats_it(past: list[str], sent: str) -> None:
+    news = new_messages(listed(*sent.split()), stored(*past))
+    assert (news.repeats_newest, news.said) == (True, ())
+
+
+def test_several_messages_of_the_user_are_known_again_as_the_one_that_was_stored() -> None:
+    said = [IncomingMessage(0, "user", "u1"), IncomingMessage(1, "user", PARTS)]
+    content = next_step(said, waiting=False).content
+    assert content == [{"type": "text", "text": "u1"}, {"type": "text", "text": "u2"}]
+    message = stored("u1")[0]
+    kept = [Message(message.id, message.turn_id, 1, "user", content, 1)]
+    assert new_messages(said, kept).repeats_newest
+    assert words(new_messages([*said, IncomingMessage(2, "user", "u3")], kept).said) == ["u3"]
+
+
+def test_text_is_the_same_as_one_part_of_text() -> None:
+    assert words(
+        new_messages(
+            [
+                IncomingMessage(0, "user", "u1"),
+                IncomingMessage(1, "assistant", " a1\n"),
+                IncomingMessage(2, "user", PARTS),
+            ],
+            stored("u1 a1"),
+        ).said
+    )
+    assert new_messages([*listed("u1", "a1"), IncomingMessage(2, "user", PARTS)], stored("u1 a1", "u2")).repeats_newest
+
+
+def test_news_are_sorted_into_outputs_past_and_what_is_asked() -> None:
+    asked = next_step(listed("tx", "a1", "u2", "cy", "ty", "a2", "u3", "u4"), waiting=True)
+    assert words(asked.outputs) == ["tx"]
+    assert [words(turn.messages) for turn in asked.past] == [["a1"], ["u2", "cy", "ty", "a2"]]
+    assert asked.content == "u3\n\nu4"
+    loop = next_step(listed("u1", "cx", "tx", "cy", "ty"), waiting=False)
+    assert [words(turn.messages) for turn in loop.past] == [["u1", "cx", "tx", "cy"]]
+    assert loop.past[0].open_calls
+    assert (words(loop.last_outputs), loop.content, loop.goes_on) == (["ty"], None, False)
+    assert next_step(listed("tx"), waiting=True).goes_on
+
+
+@pytest.mark.parametrize(
+    ("new", "place"),
+    [("", None), ("tx", "0"), ("u1 a1", "1"), ("u1 cx u2", "1"), ("u1 tx", "1"), ("u1 cx tx tx", "3"), ("u1 cx", "1")],
+)
+def test_what_can_not_be_asked_is_told_by_its_place(new: str, place: str | None) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        next_step(listed(*new.split()), waiting=False)
+    assert refused.value.where == ("body", "messages", *([place] if place else []))
+
+
+def test_a_list_is_taken_apart_into_instructions_and_what_was_said() -> None:
+    call = {"id": "x", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{}"}}
+    taken = read_messages(
+        [
+            {"role": "system", "content": "One."},
+            {"role": "user", "content": "u1"},
+            {"role": "developer", "content": [{"type": "text", "text": "Two."}]},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "x", "content": "r"},
+            {"role": "assistant", "content": None, "refusal": "No."},
+        ]
+    )
+    assert taken.instructions == "One.\n\nTwo."
+    assert [said.place for said in taken.said] == [1, 3, 4, 5]
+    assert [said.content for said in taken.said] == ["u1", None, "r", "No."]
+    (turn,) = cut_turns(taken.said)
+    assert (turn.user_input, turn.assistant_output, turn.open_calls) == ("u1", "No.", ())
+    check_pairing(taken.said)
+
+
+@given(st.lists(st.sampled_from(["u a", "u cx tx a", "u cx tx cy ty a", "un ok"]), max_size=12), st.integers(0, 40))
+def test_whatever_part_of_its_own_history_a_client_resends_only_its_newest_message_is_new(
+    shapes: list[str], dropped: int
+) -> None:
+    turns = [
+        " ".join(word if word in ("un", "ok") else f"{word}{number}" for word in shape.split())
+        for number, shape in enumerate(shapes)
+    ]
+    history = [word for turn in turns for word in turn.split()]
+    sent = [*history[min(dropped, len(history)) :], "u-new"]
+    news = new_messages(listed(*sent), stored(*turns))
+    assert (words(news.said), news.repeats_newest) == (["u-new"], False)
