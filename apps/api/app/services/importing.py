@@ -11,8 +11,8 @@ from app.domain.content import canonical_json, sha256_hex
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.engine.prompt import tool_call_json
+from app.engine.tokens import message_tokens
 from app.openai.chat_messages import IncomingMessage, IncomingTurn, check_pairing, cut_turns, read_messages
-from app.services.gathering import count_message
 from app.services.runtime import Runtime
 from app.services.sessions import insert_checked, with_defaults, with_given_policy
 
@@ -55,13 +55,17 @@ async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingT
     The last turn may have open tool calls: it is drafted as `awaiting_tools`. Pairing has been checked.
     """
     encoding = rt.catalogue.model(model_alias).encoding
+    return await rt.tokenizers.off_loop(lambda: _drafted(rt, encoding, model_alias, turns))
+
+
+def _drafted(rt: Runtime, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
     rows: list[JsonObject] = []
     messages: list[JsonObject] = []
     for seq, turn in enumerate(turns, start=1):
         row = _turn_row(TurnId(rt.new_id()), seq, turn, model_alias)
         rows.append(row)
         for said in turn.messages:
-            message = await _message_row(rt, encoding, said)
+            message = _message_row(rt, encoding, said)
             messages.append({**message, "turn_id": row["id"], "seq": len(messages) + 1})
     return NewHistory(rows, messages)
 
@@ -91,9 +95,12 @@ def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -
     }
 
 
-async def _message_row(rt: Runtime, encoding: str, said: IncomingMessage) -> JsonObject:
-    tokens, used = await count_message(
-        rt, encoding, said.content, tool_calls=said.tool_calls, tool_call_id=said.tool_call_id
+def _message_row(rt: Runtime, encoding: str, said: IncomingMessage) -> JsonObject:
+    tokens, used = rt.tokenizers.count_with(
+        encoding,
+        lambda estimate: message_tokens(
+            said.content, estimate, tool_calls=said.tool_calls, tool_call_id=said.tool_call_id
+        ),
     )
     return {
         "id": rt.new_id(),

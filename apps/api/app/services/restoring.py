@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from app.db.portable import insert_rows, set_counters
 from app.domain.content import canonical_json, content_text, sha256_hex
 from app.domain.errors import ImportRefused, InvalidRequest
-from app.domain.types import Content, JsonObject, MessageId, Session, SummaryBody, SummaryItem, TenantId
+from app.domain.types import Content, JsonObject, Message, MessageId, Session, SummaryBody, SummaryItem, TenantId
 from app.engine.portable import ITEM_FIELDS, SECTIONS, check_document, message_of, with_ids
 from app.engine.summary_block import render_summary
+from app.engine.tokens import Estimate, message_tokens, reasoning_tokens
 from app.openai.chat_messages import joined
-from app.services.gathering import count_message, count_reasoning
 from app.services.runtime import Runtime
 from app.services.sessions import CHANGEABLE, insert_checked, with_defaults
 from app.tokenizers import ENCODINGS, HEURISTIC, TWO_FIFTHS
 
-_COUNTED_AT_ONCE = 20
-"""Messages whose counting may hold the event loop up between two breaths."""
 _STORED_FIRST = ("turns", "messages")
 
 
@@ -33,7 +32,7 @@ async def import_export(rt: Runtime, tenant_id: TenantId, document: Mapping[str,
     await asyncio.to_thread(check_document, document)
     fields = _checked_fields(rt, document["session"])
     rows = await asyncio.to_thread(_renumbered, rt, document)
-    await _count(rt, rows, fields["model_alias"])
+    await rt.tokenizers.off_loop(lambda: _count(rt, rows, fields["model_alias"]))
     async with rt.heavy.database.begin() as tx:
         session = await insert_checked(rt, tx, tenant_id, fields)
         for section in sorted(SECTIONS, key=lambda name: name not in _STORED_FIRST):
@@ -100,26 +99,23 @@ def _summary_row(row: JsonObject, ids: Mapping[str, str], seqs: Mapping[str, int
     return row | new | items | {"to_message_seq": seqs[ids[row["to_message_id"]]]}
 
 
-async def _count(rt: Runtime, rows: Mapping[str, Sequence[JsonObject]], model_alias: str) -> None:
-    """Counts what was told to cost so and so much: a budget is kept by our figures or not at all."""
+def _count(rt: Runtime, rows: Mapping[str, Sequence[JsonObject]], model_alias: str) -> None:
+    """Counts every row anew, whatever the document says it costs: a budget is kept by our figures or not at all."""
     own = rt.catalogue.model(model_alias).encoding
-    for at, row in enumerate(rows["messages"]):
-        message = message_of(row)
-        row["token_estimate"], row["token_encoding"] = await count_message(
-            rt,
-            _known(row["token_encoding"], own),
-            message.content,
-            tool_calls=message.tool_calls,
-            tool_call_id=message.tool_call_id,
+    for row in rows["messages"]:
+        (tokens, of_reasoning), used = rt.tokenizers.count_with(
+            _known(row["token_encoding"], own), partial(_message_and_reasoning, message_of(row))
         )
-        row["reasoning_tokens"] = await count_reasoning(
-            rt, row["token_encoding"], message.reasoning, message.reasoning_blocks
-        )
-        if at % _COUNTED_AT_ONCE == 0:
-            await asyncio.sleep(0)
+        row |= {"token_estimate": tokens, "reasoning_tokens": of_reasoning, "token_encoding": used}
     for row in rows["summaries"]:
-        text = render_summary(_body(row))
-        row["token_estimate"], row["token_encoding"] = await count_message(rt, _known(row["token_encoding"], own), text)
+        row["token_estimate"], row["token_encoding"] = rt.tokenizers.count_with(
+            _known(row["token_encoding"], own), partial(message_tokens, render_summary(_body(row)))
+        )
+
+
+def _message_and_reasoning(message: Message, estimate: Estimate) -> tuple[int, int]:
+    tokens = message_tokens(message.content, estimate, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id)
+    return tokens, reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
 
 
 def _known(encoding: str, own: str) -> str:

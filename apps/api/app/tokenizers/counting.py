@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from threading import Lock
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from tiktoken.model import encoding_name_for_model
 
 from app.tokenizers.vocabularies import ENCODINGS, load_vocabulary
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 DEFAULT_ENCODING: Final = "o200k_base"
 HEURISTIC: Final = "heuristic"
@@ -207,14 +208,25 @@ class Tokenizers:
         if small:
             counts = [counter.count(text) for text in texts]
         else:
-            counts = await asyncio.get_running_loop().run_in_executor(
-                self._threads, lambda: [counter.count(text) for text in texts]
-            )
+            counts = await self.off_loop(lambda: [counter.count(text) for text in texts])
         if None in counts:
             return [heuristic_tokens(text) for text in texts], HEURISTIC
         return [count for count in counts if count is not None], counter.encoding
 
+    def count_with(self, encoding: str, count: Callable[[Estimator], T]) -> tuple[T, str]:
+        """What `count` gives with an estimator, all of it in the one encoding that is named with it."""
+        estimator = self.estimator(encoding)
+        counted = count(estimator)
+        if estimator.used_fallback:
+            estimator = self.estimator(HEURISTIC)
+            counted = count(estimator)
+        return counted, estimator.encoding
+
+    async def off_loop(self, count: Callable[[], T]) -> T:
+        """What `count` gives, on a thread: for many texts that are each small."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, count)
+
     async def warm(self, encoding: str) -> None:
         """Loads the vocabulary on a thread. A vocabulary that cannot be had is logged, and counts fall back."""
         if encoding not in _BY_LENGTH:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._counter(encoding).vocabulary)
+            await self.off_loop(self._counter(encoding).vocabulary)
