@@ -14,9 +14,9 @@ from app.api import problems
 from app.api.direct_route import plain_json
 from app.api.portable_schemas import BLOCKS, ROWS, ConversationIn, ExportHead
 from app.api.strict_json import parse_json
+from app.archive.document import FORMAT, MOST_FAULTS, SECTIONS, VERSION
 from app.domain.errors import ImportRefused, InvalidRequest
 from app.domain.types import JsonObject
-from app.engine.portable import FORMAT, MOST_FAULTS, SECTIONS, VERSION
 
 Model = TypeVar("Model", bound=BaseModel)
 

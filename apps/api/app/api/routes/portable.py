@@ -18,9 +18,9 @@ from app.api.portable_schemas import ImportIn
 from app.api.schemas import Document, SessionOut
 from app.api.session_json import session_json
 from app.domain.types import JsonObject, SessionId
-from app.services.exporting import export_session
-from app.services.importing import import_messages
-from app.services.restoring import import_export
+from app.services.archive.export import export_session
+from app.services.archive.import_export import import_export
+from app.services.archive.import_messages import import_messages
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 import_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=HeavyRoute)
