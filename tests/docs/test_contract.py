@@ -155,5 +155,5 @@ def test_the_tree_of_the_architecture_is_there() -> None:
             room = places[0]
         named |= set(places)
     app = ROOT / first
-    rooms = {path for path in (*app.iterdir(), *(app / "engine").iterdir(), *(app / "services").iterdir())}
+    rooms = {*app.iterdir(), *(app / "engine").iterdir(), *(app / "services").iterdir()}
     assert {path for path in rooms if path.is_dir() and path.name[0] not in "_."} - named == set()
