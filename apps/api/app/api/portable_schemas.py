@@ -13,9 +13,8 @@ from app.api.stored_schemas import Count, Dollars, Id, Instant, Seq, Sha256, Sma
 from app.api.window_schemas import StoredAudit, StoredSummary
 from app.archive.document import FORMAT, VERSION
 from app.domain.errors import InvalidRequest
-from app.engine.policy.fields import read_fields
-from app.engine.window.prompt import Region
-from app.providers.base import CHAT_OPTIONS
+from app.domain.types import CHAT_OPTIONS, Region
+from app.services.policies import check_policy_fields
 
 
 class SessionRow(SessionIn):
@@ -57,7 +56,7 @@ class StoredRequest(In):
     def _of_fields_that_are_there(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         """What they come to over the session's own is judged when the turn is run again."""
         try:
-            read_fields(value or {})
+            check_policy_fields(value or {})
         except InvalidRequest as error:
             raise ValueError(error.detail) from error
         return value

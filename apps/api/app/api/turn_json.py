@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from app.api import problems
+from app.domain.content import tool_call_json
 from app.domain.types import JsonObject, TurnRecord
-from app.engine.window.prompt import tool_call_json
 
 
 def turn_json(turn: TurnRecord) -> JsonObject:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Literal, NewType, TypeAlias
+from typing import Any, Final, Literal, NewType, TypeAlias
 from uuid import UUID
 
 SessionId = NewType("SessionId", UUID)
@@ -175,8 +175,32 @@ class Usage:
     cache_write_prompt_tokens: int = 0
 
 
+Region: TypeAlias = Literal["system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"]
+REGIONS: tuple[Region, ...] = ("system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing")
+"""What the tokens of a prompt are counted by, in the order in which they are answered."""
+
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "other"]
 Purpose: TypeAlias = Literal["turn", "summary"]
+
+
+CHAT_OPTIONS: Final = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "stop",
+        "seed",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "response_format",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "verbosity",
+        "service_tier",
+    }
+)
+"""What a model may be asked for beside messages, tools and the length of its answer, by the names of chat
+completions."""
 
 
 @dataclass(frozen=True, slots=True)

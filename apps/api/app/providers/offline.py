@@ -17,8 +17,8 @@ import orjson
 
 from app.domain.errors import ProviderRefused
 from app.domain.extractive import Extract, ExtractItem, SourceText, condense, extract
-from app.domain.types import Completion, CompletionRequest, Delta, RecordedReply, Usage
-from app.providers.base import CHAT_OPTIONS, DeltaSink
+from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, Delta, RecordedReply, Usage
+from app.providers.base import DeltaSink
 from app.providers.openai_wire import texts_of
 
 LABEL: Final = "[offline responder, not a language model]"

@@ -19,9 +19,8 @@ from app.api.routes.parameters import IdempotencyKey
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.streaming import stream_turn
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
-from app.domain.types import JsonObject, SessionId
+from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId
 from app.openai.chat_messages import read_messages
-from app.providers.base import CHAT_OPTIONS
 from app.services.openai.chat import ChatRequest, complete_chat, open_session
 from app.services.turn.claim import Asking
 
