@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app.api.chat_schemas import ChatIn
+from app.api.schemas.chat import ChatIn
 from app.domain.types import CHAT_OPTIONS
 from tests.api.conftest import serving, settings_for
 from tests.docs.pages import ROOT, blocks, table

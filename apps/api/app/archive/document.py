@@ -1,6 +1,6 @@
 """An exported session as a document: what it is called, and whether one that came from outside holds together.
 
-The shape of every row has been validated before (`api/portable_schemas.py`); here its rows are held against each other:
+The shape of every row has been validated before (`api/schemas/archive.py`); here its rows are held against each other:
 numbers, references, hashes. What passes can be stored, run on and rebuilt like a session that was had here.
 """
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, WRITE, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Figures, Limit, Words
-from app.api.schemas import ForkIn, SessionDetail, SessionIn, SessionOut, SessionPage, SessionPatch
+from app.api.schemas.sessions import ForkIn, SessionDetail, SessionIn, SessionOut, SessionPage, SessionPatch
 from app.api.session_json import session_json
 from app.domain.types import JsonObject, SessionId, TurnId
 from app.services import sessions

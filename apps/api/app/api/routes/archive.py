@@ -11,11 +11,11 @@ from uuid import UUID
 from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 
+from app.api.archive_document import read_conversation, read_export, spooled
 from app.api.direct_route import Call, DirectRoute, HeavyRoute
 from app.api.openapi import READ, answers
-from app.api.portable_json import read_conversation, read_export, spooled
-from app.api.portable_schemas import ImportIn
-from app.api.schemas import Document, SessionOut
+from app.api.schemas.archive import Document, ImportIn
+from app.api.schemas.sessions import SessionOut
 from app.api.session_json import session_json
 from app.domain.types import JsonObject, SessionId
 from app.services.archive.export import export_session
