@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.domain.errors import StatedOverflow
 from app.domain.types import Pin, Summary, SummaryBody, SummaryItem, Turn, TurnStatus
 from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.budget import budget_for
@@ -14,7 +15,7 @@ from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy
 from app.engine.policy.presets import PRESETS
 from app.engine.window.allocation import Division, divide
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan, plan_after_summary
-from app.engine.window.provider_overflow import Stated, react
+from app.engine.window.provider_overflow import react
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.window import Snapshot
 from tests.engine.histories import History, UnitShape, chat, estimate, snapshot_of, text_of
@@ -347,7 +348,12 @@ def test_a_smaller_window_that_a_provider_names_is_shared_out_anew() -> None:
     ready = plan(snapshot, ALLOCATED, estimate)
     assert isinstance(ready, Ready)
     reaction = react(
-        0, Stated(6000, 8000), sent=ready.prompt, output_tokens=600, budget=snapshot.budget, max_output_tokens=2048
+        0,
+        StatedOverflow(6000, 8000),
+        sent=ready.prompt,
+        output_tokens=600,
+        budget=snapshot.budget,
+        max_output_tokens=2048,
     )
     assert reaction is not None
     assert reaction.budget.output_reserve == (6000 - 1024 - snapshot.budget.fixed_tokens) // 10

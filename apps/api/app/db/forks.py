@@ -14,7 +14,7 @@ from app.db import tables
 from app.db.copies import copying, mask_of, new_id, new_references
 from app.db.database import Transaction
 from app.db.sql import sql
-from app.domain.types import Content, JsonObject, SessionId, SummaryId, TurnId, TurnStatus
+from app.domain.types import SUMMARY_LISTS, Content, JsonObject, SessionId, SummaryId, TurnId, TurnStatus
 
 # The turn the fork goes through, and the one after it: what that one had before it was the fork's past.
 _POINT = sql(f"""
@@ -145,10 +145,7 @@ _SUMMARIES = copying(
             AND p.id = x.previous_summary_id AND ({_PAST_SUMMARY.replace("x.", "p.")}))""",
         "created_by_turn_id": f"""CASE WHEN x.created_by_turn_id IS DISTINCT FROM CAST(:next_id AS uuid)
             THEN {new_id("x.created_by_turn_id")} END""",
-        **{
-            column: new_references(f"x.{column}")
-            for column in ("key_facts", "open_questions", "decisions", "action_items")
-        },
+        **{column: new_references(f"x.{column}") for column in SUMMARY_LISTS},
         "status": "CASE WHEN x.id = CAST(:active_id AS uuid) THEN 'active' ELSE x.status END",
     },
     _PAST_SUMMARY,

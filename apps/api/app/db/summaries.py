@@ -9,9 +9,18 @@ from uuid import UUID
 
 from app.db.database import Record, Transaction
 from app.db.sql import sql
-from app.domain.types import JsonObject, MessageId, Pin, SessionId, Summary, SummaryBody, SummaryId, SummaryItem, TurnId
-
-ITEM_COLUMNS = ("key_facts", "open_questions", "decisions", "action_items")
+from app.domain.types import (
+    SUMMARY_LISTS,
+    JsonObject,
+    MessageId,
+    Pin,
+    SessionId,
+    Summary,
+    SummaryBody,
+    SummaryId,
+    SummaryItem,
+    TurnId,
+)
 
 # One row with what a prompt needs beside the messages: the active summary, the pins, and whether the newest settled
 # turn has a step that did not succeed.
@@ -163,7 +172,7 @@ async def store_summary(tx: Transaction, session_id: SessionId, new: NewSummary)
         to_message_seq=new.to_message_seq,
         previous_summary_id=new.previous_id,
         summary_text=new.body.summary_text,
-        **{column: _items_json(getattr(new.body, column)) for column in ITEM_COLUMNS},
+        **{column: _items_json(getattr(new.body, column)) for column in SUMMARY_LISTS},
         origin=new.origin,
         model_alias=new.model_alias,
         token_estimate=new.token_estimate,
@@ -232,7 +241,7 @@ def _summary(row: Any) -> Summary:
             SummaryItem(item["text"], tuple(MessageId(UUID(value)) for value in item["message_ids"]))
             for item in row[column]
         )
-        for column in ITEM_COLUMNS
+        for column in SUMMARY_LISTS
     }
     return Summary(
         id=SummaryId(UUID(row["id"])),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.db.database import Transaction
 from app.db.sql import sql
-from app.domain.types import JsonObject, SessionId, TurnId
+from app.domain.types import JsonObject, SessionId, SessionUsage, TurnId
 
 _INSERT = sql("""
     INSERT INTO usage_records (id, session_id, turn_id, purpose, model_alias, prompt_tokens,
@@ -34,6 +34,6 @@ async def add_usages(
     await tx.execute(_INSERT, session_id=session_id, turn_id=turn_id, usages=usages)
 
 
-async def usage_totals(tx: Transaction, session_id: SessionId) -> list[JsonObject]:
+async def usage_totals(tx: Transaction, session_id: SessionId) -> list[SessionUsage]:
     """Sums by alias and purpose. The caller has checked whose session it is."""
-    return [dict(row) for row in await tx.fetch(_TOTALS, session_id=session_id)]
+    return [SessionUsage(**row) for row in await tx.fetch(_TOTALS, session_id=session_id)]

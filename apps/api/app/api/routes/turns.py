@@ -26,7 +26,6 @@ from app.api.schemas.turns import (
     TurnOut,
     TurnPage,
 )
-from app.api.session_json import session_json
 from app.api.streaming import Work, stream_turn
 from app.api.turn_json import turn_json
 from app.domain.errors import InvalidRequest, PlimsollError
@@ -104,7 +103,7 @@ async def post_regenerate(
     except PlimsollError as error:
         return problems.of_document(problems.document_of(error) | {"session_id": str(made)}, problems.headers_of(error))
     if isinstance(answer, dict):
-        answer = json_response({"session": session_json(again.session), **answer}, 201)
+        answer = json_response({"session": again.session, **answer}, 201)
     answer.headers["Location"] = f"/v1/sessions/{made}"
     return answer
 

@@ -6,17 +6,13 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from app.api.records import answer_of
+from app.domain.prices import Prices
 
-class PricesOut(BaseModel):
+
+class PricesOut(answer_of(Prices)):
     """US dollars for a million tokens; null where nobody has published one."""
 
-    input_usd: float | None
-    output_usd: float | None
-    cached_input_usd: float | None
-    cache_write_usd: float | None
-    above_prompt_tokens: int = Field(
-        description="The size from which on a prompt pays these prices for all its tokens."
-    )
     tiers: list[PricesOut] = Field(description="The prices of larger prompts.")
 
 

@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
+from app.api.records import answer_of
 from app.api.schemas.values import In
+from app.domain.types import Pin
 
 
 class PinIn(In):
@@ -17,11 +19,7 @@ class PinIn(In):
     source: Annotated[str, StringConstraints(max_length=2000)] | None = None
 
 
-class PinOut(BaseModel):
-    name: str
-    content: str
-    relevance: float | None
-    source: str | None
+class PinOut(answer_of(Pin)): ...
 
 
 class PinFigures(BaseModel):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import UUID
 
 import orjson
 from pydantic import BaseModel, Field, field_validator
 
+from app.api.records import answer_of
 from app.api.schemas.values import In, Name
-from app.domain.types import TurnStatus
+from app.domain.types import Session, SessionUsage, TurnStatus
 
 _METADATA_BYTES = 64 * 1024
 
@@ -78,32 +79,13 @@ class ForkedFrom(BaseModel):
     turn_id: UUID | None
 
 
-class SessionOut(BaseModel):
-    id: UUID
-    model_alias: str
-    mode: str | None
-    agent_role: str | None
-    room_goal: str | None
-    instructions: str | None
-    policy: dict[str, Any]
-    metadata: dict[str, Any]
+class SessionOut(answer_of(Session)):
     limits: LimitsIn
-    created_at: datetime
-    updated_at: datetime
     forked_from: ForkedFrom | None
 
 
-class UsageOut(BaseModel):
+class UsageOut(answer_of(SessionUsage)):
     """What a session used of one alias for one purpose."""
-
-    model_alias: str
-    purpose: Literal["turn", "summary"]
-    calls: int
-    prompt_tokens: int
-    cached_prompt_tokens: int
-    cache_write_prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float | None = Field(description="Null where no price is known.")
 
 
 class WindowFigures(BaseModel):

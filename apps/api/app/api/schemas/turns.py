@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from app.api.records import answer_of
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, TextPart, ToolCallIn, ToolChoice, ToolIn
 from app.api.schemas.context import ContextOut, LaidOut
 from app.api.schemas.sessions import SessionOut
 from app.api.schemas.values import Count, Id, In, Instant, Name, SmallSeq
-from app.domain.types import TurnStatus
+from app.domain.types import TurnRecord
 
 
 class RecordedReplyIn(In):
@@ -91,25 +91,11 @@ class ToolOutputsIn(In):
     )
 
 
-class TurnOut(BaseModel):
+class TurnOut(answer_of(TurnRecord)):
     """A turn. `error` is the problem it ended with; token figures are the provider's."""
 
-    id: UUID
-    session_id: UUID
-    seq: int
-    status: TurnStatus
-    user_input: str
-    assistant_output: str | None
     tool_calls: list[StoredCall]
-    finish_reason: str | None
-    error: dict[str, Any] | None
-    model_alias: str
-    prompt_tokens: int | None
-    completion_tokens: int | None
     cost_usd: float | None = Field(description="Of all its calls, summaries included; null where no price is known.")
-    idempotency_key: str | None
-    created_at: datetime
-    completed_at: datetime | None
 
 
 class TurnAnswer(BaseModel):
