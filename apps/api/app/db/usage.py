@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 from app.db.database import Transaction
 from app.db.sql import sql
+from app.db.tables import usage_records
 from app.domain.types import JsonObject, SessionId, SessionUsage, TurnId
 
-_INSERT = sql("""
-    INSERT INTO usage_records (id, session_id, turn_id, purpose, model_alias, prompt_tokens,
-        cached_prompt_tokens, cache_write_prompt_tokens, completion_tokens, cost_usd)
-    SELECT x.id, CAST(:session_id AS uuid), CAST(:turn_id AS uuid), x.purpose, x.model_alias, x.prompt_tokens,
-        x.cached_prompt_tokens, x.cache_write_prompt_tokens, x.completion_tokens, x.cost_usd
+_GIVEN = tuple(
+    each.name for each in usage_records.columns if each.name not in ("session_id", "turn_id", "round", "created_at")
+)
+_INSERT = sql(f"""
+    INSERT INTO usage_records (session_id, turn_id, {", ".join(_GIVEN)})
+    SELECT CAST(:session_id AS uuid), CAST(:turn_id AS uuid), {", ".join(f"x.{name}" for name in _GIVEN)}
     FROM jsonb_populate_recordset(CAST(NULL AS usage_records), CAST(:usages AS jsonb)) AS x
     """)
 
