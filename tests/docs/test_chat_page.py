@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app.api.chat_schemas import ChatIn
-from app.providers.base import CHAT_OPTIONS
+from app.api.schemas.chat import ChatIn
+from app.domain.types import CHAT_OPTIONS
 from tests.api.conftest import serving, settings_for
 from tests.docs.pages import ROOT, blocks, table
 

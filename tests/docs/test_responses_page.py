@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fastapi.routing import APIRoute
 
-from app.api.response_schemas import ResponseIn
 from app.api.routes import conversations, responses
+from app.api.schemas.responses import ResponseIn
 from tests.api.conftest import serving, settings_for
 from tests.docs.pages import ROOT, blocks, table
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from app.domain.errors import StatedOverflow
 from app.domain.types import Pin, Summary, SummaryBody, SummaryItem, Turn, TurnStatus
 from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy, PriorityRegion
 from app.engine.policy.presets import PRESETS
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
-from app.engine.window.provider_overflow import Stated, react
+from app.engine.window.provider_overflow import react
 from app.engine.window.shares import Division, divide, with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import History, UnitShape, chat, estimate, snapshot_of, text_of
@@ -346,7 +347,12 @@ def test_a_smaller_window_that_a_provider_names_is_shared_out_anew() -> None:
     ready = plan(snapshot, ALLOCATED, estimate)
     assert isinstance(ready, Ready)
     reaction = react(
-        0, Stated(6000, 8000), sent=ready.prompt, output_tokens=600, budget=snapshot.budget, max_output_tokens=2048
+        0,
+        StatedOverflow(6000, 8000),
+        sent=ready.prompt,
+        output_tokens=600,
+        budget=snapshot.budget,
+        max_output_tokens=2048,
     )
     assert reaction is not None
     assert reaction.budget.output_reserve == (6000 - 1024 - snapshot.budget.fixed_tokens) // 10

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.prices import TokenPrices, call_cost, price
+from app.domain.prices import Prices, call_cost
 from app.domain.types import Usage
 
-_PRICES = TokenPrices(Decimal("2.5"), Decimal(10), Decimal("0.25"), Decimal("3.125"))
+_PRICES = Prices(2.5, 10, 0.25, 3.125)
 _tokens = st.integers(0, 5_000_000)
 _usd = st.decimals("0", "200", places=4)
 
@@ -24,26 +24,26 @@ _usd = st.decimals("0", "200", places=4)
         (Usage(1000, 100, 800), 0, _PRICES, "0.0017"),
         (Usage(1000, 100, 800), 200, _PRICES, "0.001825"),
         (Usage(1000, 100, 5000), 5000, _PRICES, "0.00125"),
-        (Usage(1, 0), 0, TokenPrices(price(0.15), price(0.6)), "0.00000015"),
-        (Usage(0, 0), 0, TokenPrices(), "0"),
-        (Usage(1000, 0, 400), 100, TokenPrices(price("2.5")), "0.0025"),
-        (Usage(1000, 0), 0, TokenPrices(price(0), price(0)), "0"),
+        (Usage(1, 0), 0, Prices(0.15, 0.6), "0.00000015"),
+        (Usage(0, 0), 0, Prices(), "0"),
+        (Usage(1000, 0, 400), 100, Prices(2.5), "0.0025"),
+        (Usage(1000, 0), 0, Prices(0, 0), "0"),
     ],
 )
-def test_a_call_costs_its_tokens_at_their_prices(usage: Usage, written: int, prices: TokenPrices, cost: str) -> None:
+def test_a_call_costs_its_tokens_at_their_prices(usage: Usage, written: int, prices: Prices, cost: str) -> None:
     assert call_cost(usage, prices, cache_write_tokens=written) == Decimal(cost)
 
 
 @pytest.mark.parametrize(
     ("usage", "prices"),
     [
-        (Usage(10, 5), TokenPrices()),
-        (Usage(10, 5), TokenPrices(input_usd=Decimal(1))),
-        (Usage(10, 5), TokenPrices(output_usd=Decimal(1))),
-        (Usage(10, 0, 4), TokenPrices(cached_input_usd=Decimal(1))),
+        (Usage(10, 5), Prices()),
+        (Usage(10, 5), Prices(input_usd=1)),
+        (Usage(10, 5), Prices(output_usd=1)),
+        (Usage(10, 0, 4), Prices(cached_input_usd=1)),
     ],
 )
-def test_a_call_whose_price_is_unknown_has_no_cost(usage: Usage, prices: TokenPrices) -> None:
+def test_a_call_whose_price_is_unknown_has_no_cost(usage: Usage, prices: Prices) -> None:
     assert call_cost(usage, prices) is None
 
 
@@ -51,7 +51,9 @@ def test_a_call_whose_price_is_unknown_has_no_cost(usage: Usage, prices: TokenPr
 def test_a_cost_is_exact_and_never_below_nought(
     prompt: int, completion: int, cached: int, written: int, usd: tuple[Decimal, Decimal, Decimal, Decimal]
 ) -> None:
-    cost = call_cost(Usage(prompt, completion, cached), TokenPrices(*usd), cache_write_tokens=written)
+    fresh_usd, output_usd, cached_usd, written_usd = map(float, usd)
+    prices = Prices(fresh_usd, output_usd, cached_usd, written_usd)
+    cost = call_cost(Usage(prompt, completion, cached), prices, cache_write_tokens=written)
     assert cost is not None
     read = min(cached, prompt)
     stored = min(written, prompt - read)

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from app.domain.errors import StatedOverflow
 from app.domain.types import MessageId, Turn, TurnStatus
 from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.plan import Ready, Refused, assert_tool_pairing, plan
 from app.engine.window.prompt import Prompt, pin_text
-from app.engine.window.provider_overflow import MAX_REACTIONS, Reaction, Stated, learned_limit, react
+from app.engine.window.provider_overflow import MAX_REACTIONS, Reaction, learned_limit, react
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
 from tests.engine.histories import GUARDED, History, charge, chat, estimate, snapshot_of
@@ -24,10 +25,12 @@ from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
 
 _tokens = st.one_of(st.none(), st.integers(-5, 300_000), st.integers(1, 3000))
-_stated = st.builds(Stated, _tokens, _tokens, _tokens)
+_stated = st.builds(StatedOverflow, _tokens, _tokens, _tokens)
 
 
-def _react(snapshot: Snapshot, sent: Prompt, stated: Stated, *, so_far: int = 0, output_tokens: int = 256) -> Reaction:
+def _react(
+    snapshot: Snapshot, sent: Prompt, stated: StatedOverflow, *, so_far: int = 0, output_tokens: int = 256
+) -> Reaction:
     reaction = react(
         so_far,
         stated,
@@ -55,7 +58,7 @@ def test_a_stated_overage_shrinks_the_prompt_by_that_much_in_our_tokens_and_a_ma
     # The provider counts half as much again as we do, and is 1,500 of its tokens over: 1,000 of ours.
     prompt_tokens = wire * 3 // 2
     limit = prompt_tokens + 256 - 1500
-    stated = Stated(limit, prompt_tokens + 256, prompt_tokens)
+    stated = StatedOverflow(limit, prompt_tokens + 256, prompt_tokens)
     reaction = _react(snapshot, sent, stated)
     assert reaction.basis == "overage"
     room = reaction.budget.wire_room(overhead_tokens=sent.overhead_tokens)
@@ -65,20 +68,20 @@ def test_a_stated_overage_shrinks_the_prompt_by_that_much_in_our_tokens_and_a_ma
 @pytest.mark.parametrize(
     ("stated", "basis"),
     [
-        (Stated(4096, 6090, 6010), "overage"),
-        (Stated(4096, 6090), "overage"),
-        (Stated(4096, None, 6010), "overage"),
-        (Stated(4096, None, 4000), "overage"),
-        (Stated(4096), "limit"),
-        (Stated(), "share"),
-        (Stated(None, 6090, 6010), "share"),
-        (Stated(200_000, 100), "share"),
-        (Stated(0, 6090), "share"),
-        (Stated(-4, 6090), "share"),
-        (Stated(12), "share"),
+        (StatedOverflow(4096, 6090, 6010), "overage"),
+        (StatedOverflow(4096, 6090), "overage"),
+        (StatedOverflow(4096, None, 6010), "overage"),
+        (StatedOverflow(4096, None, 4000), "overage"),
+        (StatedOverflow(4096), "limit"),
+        (StatedOverflow(), "share"),
+        (StatedOverflow(None, 6090, 6010), "share"),
+        (StatedOverflow(200_000, 100), "share"),
+        (StatedOverflow(0, 6090), "share"),
+        (StatedOverflow(-4, 6090), "share"),
+        (StatedOverflow(12), "share"),
     ],
 )
-def test_what_the_provider_stated_decides_what_the_new_budget_is_based_on(stated: Stated, basis: str) -> None:
+def test_what_the_provider_stated_decides_what_the_new_budget_is_based_on(stated: StatedOverflow, basis: str) -> None:
     snapshot, sent = _sent()
     reaction = _react(snapshot, sent, stated)
     assert reaction.basis == basis
@@ -89,14 +92,14 @@ def test_what_the_provider_stated_decides_what_the_new_budget_is_based_on(stated
 
 def test_a_window_that_was_learned_is_kept_with_its_own_reserves() -> None:
     snapshot, sent = _sent()
-    budget = _react(snapshot, sent, Stated(4096)).budget
+    budget = _react(snapshot, sent, StatedOverflow(4096)).budget
     assert budget == budget_for(4096, "learned", 2048)
 
 
 def test_what_an_account_may_use_in_a_minute_shrinks_the_prompt_and_is_never_learned() -> None:
     snapshot, sent = _sent()
     limit = sent.wire_tokens - 1000
-    stated = Stated(limit, sent.wire_tokens + 256, limit_is_window=False)
+    stated = StatedOverflow(limit, sent.wire_tokens + 256, limit_is_window=False)
     configured = snapshot.budget.limit
     assert learned_limit(stated, configured=configured, sent_wire_tokens=sent.wire_tokens, output_tokens=256) is None
     reaction = _react(snapshot, sent, stated)
@@ -107,7 +110,7 @@ def test_what_an_account_may_use_in_a_minute_shrinks_the_prompt_and_is_never_lea
 
 def test_the_second_reaction_is_more_careful_and_there_is_no_third() -> None:
     snapshot, sent = _sent()
-    stated = Stated(snapshot.budget.limit, snapshot.budget.limit + 500)
+    stated = StatedOverflow(snapshot.budget.limit, snapshot.budget.limit + 500)
     first, second = (_react(snapshot, sent, stated, so_far=so_far).budget.input_budget for so_far in (0, 1))
     assert second < first
     third = react(MAX_REACTIONS, stated, sent=sent, output_tokens=9, budget=snapshot.budget, max_output_tokens=2048)
@@ -117,28 +120,28 @@ def test_the_second_reaction_is_more_careful_and_there_is_no_third() -> None:
 @pytest.mark.parametrize(
     ("stated", "configured", "sent_wire_tokens", "learned"),
     [
-        (Stated(4096, 6090), 8192, 5000, 4096),
-        (Stated(4096), 8192, 5000, 4096),
-        (Stated(4096, None, 6010), 8192, 5000, 4096),
-        (Stated(8192, 9000), 8192, 8000, None),
-        (Stated(131_072, 140_000), 8192, 5000, None),
-        (Stated(4096, 100), 8192, 5000, None),
-        (Stated(100_000), 128_000, 900, None),
-        (Stated(512, 6090), 8192, 5000, None),
-        (Stated(-1), 8192, 5000, None),
-        (Stated(None, 6090), 8192, 5000, None),
-        (Stated(4096), 8192, 3900, 4096),
-        (Stated(4096), 8192, 3800, None),
-        (Stated(4096, None, 3900), 8192, 3900, 4096),
-        (Stated(4096, None, 20_000), 8192, 5000, None),
-        (Stated(4096, 6090), 8192, 700, None),
-        (Stated(4096, 6090, limit_is_window=False), 8192, 5000, None),
-        (Stated(4096, 6090), 131_072, 5000, 4096),
-        (Stated(4095, 6090), 131_072, 5000, None),
+        (StatedOverflow(4096, 6090), 8192, 5000, 4096),
+        (StatedOverflow(4096), 8192, 5000, 4096),
+        (StatedOverflow(4096, None, 6010), 8192, 5000, 4096),
+        (StatedOverflow(8192, 9000), 8192, 8000, None),
+        (StatedOverflow(131_072, 140_000), 8192, 5000, None),
+        (StatedOverflow(4096, 100), 8192, 5000, None),
+        (StatedOverflow(100_000), 128_000, 900, None),
+        (StatedOverflow(512, 6090), 8192, 5000, None),
+        (StatedOverflow(-1), 8192, 5000, None),
+        (StatedOverflow(None, 6090), 8192, 5000, None),
+        (StatedOverflow(4096), 8192, 3900, 4096),
+        (StatedOverflow(4096), 8192, 3800, None),
+        (StatedOverflow(4096, None, 3900), 8192, 3900, 4096),
+        (StatedOverflow(4096, None, 20_000), 8192, 5000, None),
+        (StatedOverflow(4096, 6090), 8192, 700, None),
+        (StatedOverflow(4096, 6090, limit_is_window=False), 8192, 5000, None),
+        (StatedOverflow(4096, 6090), 131_072, 5000, 4096),
+        (StatedOverflow(4095, 6090), 131_072, 5000, None),
     ],
 )
 def test_a_window_is_learned_only_from_a_limit_that_can_be_one(
-    stated: Stated, configured: int, sent_wire_tokens: int, learned: int | None
+    stated: StatedOverflow, configured: int, sent_wire_tokens: int, learned: int | None
 ) -> None:
     found = learned_limit(stated, configured=configured, sent_wire_tokens=sent_wire_tokens, output_tokens=256)
     assert found == learned
@@ -146,7 +149,7 @@ def test_a_window_is_learned_only_from_a_limit_that_can_be_one(
 
 @given(snapshots(), policies(), _stated, st.integers(0, MAX_REACTIONS - 1), st.integers(1, 2048))
 def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
-    snapshot: Snapshot, policy: ContextPolicy, stated: Stated, so_far: int, output_tokens: int
+    snapshot: Snapshot, policy: ContextPolicy, stated: StatedOverflow, so_far: int, output_tokens: int
 ) -> None:
     taken = decide(snapshot, policy)
     ready = ready_of(taken)

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.domain.types import Message, MessageId, SummaryBody, TurnStatus
+from app.domain.types import SUMMARY_LISTS, Message, MessageId, SummaryBody, TurnStatus
 from app.engine.messages.turns import sendable_units
 from app.engine.summary.block import render_summary
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import (
-    ITEM_FIELDS,
     SUMMARY_SCHEMA,
     SummaryAsk,
     SummaryRefused,
@@ -51,7 +50,7 @@ _items = st.lists(
     ),
     max_size=3,
 )
-_answers = st.fixed_dictionaries({"summary_text": any_text, **dict.fromkeys(ITEM_FIELDS, _items)})
+_answers = st.fixed_dictionaries({"summary_text": any_text, **dict.fromkeys(SUMMARY_LISTS, _items)})
 
 
 def fold_of(snapshot: Snapshot, *, cap_tokens: int = 300) -> Fold:
@@ -99,7 +98,7 @@ def test_a_rejected_message_and_half_an_answer_are_not_shown_to_a_summarizer() -
     assert shown == {failed.messages[0].id, *(message.id for message in kept[0].messages)}
     body = fallback_summary(fold, estimate)
     assert body is not None
-    cited = {message_id for kind in ITEM_FIELDS for item in getattr(body, kind) for message_id in item.message_ids}
+    cited = {message_id for kind in SUMMARY_LISTS for item in getattr(body, kind) for message_id in item.message_ids}
     assert cited <= shown
 
 
@@ -138,13 +137,13 @@ def test_every_id_that_was_shown_comes_back_as_the_messages_it_stands_for(
     )
     document = _document(ask)
     ids = [each["id"] for each in (*document["messages"], *document["context_messages"])]
-    before = [item for kind in ITEM_FIELDS for item in document["previous_summary"][kind]]
+    before = [item for kind in SUMMARY_LISTS for item in document["previous_summary"][kind]]
     ids += [item["message_ids"][0] for item in before]
     assert sorted(ids) == sorted(ask.known_ids)
     facts = [{"text": short_id, "message_ids": [short_id]} for short_id in ids]
     body = accept_summary(_answer(key_facts=facts[:200]), ask.known_ids)
     assert [item.message_ids for item in body.key_facts] == [ask.known_ids[short_id] for short_id in ids[:200]]
-    carried = [item for kind in ITEM_FIELDS for item in getattr(previous, kind)]
+    carried = [item for kind in SUMMARY_LISTS for item in getattr(previous, kind)]
     assert [ask.known_ids[item["message_ids"][0]] for item in before] == [item.message_ids for item in carried]
 
 
@@ -153,7 +152,7 @@ def test_an_answer_is_believed_only_when_it_keeps_the_schema_and_cites_what_was_
     answer: dict[str, Any], wrapping: str
 ) -> None:
     text = wrapping.replace("{}", json.dumps(answer))
-    items = [item for name in ITEM_FIELDS for item in answer[name]]
+    items = [item for name in SUMMARY_LISTS for item in answer[name]]
     cited = {short_id for item in items for short_id in item["message_ids"]}
     texts = [answer["summary_text"], *(item["text"] for item in items)]
     if not _keeps_schema(answer) or not cited <= set(_KNOWN) or not all(_clean(each) for each in texts):
@@ -163,7 +162,7 @@ def test_an_answer_is_believed_only_when_it_keeps_the_schema_and_cites_what_was_
         return
     body = accept_summary(text, _KNOWN)
     assert body.summary_text == _clean(answer["summary_text"])
-    for name in ITEM_FIELDS:
+    for name in SUMMARY_LISTS:
         for item, said in zip(getattr(body, name), answer[name], strict=True):
             assert item.text == _clean(said["text"])
             assert set(item.message_ids) == {each for short_id in said["message_ids"] for each in _KNOWN[short_id]}
@@ -173,7 +172,7 @@ def test_an_answer_is_believed_only_when_it_keeps_the_schema_and_cites_what_was_
     st.none()
     | any_text
     | _json.map(json.dumps)
-    | st.dictionaries(st.sampled_from(("summary_text", *ITEM_FIELDS)), _json).map(json.dumps)
+    | st.dictionaries(st.sampled_from(("summary_text", *SUMMARY_LISTS)), _json).map(json.dumps)
 )
 @example("{")
 @example("}{")
@@ -207,8 +206,8 @@ def test_the_deterministic_summary_is_within_the_folds_cap_and_cites_only_what_w
     assert estimate(render_summary(body)) <= fold.cap_tokens
     folded = {message.id for message in fold.messages}
     previous = snapshot.summary.body if snapshot.summary else SummaryBody("")
-    before = {each for name in ITEM_FIELDS for item in getattr(previous, name) for each in item.message_ids}
-    for name in ITEM_FIELDS:
+    before = {each for name in SUMMARY_LISTS for item in getattr(previous, name) for each in item.message_ids}
+    for name in SUMMARY_LISTS:
         for item in getattr(body, name):
             assert set(item.message_ids) <= folded | before
 
@@ -240,7 +239,7 @@ def _document(ask: SummaryAsk) -> dict[str, Any]:
 
 
 def _answer(**members: object) -> str:
-    return json.dumps({"summary_text": "A record.", **{name: list[object]() for name in ITEM_FIELDS}, **members})
+    return json.dumps({"summary_text": "A record.", **{name: list[object]() for name in SUMMARY_LISTS}, **members})
 
 
 def _keeps_schema(answer: object) -> bool:

@@ -285,7 +285,12 @@ async def test_a_prompt_that_is_too_long_is_told_with_both_figures(way: Way) -> 
     body = {"error": {"type": "invalid_request_error", "message": "prompt is too long: 208732 tokens > 200000 maximum"}}
     error = await failure_of(way, Answer(body, 400), way.answer(Said()), hits=1)
     assert isinstance(error, ProviderOverflow)
-    assert (error.limit_tokens, error.requested_tokens, error.prompt_tokens) == (200_000, 208_732, 208_732)
+    stated = error.stated
+    assert (stated.limit_tokens, stated.requested_tokens, stated.prompt_tokens) == (
+        200_000,
+        208_732,
+        208_732,
+    )
 
 
 @every_way

@@ -292,7 +292,8 @@ async def test_a_server_that_streams_nothing_is_asked_without_a_stream_and_then_
         with pytest.raises(ProviderOverflow) as raised:
             await adapter.complete(REQUEST, deltas.append)
     error = raised.value
-    assert (error.limit_tokens, error.requested_tokens, error.prompt_tokens) == (4096, 6090, 6010)
+    stated = error.stated
+    assert (stated.limit_tokens, stated.requested_tokens, stated.prompt_tokens) == (4096, 6090, 6010)
     assert [seen.json.get("stream", False) for seen in server.seen] == [True, False]
     assert deltas == []
 

@@ -489,9 +489,14 @@ async def test_an_overflow_is_recognized_with_the_figures_that_the_provider_stat
 ) -> None:
     error = await failure_of(Answer(body, status), OK, hits=1)
     assert isinstance(error, ProviderOverflow)
-    assert (error.limit_tokens, error.requested_tokens, error.prompt_tokens) == (limit, requested, prompt)
+    stated = error.stated
+    assert (stated.limit_tokens, stated.requested_tokens, stated.prompt_tokens) == (
+        limit,
+        requested,
+        prompt,
+    )
     assert error.members()["prompt_tokens"] == prompt
-    assert error.limit_is_window == ("per min" not in str(body)), "a minute's allowance is no window"
+    assert error.stated.limit_is_window == ("per min" not in str(body)), "a minute's allowance is no window"
 
 
 @pytest.mark.parametrize("row", OVERFLOWS, ids=[row[0] for row in OVERFLOWS])
@@ -501,7 +506,8 @@ async def test_an_overflow_inside_a_stream_is_recognized_too(row: Row) -> None:
     stream = Stream((b"data: " + json.dumps(body).encode() + b"\n\n",))
     error = await failure_of(stream, OK, hits=1, on_delta=deltas.append)
     assert isinstance(error, ProviderOverflow)
-    assert (error.limit_tokens, error.requested_tokens, error.prompt_tokens) == row[3:]
+    stated = error.stated
+    assert (stated.limit_tokens, stated.requested_tokens, stated.prompt_tokens) == row[3:]
     assert deltas == []
 
 

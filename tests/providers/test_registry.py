@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from app.domain.errors import InvalidRequest
+from app.domain.prices import Prices
 from app.domain.types import CompletionRequest, ReasoningRule, TenantId
-from app.providers.registry import Catalogue, CatalogueError, Prices, load_catalogue
+from app.providers.registry import Catalogue, CatalogueError, load_catalogue
 from app.tokenizers import encoding_for_model
 
 from .server import Answer, serving

@@ -156,5 +156,5 @@ async def test_no_request_that_is_echoed_in_an_error_teaches_anything(database_u
         await at.rt.calibrations.flush(at.rt.database)
         assert await at.rows("SELECT * FROM learned_windows") == []
         assert await at.rows("SELECT * FROM calibrations") == []
-    named = [error for error in errors if isinstance(error, ProviderOverflow) and error.limit_tokens is not None]
+    named = [error for error in errors if isinstance(error, ProviderOverflow) and error.stated.limit_tokens is not None]
     assert named, "no echo was so good that a limit was read from it"

@@ -69,12 +69,12 @@ async def test_a_turn_costs_what_its_calls_cost_at_the_makers_prices_its_summary
         outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 10)]
         assert [outcome.context["summary_triggered"] for outcome in outcomes] == [False] * 8 + [True]
         assert [outcome.turn.cost_usd for outcome in outcomes] == [call] * 8 + [2 * call]
-        totals = {row["purpose"]: row for row in await session_usage(at.rt, session.id)}
-        assert (totals["turn"]["calls"], totals["summary"]["calls"]) == (9, 1)
-        assert totals["turn"]["cost_usd"] == pytest.approx(float(9 * call))
-        assert totals["summary"]["cost_usd"] == pytest.approx(float(call))
-        assert totals["turn"]["cached_prompt_tokens"] == 9 * 4
-        assert totals["turn"]["cache_write_prompt_tokens"] == (9 * 2 if wire is ANTHROPIC else 0)
+        totals = {used.purpose: used for used in await session_usage(at.rt, session.id)}
+        assert (totals["turn"].calls, totals["summary"].calls) == (9, 1)
+        assert totals["turn"].cost_usd == pytest.approx(float(9 * call))
+        assert totals["summary"].cost_usd == pytest.approx(float(call))
+        assert totals["turn"].cached_prompt_tokens == 9 * 4
+        assert totals["turn"].cache_write_prompt_tokens == (9 * 2 if wire is ANTHROPIC else 0)
         step = (await at.rows("SELECT detail FROM turn_steps WHERE kind = 'summarize'"))[0]["detail"]
         assert Decimal(str(step["cost_usd"])) == call
         metrics = at.rt.telemetry.render()[0].decode().splitlines()

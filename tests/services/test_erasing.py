@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from app.db.responses import ResponseNote
 from app.db.tables import metadata
 from app.domain.errors import NotFound, PlimsollError, TurnCancelled
+from app.domain.responses import ResponseNote
 from app.domain.types import Pin, Session, SessionId, TenantId
 from app.services.limits.quotas import set_limits
 from app.services.pins import put_pin

@@ -231,9 +231,9 @@ async def test_at_a_host_nobody_knows_tokens_are_counted_and_no_price_is_made_up
         session = await at.session()
         outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 10)]
         assert outcomes[-1].turn.cost_usd is None, "a price was made up for a host nobody knows"
-        totals = {(row["model_alias"], row["purpose"]): row for row in await session_usage(at.rt, session.id)}
-        assert totals["main", "turn"]["calls"] == 9
-        assert totals["main", "summary"]["calls"] == 1
-        assert totals["main", "summary"]["prompt_tokens"] == 100
+        totals = {(used.model_alias, used.purpose): used for used in await session_usage(at.rt, session.id)}
+        assert totals["main", "turn"].calls == 9
+        assert totals["main", "summary"].calls == 1
+        assert totals["main", "summary"].prompt_tokens == 100
         metrics = at.rt.telemetry.render()[0].decode()
         assert 'model_tokens_total{kind="prompt",model_alias="main",purpose="summary"} 100.0' in metrics

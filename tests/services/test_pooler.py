@@ -18,10 +18,10 @@ from bench.pgbouncer import SERVER_CONNECTIONS, find_pgbouncer, pgbouncer, show
 from migrations.drift import with_database
 from tests.pooling import VARIABLE
 from tests.services import (
+    test_archive,
     test_forks,
     test_guarded,
     test_limits,
-    test_portable,
     test_storage,
     test_tools,
     test_turn_safety,
@@ -45,7 +45,7 @@ def representative() -> list[Any]:
         test_undo,
         test_forks,
         test_guarded,
-        test_portable,
+        test_archive,
         test_storage,
         test_limits,
     )

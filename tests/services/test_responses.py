@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from app.db.responses import ResponseNote
 from app.db.sessions import erase_later
 from app.domain.errors import LimitExceeded, TurnInProgress
 from app.domain.openai_ids import ResponseRef
+from app.domain.responses import ResponseNote
 from app.openai.chat_messages import IncomingMessage
 from app.services.limits.quotas import set_limits
 from app.services.openai.chat import ChatRequest

@@ -27,6 +27,7 @@ from app.api.edge import Edge, refusal
 from app.api.hosts import Hosts
 from app.api.openapi import describe
 from app.api.routes import (
+    archive,
     chat,
     context,
     conversations,
@@ -37,11 +38,11 @@ from app.api.routes import (
     operations,
     pins,
     policies,
-    portable,
     responses,
     root,
     sessions,
     simulations,
+    summaries,
     timeline,
     turns,
 )
@@ -77,9 +78,10 @@ _ROUTERS = (
     conversations.router,
     sessions.router,
     context.router,
+    summaries.router,
     pins.router,
-    portable.import_router,
-    portable.router,
+    archive.import_router,
+    archive.router,
     models.router,
     policies.router,
     simulations.router,
@@ -130,7 +132,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         new_id=uuid7,
         max_body_bytes=settings.max_body_bytes,
         hosts=Hosts(settings.host, settings.allowed_hosts),
-        larger_bodies={portable.IMPORT_PATH: settings.max_import_bytes},
+        larger_bodies={archive.IMPORT_PATH: settings.max_import_bytes},
         authenticate=authenticate,
         bodies=Allowance("bytes of bodies", settings.max_bodies_bytes, settings.tenant_share),
     )

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 import orjson
 
 from app.api.openai_errors import error_of
+from app.domain.content import tool_call_json
 from app.domain.types import JsonObject, ToolCall, Usage
-from app.engine.window.prompt import tool_call_json
 from app.services.turn.claim import TurnOutcome
 from app.services.turn.events import TurnEvent
 

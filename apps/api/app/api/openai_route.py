@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from starlette.responses import Response
 
 from app.api import openai_errors
-from app.api.chat_schemas import ChatErrorOut
 from app.api.direct_route import DirectRoute
+from app.api.schemas.chat import ChatErrorOut
 from app.domain.types import JsonObject
 
 _STATUSES = (400, 401, 404, 408, 409, 413, 415, 422, 429, 502, 503, 504)

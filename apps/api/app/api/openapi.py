@@ -6,11 +6,23 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, ConfigDict
 
 from app.api.openai_errors import is_openai_path
 from app.api.problems import KINDS, PROBLEM_JSON
-from app.api.schemas import Problem
 from app.domain.types import JsonObject
+
+
+class Problem(BaseModel):
+    """RFC 9457. `code` is the stable word to branch on."""
+
+    model_config = ConfigDict(extra="allow")
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+
 
 _DESCRIPTIONS = {
     status: " / ".join(sorted({f"`{code}`" for code, kind in KINDS.items() if kind.status == status}))

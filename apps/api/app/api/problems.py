@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
-from app.api.schemas import PARTS_TAG, TEXT_TAG
+from app.api.schemas.content import PARTS_TAG, TEXT_TAG
 from app.domain.errors import (
     Busy,
     Conflict,

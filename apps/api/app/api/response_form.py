@@ -10,8 +10,8 @@ from typing import Literal
 import orjson
 
 from app.api.response_json import Reply, reply_of_outcome, reply_of_stored, response_error, response_json
-from app.db.responses import StoredResponse
 from app.domain.openai_ids import ResponseRef
+from app.domain.responses import StoredResponse
 from app.domain.types import JsonObject, SessionId
 from app.openai.output_items import message_item, reasoning_item
 from app.services.turn.claim import TurnOutcome

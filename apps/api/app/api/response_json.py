@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 
 from app.api import problems
 from app.api.openai_errors import error_of
-from app.db.responses import StoredResponse
 from app.domain.openai_ids import ResponseRef, conversation_id, response_id
+from app.domain.responses import StoredResponse
 from app.domain.types import Content, FinishReason, JsonObject, Session, ToolCall, TurnStatus, Usage
 from app.openai.output_items import reply_items
 from app.services.openai.items import ItemPage

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.api.response_schemas import AllowedTools, ConversationRef, NamedFunction, ResponseIn
 from app.api.routes.chat import wishes
 from app.api.routes.turns import request_sha256
-from app.db.responses import ResponseNote
+from app.api.schemas.responses import AllowedTools, ConversationRef, NamedFunction, ResponseIn
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.openai_ids import conversation_id, read_conversation_id, read_response_id
+from app.domain.responses import ResponseNote
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
 from app.openai.input_items import read_items
 from app.services.openai.chat import ChatRequest

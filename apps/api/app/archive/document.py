@@ -1,6 +1,6 @@
 """An exported session as a document: what it is called, and whether one that came from outside holds together.
 
-The shape of every row has been validated before (`api/portable_schemas.py`); here its rows are held against each other:
+The shape of every row has been validated before (`api/schemas/archive.py`); here its rows are held against each other:
 numbers, references, hashes. What passes can be stored, run on and rebuilt like a session that was had here.
 """
 
@@ -11,13 +11,12 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 
 from app.domain.content import sha256_hex
 from app.domain.errors import ImportRefused, PromptTooLarge
-from app.domain.types import JsonObject, Message, MessageId, ToolCall, TurnId
+from app.domain.types import SUMMARY_LISTS, JsonObject, Message, MessageId, ToolCall, TurnId
 
 FORMAT: Final = "plimsoll.session"
 VERSION: Final = 1
 SECTIONS: Final = ("pins", "blocks", "turns", "messages", "steps", "summaries", "audits")
 """The lists of a document, in its order."""
-ITEM_FIELDS: Final = ("key_facts", "open_questions", "decisions", "action_items")
 
 MOST_FAULTS: Final = 20
 MOST_PROMPTS_BYTES: Final = 8 * 1024 * 1024 * 1024
@@ -166,7 +165,7 @@ def _check_summaries(document: Mapping[str, Any], turn_seqs: Mapping[str, int], 
             faults.add(f"summaries.{at}.previous_summary_id", "No summary before this one, of no more, has this id.")
         if summary["created_by_turn_id"] is not None and summary["created_by_turn_id"] not in turn_seqs:
             faults.add(f"summaries.{at}.created_by_turn_id", "The document has no turn of this id.")
-        for field in ITEM_FIELDS:
+        for field in SUMMARY_LISTS:
             if any(cited not in places for item in summary[field] for cited in item["message_ids"]):
                 faults.add(f"summaries.{at}.{field}", "An item cites a message that the document does not have.")
         ends[summary["id"]] = last

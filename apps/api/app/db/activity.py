@@ -7,7 +7,7 @@ from uuid import UUID
 
 from app.db.database import Record, Transaction
 from app.db.sql import sql
-from app.db.tables import OPEN_STATUSES_SQL
+from app.db.table_parts import OPEN_STATUSES_SQL
 from app.domain.types import TenantId
 
 _COLUMNS = "s.tenant_id, t.session_id, t.id AS turn_id, t.seq, t.status, t.model_alias, t.created_at, t.completed_at"

@@ -12,7 +12,7 @@ from app.db.database import Record, Transaction
 from app.db.limits import TENANT_LIMITS, giving_back, limits_of
 from app.db.session_locks import locked_session
 from app.db.sql import sql
-from app.db.tables import OPEN_STATUSES_SQL
+from app.db.table_parts import OPEN_STATUSES_SQL
 from app.db.turns import tool_calls_from_json
 from app.domain.limits import Limits, Scope
 from app.domain.types import JsonObject, SessionId, TenantId, ToolCall, TurnId, TurnStatus

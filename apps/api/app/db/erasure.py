@@ -13,7 +13,8 @@ from sqlalchemy.dialects import postgresql
 
 from app.db.database import Record, Transaction
 from app.db.sql import Statement, compile_sql, sql
-from app.db.tables import metadata, pins, session_summaries, sessions, turns
+from app.db.table_parts import metadata
+from app.db.tables import pins, session_summaries, sessions, turns
 from app.domain.types import SessionId, TenantId
 
 _IDS = sa.bindparam("session_ids", type_=postgresql.ARRAY(postgresql.UUID(as_uuid=True)))

@@ -14,7 +14,8 @@ from app.db import tables
 from app.db.copies import copying, mask_of, new_id, new_references
 from app.db.database import Transaction
 from app.db.sql import sql
-from app.domain.types import Content, JsonObject, SessionId, SummaryId, TurnId, TurnStatus
+from app.db.table_parts import OPEN_STATUSES_SQL
+from app.domain.types import SUMMARY_LISTS, Content, JsonObject, SessionId, SummaryId, TurnId, TurnStatus
 
 # The turn the fork goes through, and the one after it: what that one had before it was the fork's past.
 _POINT = sql(f"""
@@ -25,7 +26,7 @@ _POINT = sql(f"""
     FROM (SELECT CAST(:through_seq AS bigint) AS seq) wanted
     LEFT JOIN turns point ON point.session_id = CAST(:session_id AS uuid) AND point.seq = (
         SELECT max(t.seq) FROM turns t WHERE t.session_id = CAST(:session_id AS uuid)
-            AND t.status NOT IN {tables.OPEN_STATUSES_SQL} AND (wanted.seq IS NULL OR t.seq <= wanted.seq))
+            AND t.status NOT IN {OPEN_STATUSES_SQL} AND (wanted.seq IS NULL OR t.seq <= wanted.seq))
     LEFT JOIN turns later ON later.session_id = CAST(:session_id AS uuid)
         AND later.seq = coalesce(point.seq, 0) + 1
     """)
@@ -145,10 +146,7 @@ _SUMMARIES = copying(
             AND p.id = x.previous_summary_id AND ({_PAST_SUMMARY.replace("x.", "p.")}))""",
         "created_by_turn_id": f"""CASE WHEN x.created_by_turn_id IS DISTINCT FROM CAST(:next_id AS uuid)
             THEN {new_id("x.created_by_turn_id")} END""",
-        **{
-            column: new_references(f"x.{column}")
-            for column in ("key_facts", "open_questions", "decisions", "action_items")
-        },
+        **{column: new_references(f"x.{column}") for column in SUMMARY_LISTS},
         "status": "CASE WHEN x.id = CAST(:active_id AS uuid) THEN 'active' ELSE x.status END",
     },
     _PAST_SUMMARY,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from app.db.database import Transaction
 from app.db.sql import sql
-from app.db.tables import OPEN_STATUSES_SQL
+from app.db.table_parts import OPEN_STATUSES_SQL
 from app.domain.types import OpenTurns, TurnStatus
 
 # Reads the index of open turns, and of the table those rows only.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import cast
 from uuid import UUID
 
@@ -11,32 +12,17 @@ import sqlalchemy as sa
 from app.db.database import Record, Transaction
 from app.db.sql import compile_sql, sql
 from app.db.tables import sessions
-from app.domain.types import JsonObject, Session, SessionId, TenantId
+from app.domain.types import Session, SessionId, TenantId
 
-_COLUMNS = (
-    sessions.c.id,
-    sessions.c.tenant_id,
-    sessions.c.model_alias,
-    sessions.c.mode,
-    sessions.c.agent_role,
-    sessions.c.room_goal,
-    sessions.c.instructions,
-    sessions.c.policy,
-    sessions.c.metadata,
-    sessions.c.created_at,
-    sessions.c.updated_at,
-    sessions.c.forked_from,
-    sessions.c.limits,
-)
+_COLUMNS = tuple(sessions.c[field.name] for field in fields(Session))
 _OURS = (sessions.c.id == sa.bindparam("session_id")) & (sessions.c.tenant_id == sa.bindparam("tenant_id"))
-_CHANGEABLE = {
-    name: sa.bindparam(f"new_{name}", type_=sessions.c[name].type)
-    for name in ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
-}
+CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
+"""Fields of a session that a request may set."""
+_SET = {name: sa.bindparam(f"new_{name}", type_=sessions.c[name].type) for name in CHANGEABLE}
 
 _INSERT = compile_sql(
     sa.insert(sessions)
-    .values(id=sa.bindparam("session_id"), tenant_id=sa.bindparam("new_tenant_id"), **_CHANGEABLE)
+    .values(id=sa.bindparam("session_id"), tenant_id=sa.bindparam("new_tenant_id"), **_SET)
     .returning(*_COLUMNS)
 )
 _GET = compile_sql(sa.select(*_COLUMNS).where(_OURS))
@@ -56,7 +42,7 @@ _LIST_OF = compile_sql(
     .order_by(sessions.c.id.desc())
 )
 _UPDATE = compile_sql(
-    sa.update(sessions).where(_OURS).values(**_CHANGEABLE, updated_at=sa.text("clock_timestamp()")).returning(*_COLUMNS)
+    sa.update(sessions).where(_OURS).values(**_SET, updated_at=sa.text("clock_timestamp()")).returning(*_COLUMNS)
 )
 
 _EXISTS = compile_sql(sa.select(sessions.c.id).where(_OURS))
@@ -96,34 +82,16 @@ _ERASE_LATER = sql("""
 
 
 async def insert_session(
-    tx: Transaction,
-    *,
-    session_id: SessionId,
-    tenant_id: TenantId,
-    model_alias: str,
-    mode: str | None,
-    agent_role: str | None,
-    room_goal: str | None,
-    instructions: str | None,
-    policy: JsonObject,
-    metadata: JsonObject,
-    limits: JsonObject,
+    tx: Transaction, tenant_id: TenantId, session_id: SessionId, values: Mapping[str, object]
 ) -> Session:
-    """Stores a new session and gives it back with the database's instants."""
+    """Stores a new session with a value for each of `CHANGEABLE`, and gives it back with the database's instants."""
     row = await tx.fetchrow(
         _INSERT,
         session_id=session_id,
         new_tenant_id=tenant_id,
-        new_model_alias=model_alias,
-        new_mode=mode,
-        new_agent_role=agent_role,
-        new_room_goal=room_goal,
-        new_instructions=instructions,
-        new_policy=policy,
-        new_metadata=metadata,
-        new_limits=limits,
+        **{f"new_{name}": values[name] for name in CHANGEABLE},
     )
-    return session_of(cast(Record, row))  # an INSERT … RETURNING gives its row or raises
+    return Session(**cast(Record, row))  # an INSERT … RETURNING gives its row or raises
 
 
 async def get_session(
@@ -131,7 +99,7 @@ async def get_session(
 ) -> Session | None:
     """The tenant's session, or None. `lock` holds the row until the transaction ends."""
     row = await tx.fetchrow(_GET_LOCKED if lock else _GET, session_id=session_id, tenant_id=tenant_id)
-    return None if row is None else session_of(row)
+    return None if row is None else Session(**row)
 
 
 async def session_exists(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
@@ -158,52 +126,22 @@ async def keep_key(tx: Transaction, tenant_id: TenantId, session_id: SessionId, 
 
 async def list_sessions(tx: Transaction, tenant_id: TenantId, *, before: UUID, limit: int) -> list[Session]:
     """The tenant's sessions with an id below `before`, newest first."""
-    return [session_of(row) for row in await tx.fetch(_LIST, tenant_id=tenant_id, before=before, limit=limit)]
+    return [Session(**row) for row in await tx.fetch(_LIST, tenant_id=tenant_id, before=before, limit=limit)]
 
 
 async def sessions_of(tx: Transaction, tenant_id: TenantId, session_ids: Sequence[SessionId]) -> list[Session]:
     """Those of the sessions that are the tenant's, newest first."""
     rows = await tx.fetch(_LIST_OF, tenant_id=tenant_id, session_ids=list(session_ids))
-    return [session_of(row) for row in rows]
+    return [Session(**row) for row in rows]
 
 
-async def update_session(tx: Transaction, session: Session) -> Session | None:
+async def update_session(tx: Transaction, tenant_id: TenantId, session: Session) -> Session | None:
     """Writes the session's changeable fields; None when it is gone."""
-    row = await tx.fetchrow(
-        _UPDATE,
-        session_id=session.id,
-        tenant_id=session.tenant_id,
-        new_model_alias=session.model_alias,
-        new_mode=session.mode,
-        new_agent_role=session.agent_role,
-        new_room_goal=session.room_goal,
-        new_instructions=session.instructions,
-        new_policy=session.policy,
-        new_metadata=session.metadata,
-        new_limits=session.limits,
-    )
-    return None if row is None else session_of(row)
+    new = {f"new_{name}": getattr(session, name) for name in CHANGEABLE}
+    row = await tx.fetchrow(_UPDATE, session_id=session.id, tenant_id=tenant_id, **new)
+    return None if row is None else Session(**row)
 
 
 async def erase_later(tx: Transaction, session_id: SessionId, seconds: float) -> None:
     """Has the session erased after so long, should nobody have done it before."""
     await tx.execute(_ERASE_LATER, session_id=session_id, seconds=seconds)
-
-
-def session_of(row: Record) -> Session:
-    """A row with the columns of `sessions` as the domain's value."""
-    return Session(
-        id=SessionId(row["id"]),
-        tenant_id=TenantId(row["tenant_id"]),
-        model_alias=row["model_alias"],
-        mode=row["mode"],
-        agent_role=row["agent_role"],
-        room_goal=row["room_goal"],
-        instructions=row["instructions"],
-        policy=row["policy"],
-        metadata=row["metadata"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        forked_from=row["forked_from"],
-        limits=row["limits"],
-    )

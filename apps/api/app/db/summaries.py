@@ -7,11 +7,23 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from app.db.database import Record, Transaction
-from app.db.sql import sql
-from app.domain.types import JsonObject, MessageId, Pin, SessionId, Summary, SummaryBody, SummaryId, SummaryItem, TurnId
+import sqlalchemy as sa
 
-ITEM_COLUMNS = ("key_facts", "open_questions", "decisions", "action_items")
+from app.db.database import Record, Transaction
+from app.db.sql import compile_sql, sql
+from app.db.tables import session_summaries
+from app.domain.types import (
+    SUMMARY_LISTS,
+    JsonObject,
+    MessageId,
+    Pin,
+    SessionId,
+    Summary,
+    SummaryBody,
+    SummaryId,
+    SummaryItem,
+    TurnId,
+)
 
 # One row with what a prompt needs beside the messages: the active summary, the pins, and whether the newest settled
 # turn has a step that did not succeed.
@@ -47,17 +59,13 @@ _SUPERSEDE = sql("""
     WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid) AND status = 'active'
     """)
 
-_INSERT = sql("""
-    INSERT INTO session_summaries (id, session_id, from_message_id, to_message_id, to_message_seq,
-        previous_summary_id, summary_text, key_facts, open_questions, decisions, action_items, status, origin,
-        model_alias, token_estimate, token_encoding, prompt_tokens, completion_tokens, created_by_turn_id)
-    VALUES (CAST(:id AS uuid), CAST(:session_id AS uuid), CAST(:from_message_id AS uuid),
-        CAST(:to_message_id AS uuid), CAST(:to_message_seq AS bigint), CAST(:previous_summary_id AS uuid),
-        :summary_text, CAST(:key_facts AS jsonb), CAST(:open_questions AS jsonb), CAST(:decisions AS jsonb),
-        CAST(:action_items AS jsonb), 'active', :origin, :model_alias, CAST(:token_estimate AS bigint),
-        :token_encoding, CAST(:prompt_tokens AS bigint), CAST(:completion_tokens AS bigint),
-        CAST(:created_by_turn_id AS uuid))
-    """)
+_MADE = tuple(each.name for each in session_summaries.columns if each.name not in ("status", "created_at"))
+_INSERT = compile_sql(
+    sa.insert(session_summaries).values(
+        status=sa.literal_column("'active'"),
+        **{name: sa.bindparam(f"new_{name}", type_=session_summaries.c[name].type) for name in _MADE},
+    )
+)
 
 _NOTE_ATTEMPT = sql("""
     UPDATE sessions SET
@@ -154,24 +162,24 @@ async def store_summary(tx: Transaction, session_id: SessionId, new: NewSummary)
             return False
     elif (await prompt_context(tx, session_id, 0)).summary is not None:
         return False
-    await tx.execute(
-        _INSERT,
-        id=new.id,
-        session_id=session_id,
-        from_message_id=new.from_message_id,
-        to_message_id=new.to_message_id,
-        to_message_seq=new.to_message_seq,
-        previous_summary_id=new.previous_id,
-        summary_text=new.body.summary_text,
-        **{column: _items_json(getattr(new.body, column)) for column in ITEM_COLUMNS},
-        origin=new.origin,
-        model_alias=new.model_alias,
-        token_estimate=new.token_estimate,
-        token_encoding=new.token_encoding,
-        prompt_tokens=new.prompt_tokens,
-        completion_tokens=new.completion_tokens,
-        created_by_turn_id=new.created_by[0] if new.created_by else None,
-    )
+    values: JsonObject = {
+        "id": new.id,
+        "session_id": session_id,
+        "from_message_id": new.from_message_id,
+        "to_message_id": new.to_message_id,
+        "to_message_seq": new.to_message_seq,
+        "previous_summary_id": new.previous_id,
+        "summary_text": new.body.summary_text,
+        **{name: _items_json(getattr(new.body, name)) for name in SUMMARY_LISTS},
+        "origin": new.origin,
+        "model_alias": new.model_alias,
+        "token_estimate": new.token_estimate,
+        "token_encoding": new.token_encoding,
+        "prompt_tokens": new.prompt_tokens,
+        "completion_tokens": new.completion_tokens,
+        "created_by_turn_id": new.created_by[0] if new.created_by else None,
+    }
+    await tx.execute(_INSERT, **{f"new_{name}": values[name] for name in _MADE})
     return True
 
 
@@ -232,7 +240,7 @@ def _summary(row: Any) -> Summary:
             SummaryItem(item["text"], tuple(MessageId(UUID(value)) for value in item["message_ids"]))
             for item in row[column]
         )
-        for column in ITEM_COLUMNS
+        for column in SUMMARY_LISTS
     }
     return Summary(
         id=SummaryId(UUID(row["id"])),

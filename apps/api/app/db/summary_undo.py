@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from app.db.database import Transaction
 from app.db.sql import sql
-from app.db.tables import OPEN_STATUSES_SQL
+from app.db.table_parts import OPEN_STATUSES_SQL
 from app.domain.types import SessionId, SummaryId, TenantId
 
 # An undo restarts the turn count (contract.md, decision 3); the row's lock keeps out turns and other summaries.

@@ -10,32 +10,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from app.domain.types import OPEN_STATUSES, TurnStatus
-
-metadata = sa.MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(referred_table_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
-
-OPEN_STATUSES_SQL = f"({', '.join(repr(status.value) for status in OPEN_STATUSES)})"
-
-
-def _id(name: str = "id") -> sa.Column[object]:
-    return sa.Column(name, UUID(as_uuid=True), nullable=False)
-
-
-def _instant(name: str, *, nullable: bool = False, default_now: bool = False) -> sa.Column[object]:
-    return sa.Column(
-        name,
-        sa.DateTime(timezone=True),
-        nullable=nullable,
-        server_default=sa.text("clock_timestamp()") if default_now else None,
-    )
+from app.db.table_parts import OPEN_STATUSES_SQL, id_column, instant_column, metadata, one_of, usage_columns
+from app.domain.types import TurnStatus
 
 
 def _session_fk() -> sa.ForeignKeyConstraint:
@@ -46,14 +22,10 @@ def _turn_fk() -> sa.ForeignKeyConstraint:
     return sa.ForeignKeyConstraint(["session_id", "turn_id"], ["turns.session_id", "turns.id"], ondelete="CASCADE")
 
 
-def _one_of(column: str, values: tuple[str, ...], name: str) -> sa.CheckConstraint:
-    return sa.CheckConstraint(f"{column} IN ({', '.join(repr(value) for value in values)})", name=name)
-
-
 sessions = sa.Table(
     "sessions",
     metadata,
-    _id(),
+    id_column(),
     sa.Column("tenant_id", sa.Text, nullable=False),
     sa.Column("model_alias", sa.Text, nullable=False),
     sa.Column("mode", sa.Text),
@@ -70,20 +42,20 @@ sessions = sa.Table(
     # Turns with a seq above this one count towards the mandatory summary.
     sa.Column("summary_count_after_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("summary_failures", sa.Integer, nullable=False, server_default="0"),
-    _instant("summary_failed_at", nullable=True),
+    instant_column("summary_failed_at", nullable=True),
     # Of the request that made the session on its way (chat completions): the same key finds it again.
     sa.Column("idempotency_key", sa.Text),
     # Who makes a summary right now, so that no two do the same work; compare-and-set decides whose is kept.
     sa.Column("summary_lease_id", UUID(as_uuid=True)),
-    _instant("summary_lease_expires_at", nullable=True),
-    _instant("created_at", default_now=True),
-    _instant("updated_at", default_now=True),
+    instant_column("summary_lease_expires_at", nullable=True),
+    instant_column("created_at", default_now=True),
+    instant_column("updated_at", default_now=True),
     # Whose past it began with, and the last turn of it: `{session_id, turn_id}`; no key, the other may be erased.
     sa.Column("forked_from", JSONB),
     # What this session may use, by the names of `domain/limits.py`; set by its tenant.
     sa.Column("limits", JSONB, nullable=False, server_default="{}"),
     # Of a session that answers one request and is not to be kept: who finds it after that erases it.
-    _instant("erase_after", nullable=True),
+    instant_column("erase_after", nullable=True),
     sa.PrimaryKeyConstraint("id"),
 )
 sa.Index("ix_sessions_tenant_id_id", sessions.c.tenant_id, sessions.c.id.desc())
@@ -98,8 +70,8 @@ sa.Index("ix_sessions_erase_after", sessions.c.erase_after, postgresql_where=sa.
 turns = sa.Table(
     "turns",
     metadata,
-    _id(),
-    _id("session_id"),
+    id_column(),
+    id_column("session_id"),
     sa.Column("seq", sa.BigInteger, nullable=False),
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("user_input", sa.Text, nullable=False),
@@ -117,15 +89,15 @@ turns = sa.Table(
     sa.Column("request", JSONB),
     # Who may write: every claim raises the fence, and a write names the fence it was claimed under.
     sa.Column("fence", sa.Integer, nullable=False, server_default="1"),
-    _instant("lease_expires_at", nullable=True),
-    _instant("created_at", default_now=True),
-    _instant("completed_at", nullable=True),
+    instant_column("lease_expires_at", nullable=True),
+    instant_column("created_at", default_now=True),
+    instant_column("completed_at", nullable=True),
     # What a running turn has set aside of limits, and in which spans; null when nothing is, and once it has ended.
     sa.Column("reservation", JSONB),
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
     _session_fk(),
-    _one_of("status", tuple(status.value for status in TurnStatus), "status"),
+    one_of("status", tuple(status.value for status in TurnStatus), "status"),
 )
 sa.Index(
     "uq_turns_one_open",
@@ -148,15 +120,15 @@ sa.Index("ix_turns_running_lease", turns.c.lease_expires_at, postgresql_where=sa
 turn_steps = sa.Table(
     "turn_steps",
     metadata,
-    _id(),
-    _id("turn_id"),
-    _id("session_id"),
+    id_column(),
+    id_column("turn_id"),
+    id_column("session_id"),
     sa.Column("seq", sa.Integer, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("detail", JSONB, nullable=False),
-    _instant("started_at"),
-    _instant("finished_at", nullable=True),
+    instant_column("started_at"),
+    instant_column("finished_at", nullable=True),
     sa.PrimaryKeyConstraint("session_id", "turn_id", "seq"),
     _turn_fk(),
 )
@@ -164,9 +136,9 @@ turn_steps = sa.Table(
 messages = sa.Table(
     "messages",
     metadata,
-    _id(),
-    _id("session_id"),
-    _id("turn_id"),
+    id_column(),
+    id_column("session_id"),
+    id_column("turn_id"),
     sa.Column("seq", sa.BigInteger, nullable=False),
     sa.Column("role", sa.Text, nullable=False),
     sa.Column("content", JSONB),
@@ -175,7 +147,7 @@ messages = sa.Table(
     sa.Column("reasoning", sa.Text),
     sa.Column("token_estimate", sa.BigInteger, nullable=False),
     sa.Column("token_encoding", sa.Text, nullable=False),
-    _instant("created_at", default_now=True),
+    instant_column("created_at", default_now=True),
     # The provider's own form of its reasoning, signatures included; null where it gave none.
     sa.Column("reasoning_blocks", JSONB),
     # What the reasoning costs where it is sent back; not in `token_estimate`.
@@ -185,7 +157,7 @@ messages = sa.Table(
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
     _turn_fk(),
-    _one_of("role", ("user", "assistant", "tool"), "role"),
+    one_of("role", ("user", "assistant", "tool"), "role"),
 )
 
 # Erasing a session cascades turn by turn; without this each turn would scan all the session's messages.
@@ -194,7 +166,7 @@ sa.Index("ix_messages_session_id_turn_id", messages.c.session_id, messages.c.tur
 message_terms = sa.Table(
     "message_terms",
     metadata,
-    _id("session_id"),
+    id_column("session_id"),
     sa.Column("term", sa.Text(collation="C"), nullable=False),
     sa.Column("message_seq", sa.BigInteger, nullable=False),
     sa.Column("weight", sa.REAL, nullable=False),
@@ -205,8 +177,8 @@ message_terms = sa.Table(
 message_token_counts = sa.Table(
     "message_token_counts",
     metadata,
-    _id("session_id"),
-    _id("message_id"),
+    id_column("session_id"),
+    id_column("message_id"),
     sa.Column("token_encoding", sa.Text, nullable=False),
     sa.Column("token_estimate", sa.BigInteger, nullable=False),
     sa.Column("reasoning_tokens", sa.BigInteger, nullable=False, server_default="0"),
@@ -217,10 +189,10 @@ message_token_counts = sa.Table(
 session_summaries = sa.Table(
     "session_summaries",
     metadata,
-    _id(),
-    _id("session_id"),
-    _id("from_message_id"),
-    _id("to_message_id"),
+    id_column(),
+    id_column("session_id"),
+    id_column("from_message_id"),
+    id_column("to_message_id"),
     sa.Column("to_message_seq", sa.BigInteger, nullable=False),
     # The summary this one folded in; undoing this one makes that one active again.
     sa.Column("previous_summary_id", UUID(as_uuid=True)),
@@ -237,11 +209,11 @@ session_summaries = sa.Table(
     sa.Column("prompt_tokens", sa.BigInteger),
     sa.Column("completion_tokens", sa.BigInteger),
     sa.Column("created_by_turn_id", UUID(as_uuid=True)),
-    _instant("created_at", default_now=True),
+    instant_column("created_at", default_now=True),
     sa.PrimaryKeyConstraint("session_id", "id"),
     _session_fk(),
-    _one_of("status", ("active", "superseded", "undone"), "status"),
-    _one_of("origin", ("model", "fallback", "emergency"), "origin"),
+    one_of("status", ("active", "superseded", "undone"), "status"),
+    one_of("origin", ("model", "fallback", "emergency"), "origin"),
 )
 sa.Index(
     "uq_session_summaries_one_active",
@@ -253,10 +225,10 @@ sa.Index(
 prompt_blocks = sa.Table(
     "prompt_blocks",
     metadata,
-    _id("session_id"),
+    id_column("session_id"),
     sa.Column("sha256", sa.Text, nullable=False),
     sa.Column("content", sa.Text, nullable=False),
-    _instant("created_at", default_now=True),
+    instant_column("created_at", default_now=True),
     sa.PrimaryKeyConstraint("session_id", "sha256"),
     _session_fk(),
 )
@@ -264,9 +236,9 @@ prompt_blocks = sa.Table(
 turn_context_audit = sa.Table(
     "turn_context_audit",
     metadata,
-    _id(),
-    _id("turn_id"),
-    _id("session_id"),
+    id_column(),
+    id_column("turn_id"),
+    id_column("session_id"),
     sa.Column("round", sa.Integer, nullable=False, server_default="1"),
     sa.Column("attempt", sa.Integer, nullable=False, server_default="1"),
     sa.Column("model_alias", sa.Text, nullable=False),
@@ -290,7 +262,7 @@ turn_context_audit = sa.Table(
     # What was sent, as references to blocks and messages (form: `engine/window/prompt_refs.py`); null when nothing was.
     sa.Column("prompt_refs", JSONB),
     sa.Column("prompt_sha256", sa.Text),
-    _instant("created_at", default_now=True),
+    instant_column("created_at", default_now=True),
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "turn_id", "round", "attempt"),
     _turn_fk(),
@@ -299,8 +271,8 @@ turn_context_audit = sa.Table(
 usage_records = sa.Table(
     "usage_records",
     metadata,
-    _id(),
-    _id("session_id"),
+    id_column(),
+    id_column("session_id"),
     sa.Column("turn_id", UUID(as_uuid=True)),
     sa.Column("purpose", sa.Text, nullable=False),
     sa.Column("model_alias", sa.Text, nullable=False),
@@ -308,13 +280,13 @@ usage_records = sa.Table(
     sa.Column("cached_prompt_tokens", sa.BigInteger, nullable=False),
     sa.Column("completion_tokens", sa.BigInteger, nullable=False),
     sa.Column("cost_usd", sa.Numeric(20, 10)),
-    _instant("created_at", default_now=True),
+    instant_column("created_at", default_now=True),
     sa.Column("cache_write_prompt_tokens", sa.BigInteger, nullable=False, server_default="0"),
     # Which call of its turn; null for summaries.
     sa.Column("round", sa.Integer),
     sa.PrimaryKeyConstraint("session_id", "id"),
     _session_fk(),
-    _one_of("purpose", ("turn", "summary"), "purpose"),
+    one_of("purpose", ("turn", "summary"), "purpose"),
 )
 
 # A model call that a client of OpenAI's Responses asked for; its reply is the message of this number. Erased alone when
@@ -322,9 +294,9 @@ usage_records = sa.Table(
 responses = sa.Table(
     "responses",
     metadata,
-    _id("session_id"),
+    id_column("session_id"),
     sa.Column("reply_seq", sa.BigInteger, nullable=False),
-    _id("turn_id"),
+    id_column("turn_id"),
     sa.Column("round", sa.Integer, nullable=False),
     # The first message of its input; the last is the one before the reply.
     sa.Column("first_seq", sa.BigInteger, nullable=False),
@@ -332,11 +304,70 @@ responses = sa.Table(
     sa.Column("is_stored", sa.Boolean, nullable=False),
     # What of the request an answer tells again: instructions, tools, metadata …
     sa.Column("form", JSONB, nullable=False),
-    _instant("created_at"),
+    instant_column("created_at"),
     sa.PrimaryKeyConstraint("session_id", "reply_seq"),
     _turn_fk(),
 )
 sa.Index("ix_responses_session_id_turn_id", responses.c.session_id, responses.c.turn_id)
+
+pins = sa.Table(
+    "pins",
+    metadata,
+    id_column("session_id"),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("relevance", sa.Float),
+    sa.Column("source", sa.Text),
+    instant_column("created_at", default_now=True),
+    instant_column("updated_at", default_now=True),
+    sa.PrimaryKeyConstraint("session_id", "name"),
+    _session_fk(),
+    sa.CheckConstraint("relevance >= 0 AND relevance <= 1", name="relevance"),
+)
+
+session_usage = sa.Table(
+    "session_usage",
+    metadata,
+    id_column("session_id"),
+    *usage_columns(),
+    sa.PrimaryKeyConstraint("session_id", "span"),
+    _session_fk(),
+)
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    id_column(),
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("prefix", sa.Text, nullable=False),
+    sa.Column("secret_sha256", sa.Text, nullable=False),
+    instant_column("created_at", default_now=True),
+    instant_column("revoked_at", nullable=True),
+    sa.PrimaryKeyConstraint("id"),
+    sa.UniqueConstraint("secret_sha256"),
+)
+
+# Set by the operator: what a tenant may use, by the names of `domain/limits.py`.
+limits = sa.Table(
+    "limits",
+    metadata,
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("value", sa.Numeric(20, 10), nullable=False),
+    instant_column("updated_at", default_now=True),
+    sa.PrimaryKeyConstraint("tenant_id", "name"),
+    sa.CheckConstraint("value >= 0", name="value"),
+)
+
+# One row a span, which starts anew when its span does: rows do not pile up. Only spans that have a limit are counted.
+tenant_usage = sa.Table(
+    "tenant_usage",
+    metadata,
+    sa.Column("tenant_id", sa.Text, nullable=False),
+    *usage_columns(),
+    sa.PrimaryKeyConstraint("tenant_id", "span"),
+)
 
 # One row for what a tenant uses; deleted after 30 days without a call.
 calibrations = sa.Table(
@@ -349,23 +380,8 @@ calibrations = sa.Table(
     sa.Column("actual_tokens", sa.Float, nullable=False, server_default=sa.text("0")),
     sa.Column("squared_errors", sa.Float, nullable=False, server_default=sa.text("0")),
     sa.Column("observed_tokens", sa.BigInteger, nullable=False, server_default="0"),
-    _instant("updated_at", default_now=True),
+    instant_column("updated_at", default_now=True),
     sa.PrimaryKeyConstraint("tenant_id", "model_alias", "token_encoding"),
-)
-
-pins = sa.Table(
-    "pins",
-    metadata,
-    _id("session_id"),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("content", sa.Text, nullable=False),
-    sa.Column("relevance", sa.Float),
-    sa.Column("source", sa.Text),
-    _instant("created_at", default_now=True),
-    _instant("updated_at", default_now=True),
-    sa.PrimaryKeyConstraint("session_id", "name"),
-    _session_fk(),
-    sa.CheckConstraint("relevance >= 0 AND relevance <= 1", name="relevance"),
 )
 
 # The last window that a provider stated to a tenant; what has expired is deleted by the next statement.
@@ -376,69 +392,8 @@ learned_windows = sa.Table(
     sa.Column("tenant_id", sa.Text, nullable=False),
     sa.Column("context_window", sa.BigInteger, nullable=False),
     sa.Column("statements", sa.BigInteger, nullable=False, server_default="1"),
-    _id("last_turn_id"),
-    _instant("first_stated_at", default_now=True),
-    _instant("expires_at"),
+    id_column("last_turn_id"),
+    instant_column("first_stated_at", default_now=True),
+    instant_column("expires_at"),
     sa.PrimaryKeyConstraint("model_alias", "tenant_id"),
-)
-
-api_keys = sa.Table(
-    "api_keys",
-    metadata,
-    _id(),
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("prefix", sa.Text, nullable=False),
-    sa.Column("secret_sha256", sa.Text, nullable=False),
-    _instant("created_at", default_now=True),
-    _instant("revoked_at", nullable=True),
-    sa.PrimaryKeyConstraint("id"),
-    sa.UniqueConstraint("secret_sha256"),
-)
-
-SPANS = ("minute", "day", "month", "total")
-
-
-def _usage_columns() -> tuple[sa.Column[object] | sa.CheckConstraint, ...]:
-    """What a span has seen: used for good, and reserved for calls that run now."""
-    return (
-        sa.Column("span", sa.Text, nullable=False),
-        _instant("starts_at"),
-        sa.Column("turns", sa.BigInteger, nullable=False),
-        sa.Column("tokens", sa.BigInteger, nullable=False),
-        sa.Column("usd", sa.Numeric(20, 10), nullable=False),
-        sa.Column("reserved_tokens", sa.BigInteger, nullable=False),
-        sa.Column("reserved_usd", sa.Numeric(20, 10), nullable=False),
-        _one_of("span", SPANS, "span"),
-    )
-
-
-# Set by the operator: what a tenant may use, by the names of `domain/limits.py`.
-limits = sa.Table(
-    "limits",
-    metadata,
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("value", sa.Numeric(20, 10), nullable=False),
-    _instant("updated_at", default_now=True),
-    sa.PrimaryKeyConstraint("tenant_id", "name"),
-    sa.CheckConstraint("value >= 0", name="value"),
-)
-
-# One row a span, which starts anew when its span does: rows do not pile up. Only spans that have a limit are counted.
-tenant_usage = sa.Table(
-    "tenant_usage",
-    metadata,
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    *_usage_columns(),
-    sa.PrimaryKeyConstraint("tenant_id", "span"),
-)
-
-session_usage = sa.Table(
-    "session_usage",
-    metadata,
-    _id("session_id"),
-    *_usage_columns(),
-    sa.PrimaryKeyConstraint("session_id", "span"),
-    _session_fk(),
 )

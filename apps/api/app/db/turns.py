@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from app.db.database import Record, Transaction
 from app.db.sql import sql
-from app.domain.types import SessionId, TenantId, ToolCall, TurnId, TurnRecord, TurnStatus
+from app.domain.types import JsonObject, SessionId, TenantId, ToolCall, TurnId, TurnRecord, TurnStatus
 
-_COLUMNS = """
-    t.session_id, t.id, t.seq, t.status, t.user_input, t.assistant_output, t.error, t.model_alias, t.finish_reason,
-    t.prompt_tokens, t.completion_tokens, t.cost_usd, t.idempotency_key, t.created_at, t.completed_at,
+_STORED = tuple(field.name for field in fields(TurnRecord) if field.name != "tool_calls")
+_COLUMNS = f"""
+    {", ".join(f"t.{name}" for name in _STORED)},
     CASE WHEN t.status = 'awaiting_tools' THEN (
         SELECT m.tool_calls FROM messages m
         WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'assistant'
@@ -61,22 +62,7 @@ def tool_calls_from_json(value: Any) -> tuple[ToolCall, ...]:
 
 
 def turn_record(row: Record) -> TurnRecord:
-    """A row with a turn's columns as the domain's value; `tool_calls` are those that wait for their outputs."""
-    return TurnRecord(
-        id=row["id"],
-        session_id=row["session_id"],
-        seq=row["seq"],
-        status=TurnStatus(row["status"]),
-        user_input=row["user_input"],
-        assistant_output=row["assistant_output"],
-        error=row["error"],
-        model_alias=row["model_alias"],
-        prompt_tokens=row["prompt_tokens"],
-        completion_tokens=row["completion_tokens"],
-        idempotency_key=row["idempotency_key"],
-        created_at=row["created_at"],
-        completed_at=row["completed_at"],
-        finish_reason=row["finish_reason"],
-        tool_calls=tool_calls_from_json(row["tool_calls"]),
-        cost_usd=row["cost_usd"],
-    )
+    """A row with a turn's columns, and `tool_calls`, as the domain's value."""
+    values: JsonObject = {name: row[name] for name in _STORED}
+    values["status"] = TurnStatus(row["status"])
+    return TurnRecord(**values, tool_calls=tool_calls_from_json(row["tool_calls"]))

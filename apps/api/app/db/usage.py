@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 from app.db.database import Transaction
 from app.db.sql import sql
-from app.domain.types import JsonObject, SessionId, TurnId
+from app.db.tables import usage_records
+from app.domain.types import JsonObject, SessionId, SessionUsage, TurnId
 
-_INSERT = sql("""
-    INSERT INTO usage_records (id, session_id, turn_id, purpose, model_alias, prompt_tokens,
-        cached_prompt_tokens, cache_write_prompt_tokens, completion_tokens, cost_usd)
-    SELECT x.id, CAST(:session_id AS uuid), CAST(:turn_id AS uuid), x.purpose, x.model_alias, x.prompt_tokens,
-        x.cached_prompt_tokens, x.cache_write_prompt_tokens, x.completion_tokens, x.cost_usd
+_GIVEN = tuple(
+    each.name for each in usage_records.columns if each.name not in ("session_id", "turn_id", "round", "created_at")
+)
+_INSERT = sql(f"""
+    INSERT INTO usage_records (session_id, turn_id, {", ".join(_GIVEN)})
+    SELECT CAST(:session_id AS uuid), CAST(:turn_id AS uuid), {", ".join(f"x.{name}" for name in _GIVEN)}
     FROM jsonb_populate_recordset(CAST(NULL AS usage_records), CAST(:usages AS jsonb)) AS x
     """)
 
@@ -34,6 +36,6 @@ async def add_usages(
     await tx.execute(_INSERT, session_id=session_id, turn_id=turn_id, usages=usages)
 
 
-async def usage_totals(tx: Transaction, session_id: SessionId) -> list[JsonObject]:
+async def usage_totals(tx: Transaction, session_id: SessionId) -> list[SessionUsage]:
     """Sums by alias and purpose. The caller has checked whose session it is."""
-    return [dict(row) for row in await tx.fetch(_TOTALS, session_id=session_id)]
+    return [SessionUsage(**row) for row in await tx.fetch(_TOTALS, session_id=session_id)]

@@ -6,7 +6,7 @@ import hashlib
 
 import orjson
 
-from app.domain.types import Content
+from app.domain.types import Content, JsonObject, ToolCall
 
 
 def content_text(content: Content) -> str:
@@ -18,6 +18,11 @@ def content_text(content: Content) -> str:
     return "\n".join(
         str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type')}]" for part in content
     )
+
+
+def tool_call_json(call: ToolCall) -> JsonObject:
+    """A tool call in the OpenAI form, in which it is sent, stored and answered."""
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def canonical_json(value: object) -> str:

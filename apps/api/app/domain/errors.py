@@ -38,6 +38,7 @@ PlimsollError
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from app.domain.types import Usage
@@ -298,14 +299,24 @@ class ProviderRefused(ProviderError):
     kind = "refused"
 
 
-class ProviderOverflow(ProviderError):
-    """What the provider stated, where it did: its limit, all that was asked for, and the prompt's share of that.
+@dataclass(frozen=True, slots=True)
+class StatedOverflow:
+    """What a provider's error said of a prompt that is too long, in its own tokens; None where it did not.
 
-    `limit_is_window` is false where that limit is what an account may use in a minute, and where the request itself
-    holds one of the figures, so that they may be an echo of it. `requested_tokens` is prompt and
-    completion together where the provider adds them up, else the prompt alone, and `prompt_tokens` is known only where
-    the provider names the prompt's tokens as such.
+    `limit_tokens` is its window, or with `limit_is_window` false what it lets through for another reason (what an
+    account may use in a minute), or a figure that the request itself holds, so that it may be an echo.
+    `requested_tokens` is prompt and completion together where the provider adds them up, else the prompt alone, and
+    `prompt_tokens` is known only where the provider names the prompt's tokens as such.
     """
+
+    limit_tokens: int | None = None
+    requested_tokens: int | None = None
+    prompt_tokens: int | None = None
+    limit_is_window: bool = True
+
+
+class ProviderOverflow(ProviderError):
+    """The prompt is too long for the provider; `stated` is what it said of that."""
 
     code = "provider_context_overflow"
     kind = "overflow"
@@ -316,22 +327,16 @@ class ProviderOverflow(ProviderError):
         *,
         status: int | None = None,
         attempts: int = 1,
-        limit_tokens: int | None = None,
-        requested_tokens: int | None = None,
-        prompt_tokens: int | None = None,
-        limit_is_window: bool = True,
+        stated: StatedOverflow = StatedOverflow(),
     ) -> None:
         super().__init__(detail, status=status, attempts=attempts)
-        self.limit_tokens = limit_tokens
-        self.limit_is_window = limit_is_window
-        self.requested_tokens = requested_tokens
-        self.prompt_tokens = prompt_tokens
+        self.stated = stated
 
     def members(self) -> dict[str, Any]:
         return super().members() | {
-            "limit_tokens": self.limit_tokens,
-            "requested_tokens": self.requested_tokens,
-            "prompt_tokens": self.prompt_tokens,
+            "limit_tokens": self.stated.limit_tokens,
+            "requested_tokens": self.stated.requested_tokens,
+            "prompt_tokens": self.stated.prompt_tokens,
         }
 
 

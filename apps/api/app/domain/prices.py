@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 from app.domain.types import Usage
@@ -11,21 +11,31 @@ _PER_MILLION = Decimal(1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
-class TokenPrices:
-    """US dollars for a million tokens; None where nobody has published one."""
+class Prices:
+    """US dollars for a million tokens; None where nobody has published one.
 
-    input_usd: Decimal | None = None
-    output_usd: Decimal | None = None
-    cached_input_usd: Decimal | None = None
-    cache_write_usd: Decimal | None = None
+    `cached_input_usd` is for what was read from the provider's cache, `cache_write_usd` for what was written to it.
+    They hold for calls whose prompt has more than `above_prompt_tokens`, and `tiers` are the ones for larger prompts,
+    in rising order: a prompt that reaches a tier pays its prices for all its tokens.
+    """
+
+    input_usd: float | None = None
+    output_usd: float | None = None
+    cached_input_usd: float | None = None
+    cache_write_usd: float | None = None
+    above_prompt_tokens: int = field(
+        default=0,
+        metadata={"description": "The size from which on a prompt pays these prices for all its tokens."},
+    )
+    tiers: tuple[Prices, ...] = ()
+
+    def of_prompt(self, prompt_tokens: int) -> Prices:
+        """The prices that a call with a prompt of this size pays."""
+        reached = [tier for tier in self.tiers if prompt_tokens > tier.above_prompt_tokens]
+        return reached[-1] if reached else self
 
 
-def price(value: float | Decimal | str | None) -> Decimal | None:
-    """A price as it was published: 0.15 is fifteen hundredths, not the nearest binary fraction."""
-    return None if value is None else Decimal(str(value))
-
-
-def call_cost(usage: Usage, prices: TokenPrices, *, cache_write_tokens: int = 0) -> Decimal | None:
+def call_cost(usage: Usage, prices: Prices, *, cache_write_tokens: int = 0) -> Decimal | None:
     """US dollars of one call, exact; None where a price that it takes is unknown.
 
     `usage.prompt_tokens` holds the cached ones, and those written to a cache. Where no price of their own is published,
@@ -43,7 +53,8 @@ def call_cost(usage: Usage, prices: TokenPrices, *, cache_write_tokens: int = 0)
     return sum(known, Decimal(0)) if len(known) == len(parts) else None
 
 
-def _cost(tokens: int, price_usd: Decimal | None) -> Decimal | None:
+def _cost(tokens: int, price_usd: float | None) -> Decimal | None:
+    """At the price as it was published: 0.15 is fifteen hundredths, not the nearest binary fraction."""
     if tokens == 0:
         return Decimal(0)
-    return None if price_usd is None else tokens * price_usd / _PER_MILLION
+    return None if price_usd is None else tokens * Decimal(str(price_usd)) / _PER_MILLION

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Literal, NewType, TypeAlias
+from typing import Any, Final, Literal, NewType, TypeAlias
 from uuid import UUID
 
 SessionId = NewType("SessionId", UUID)
@@ -125,6 +125,8 @@ class SummaryItem:
     message_ids: tuple[MessageId, ...]
 
 
+SUMMARY_LISTS: Final = ("key_facts", "open_questions", "decisions", "action_items")
+"""The lists of a summary, in the order in which they are asked for and answered."""
 SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency"]
 
 
@@ -175,8 +177,32 @@ class Usage:
     cache_write_prompt_tokens: int = 0
 
 
+Region: TypeAlias = Literal["system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"]
+REGIONS: tuple[Region, ...] = ("system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing")
+"""What the tokens of a prompt are counted by, in the order in which they are answered."""
+
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "other"]
 Purpose: TypeAlias = Literal["turn", "summary"]
+
+
+CHAT_OPTIONS: Final = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "stop",
+        "seed",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "response_format",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "verbosity",
+        "service_tier",
+    }
+)
+"""What a model may be asked for beside messages, tools and the length of its answer, by the names of chat
+completions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,14 +263,13 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation and how it is to be run.
+    """A conversation and how it is to be run, as it is stored and as clients read it.
 
     `forked_from` is `{session_id, turn_id}` of the session whose past it began with, through that turn. `limits` has
     values by the names of `domain/limits.py`.
     """
 
     id: SessionId
-    tenant_id: TenantId
     model_alias: str
     mode: str | None
     agent_role: str | None
@@ -252,15 +277,30 @@ class Session:
     instructions: str | None
     policy: JsonObject
     metadata: JsonObject
+    limits: JsonObject
     created_at: datetime
     updated_at: datetime
-    forked_from: JsonObject | None = None
-    limits: JsonObject = field(default_factory=dict[str, Any])
+    forked_from: JsonObject | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUsage:
+    """What a session used of one alias for one purpose."""
+
+    model_alias: str
+    purpose: Purpose
+    calls: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    cache_write_prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None = field(metadata={"description": "Null where no price is known."})
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """A turn as clients read it. `error` is the problem it ended with, in the shape the HTTP answer had."""
+    """A turn as it is stored and as clients read it. `error` is the problem it ended with, in the shape the HTTP answer
+    had; `tool_calls` are those that wait for their outputs."""
 
     id: TurnId
     session_id: SessionId
@@ -268,13 +308,13 @@ class TurnRecord:
     status: TurnStatus
     user_input: str
     assistant_output: str | None
+    tool_calls: tuple[ToolCall, ...]
+    finish_reason: str | None
     error: JsonObject | None
     model_alias: str
     prompt_tokens: int | None
     completion_tokens: int | None
+    cost_usd: Decimal | None
     idempotency_key: str | None
     created_at: datetime
     completed_at: datetime | None
-    finish_reason: FinishReason | None = None
-    tool_calls: tuple[ToolCall, ...] = field(default=())
-    cost_usd: Decimal | None = None

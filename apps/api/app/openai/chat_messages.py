@@ -57,7 +57,7 @@ class IncomingTurn:
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
-    """Takes apart a list whose form has been validated (`api/chat_schemas.py`); pairing is `check_pairing`'s."""
+    """Takes apart a list whose form has been validated (`api/schemas/chat.py`); pairing is `check_pairing`'s."""
     instructions: list[str] = []
     said: list[IncomingMessage] = []
     for place, message in enumerate(messages):

@@ -29,7 +29,7 @@ class ReadItems:
 def read_items(
     items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Message] | None = None, *, within: str = "input"
 ) -> ReadItems:
-    """Takes apart a list whose form has been validated (`api/response_schemas.py`).
+    """Takes apart a list whose form has been validated (`api/schemas/items.py`).
 
     `referenced` has the stored messages that `item_reference` items name; a message is said once, whichever of its
     items are named. Raises `InvalidRequest` for a reference to nothing, at `body.<within>.<index>`.

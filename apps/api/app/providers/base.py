@@ -3,27 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from app.domain.types import Completion, CompletionRequest, Delta
-
-CHAT_OPTIONS: Final = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "stop",
-        "seed",
-        "presence_penalty",
-        "frequency_penalty",
-        "logit_bias",
-        "response_format",
-        "parallel_tool_calls",
-        "reasoning_effort",
-        "verbosity",
-        "service_tier",
-    }
-)
-"""What chat completions may be asked for beside messages, tools and the length of the answer."""
 
 DeltaSink: TypeAlias = Callable[[Delta], None]
 """Gets what a streamed answer grows by: called synchronously, in order, never with an empty delta."""

@@ -11,8 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
-from app.domain.errors import ProviderDown, ProviderError, ProviderOverflow, ProviderRateLimited, ProviderRefused
-from app.providers.overflow import Stated, holds_a_figure, stated_overflow, unwrapped
+from app.domain.errors import (
+    ProviderDown,
+    ProviderError,
+    ProviderOverflow,
+    ProviderRateLimited,
+    ProviderRefused,
+    StatedOverflow,
+)
+from app.providers.overflow import holds_a_figure, stated_overflow, unwrapped
 from app.providers.wire import MalformedAnswerError, fields_of, json_text, parse_json, token_count
 
 _MESSAGE_CHARS: Final = 4_000
@@ -152,7 +159,7 @@ def provider_error(
 
 
 def _overflow(
-    status: int, error: ErrorObject, stated: Stated, label: str, sent: Callable[[], bytes]
+    status: int, error: ErrorObject, stated: StatedOverflow, label: str, sent: Callable[[], bytes]
 ) -> ProviderOverflow:
     stated = replace(
         stated,
@@ -164,10 +171,7 @@ def _overflow(
     return ProviderOverflow(
         f"The provider of {label!r} says that the prompt is too long for its context window.",
         status=status,
-        limit_tokens=stated.limit_tokens,
-        requested_tokens=stated.requested_tokens,
-        prompt_tokens=stated.prompt_tokens,
-        limit_is_window=stated.limit_is_window and not holds_a_figure(sent(), figures),
+        stated=replace(stated, limit_is_window=stated.limit_is_window and not holds_a_figure(sent(), figures)),
     )
 
 

@@ -17,8 +17,8 @@ import orjson
 
 from app.domain.errors import ProviderRefused
 from app.domain.extractive import Extract, ExtractItem, SourceText, condense, extract
-from app.domain.types import Completion, CompletionRequest, Delta, RecordedReply, Usage
-from app.providers.base import CHAT_OPTIONS, DeltaSink
+from app.domain.types import CHAT_OPTIONS, SUMMARY_LISTS, Completion, CompletionRequest, Delta, RecordedReply, Usage
+from app.providers.base import DeltaSink
 from app.providers.openai_wire import texts_of
 
 LABEL: Final = "[offline responder, not a language model]"
@@ -27,7 +27,6 @@ _MESSAGE_FRAMING_TOKENS: Final = 4
 _QUOTE_CHARS: Final = 240
 _CHARS_PER_TOKEN: Final = 3.0
 _CARRIED_SHARE: Final = 0.5
-_KINDS: Final = ("key_facts", "open_questions", "decisions", "action_items")
 _DROPPED_FIRST: Final = ("action_items", "open_questions", "key_facts", "decisions")
 _A_FEW_WORDS: Final = re.compile(r"(?:\s*\S+){1,4}\s*|\s+")
 _WORD: Final = re.compile(r"\w{3,}")
@@ -156,7 +155,7 @@ def _summary_lines(text: str) -> list[str]:
     if not isinstance(found, dict):
         return []
     fields = cast("dict[str, Any]", found)
-    listed = [line for kind in _KINDS for line in fields.get(kind, ()) if isinstance(line, str)]
+    listed = [line for kind in SUMMARY_LISTS for line in fields.get(kind, ()) if isinstance(line, str)]
     summary = fields.get("summary")
     return [*listed, *(summary.splitlines() if isinstance(summary, str) else [])]
 
@@ -175,7 +174,7 @@ def _summary_text(document: Mapping[str, Any], max_chars: int) -> str:
     """Carries the previous items over as far as half the room goes; the rest is extracted from what is new."""
     previous = document.get("previous_summary")
     before = cast("dict[str, Any]", previous) if isinstance(previous, dict) else {}
-    kept = {kind: _carried(before, kind) for kind in _KINDS}
+    kept = {kind: _carried(before, kind) for kind in SUMMARY_LISTS}
     _shorten(kept, int(max_chars * _CARRIED_SHARE))
     old_text = before.get("summary_text")
     carried_text = condense(old_text, max_chars // 6) if isinstance(old_text, str) else ""
@@ -186,7 +185,7 @@ def _summary_text(document: Mapping[str, Any], max_chars: int) -> str:
         context=_sources(document, "context_messages"),
     )
     answer: dict[str, Any] = {"summary_text": "\n".join(filter(None, (carried_text, new.summary_text)))}
-    for kind in _KINDS:
+    for kind in SUMMARY_LISTS:
         answer[kind] = [{"text": item.text, "message_ids": item.source_ids} for item in _merged(kept[kind], new, kind)]
     return orjson.dumps(answer).decode()
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import httpx
 
-from app.domain.types import Completion, CompletionRequest
-from app.providers.base import CHAT_OPTIONS, DeltaSink
+from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest
+from app.providers.base import DeltaSink
 from app.providers.endpoint import Endpoint, MaxTokensField
 from app.providers.failures import ErrorObject
 from app.providers.openai_stream import ChatAssembly

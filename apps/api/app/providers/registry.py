@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from app.domain.errors import InvalidRequest
+from app.domain.prices import Prices
 from app.domain.types import ReasoningRule, TenantId
 from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
 from app.providers.anthropic import AnthropicProvider
@@ -19,9 +20,9 @@ from app.providers.offline import OfflineProvider
 from app.providers.openai import DEFAULT_BASE_URL as OPENAI_BASE_URL
 from app.providers.openai import OpenAIProvider
 from app.providers.reasoning_rules import reasoning_rule
-from app.providers.windows import LearnedWindows, Prices, Published, WindowSource, published
+from app.providers.windows import LearnedWindows, Published, WindowSource, published
 
-__all__ = ["Catalogue", "CatalogueError", "Instructions", "LearnedWindows", "Model", "Prices", "load_catalogue"]
+__all__ = ["Catalogue", "CatalogueError", "Instructions", "LearnedWindows", "Model", "load_catalogue"]
 
 ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 

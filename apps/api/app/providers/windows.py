@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from genai_prices import data_snapshot
 from genai_prices.types import ModelInfo, TieredPrices
 
+from app.domain.prices import Prices
 from app.domain.types import TenantId
 
 WindowSource: TypeAlias = Literal["catalogue", "learned", "genai_prices", "fallback"]
@@ -18,28 +19,6 @@ WindowSource: TypeAlias = Literal["catalogue", "learned", "genai_prices", "fallb
 
 LearnedWindows: TypeAlias = Mapping[tuple[str, TenantId | None], int]
 """Windows that providers named when they refused prompts, in tokens, by alias and tenant; None is every tenant."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """US dollars for a million tokens; None where nobody has published one.
-
-    `cached_input_usd` is for what was read from the provider's cache, `cache_write_usd` for what was written to it.
-    They hold for calls whose prompt has more than `above_prompt_tokens`, and `tiers` are the ones for larger prompts,
-    in rising order: a prompt that reaches a tier pays its prices for all its tokens.
-    """
-
-    input_usd: float | None = None
-    output_usd: float | None = None
-    cached_input_usd: float | None = None
-    cache_write_usd: float | None = None
-    above_prompt_tokens: int = 0
-    tiers: tuple[Prices, ...] = ()
-
-    def of_prompt(self, prompt_tokens: int) -> Prices:
-        """The prices that a call with a prompt of this size pays."""
-        reached = [tier for tier in self.tiers if prompt_tokens > tier.above_prompt_tokens]
-        return reached[-1] if reached else self
 
 
 @dataclass(frozen=True, slots=True)

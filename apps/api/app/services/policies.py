@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from app.domain.errors import InvalidRequest
 from app.domain.types import JsonObject
 from app.engine.policy.design_names import DESIGN_NAMES, read_given
-from app.engine.policy.fields import FIELDS, policy_values
+from app.engine.policy.fields import FIELDS, policy_values, read_fields
 from app.engine.policy.presets import PRESETS, preset_policy
 from app.services.runtime import Runtime
 
@@ -47,6 +47,11 @@ def given_policy(rt: Runtime, overrides: Mapping[str, object]) -> JsonObject:
     if given.get("summary_model"):
         given["summary_model"] = _alias_of(rt, given["summary_model"])
     return given
+
+
+def check_policy_fields(overrides: Mapping[str, object]) -> None:
+    """Raises `InvalidRequest` where a stored override, by itself, is none; their combination is not looked at."""
+    read_fields(overrides)
 
 
 def _names_of(design: str) -> list[JsonObject]:

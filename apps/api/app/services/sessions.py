@@ -14,7 +14,7 @@ from app.db.session_figures import search_sessions as find_sessions
 from app.db.session_figures import session_figures
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
-from app.domain.types import JsonObject, Session, SessionId, TenantId
+from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId
 from app.engine.policy.fields import resolve_policy
 from app.engine.policy.policy import ContextPolicy
 from app.openai.input_items import joined_directions
@@ -23,14 +23,12 @@ from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of
 from app.services.policies import given_policy
 from app.services.runtime import Runtime
 
-CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
-"""Fields of a session that a request may set; what is absent keeps its default or its value."""
 LOOKED_THROUGH = 2000
 """Most sessions that one search reads."""
 
 
 async def create_session(rt: Runtime, tenant_id: TenantId, fields: JsonObject) -> Session:
-    """Stores a session. `fields` has any of `CHANGEABLE`; without a `model_alias` it runs the catalogue's default.
+    """Stores a session. `fields` has any of `store.CHANGEABLE`; without a `model_alias` it runs the default.
 
     Raises `InvalidRequest` for an alias, mode, role or policy that this service does not know.
     """
@@ -48,19 +46,10 @@ def with_defaults(rt: Runtime, fields: JsonObject) -> JsonObject:
 
 async def insert_checked(rt: Runtime, tx: Transaction, tenant_id: TenantId, fields: JsonObject) -> Session:
     """Stores a session of fields that `with_defaults` gave."""
-    return await store.insert_session(
-        tx,
-        session_id=SessionId(rt.new_id()),
-        tenant_id=tenant_id,
-        model_alias=fields["model_alias"],
-        mode=fields.get("mode"),
-        agent_role=fields.get("agent_role"),
-        room_goal=fields.get("room_goal"),
-        instructions=fields.get("instructions"),
-        policy=fields.get("policy") or {},
-        metadata=fields.get("metadata") or {},
-        limits=given_limits(fields.get("limits")),
-    )
+    values: JsonObject = {name: fields.get(name) for name in store.CHANGEABLE}
+    values |= {"policy": values["policy"] or {}, "metadata": values["metadata"] or {}}
+    values["limits"] = given_limits(values["limits"])
+    return await store.insert_session(tx, tenant_id, SessionId(rt.new_id()), values)
 
 
 async def get_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Session:
@@ -72,7 +61,7 @@ async def get_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
     return session
 
 
-async def session_usage(rt: Runtime, session_id: SessionId) -> list[JsonObject]:
+async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage]:
     """Tokens and cost of the session's calls so far, by alias and purpose."""
     async with rt.database.autocommit() as tx:
         return await usage_totals(tx, session_id)
@@ -121,7 +110,7 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     """
     fields = with_given_policy(rt, fields)
     _check(rt, fields)
-    changed: dict[str, Any] = {name: fields[name] for name in CHANGEABLE if name in fields}
+    changed: dict[str, Any] = {name: fields[name] for name in store.CHANGEABLE if name in fields}
     if "model_alias" in changed and changed["model_alias"] is None:
         changed["model_alias"] = rt.catalogue.default
     for name in ("policy", "metadata"):
@@ -132,7 +121,7 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     async with rt.database.begin(locking=session_id) as tx:
         session = await store.get_session(tx, tenant_id, session_id, lock=True)
         if session is not None:
-            session = await store.update_session(tx, replace(session, **changed))
+            session = await store.update_session(tx, tenant_id, replace(session, **changed))
     if session is None:
         raise NotFound("session")
     return session
@@ -147,7 +136,7 @@ async def add_directions(rt: Runtime, tenant_id: TenantId, session_id: SessionId
             raise NotFound("session")
         instructions = joined_directions(session.instructions, directions)
         if instructions != session.instructions:
-            await store.update_session(tx, replace(session, instructions=instructions))
+            await store.update_session(tx, tenant_id, replace(session, instructions=instructions))
 
 
 async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> None:

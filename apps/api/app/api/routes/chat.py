@@ -11,17 +11,16 @@ from starlette.responses import Response
 
 from app.api import openai_errors, problems
 from app.api.chat_form import ChatForm
-from app.api.chat_schemas import ChatCompletion, ChatIn
 from app.api.direct_route import UUID_TEXT, Call, json_response
 from app.api.openai_route import ChatRoute, openai_errors_of
 from app.api.openapi import event_stream
 from app.api.routes.parameters import IdempotencyKey
 from app.api.routes.turns import check_tool_choice, request_sha256
+from app.api.schemas.chat import ChatCompletion, ChatIn
 from app.api.streaming import stream_turn
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
-from app.domain.types import JsonObject, SessionId
+from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId
 from app.openai.chat_messages import read_messages
-from app.providers.base import CHAT_OPTIONS
 from app.services.openai.chat import ChatRequest, complete_chat, open_session
 from app.services.turn.claim import Asking
 

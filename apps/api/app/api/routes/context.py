@@ -1,4 +1,4 @@
-"""`/v1/sessions/{session_id}/context`, `/search`, `/summaries`: the window now and next, and what has left it."""
+"""`/v1/sessions/{session_id}/context`, `/search`: the window now and next, and what is found in and out of it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from fastapi import APIRouter, Query
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, WRITE, answers
-from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
 from app.api.routes.turns import turn_request
-from app.api.schemas import PreviewIn, PreviewOut
-from app.api.window_schemas import FoundOut, SummaryOut, SummaryPage, WindowOut
-from app.domain.types import JsonObject, SessionId, SummaryId
-from app.services import summaries
+from app.api.schemas.context import FoundOut, WindowOut
+from app.api.schemas.previews import PreviewIn, PreviewOut
+from app.domain.types import JsonObject, SessionId
 from app.services.views import context as window
 from app.services.views.preview import preview_turn
 from app.services.views.search import search_session
@@ -45,30 +43,3 @@ async def preview(call: Call, session_id: UUID, body: PreviewIn) -> JsonObject:
     refused."""
     seen = await preview_turn(call.rt, call.tenant_id, SessionId(session_id), turn_request(call, body))
     return seen | {"refusal": problems.complete(seen["refusal"])}
-
-
-@router.get("/summaries", response_model=SummaryPage, responses=answers(*READ))
-async def list_summaries(
-    call: Call, session_id: UUID, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
-) -> JsonObject:
-    """The session's summaries, active and past."""
-    page = await summaries.list_summaries(call.rt, call.tenant_id, SessionId(session_id), limit, cursor)
-    return {"items": page.items, "next_cursor": page.next_cursor}
-
-
-@router.post("/summaries", status_code=201, response_model=SummaryOut, responses=answers(*READ, 409, 429, 502, 504))
-async def summarize_now(call: Call, session_id: UUID) -> JsonObject:
-    """Summarizes now what may be summarized, whatever the thresholds say. Takes no body."""
-    return await summaries.summarize_now(call.rt, call.tenant_id, SessionId(session_id))
-
-
-@router.post("/summaries/active/undo", response_model=SummaryOut, responses=answers(*READ, 409))
-async def undo_active_summary(call: Call, session_id: UUID) -> JsonObject:
-    """Takes back whichever summary is active now, also one that was made meanwhile. Takes no body."""
-    return await summaries.undo_summary(call.rt, call.tenant_id, SessionId(session_id), None)
-
-
-@router.post("/summaries/{summary_id}/undo", response_model=SummaryOut, responses=answers(*READ, 409))
-async def undo_summary(call: Call, session_id: UUID, summary_id: UUID) -> JsonObject:
-    """Takes the active summary back: its predecessor stands again, its range is raw again. Takes no body."""
-    return await summaries.undo_summary(call.rt, call.tenant_id, SessionId(session_id), SummaryId(summary_id))

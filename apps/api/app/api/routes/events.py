@@ -11,8 +11,8 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import answers, event_stream
+from app.api.schemas.events import OpenTurns
 from app.api.streaming import STREAM_HEADERS, encoded_event
-from app.api.timeline_schemas import OpenTurns
 from app.domain.errors import PlimsollError
 from app.domain.types import JsonObject
 from app.services.views.activity import next_news

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 from uuid import UUID
 
@@ -11,8 +10,9 @@ from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, WRITE, answers
+from app.api.records import as_json
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
-from app.api.schemas import PinIn, PinOut, PinPage
+from app.api.schemas.pins import PinIn, PinOut, PinPage
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Pin, SessionId
 from app.services import pins
@@ -36,7 +36,7 @@ async def list_pins(
     if not figures:
         return {"items": page.items, "next_cursor": page.next_cursor}
     found = await pins.pin_figures(call.rt, call.tenant_id, SessionId(session_id))
-    items = [asdict(pin) | {"figures": found.get(pin.name)} for pin in page.items]
+    items = [as_json(pin) | {"figures": found.get(pin.name)} for pin in page.items]
     return {"items": items, "next_cursor": page.next_cursor}
 
 

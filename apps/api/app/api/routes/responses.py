@@ -16,9 +16,10 @@ from app.api.openapi import event_stream
 from app.api.response_form import ResponseForm
 from app.api.response_json import list_json, stored_json
 from app.api.response_request import input_of, response_request
-from app.api.response_schemas import DeletedOut, ItemListOut, ResponseIn, ResponseOut
 from app.api.routes.chat import SESSION_HEADER, RetryCount
 from app.api.routes.parameters import IdempotencyKey
+from app.api.schemas.items import DeletedOut, ItemListOut
+from app.api.schemas.responses import ResponseIn, ResponseOut
 from app.api.streaming import Work, events_response, stream_turn
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.openai_ids import ResponseRef, read_response_id

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from app.api.direct_route import Call, HeavyRoute
 from app.api.openapi import WRITE, answers
-from app.api.schemas import SimulateIn, SimulationOut
+from app.api.schemas.simulations import SimulateIn, SimulationOut
 from app.domain.types import JsonObject, SessionId
 from app.services.views.simulation import MOST_TURNS_DECIDED, THRESHOLDS, simulate, variant_of
 

@@ -10,11 +10,12 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api import problems
-from app.api.chat_schemas import ChatIn
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import READ, STREAMED, WRITE, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, IdempotencyKey, Limit, Round
-from app.api.schemas import (
+from app.api.schemas.chat import ChatIn
+from app.api.schemas.turns import (
+    AuditOut,
     PromptOut,
     RecordedReplyIn,
     RegeneratedAnswer,
@@ -25,10 +26,8 @@ from app.api.schemas import (
     TurnOut,
     TurnPage,
 )
-from app.api.session_json import session_json
 from app.api.streaming import Work, stream_turn
 from app.api.turn_json import turn_json
-from app.api.window_schemas import AuditOut
 from app.domain.errors import InvalidRequest, PlimsollError
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
 from app.services.archive.regenerate import prepare_again, take_again
@@ -104,7 +103,7 @@ async def post_regenerate(
     except PlimsollError as error:
         return problems.of_document(problems.document_of(error) | {"session_id": str(made)}, problems.headers_of(error))
     if isinstance(answer, dict):
-        answer = json_response({"session": session_json(again.session), **answer}, 201)
+        answer = json_response({"session": again.session, **answer}, 201)
     answer.headers["Location"] = f"/v1/sessions/{made}"
     return answer
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from app.domain.content import content_text
 from app.domain.evicted import Evicted
-from app.domain.prices import TokenPrices, call_cost
+from app.domain.prices import Prices, call_cost
 from app.domain.types import (
     Message,
     Pin,
@@ -46,7 +46,7 @@ from app.engine.window.triggers import fold_after_turn
 
 CountKey: TypeAlias = tuple[str, str]
 """(alias, encoding): what a message's count depends on, images included."""
-PricesOf: TypeAlias = Callable[[int], TokenPrices]
+PricesOf: TypeAlias = Callable[[int], Prices]
 """What a call pays whose prompt has so many tokens."""
 _NOTHING = Usage(0, 0)
 

@@ -15,6 +15,7 @@ import jsonschema
 
 from app.domain.content import content_text
 from app.domain.types import (
+    SUMMARY_LISTS,
     Content,
     JsonObject,
     Message,
@@ -30,8 +31,6 @@ from app.domain.types import (
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
 from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold
-
-ITEM_FIELDS = ("key_facts", "open_questions", "decisions", "action_items")
 
 _ITEMS_SCHEMA: JsonObject = {
     "type": "array",
@@ -50,9 +49,9 @@ SUMMARY_SCHEMA: JsonObject = {
     "type": "object",
     "properties": {
         "summary_text": {"type": "string", "minLength": 1},
-        **dict.fromkeys(ITEM_FIELDS, _ITEMS_SCHEMA),
+        **dict.fromkeys(SUMMARY_LISTS, _ITEMS_SCHEMA),
     },
-    "required": ["summary_text", *ITEM_FIELDS],
+    "required": ["summary_text", *SUMMARY_LISTS],
     "additionalProperties": False,
 }
 """The structured contract, as JSON Schema: sent to providers that can hold a model to it, and checked in any case."""
@@ -209,7 +208,7 @@ def _document_message(
 def _document_summary(body: SummaryBody, known: dict[str, tuple[MessageId, ...]]) -> JsonObject:
     document: JsonObject = {"summary_text": body.summary_text}
     at = 0
-    for name in ITEM_FIELDS:
+    for name in SUMMARY_LISTS:
         items: list[JsonObject] = []
         for item in cast("tuple[SummaryItem, ...]", getattr(body, name)):
             at += 1
@@ -230,7 +229,7 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
         raise SummaryRefused("schema")
     body = SummaryBody(
         _storable(raw["summary_text"]),
-        **{name: tuple(_accept_item(item, known_ids) for item in raw[name]) for name in ITEM_FIELDS},
+        **{name: tuple(_accept_item(item, known_ids) for item in raw[name]) for name in SUMMARY_LISTS},
     )
     if not body.summary_text:
         raise SummaryRefused("empty")

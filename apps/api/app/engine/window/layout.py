@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.domain.types import JsonObject, Message
+from app.domain.types import JsonObject, Message, Region
 from app.engine.messages.media import ImageTokens
 from app.engine.messages.tokens import Estimate, content_tokens, message_tokens, reasoning_tokens
-from app.engine.window.prompt import Prompt, Region
+from app.engine.window.prompt import Prompt
 from app.engine.window.prompt_refs import RebuiltPart
 
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
-from app.domain.content import canonical_json, sha256_hex
-from app.domain.types import Content, JsonObject, Message, Pin, PromptMessage, ToolCall, ToolDefinition
+from app.domain.content import canonical_json, sha256_hex, tool_call_json
+from app.domain.types import REGIONS, Content, JsonObject, Message, Pin, PromptMessage, Region, ToolDefinition
 from app.engine.messages.reasoning import NO_REASONING
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
-
-Region: TypeAlias = Literal["system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"]
-REGIONS: tuple[Region, ...] = ("system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +153,6 @@ def neutral_message(message: Message, *, content: Content = None) -> PromptMessa
     elif message.reasoning_sent == "blocks" and message.reasoning_blocks:
         sent["reasoning_blocks"] = list(message.reasoning_blocks)
     return sent
-
-
-def tool_call_json(call: ToolCall) -> JsonObject:
-    """A tool call in the OpenAI form, in which it is sent, stored and answered."""
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def prompt_sha256(messages: Sequence[PromptMessage], tools: Sequence[ToolDefinition]) -> str:

@@ -20,8 +20,8 @@ from typing import Any, Final, cast
 import orjson
 
 from app.domain.errors import PromptTooLarge
-from app.domain.types import JsonObject, Message, PromptMessage, ReasoningForm, ToolDefinition
-from app.engine.window.prompt import REGIONS, Prompt, Region, neutral_message, tools_block
+from app.domain.types import REGIONS, JsonObject, Message, PromptMessage, ReasoningForm, Region, ToolDefinition
+from app.engine.window.prompt import Prompt, neutral_message, tools_block
 
 MOST_PROMPT_BYTES: Final = 64 * 1024 * 1024
 """Of a prompt that is rebuilt. No provider takes a request of this size."""

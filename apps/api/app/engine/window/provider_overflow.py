@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import Literal, TypeAlias
 
+from app.domain.errors import StatedOverflow
 from app.domain.types import SummaryBody
 from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import latest_unresolved, wire_tokens_of
@@ -37,21 +38,6 @@ ReactionBasis: TypeAlias = Literal["overage", "limit", "share"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
-    """What the provider's error said, in its own tokens; None where it did not.
-
-    `limit_tokens` is its window, or with `limit_is_window` false what it lets through for another reason (tokens a
-    minute), or a figure that the request itself holds. `requested_tokens` is the prompt and the output that was asked
-    for, `prompt_tokens` the prompt alone.
-    """
-
-    limit_tokens: int | None = None
-    requested_tokens: int | None = None
-    prompt_tokens: int | None = None
-    limit_is_window: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Reaction:
     """The budget to plan with again, and what it is based on: the overage that was measured, the window that was
     stated, or a share of what was sent."""
@@ -62,7 +48,7 @@ class Reaction:
 
 def react(
     reactions_so_far: int,
-    stated: Stated,
+    stated: StatedOverflow,
     *,
     sent: Prompt,
     output_tokens: int,
@@ -98,7 +84,7 @@ def react(
     return Reaction(replace(new, input_budget=min(charged, budget.input_budget, new.input_budget)), basis)
 
 
-def learned_limit(stated: Stated, *, configured: int, sent_wire_tokens: int, output_tokens: int) -> int | None:
+def learned_limit(stated: StatedOverflow, *, configured: int, sent_wire_tokens: int, output_tokens: int) -> int | None:
     """The window a provider stated, in tokens, if it is news and agrees with what was sent; else None.
 
     Always below `configured`, the window that was believed, but not absurdly: a provider that refuses what fits a
@@ -119,7 +105,7 @@ def learned_limit(stated: Stated, *, configured: int, sent_wire_tokens: int, out
     return limit if agrees and total > limit else None
 
 
-def _overage(stated: Stated, sent_wire_tokens: int, output_tokens: int) -> int | None:
+def _overage(stated: StatedOverflow, sent_wire_tokens: int, output_tokens: int) -> int | None:
     """By how much the prompt was over, in our tokens; None when that was not stated, or can not be believed.
 
     What counts is the prompt and its output together. The provider's tokens become ours by what both of us counted of

@@ -7,17 +7,28 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from app.archive.document import ITEM_FIELDS, SECTIONS, check_document, message_of, with_ids
+from app.archive.document import SECTIONS, check_document, message_of, with_ids
 from app.db.archive import insert_rows, set_counters
+from app.db.sessions import CHANGEABLE
 from app.domain.content import canonical_json, content_text, sha256_hex
 from app.domain.errors import ImportRefused, InvalidRequest
-from app.domain.types import Content, JsonObject, Message, MessageId, Session, SummaryBody, SummaryItem, TenantId
+from app.domain.types import (
+    SUMMARY_LISTS,
+    Content,
+    JsonObject,
+    Message,
+    MessageId,
+    Session,
+    SummaryBody,
+    SummaryItem,
+    TenantId,
+)
 from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens
 from app.engine.summary.block import render_summary
 from app.engine.window.prompt_refs import SentHashes
 from app.openai.chat_messages import joined
 from app.services.runtime import Runtime
-from app.services.sessions import CHANGEABLE, insert_checked, with_defaults
+from app.services.sessions import insert_checked, with_defaults
 from app.tokenizers import ENCODINGS, HEURISTIC, TWO_FIFTHS
 
 _STORED_FIRST = ("turns", "messages")
@@ -95,7 +106,7 @@ def _summary_row(row: JsonObject, ids: Mapping[str, str], seqs: Mapping[str, int
     new = {name: None if row[name] is None else ids[row[name]] for name in links}
     items = {
         field: [item | {"message_ids": [ids[cited] for cited in item["message_ids"]]} for item in row[field]]
-        for field in ITEM_FIELDS
+        for field in SUMMARY_LISTS
     }
     return row | new | items | {"to_message_seq": seqs[ids[row["to_message_id"]]]}
 
@@ -126,6 +137,6 @@ def _known(encoding: str, own: str) -> str:
 def _body(row: JsonObject) -> SummaryBody:
     items = {
         field: tuple(SummaryItem(item["text"], tuple(map(MessageId, item["message_ids"]))) for item in row[field])
-        for field in ITEM_FIELDS
+        for field in SUMMARY_LISTS
     }
     return SummaryBody(row["summary_text"], **items)

@@ -7,11 +7,10 @@ from typing import Any
 
 from app.db.append_turns import NewHistory, append_history
 from app.db.database import Transaction
-from app.domain.content import canonical_json, sha256_hex
+from app.domain.content import canonical_json, sha256_hex, tool_call_json
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.engine.messages.tokens import message_tokens
-from app.engine.window.prompt import tool_call_json
 from app.openai.chat_messages import IncomingMessage, IncomingTurn, check_pairing, cut_turns, read_messages
 from app.services.runtime import Runtime
 from app.services.sessions import insert_checked, with_defaults, with_given_policy

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from app.db.responses import (
-    StoredResponse,
     erase_session_without_responses,
     get_response,
     newest_response,
@@ -20,6 +19,7 @@ from app.db.sessions import keep_key, session_of_key
 from app.db.turns import turn_by_key
 from app.domain.errors import Busy, InvalidRequest, NotFound, PlimsollError, TurnInProgress
 from app.domain.openai_ids import ResponseRef
+from app.domain.responses import StoredResponse
 from app.domain.types import SessionId, TenantId, TurnStatus
 from app.openai.new_messages import next_step
 from app.services.archive.fork import fork_session, fork_within

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 
 from app.db.responses import (
-    StoredResponse,
     erase_response,
     erase_session_without_responses,
     get_response,
@@ -13,6 +12,7 @@ from app.db.responses import (
 from app.db.responses import response_of_request as read_of_request
 from app.domain.errors import NotFound, TurnInProgress, TurnNotOpen
 from app.domain.openai_ids import ResponseRef
+from app.domain.responses import StoredResponse
 from app.domain.types import TenantId, TurnStatus
 from app.services.openai.items import ItemPage, page_of_items
 from app.services.runtime import Runtime

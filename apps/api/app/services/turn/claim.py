@@ -20,7 +20,7 @@ from app.db.claims import (
     waiting_turn,
 )
 from app.db.database import Transaction
-from app.db.responses import ResponseNote, keep_response
+from app.db.responses import keep_response
 from app.db.sessions import session_exists
 from app.domain.content import content_text
 from app.domain.errors import (
@@ -33,6 +33,7 @@ from app.domain.errors import (
     TurnInProgress,
     TurnNotOpen,
 )
+from app.domain.responses import ResponseNote
 from app.domain.types import (
     Completion,
     Content,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
-from app.domain.prices import TokenPrices, call_cost, price
+from app.domain.prices import Prices, call_cost
 from app.domain.types import JsonObject, Purpose, Usage
 from app.providers.registry import Model
 from app.services.runtime import Runtime
@@ -38,14 +38,9 @@ def cost_of(model: Model, usage: Usage) -> Decimal | None:
     return call_cost(usage, prices_of(model, usage.prompt_tokens), cache_write_tokens=usage.cache_write_prompt_tokens)
 
 
-def prices_of(model: Model, prompt_tokens: int) -> TokenPrices:
+def prices_of(model: Model, prompt_tokens: int) -> Prices:
     """The published prices that a call with a prompt of this size pays; none of them where none is known."""
-    if model.prices is None:
-        return TokenPrices()
-    listed = model.prices.of_prompt(prompt_tokens)
-    return TokenPrices(
-        price(listed.input_usd), price(listed.output_usd), price(listed.cached_input_usd), price(listed.cache_write_usd)
-    )
+    return model.prices.of_prompt(prompt_tokens) if model.prices else Prices()
 
 
 def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:

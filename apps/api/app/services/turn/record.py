@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from app.db.claims import Claim
-from app.domain.types import Completion, JsonObject, ToolCall
+from app.domain.content import tool_call_json
+from app.domain.types import REGIONS, Completion, JsonObject, ToolCall
 from app.engine.policy.budget import Budget
 from app.engine.window.plan import Accounts, Assembled
-from app.engine.window.prompt import REGIONS, Block, Prompt, tool_call_json
+from app.engine.window.prompt import Block, Prompt
 from app.services.runtime import Runtime
 from app.services.turn.spans import of_step
 

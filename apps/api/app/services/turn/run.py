@@ -21,7 +21,7 @@ from app.domain.errors import (
 )
 from app.domain.types import Completion, CompletionRequest, Delta, JsonObject, TurnRecord, TurnStatus, Usage
 from app.engine.window.plan import Ready, Refused, assemble, plan
-from app.engine.window.provider_overflow import Stated, learned_limit, react
+from app.engine.window.provider_overflow import learned_limit, react
 from app.engine.window.snapshot import Snapshot
 from app.services.limits.reserve import spent_of
 from app.services.runtime import Runtime
@@ -160,7 +160,7 @@ class TurnRun:
         self, error: ProviderOverflow, call: ModelCall, attempts: Attempts
     ) -> tuple[Snapshot, Ready] | None:
         """The same turn within what the provider turned out to take; what it stated is learned."""
-        stated = Stated(error.limit_tokens, error.requested_tokens, error.prompt_tokens, error.limit_is_window)
+        stated = error.stated
         budget, sent = call.snapshot.budget, call.ready
         limit = learned_limit(
             stated,
@@ -168,9 +168,9 @@ class TurnRun:
             sent_wire_tokens=sent.prompt.wire_tokens,
             output_tokens=call.request.max_output_tokens,
         )
-        if error.prompt_tokens is not None and error.limit_is_window:
+        if stated.prompt_tokens is not None and stated.limit_is_window:
             # A refused call reports no usage, but its refusal may count the prompt, where that can be no echo of it.
-            self._observe(call, error.prompt_tokens)
+            self._observe(call, stated.prompt_tokens)
         if limit is not None and call.model.context_limit_source != "catalogue":
             with suppress(DatabaseUnavailable):
                 await learn(self.rt, self.tenant_id, self.claim.turn_id, call.model.alias, limit)

@@ -1,4 +1,7 @@
-"""The rows of an exported session as they may come back: each by itself. `archive/document.py` holds them together."""
+"""An exported session, row by row, as it leaves and as it may come back.
+
+Each row is checked by itself here; `archive/document.py` holds them together.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,22 @@ from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, TypeAdapter, field_validator
 
-from app.api.chat_schemas import ChatIn, ChatMessageIn
-from app.api.schemas import ContentIn, ContentPartIn, In, Name, Open, SessionIn, StoredCall, ToolChoice, ToolIn
-from app.api.stored_schemas import Count, Dollars, Id, Instant, Seq, Sha256, SmallSeq
-from app.api.window_schemas import StoredAudit, StoredSummary
+from app.api.schemas.chat import ChatIn, ChatMessageIn
+from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, ToolChoice, ToolIn
+from app.api.schemas.sessions import SessionIn
+from app.api.schemas.summaries import StoredSummary
+from app.api.schemas.turns import StoredAudit
+from app.api.schemas.values import Count, Dollars, Id, In, Instant, Name, Open, Seq, Sha256, SmallSeq
 from app.archive.document import FORMAT, VERSION
 from app.domain.errors import InvalidRequest
-from app.engine.policy.fields import read_fields
-from app.engine.window.prompt import Region
-from app.providers.base import CHAT_OPTIONS
+from app.domain.types import CHAT_OPTIONS, Region
+from app.services.policies import check_policy_fields
+
+
+class Document(BaseModel):
+    """An object whose members the guides describe."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 class SessionRow(SessionIn):
@@ -57,7 +67,7 @@ class StoredRequest(In):
     def _of_fields_that_are_there(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         """What they come to over the session's own is judged when the turn is run again."""
         try:
-            read_fields(value or {})
+            check_policy_fields(value or {})
         except InvalidRequest as error:
             raise ValueError(error.detail) from error
         return value
@@ -123,6 +133,8 @@ class SummaryRow(StoredSummary):
 
 
 _LIST = Field(strict=False)  # JSON has no tuples
+
+
 _KINDS = {"b": "block", "m": "run", "mt": "run", "mb": "run", "s": "shortened", "j": "shortened"}
 
 
@@ -132,8 +144,14 @@ def _kind_of_ref(value: object) -> str | None:
 
 
 BlockRef = Annotated[tuple[Literal["b"], Sha256, Literal["system", "user", "assistant"]], _LIST, Tag("block")]
+
+
 RunRef = Annotated[tuple[Literal["m", "mt", "mb"], Seq, Seq], _LIST, Tag("run")]
+
+
 ShortenedRef = Annotated[tuple[Literal["s", "j"], Seq, Sha256], _LIST, Tag("shortened")]
+
+
 Ref = Annotated[
     BlockRef | RunRef | ShortenedRef,
     Discriminator(_kind_of_ref, custom_error_type="ref", custom_error_message="Is no reference to a part of a prompt"),
@@ -159,6 +177,7 @@ BLOCKS: Final[Mapping[str, TypeAdapter[Any]]] = {
     "j": TypeAdapter(list[ContentPartIn]),
 }
 """What the JSON of a block is, by how a prompt refers to it."""
+
 
 ROWS: Final[Mapping[str, type[BaseModel]]] = {
     "pins": PinRow,
@@ -186,7 +205,7 @@ class ExportHead(Open):
     audits: list[Any]
 
 
-class ConversationIn(SessionIn):
+class ArchivedConversationIn(SessionIn):
     """A conversation that was had elsewhere, as OpenAI-style messages, beside the fields of a new session."""
 
     messages: list[ChatMessageIn] = Field(min_length=1)

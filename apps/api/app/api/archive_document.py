@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from app.api import problems
 from app.api.direct_route import plain_json
-from app.api.portable_schemas import BLOCKS, ROWS, ConversationIn, ExportHead
+from app.api.schemas.archive import BLOCKS, ROWS, ArchivedConversationIn, ExportHead
 from app.api.strict_json import parse_json
 from app.archive.document import FORMAT, MOST_FAULTS, SECTIONS, VERSION
 from app.domain.errors import ImportRefused, InvalidRequest
@@ -110,7 +110,7 @@ def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
 
 def read_conversation(document: JsonObject) -> tuple[JsonObject, list[JsonObject]]:
     """The session's fields and the messages of a conversation. CPU-bound; raises `ImportRefused`."""
-    conversation = _validated(ConversationIn, document, "body")
+    conversation = _validated(ArchivedConversationIn, document, "body")
     fields = {name: document[name] for name in conversation.model_fields_set - {"messages"}}
     return fields, document["messages"]
 

@@ -15,18 +15,17 @@ from pydantic import (
     model_validator,
 )
 
-from app.api.schemas import (
+from app.api.schemas.content import (
     PARTS_TAG,
     TEXT_TAG,
     ContentIn,
-    Name,
-    Open,
     TextPart,
     ToolCallIn,
     ToolChoice,
     ToolIn,
     content_branch,
 )
+from app.api.schemas.values import Name, Open
 
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
@@ -37,12 +36,16 @@ class RefusalPart(Open):
 
 
 SpokenPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+
+
 TextIn = Annotated[
     Annotated[str, Tag(TEXT_TAG)] | Annotated[list[TextPart], Tag(PARTS_TAG)],
     Discriminator(
         content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of text parts"
     ),
 ]
+
+
 SpokenIn = Annotated[
     Annotated[str, Tag(TEXT_TAG)] | Annotated[list[SpokenPart], Tag(PARTS_TAG)],
     Discriminator(

@@ -11,13 +11,12 @@ from uuid import UUID
 from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 
+from app.api.archive_document import read_conversation, read_export, spooled
 from app.api.direct_route import Call, DirectRoute, HeavyRoute
 from app.api.openapi import READ, answers
-from app.api.portable_json import read_conversation, read_export, spooled
-from app.api.portable_schemas import ImportIn
-from app.api.schemas import Document, SessionOut
-from app.api.session_json import session_json
-from app.domain.types import JsonObject, SessionId
+from app.api.schemas.archive import Document, ImportIn
+from app.api.schemas.sessions import SessionOut
+from app.domain.types import JsonObject, Session, SessionId
 from app.services.archive.export import export_session
 from app.services.archive.import_export import import_export
 from app.services.archive.import_messages import import_messages
@@ -44,7 +43,7 @@ async def get_export(call: Call, session_id: UUID) -> Response:
 @import_router.post(
     "/import", status_code=201, response_model=SessionOut, responses=answers(401, 408, 413, 415, 422, 429, 503)
 )
-async def post_import(call: Call, body: ImportIn) -> JsonObject:
+async def post_import(call: Call, body: ImportIn) -> Session:
     """Makes a session of an export, or of `messages` in the OpenAI form: all of it or nothing, under new ids."""
     document: JsonObject = call.raw_body
     if body.format is not None:
@@ -54,7 +53,7 @@ async def post_import(call: Call, body: ImportIn) -> JsonObject:
         fields, messages = await asyncio.to_thread(read_conversation, document)
         session = await import_messages(call.rt, call.tenant_id, fields, messages)
     call.note(session_id=str(session.id))
-    return session_json(session)
+    return session
 
 
 async def _chunks(file: IO[bytes]) -> AsyncGenerator[bytes]:

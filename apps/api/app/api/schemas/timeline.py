@@ -1,53 +1,15 @@
-"""What is answered of a session over time: its turns as points of a plot, its messages, and where turns stand now."""
+"""A session's turns as points of a plot."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 from pydantic import BaseModel, Field
 
-from app.api.schemas import Regions, StoredCall
+from app.api.schemas.context import Regions
 from app.domain.types import TurnStatus
-
-
-class TurnNews(BaseModel):
-    """Where a turn stands."""
-
-    session_id: UUID
-    turn_id: UUID
-    seq: int
-    status: TurnStatus
-    model_alias: str
-    created_at: datetime
-    completed_at: datetime | None
-
-
-class OpenTurns(BaseModel):
-    items: list[TurnNews]
-    next_cursor: None = None
-
-
-class StoredMessageOut(BaseModel):
-    """A message as it is stored; `token_estimate` is in `token_encoding`."""
-
-    id: UUID
-    turn_id: UUID
-    turn_seq: int
-    seq: int
-    role: Literal["user", "assistant", "tool"]
-    content: str | list[dict[str, Any]] | None
-    tool_calls: list[StoredCall] | None
-    tool_call_id: str | None
-    token_estimate: int
-    token_encoding: str
-    created_at: datetime
-
-
-class MessagePage(BaseModel):
-    items: list[StoredMessageOut]
-    next_cursor: str | None
 
 
 class TimelineWindow(BaseModel):

@@ -14,8 +14,8 @@ from uuid import uuid4
 
 import pytest
 
-from app.api.portable_json import read_export, spooled
-from app.api.portable_schemas import ROWS, SessionRow
+from app.api.archive_document import read_export, spooled
+from app.api.schemas.archive import ROWS, SessionRow
 from app.archive.document import SECTIONS, message_of
 from app.db.archive import COLUMNS
 from app.domain.content import sha256_hex

@@ -1,0 +1,106 @@
+"""A message's content, tools and tool calls, in the OpenAI form: what is checked, and what is passed on as it is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, StringConstraints, Tag
+
+from app.api.schemas.values import In, Name, Open
+
+
+class TextPart(Open):
+    type: Literal["text"]
+    text: str
+
+
+class ImageUrl(Open):
+    url: Annotated[str, StringConstraints(min_length=1)]
+    detail: str | None = None
+
+
+class ImagePart(Open):
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class InputAudio(Open):
+    data: Annotated[str, StringConstraints(min_length=1)]
+    format: str
+
+
+class AudioPart(Open):
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+
+class FilePart(Open):
+    type: Literal["file"]
+    file: dict[str, Any]
+
+
+ContentPartIn = Annotated[TextPart | ImagePart | AudioPart | FilePart, Field(discriminator="type")]
+
+
+TEXT_TAG, PARTS_TAG = "(text)", "(parts)"
+"""Branches of `content`; they stand in Pydantic's error paths, and `api/problems.py` leaves them out."""
+
+
+def content_branch(value: object) -> str | None:
+    return TEXT_TAG if isinstance(value, str) else PARTS_TAG if isinstance(value, list) else None
+
+
+ContentIn = Annotated[
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[ContentPartIn], Tag(PARTS_TAG)],
+    Discriminator(
+        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of parts"
+    ),
+]
+
+
+class FunctionIn(Open):
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolIn(Open):
+    """A tool in the OpenAI function form."""
+
+    type: Literal["function"]
+    function: FunctionIn
+
+
+class ChosenFunction(In):
+    name: Name
+
+
+class ToolChoice(In):
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+class CalledFunction(In):
+    name: Name
+    arguments: str
+
+
+class ToolCallIn(In):
+    """A tool call in the OpenAI form; `arguments` is JSON text."""
+
+    id: Name
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class StoredFunction(In):
+    name: str
+    arguments: str
+
+
+class StoredCall(In):
+    """A tool call as a model made it."""
+
+    id: Annotated[str, StringConstraints(min_length=1)]
+    type: Literal["function"]
+    function: StoredFunction

@@ -1,0 +1,185 @@
+"""Items of OpenAI's Responses and Conversations: what goes into them, and how they are read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+
+from app.api.schemas.chat import CallId
+from app.api.schemas.content import PARTS_TAG, TEXT_TAG, InputAudio, content_branch
+from app.api.schemas.values import Name, Open
+
+_URL = Annotated[str, StringConstraints(min_length=1)]
+
+
+class TextPartIn(Open):
+    type: Literal["input_text", "output_text", "text", "summary_text"]
+    text: str
+
+
+class ImagePartIn(Open):
+    """A picture by URL or as a data URL."""
+
+    type: Literal["input_image"]
+    image_url: _URL = Field(description="`https://…` or `data:…`. There are no uploaded files here.")
+    detail: str | None = None
+
+
+class FilePartIn(Open):
+    """A file by its content. Servers of this form fetch URLs; this one fetches nothing."""
+
+    type: Literal["input_file"]
+    file_data: _URL = Field(description="A data URL. There are no uploaded files here, and no URL is fetched.")
+    filename: str | None = None
+
+
+class AudioPartIn(Open):
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+
+class RefusalPartIn(Open):
+    type: Literal["refusal"]
+    refusal: str
+
+
+PartIn = Annotated[TextPartIn | ImagePartIn | FilePartIn | AudioPartIn | RefusalPartIn, Field(discriminator="type")]
+
+
+PartsIn = Annotated[
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[PartIn], Tag(PARTS_TAG)],
+    Discriminator(
+        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of parts"
+    ),
+]
+
+
+class MessageItemIn(Open):
+    """What somebody said. System and developer messages become the conversation's instructions."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: PartsIn
+
+
+class FunctionCallIn(Open):
+    type: Literal["function_call"]
+    call_id: CallId
+    name: Name
+    arguments: str
+
+
+class FunctionCallOutputIn(Open):
+    type: Literal["function_call_output"]
+    call_id: CallId
+    output: PartsIn
+
+
+class ReasoningIn(Open):
+    """Thoughts that come back. Taken, and not kept: the session holds its own."""
+
+    type: Literal["reasoning"]
+
+
+class ItemReferenceIn(Open):
+    """An item that the service gave out, by its id."""
+
+    type: Literal["item_reference"] | None = None
+    id: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class HostedItemIn(Open):
+    """An item of a tool that OpenAI runs."""
+
+    type: str
+
+    @model_validator(mode="after")
+    def _refused(self) -> HostedItemIn:
+        known = self.type if self.type in HOSTED_ITEMS else "this type"
+        raise ValueError(f"Items of {known} are of tools that OpenAI hosts; this service runs none")
+
+
+_ITEM_KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+
+
+HOSTED_ITEMS = frozenset(
+    {
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "code_interpreter_call",
+        "compaction",
+        "computer_call",
+        "computer_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "file_search_call",
+        "image_generation_call",
+        "local_shell_call",
+        "local_shell_call_output",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    }
+)
+
+
+def _item_kind(value: object) -> str | None:
+    if not isinstance(value, dict):
+        return None
+    item = cast("dict[str, Any]", value)
+    kind = item.get("type")
+    if kind is None:
+        return "message" if "role" in item else "item_reference"
+    return kind if kind in _ITEM_KINDS else "hosted" if isinstance(kind, str) else None
+
+
+ItemIn = Annotated[
+    Annotated[MessageItemIn, Tag("message")]
+    | Annotated[FunctionCallIn, Tag("function_call")]
+    | Annotated[FunctionCallOutputIn, Tag("function_call_output")]
+    | Annotated[ReasoningIn, Tag("reasoning")]
+    | Annotated[ItemReferenceIn, Tag("item_reference")]
+    | Annotated[HostedItemIn, Tag("hosted")],
+    Discriminator(_item_kind, custom_error_type="item_type", custom_error_message="Must be an item"),
+]
+
+
+_MOST_PAIRS = 16
+
+
+MetadataIn = Annotated[
+    dict[
+        Annotated[str, StringConstraints(max_length=64)],
+        Annotated[str, StringConstraints(max_length=512)],
+    ],
+    Field(max_length=_MOST_PAIRS),
+]
+
+
+class ItemOut(BaseModel):
+    """A message, a function call, its output, or reasoning."""
+
+    model_config = ConfigDict(extra="allow")
+    id: str
+    type: Literal["message", "function_call", "function_call_output", "reasoning"]
+
+
+class ItemListOut(BaseModel):
+    object: Literal["list"]
+    data: list[ItemOut]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedOut(BaseModel):
+    id: str
+    object: Literal["response", "conversation.deleted"]
+    deleted: Literal[True]

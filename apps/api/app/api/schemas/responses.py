@@ -1,0 +1,165 @@
+"""What comes in and goes out in OpenAI's Responses form."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+
+from app.api.schemas.chat import JsonFormat, TextFormat
+from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, content_branch
+from app.api.schemas.items import ItemIn, ItemOut, MetadataIn
+from app.api.schemas.values import Name, Open
+
+InputIn = Annotated[
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[ItemIn], Field(min_length=1), Tag(PARTS_TAG)],
+    Discriminator(
+        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of items"
+    ),
+]
+
+
+class FunctionToolIn(FunctionIn):
+    type: Literal["function"]
+    strict: bool | None = None
+
+
+class HostedToolIn(Open):
+    """A tool that OpenAI runs."""
+
+    type: str
+
+    @model_validator(mode="after")
+    def _refused(self) -> HostedToolIn:
+        known = self.type if self.type in HOSTED_TOOLS else "a tool of this type"
+        raise ValueError(f"OpenAI hosts {known}; this service runs no tools. Offer functions")
+
+
+HOSTED_TOOLS = frozenset(
+    {
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use",
+        "computer_use_preview",
+        "custom",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "namespace",
+        "shell",
+        "tool_search",
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    }
+)
+
+
+def _tool_kind(value: object) -> str | None:
+    kind = cast("dict[str, Any]", value).get("type") if isinstance(value, dict) else None
+    return None if not isinstance(kind, str) else "function" if kind == "function" else "hosted"
+
+
+ResponseToolIn = Annotated[
+    Annotated[FunctionToolIn, Tag("function")] | Annotated[HostedToolIn, Tag("hosted")],
+    Discriminator(_tool_kind, custom_error_type="tool_type", custom_error_message="Must be a function tool"),
+]
+
+
+class NamedFunction(Open):
+    type: Literal["function"]
+    name: Name
+
+
+class AllowedTools(Open):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[NamedFunction] = Field(min_length=1, max_length=128)
+
+
+class SchemaFormat(Open):
+    type: Literal["json_schema"]
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class TextConfig(Open):
+    format: Annotated[TextFormat | JsonFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    verbosity: Name | None = None
+
+
+class ReasoningConfig(Open):
+    effort: Name | None = None
+    summary: Name | None = Field(default=None, description="Without effect: thoughts are told as the model told them.")
+
+
+class ConversationRef(Open):
+    id: str
+
+
+class ResponseIn(BaseModel):
+    """A request of OpenAI's Responses. A field that is not listed is refused, for it would be without effect."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    model: Name | None = Field(default=None, description="An alias of the catalogue; its default when absent.")
+    input: InputIn = Field(description="Text of the user's, or items. All of it is new to the conversation.")
+    instructions: str | None = Field(default=None, description="Of this response alone; they do not carry over.")
+    conversation: str | ConversationRef | None = Field(default=None, description="A conversation to go on with.")
+    previous_response_id: str | None = Field(default=None, description="A response to go on from.")
+    store: bool | None = Field(default=None, description="False: nothing of it can be fetched later.")
+    stream: bool | None = None
+    background: bool | None = Field(default=None, description="Answer at once; the response is fetched until it ended.")
+    truncation: Literal["auto", "disabled"] | None = Field(
+        default=None, description="`auto`, the default, keeps to the budget by the policy; `disabled` refuses instead."
+    )
+    tools: list[ResponseToolIn] | None = Field(default=None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | AllowedTools | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Clamped to the reserve.")
+    metadata: MetadataIn | None = None
+    # Passed on to the provider.
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    parallel_tool_calls: bool | None = None
+    service_tier: Name | None = None
+    # Taken at the one value that this service can give.
+    top_logprobs: Literal[0] | None = None
+    # Taken without effect.
+    include: list[str] | None = None
+    max_tool_calls: int | None = None
+    stream_options: dict[str, Any] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+
+
+class ResponseUsageOut(BaseModel):
+    """The provider's figures for this one call."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class ResponseOut(BaseModel):
+    """OpenAI's `response`."""
+
+    model_config = ConfigDict(extra="allow")
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete", "failed", "cancelled", "in_progress"]
+    error: dict[str, Any] | None
+    incomplete_details: dict[str, Any] | None
+    model: str = Field(description="The alias that answered: a fallback's, when the one asked for was down.")
+    output: list[ItemOut]
+    usage: ResponseUsageOut | None

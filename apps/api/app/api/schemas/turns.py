@@ -1,0 +1,143 @@
+"""A turn: what is posted, and how it is read, with the context and the prompt of its calls."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from app.api.records import answer_of
+from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, TextPart, ToolCallIn, ToolChoice, ToolIn
+from app.api.schemas.context import ContextOut, LaidOut
+from app.api.schemas.sessions import SessionOut
+from app.api.schemas.values import Count, Id, In, Instant, Name, SmallSeq
+from app.domain.types import TurnRecord
+
+
+class RecordedReplyIn(In):
+    """The assistant message of a recorded conversation, to be answered by the offline model as it stands."""
+
+    content: str | None = None
+    tool_calls: list[ToolCallIn] = Field(default_factory=list[ToolCallIn], max_length=128)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> RecordedReplyIn:
+        if not self.content and not self.tool_calls:
+            raise ValueError("A recorded reply has content or tool calls")
+        return self
+
+
+class _AskIn(In):
+    """How a user's message is to be answered."""
+
+    tools: list[ToolIn] | None = Field(default=None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    max_output_tokens: int | None = Field(
+        default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve."
+    )
+    model_alias: Name | None = Field(default=None, description="Another alias for this turn only.")
+    stream: bool = Field(default=False, description="Answer as server-sent events.")
+    policy: dict[str, Any] | None = Field(
+        default=None, description="Overrides over the session's policy, for this turn alone, its tool rounds included."
+    )
+    recorded_reply: RecordedReplyIn | None = Field(
+        default=None, description="Only for a model of the provider `offline`."
+    )
+
+
+def _not_blank(value: str | list[Any] | None) -> str | list[Any] | None:
+    blank = (
+        not value.strip()
+        if isinstance(value, str)
+        else value is not None and all(isinstance(part, TextPart) and not part.text.strip() for part in value)
+    )
+    if blank:
+        raise ValueError("The content is empty")
+    return value
+
+
+class TurnIn(_AskIn):
+    """A user's message and how to answer it."""
+
+    content: Annotated[ContentIn, AfterValidator(_not_blank)] = Field(
+        description="Text, or parts in the OpenAI form: `text`, `image_url`, `input_audio`, `file`. Not blank."
+    )
+
+
+class RegenerateIn(_AskIn):
+    """What is to be different when the last turn is run again; what is absent is as it was then."""
+
+    content: Annotated[ContentIn | None, AfterValidator(_not_blank)] = Field(
+        default=None, description="Other words in the place of the user's; the same ones when absent."
+    )
+    model_alias: Name | None = Field(default=None, description="Another alias; the one that was asked when absent.")
+
+
+class ToolOutputIn(In):
+    """What a tool answered to one call."""
+
+    tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=512)]
+    content: str | list[ContentPartIn]
+
+
+class ToolOutputsIn(In):
+    """The answers to all open tool calls of a turn."""
+
+    outputs: list[ToolOutputIn] = Field(min_length=1, max_length=256)
+    stream: bool = Field(default=False, description="Answer as server-sent events.")
+    recorded_reply: RecordedReplyIn | None = Field(
+        default=None, description="Only for a model of the provider `offline`."
+    )
+
+
+class TurnOut(answer_of(TurnRecord)):
+    """A turn. `error` is the problem it ended with; token figures are the provider's."""
+
+    tool_calls: list[StoredCall]
+    cost_usd: float | None = Field(description="Of all its calls, summaries included; null where no price is known.")
+
+
+class TurnAnswer(BaseModel):
+    turn: TurnOut
+    context: ContextOut
+
+
+class RegeneratedAnswer(TurnAnswer):
+    """The turn that was run again, in the session that was made for it."""
+
+    session: SessionOut
+
+
+class TurnPage(BaseModel):
+    items: list[TurnOut]
+    next_cursor: str | None
+
+
+class StoredAudit(ContextOut):
+    """The context of one model call of a turn, as it is stored."""
+
+    id: Id
+    turn_id: Id
+    round: SmallSeq
+    attempt: SmallSeq
+    estimator: Name
+    calibration_ratio: float = Field(ge=0, le=1000)
+    actual_prompt_tokens: Count | None = Field(description="As the provider reported; null before it has.")
+    created_at: Instant
+
+
+class AuditOut(StoredAudit):
+    """The context of one model call of a turn, as it is stored."""
+
+    session_id: UUID
+
+
+class PromptOut(BaseModel):
+    """What was sent, rebuilt from stored rows."""
+
+    model_config = ConfigDict(extra="allow")
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    prompt_sha256: str
+    layout: list[LaidOut] = Field(description="One for each message.")
