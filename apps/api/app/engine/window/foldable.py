@@ -12,7 +12,7 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold, SummaryReason, choose_fold
 from app.engine.window.pruning import shortened_media
 from app.engine.window.shortening import fit_results
-from app.engine.window.window import Piece, Window, split_past
+from app.engine.window.window import Piece, Window, size_of, split_past
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,11 @@ def foldable(window: Window, policy: ContextPolicy) -> Foldable:
 
 def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
     """The largest summary, without framing, that fits beside the head and these pieces."""
-    left = window.budget.input_budget - window.with_summary(None).with_pieces(pieces).charged()
+    all_tokens, all_messages = size_of(window.pieces)
+    tokens, messages = size_of(pieces)
+    if window.summary is not None:
+        all_tokens, all_messages = all_tokens + window.summary.tokens, all_messages + 1
+    left = window.budget.input_budget - window.charged(all_tokens - tokens, all_messages - messages)
     return floor(left / window.snapshot.calibration_ratio) - MESSAGE_FRAMING_TOKENS
 
 

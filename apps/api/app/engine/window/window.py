@@ -23,6 +23,7 @@ Leaves: TypeAlias = Literal["never", "shortened", "marked", "dropped", "whole"]
 which a summary cites, so that its media are not marked before; or its long texts, its media, and then all of it."""
 PieceState: TypeAlias = Literal["settled", "unresolved", "running"]
 """Of its turn; unresolved is only the latest turn of the past."""
+_NOTHING_DONE = TrimLog(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +250,12 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
         tokens=sum(item.tokens for item in items) + history_tokens,
         messages=len(items) + messages,
         history_tokens=history_tokens - sum(piece.tokens for piece in current if piece.unit.kind == "user"),
-        log=snapshot.log or TrimLog(0, 0, 0),
+        log=_NOTHING_DONE,
     )
     charged = window.charged()
-    log = snapshot.log or TrimLog(window.wire_tokens, charged, charged)
-    return replace(window, log=replace(log, tokens_after_summary=charged))
+    if snapshot.log is not None:
+        return replace(window, log=replace(snapshot.log, tokens_after_summary=charged))
+    return replace(window, log=TrimLog(window.wire_tokens, charged, charged))
 
 
 def items_of(pieces: Iterable[Piece]) -> tuple[PromptItem, ...]:
@@ -263,7 +265,8 @@ def items_of(pieces: Iterable[Piece]) -> tuple[PromptItem, ...]:
 
 def size_of(pieces: Sequence[Piece]) -> tuple[int, int]:
     """Tokens without framing, and messages."""
-    return sum(piece.tokens for piece in pieces), sum(len(piece.items) for piece in pieces)
+    items = items_of(pieces)
+    return sum(item.tokens for item in items), len(items)
 
 
 def _pieces_of(
