@@ -24,20 +24,10 @@ from app.engine.summary.block import fit_summary
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import SummaryRefused, accept_summary, ask_for_summary, split_for_summarizer
-from app.engine.window.plan import (
-    Ready,
-    Refused,
-    SummaryDue,
-    SummaryWorthless,
-    assemble,
-    plan,
-    plan_after_summary,
-    plan_after_turn,
-    summary_actions,
-    summary_wire_tokens,
-)
+from app.engine.window.plan import Ready, Refused, SummaryDue, assemble, plan
 from app.engine.window.shares import with_shared_budget
-from app.engine.window.window import Snapshot
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.triggers import fold_after_turn
 from app.providers.offline import OfflineProvider
 from bench.fidelity.measure import Sent
 from bench.fidelity.plain_rules import calls_of
@@ -109,10 +99,9 @@ class EngineRule:
             snapshot = replace(snapshot, evicted=state.shelf.find(asked, most_tokens))
         decided = plan(snapshot, self._policy, self._estimate)
         if isinstance(decided, SummaryDue):
-            decided = self._summarize(state, snapshot, decided, keep=keep)
-        elif isinstance(decided, SummaryWorthless):
+            decided = self._summarize(state, decided, keep=keep)
+        elif decided.summary_worthless:
             state.since_summary = 0
-            decided = decided.then
         spent_in, spent_out = state.spent
         state.spent = (0, 0)
         if isinstance(decided, Refused):
@@ -120,20 +109,18 @@ class EngineRule:
         messages = assemble(decided).messages
         return Sent(messages, decided.accounts.tokens_after_prune, spent_in, spent_out)
 
-    def _summarize(self, state: _State, snapshot: Snapshot, due: SummaryDue, *, keep: bool) -> Ready | Refused:
+    def _summarize(self, state: _State, due: SummaryDue, *, keep: bool) -> Ready | Refused:
         summary = self._make(state, due.fold)
-        earlier = due.earlier
+        snapshot = due.snapshot
         if summary is not None:
-            actions = summary_actions(due.fold, summary, summary_wire_tokens(summary, self._policy, self._estimate))
-            earlier = replace(earlier, summary_triggered=True, actions=actions)
-            snapshot = snapshot.with_summary(due.fold, summary)
+            snapshot = due.with_summary(summary, self._policy, self._estimate)
             self._take(state, due.fold, summary, keep=keep)
-        return plan_after_summary(snapshot, self._policy, self._estimate, earlier)
+        return plan(snapshot, self._policy, self._estimate, may_summarize=False)
 
     def _after_turn(self, conversation: Conversation, state: _State) -> None:
         """What a policy does in the background, here before anything else happens."""
         nobody = Turn(TurnId(UUID(int=0)), state.seq + 1, TurnStatus.RUNNING, unresolved=True, messages=())
-        fold = plan_after_turn(self._snapshot(conversation, state, nobody), self._policy, self._estimate)
+        fold = fold_after_turn(self._snapshot(conversation, state, nobody), self._policy, self._estimate)
         summary = self._make(state, fold) if fold else None
         if fold and summary:
             self._take(state, fold, summary, keep=True)

@@ -25,7 +25,9 @@ from app.domain.types import (
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, message_tokens
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
-from app.engine.window.window import Snapshot, Window
+from app.engine.window.prompt import Prompt
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import lay_out
 
 _SENTENCES = (
     "The depot in Harbour Street opens at seven and closes at nine, except on the last day of a month with an audit, "
@@ -164,8 +166,16 @@ def snapshot_of(
 
 def charged_before(snapshot: Snapshot, policy: ContextPolicy = GUARDED) -> int:
     """What the untouched prompt of a snapshot is charged."""
-    window = Window(snapshot, policy, estimate)
-    return window.charge(window.prompt(window.pieces))
+    return lay_out(snapshot, policy, estimate).charged()
+
+
+def charge(snapshot: Snapshot, prompt: Prompt) -> int:
+    """What a prompt costs the snapshot's input budget, summed up anew."""
+    return snapshot.budget.charge(
+        wire_tokens=prompt.wire_tokens,
+        overhead_tokens=prompt.overhead_tokens,
+        calibration_ratio=snapshot.calibration_ratio,
+    )
 
 
 def wire_of(turn: Turn) -> int:

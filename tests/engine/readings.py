@@ -13,7 +13,7 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.window.plan import Ready
 from app.engine.window.prompt import Prompt
 from app.engine.window.prompt_refs import Needed
-from app.engine.window.window import Snapshot
+from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import estimate
 from tests.engine.turn_stand_in import Taken
 

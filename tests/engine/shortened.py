@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from app.domain.types import Message, Pin
 from app.engine.window.prompt import pin_text
-from app.engine.window.window import Snapshot
+from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import estimate
 
 

@@ -13,11 +13,10 @@ from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy, PriorityRegion
 from app.engine.policy.presets import PRESETS
-from app.engine.window.allocation import Division, divide
-from app.engine.window.plan import Ready, Refused, SummaryDue, plan, plan_after_summary
+from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.provider_overflow import react
-from app.engine.window.shares import with_shared_budget
-from app.engine.window.window import Snapshot
+from app.engine.window.shares import Division, divide, with_shared_budget
+from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import History, UnitShape, chat, estimate, snapshot_of, text_of
 from tests.engine.turn_stand_in import decide
 
@@ -357,6 +356,11 @@ def test_a_smaller_window_that_a_provider_names_is_shared_out_anew() -> None:
     )
     assert reaction is not None
     assert reaction.budget.output_reserve == (6000 - 1024 - snapshot.budget.fixed_tokens) // 10
-    again = plan_after_summary(replace(snapshot, budget=reaction.budget), ALLOCATED, estimate, ready.accounts.earlier())
+    again = plan(
+        replace(snapshot, budget=reaction.budget, log=ready.window.log.without_stages()),
+        ALLOCATED,
+        estimate,
+        may_summarize=False,
+    )
     assert isinstance(again, Ready)
     assert again.prompt.wire_tokens < ready.prompt.wire_tokens

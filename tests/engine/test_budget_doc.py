@@ -14,18 +14,11 @@ from app.engine.messages.tokens import TOOL_DEFINITION_FRAMING_TOKENS
 from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import render_summary
-from app.engine.window.plan import (
-    Earlier,
-    Ready,
-    Refused,
-    SummaryDue,
-    plan,
-    plan_after_summary,
-    summary_actions,
-    summary_wire_tokens,
-)
+from app.engine.window.foldable import untouchable
+from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.prompt import pin_text
-from app.engine.window.window import Snapshot, Window
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import lay_out
 from tests.engine.histories import History, estimate, text_of
 from tests.engine.turn_stand_in import new_snapshot
 
@@ -60,15 +53,15 @@ def test_the_window_is_divided_as_the_document_says() -> None:
 
 def test_the_prompt_before_costs_what_the_document_says_and_a_summary_is_due() -> None:
     snapshot = _snapshot()
-    window = Window(snapshot, _POLICY, estimate)
-    prompt = window.prompt(window.pieces)
+    prompt = lay_out(snapshot, _POLICY, estimate).prompt()
     due = plan(snapshot, _POLICY, estimate)
     assert isinstance(due, SummaryDue)
+    assert due.snapshot.log is not None
     assert _table("before") == {
         "content": sum(item.tokens for item in prompt.items),
         "framing": prompt.framing_tokens,
-        "wire": due.earlier.wire_before,
-        "charged": due.earlier.tokens_before,
+        "wire": due.snapshot.log.wire_before,
+        "charged": due.snapshot.log.tokens_before,
     }
 
 
@@ -78,14 +71,8 @@ def test_the_fold_costs_what_the_document_says_and_the_turn_is_sent() -> None:
     assert isinstance(due, SummaryDue)
     after = new_snapshot(snapshot, due.fold, _body(_GIVEN["the new summary"]))
     assert after.summary is not None
-    new_tokens = summary_wire_tokens(after.summary, _POLICY, estimate)
-    earlier = Earlier(
-        due.earlier.wire_before,
-        due.earlier.tokens_before,
-        summary_triggered=True,
-        actions=summary_actions(due.fold, after.summary, new_tokens),
-    )
-    ready = plan_after_summary(after, _POLICY, estimate, earlier)
+    after = replace(after, log=due.with_summary(after.summary, _POLICY, estimate).log)
+    ready = plan(after, _POLICY, estimate, may_summarize=False)
     assert isinstance(ready, Ready)
     assert not ready.accounts.prune_triggered
     assert _table("the fold") == {
@@ -100,12 +87,12 @@ def test_the_long_message_is_refused_with_the_documents_figures() -> None:
     usual_tokens = _GIVEN["the user's message"]
     assert f"been {_LONG_MESSAGE_TOKENS:,} tokens instead of {usual_tokens}:" in _DOCUMENT
     snapshot = _snapshot(user_tokens=_LONG_MESSAGE_TOKENS)
-    window = Window(snapshot, _POLICY, estimate)
+    window = lay_out(snapshot, _POLICY, estimate)
     refused = plan(snapshot, _POLICY, estimate)
     assert isinstance(refused, Refused)
     shorten = {advice["region"]: advice["by_tokens"] for advice in refused.overflow.recovery["shorten"]}
     assert _table("the long message") == {
-        "may never leave": window.charge(window.prompt(window.untouchable(), with_summary=False)),
+        "may never leave": window.with_summary(None).with_pieces(untouchable(window, _POLICY)).charged(),
         "charged at the end": refused.accounts.tokens_after_prune,
         "over by": refused.overflow.budget["over_by"],
         "shorten the message by": shorten["user"],

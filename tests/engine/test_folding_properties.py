@@ -8,8 +8,10 @@ from hypothesis import assume, given
 
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import wire_tokens_of
-from app.engine.window.plan import Ready, Refused, SummaryDue, SummaryWorthless, plan, plan_after_summary
-from app.engine.window.window import Snapshot, Window
+from app.engine.window.foldable import untouchable
+from app.engine.window.plan import Ready, Refused, SummaryDue, plan
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import lay_out
 from tests.engine.histories import estimate
 from tests.engine.readings import protected_turns
 from tests.engine.strategies import policies, snapshots
@@ -35,7 +37,7 @@ def test_a_summary_makes_the_prompt_smaller_and_is_within_its_cap(snapshot: Snap
     taken = decide(snapshot, policy)
     assume(taken.summarized)
     assert taken.fold is not None
-    block = Window(taken.snapshot, policy, estimate).summary_item
+    block = lay_out(taken.snapshot, policy, estimate).summary
     assert block is not None
     assert block.tokens <= taken.fold.cap_tokens
     assert taken.decision.accounts.tokens_after_summary < taken.decision.accounts.tokens_before
@@ -47,7 +49,7 @@ def test_a_summary_is_never_due_again_in_the_same_turn(snapshot: Snapshot, polic
     assume(isinstance(first, SummaryDue))
     assert isinstance(first, SummaryDue)
     # Not when the summary failed, and not when it was made (`decide` raises otherwise).
-    assert isinstance(plan_after_summary(snapshot, policy, estimate, first.earlier), Ready | Refused)
+    assert isinstance(plan(first.snapshot, policy, estimate, may_summarize=False), Ready | Refused)
     decide(snapshot, policy)
 
 
@@ -62,8 +64,9 @@ def test_a_turn_is_not_refused_for_the_summary_that_was_paid_for(snapshot: Snaps
 def test_no_summary_is_due_where_what_may_never_leave_is_alone_over_the_budget(
     snapshot: Snapshot, policy: ContextPolicy
 ) -> None:
-    window = Window(snapshot, policy, estimate)
-    alone = window.charge(window.prompt(window.untouchable(), with_summary=False))
+    window = lay_out(snapshot, policy, estimate)
+    alone = window.with_summary(None).with_pieces(untouchable(window, policy)).charged()
     decision = plan(snapshot, policy, estimate)
     if snapshot.budget.input_budget <= 0 or alone > snapshot.budget.input_budget:
-        assert not isinstance(decision, SummaryDue | SummaryWorthless)
+        assert not isinstance(decision, SummaryDue)
+        assert not decision.summary_worthless

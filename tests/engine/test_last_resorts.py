@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from app.domain.content import canonical_json
 from app.domain.types import TurnStatus
+from app.engine.window.foldable import untouchable
 from app.engine.window.plan import Ready, Refused, SummaryDue, assemble, plan
 from app.engine.window.prompt import Prompt, message_item
 from app.engine.window.prompt_refs import needed_for, rebuild
 from app.engine.window.shortening import NEWEST_RESULT_FLOOR_TOKENS, fit_results
-from app.engine.window.window import Window
+from app.engine.window.window import lay_out
 from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of
 from tests.engine.pictures import audio, file, image, image_at, png, wav
 from tests.engine.strategies import any_text
@@ -184,6 +185,6 @@ def test_the_pictures_of_a_newest_result_leave_before_its_words_do() -> None:
 def test_what_a_refusal_before_paying_counts_has_no_media_that_may_leave() -> None:
     history = History()
     snapshot = snapshot_of((history.turn(media=(_PICTURE,)),), history.turn(media=(_PICTURE,)), input_budget=3000)
-    window = Window(snapshot, GUARDED, estimate)
-    least = window.prompt(window.untouchable())
+    window = lay_out(snapshot, GUARDED, estimate)
+    least = window.with_pieces(untouchable(window, GUARDED)).prompt()
     assert [_MARKED in message["content"] for message in least.messages()[1:]] == [True, False]

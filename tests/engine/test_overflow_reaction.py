@@ -13,11 +13,12 @@ from app.domain.errors import StatedOverflow
 from app.domain.types import MessageId, Turn, TurnStatus
 from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import ContextPolicy
-from app.engine.window.plan import Ready, Refused, assert_tool_pairing, plan, plan_after_overflow
+from app.engine.window.plan import Ready, Refused, assert_tool_pairing, plan
 from app.engine.window.prompt import Prompt, pin_text
 from app.engine.window.provider_overflow import MAX_REACTIONS, Reaction, learned_limit, react
-from app.engine.window.window import Snapshot, Window
-from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import lay_out
+from tests.engine.histories import GUARDED, History, charge, chat, estimate, snapshot_of
 from tests.engine.pictures import image, png
 from tests.engine.readings import ready_of, sent_ids
 from tests.engine.strategies import policies, snapshots
@@ -153,8 +154,8 @@ def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
     taken = decide(snapshot, policy)
     ready = ready_of(taken)
     reaction = _react(taken.snapshot, ready.prompt, stated, so_far=so_far, output_tokens=output_tokens)
-    again = replace(taken.snapshot, budget=reaction.budget)
-    decision = plan_after_overflow(again, policy, estimate, ready.accounts)
+    again = ready.window.after_overflow(reaction.budget)
+    decision = plan(again, policy, estimate, may_summarize=False)
     sent = decision.prompt.messages()
     assert_tool_pairing(sent)
     systems = [message["content"] for message in sent if message["role"] == "system"]
@@ -168,7 +169,7 @@ def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
     assert decision.accounts.wire_before - removed == decision.prompt.wire_tokens
     if isinstance(decision, Ready):
         assert decision.prompt.wire_tokens < ready.prompt.wire_tokens
-        assert Window(again, policy, estimate).charge(decision.prompt) <= reaction.budget.input_budget
+        assert charge(again, decision.prompt) <= reaction.budget.input_budget
     else:
         assert _past_ids(decision, taken.snapshot.turns) == set()
 
@@ -178,14 +179,14 @@ def test_in_an_emergency_whole_turns_leave_oldest_first_and_only_when_nothing_ma
     snapshot: Snapshot, policy: ContextPolicy, share: float
 ) -> None:
     taken = decide(snapshot, policy)
-    window = Window(taken.snapshot, replace(policy, prune_protected=True), estimate)
+    window = lay_out(taken.snapshot, replace(policy, prune_protected=True), estimate)
     # Between what is left with no past at all, and what a prune can reach without dropping whole turns.
-    staying = [piece for piece in window.pieces if not piece.droppable]
+    staying = [piece for piece in window.pieces if not piece.may_be_dropped]
     running = [piece for piece in staying if piece.unit.messages[0].turn_id == snapshot.current.id]
-    least, most = (window.charge(window.prompt(pieces)) for pieces in (running, staying))
+    least, most = (window.with_pieces(pieces).charged() for pieces in (running, staying))
     input_budget = max(1, int(least + share * (most - least)))
-    tight = replace(taken.snapshot, budget=replace(taken.snapshot.budget, input_budget=input_budget))
-    after = plan_after_overflow(tight, policy, estimate, taken.decision.accounts)
+    tight = taken.decision.window.after_overflow(replace(taken.snapshot.budget, input_budget=input_budget))
+    after = plan(tight, policy, estimate, may_summarize=False)
     gone = [action.target for action in after.accounts.actions if action.kind == "emergency_drop"]
     order = [f"turn:{turn.id}" for turn in taken.snapshot.turns]
     assert gone == [target for target in order if target in gone]
@@ -194,7 +195,7 @@ def test_in_an_emergency_whole_turns_leave_oldest_first_and_only_when_nothing_ma
     event(f"whole turns left: {bool(gone)}")
     if not gone:
         return
-    droppable = {message.id for piece in window.pieces if piece.droppable for message in piece.unit.messages}
+    droppable = {message.id for piece in window.pieces if piece.may_be_dropped for message in piece.unit.messages}
     assert not sent_ids(after.prompt) & droppable
 
 
@@ -206,8 +207,8 @@ def test_media_and_tool_pairs_of_the_running_turn_survive_the_emergency() -> Non
     snapshot = snapshot_of(past, current, input_budget=6000)
     ready = plan(snapshot, GUARDED, estimate)
     assert isinstance(ready, Ready)
-    smaller = replace(snapshot, budget=replace(snapshot.budget, input_budget=2800))
-    again = plan_after_overflow(smaller, GUARDED, estimate, ready.accounts)
+    smaller = ready.window.after_overflow(replace(snapshot.budget, input_budget=2800))
+    again = plan(smaller, GUARDED, estimate, may_summarize=False)
     assert isinstance(again, Ready)
     kinds = [action.kind for action in again.accounts.actions]
     assert kinds == ["assistant_dropped"] * 4 + ["emergency_drop"] * 2
@@ -221,8 +222,8 @@ def test_a_running_turn_that_is_too_large_alone_is_refused_after_the_past_has_le
     snapshot = snapshot_of(chat(history, 3), history.turn(user_tokens=3000), input_budget=4000)
     ready = plan(snapshot, GUARDED, estimate)
     assert isinstance(ready, Ready)
-    smaller = replace(snapshot, budget=replace(snapshot.budget, input_budget=2000))
-    assert isinstance(plan_after_overflow(smaller, GUARDED, estimate, ready.accounts), Refused)
+    smaller = ready.window.after_overflow(replace(snapshot.budget, input_budget=2000))
+    assert isinstance(plan(smaller, GUARDED, estimate, may_summarize=False), Refused)
 
 
 def _past_ids(decision: Ready | Refused, turns: tuple[Turn, ...]) -> set[MessageId]:

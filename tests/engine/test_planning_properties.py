@@ -12,8 +12,9 @@ from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.engine.window.plan import Ready, Refused, assemble, assert_tool_pairing, plan
 from app.engine.window.prompt import Prompt, prompt_sha256
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
-from app.engine.window.window import Snapshot, Window
-from tests.engine.histories import History, estimate, snapshot_of
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import lay_out
+from tests.engine.histories import History, charge, estimate, snapshot_of
 from tests.engine.readings import all_units, counted_tokens, read_back, ready_of, sendable, sent_ids, sent_turns
 from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
@@ -25,7 +26,7 @@ def test_a_ready_prompt_is_charged_at_most_the_input_budget_and_a_refused_one_mo
 ) -> None:
     taken = decide(snapshot, policy)
     decision, budget = taken.decision, taken.snapshot.budget
-    charged = Window(taken.snapshot, policy, estimate).charge(decision.prompt)
+    charged = charge(taken.snapshot, decision.prompt)
     assert decision.accounts.tokens_after_prune == charged
     if isinstance(decision, Ready):
         assert charged <= budget.input_budget
@@ -95,9 +96,9 @@ def test_the_logs_removals_sum_to_what_the_prompt_lost(snapshot: Snapshot, polic
     accounts = taken.decision.accounts
     removed = sum(action.tokens_removed for action in accounts.actions)
     assert accounts.wire_before - removed == taken.decision.prompt.wire_tokens
-    before = Window(snapshot, policy, estimate)
-    assert accounts.wire_before == before.prompt(before.pieces).wire_tokens
-    assert accounts.tokens_before == before.charge(before.prompt(before.pieces))
+    before = lay_out(snapshot, policy, estimate).prompt()
+    assert accounts.wire_before == before.wire_tokens
+    assert accounts.tokens_before == charge(snapshot, before)
     assert accounts.summary_triggered == taken.summarized
     kinds = {action.kind for action in accounts.actions}
     assert accounts.prune_triggered == bool(kinds - {"summary_folded"})
@@ -134,9 +135,9 @@ def test_the_assembled_prompt_is_checked_for_torn_tool_groups() -> None:
     assert isinstance(ready, Ready)
     torn = Prompt(ready.prompt.items[:-1], (), 0)
     with pytest.raises(AssertionError, match="a tool call without its result"):
-        assemble(Ready(torn, ready.accounts))
+        assemble(replace(ready, prompt=torn))
     with pytest.raises(AssertionError, match="a tool result without its call"):
-        assemble(Ready(Prompt((*ready.prompt.items, ready.prompt.items[-1]), (), 0), ready.accounts))
+        assemble(replace(ready, prompt=Prompt((*ready.prompt.items, ready.prompt.items[-1]), (), 0)))
 
 
 @given(snapshots(), policies())

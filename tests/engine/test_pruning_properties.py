@@ -7,8 +7,8 @@ from hypothesis import given
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.summarizer_prompt import anchors_of
 from app.engine.window.prompt import pin_text
-from app.engine.window.pruning import TrimAction
-from app.engine.window.window import Snapshot, Window
+from app.engine.window.snapshot import Snapshot, TrimAction
+from app.engine.window.window import lay_out
 from tests.engine.histories import estimate
 from tests.engine.readings import labels_of, never_dropped, protected_turns, ready_of, sendable, sent_ids
 from tests.engine.strategies import guarded_policies, snapshots
@@ -90,7 +90,7 @@ def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(
     dropped = {action.target for action in accounts.actions if action.kind in _DROPPING}
     if not accounts.prune_triggered:
         return
-    window = Window(taken.snapshot, policy, estimate)
+    window = lay_out(taken.snapshot, policy, estimate)
     protected = labels_of(protected_turns(taken.snapshot, policy))
     for reason in ("prune_threshold", "over_budget"):
         of_reason = [a.target for a in accounts.actions if a.reason == reason and a.kind in _DROPPING]
@@ -99,7 +99,7 @@ def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(
         candidates = [
             f"message:{piece.unit.messages[0].id}"
             for piece in window.pieces
-            if piece.droppable and (reason == "over_budget" or piece.items[0].label not in protected)
+            if piece.may_be_dropped and (reason == "over_budget" or piece.items[0].label not in protected)
         ]
         # What an earlier stage dropped is gone by then; of the rest the oldest went, without a gap.
         gone_before = dropped - set(of_reason) if reason == "over_budget" else set[str]()

@@ -16,7 +16,7 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import Block
 from app.engine.window.prompt_refs import needed_for, rebuild
-from app.engine.window.window import Snapshot
+from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import GUARDED, History, estimate, snapshot_of
 from tests.engine.readings import read_back, ready_of
 from tests.engine.strategies import policies, snapshots

@@ -8,8 +8,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.engine.policy.policy import ContextPolicy
+from app.engine.window.foldable import untouchable
 from app.engine.window.plan import Ready, Refused
-from app.engine.window.window import Snapshot, Window
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import lay_out
 from tests.engine.histories import budget_of, estimate
 from tests.engine.shortened import shortened
 from tests.engine.strategies import policies, snapshots
@@ -20,8 +22,8 @@ from tests.engine.turn_stand_in import decide
 def nearly_fitting(draw: st.DrawFn, policy: ContextPolicy) -> Snapshot:
     """A snapshot whose budget is about what may never leave, so that a little less text would do."""
     snapshot = draw(snapshots())
-    window = Window(snapshot, policy, estimate)
-    least = window.charge(window.prompt(window.untouchable()))
+    window = lay_out(snapshot, policy, estimate)
+    least = window.with_pieces(untouchable(window, policy)).charged()
     return replace(snapshot, budget=budget_of(max(1, least + draw(st.integers(-120, 120)))))
 
 

@@ -12,11 +12,11 @@ from app.domain.types import Pin
 from app.engine.messages.turns import sendable_messages, wire_tokens_of
 from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy
-from app.engine.window.allocation import divide
 from app.engine.window.plan import Ready, Refused
 from app.engine.window.prompt import Prompt, pin_text
-from app.engine.window.shares import with_shared_budget
-from app.engine.window.window import Snapshot, Window
+from app.engine.window.shares import divide, with_shared_budget
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import lay_out
 from tests.engine.histories import charged_before, estimate, text_of
 from tests.engine.readings import never_dropped, sent_ids
 from tests.engine.shortened import shortened
@@ -77,8 +77,8 @@ def test_the_output_has_its_share_of_what_system_text_message_and_tools_leave(
     assert policy.allocation is not None
     budget = snapshot.budget
     bare = replace(snapshot, goal=None, pins=(), summary=None, turns=())
-    window = Window(bare, policy, estimate)
-    fixed = window.charge(window.prompt([piece for piece in window.pieces if piece.items[0].region == "user"]))
+    window = lay_out(bare, policy, estimate)
+    fixed = window.with_pieces([piece for piece in window.pieces if piece.items[0].region == "user"]).charged()
     share = (budget.limit - budget.overhead_reserve - fixed) * policy.allocation.reserved_for_output_pct / 100
     assert budget.output_reserve == max(64, floor(share))
     assert budget.input_budget == budget.limit - budget.output_reserve - budget.overhead_reserve

@@ -27,7 +27,7 @@ from app.engine.summary.summarizer_prompt import (
     summarizer_room,
 )
 from app.engine.window.plan import SummaryDue, plan
-from app.engine.window.window import Snapshot
+from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of, text_of
 from tests.engine.strategies import any_text, bodies, snapshots
 

@@ -8,8 +8,8 @@ import pytest
 
 from app.domain.types import SummaryBody, SummaryItem
 from app.engine.policy.policy import ContextPolicy
-from app.engine.window.plan import Ready, Refused, SummaryDue, SummaryWorthless, plan
-from app.engine.window.window import Snapshot
+from app.engine.window.plan import Ready, Refused, SummaryDue, plan
+from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import (
     GUARDED,
     History,
@@ -71,9 +71,9 @@ def test_a_summary_due_by_the_count_that_would_shrink_nothing_is_worthless_and_t
     history = History()
     snapshot = snapshot_of(chat(history, 8, user_tokens=2, assistant_tokens=2), history.turn(), input_budget=10_000)
     decision = plan(snapshot, GUARDED, estimate)
-    assert isinstance(decision, SummaryWorthless)
-    assert isinstance(decision.then, Ready)
-    assert decision.then.accounts.actions == ()
+    assert isinstance(decision, Ready)
+    assert decision.summary_worthless
+    assert decision.accounts.actions == ()
 
 
 def test_the_threshold_alone_asks_for_no_summary_that_would_reclaim_next_to_nothing() -> None:

@@ -9,18 +9,8 @@ from app.domain.types import Summary, SummaryBody, SummaryId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
-from app.engine.window.plan import (
-    Decision,
-    Ready,
-    Refused,
-    SummaryDue,
-    SummaryWorthless,
-    plan,
-    plan_after_summary,
-    summary_actions,
-    summary_wire_tokens,
-)
-from app.engine.window.window import Snapshot
+from app.engine.window.plan import Ready, Refused, SummaryDue, plan
+from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import estimate
 
 
@@ -54,24 +44,14 @@ def decide(snapshot: Snapshot, policy: ContextPolicy) -> Taken:
     """Takes the turn's decisions with the deterministic summary."""
     first = plan(snapshot, policy, estimate)
     if not isinstance(first, SummaryDue):
-        return Taken(settled(first), snapshot, None, summarized=False)
+        return Taken(first, snapshot, None, summarized=False)
     fold = first.fold
     body = fallback_summary(fold, estimate)
     if body is None:
-        second = plan_after_summary(snapshot, policy, estimate, first.earlier)
-        return Taken(settled(second), snapshot, fold, summarized=False)
+        second = plan(first.snapshot, policy, estimate, may_summarize=False)
+        return Taken(second, snapshot, fold, summarized=False)
     after = new_snapshot(snapshot, fold, body)
     if after.summary is None:
         raise AssertionError("the new snapshot has the new summary")
-    actions = summary_actions(fold, after.summary, summary_wire_tokens(after.summary, policy, estimate))
-    earlier = replace(first.earlier, summary_triggered=True, actions=(*first.earlier.actions, *actions))
-    return Taken(settled(plan_after_summary(after, policy, estimate, earlier)), after, fold, summarized=True)
-
-
-def settled(decision: Decision) -> Ready | Refused:
-    """The decision, which must not ask for a summary any more."""
-    if isinstance(decision, SummaryWorthless):
-        return decision.then
-    if isinstance(decision, SummaryDue):
-        raise AssertionError("a summary is due a second time in one turn")  # noqa: TRY004 - a broken promise
-    return decision
+    after = replace(after, log=first.with_summary(after.summary, policy, estimate).log)
+    return Taken(plan(after, policy, estimate, may_summarize=False), after, fold, summarized=True)

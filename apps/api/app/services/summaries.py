@@ -7,7 +7,7 @@ from app.db.summaries import get_summary, page_of_summaries
 from app.db.summary_undo import find_summary, lock_and_restart_count, undo_active
 from app.domain.errors import NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress
 from app.domain.types import OPEN_STATUSES, JsonObject, SessionId, SummaryId, TenantId
-from app.engine.window.window import Window
+from app.engine.window.triggers import fold_on_request
 from app.services.conflicts import retried
 from app.services.paging import Page, after_id, page_of
 from app.services.runtime import Runtime
@@ -41,8 +41,7 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
     if any(turn.status in OPEN_STATUSES for turn in gathered.turns):
         raise TurnInProgress("The session runs a turn; summarize when it is done.", RETRY_AFTER_S)
     estimate = estimator_of(rt, gathered)
-    policy = gathered.session.policy
-    fold = Window(snapshot_of(rt, gathered, no_turn(seen.next_seq)), policy, estimate).fold("requested")
+    fold = fold_on_request(snapshot_of(rt, gathered, no_turn(seen.next_seq)), gathered.session.policy, estimate)
     if fold is None:
         raise NothingToSummarize(
             "Beyond the turns that the policy protects there is nothing that a summary would make smaller."

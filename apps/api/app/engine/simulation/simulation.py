@@ -38,20 +38,11 @@ from app.engine.simulation.recall_shelf import Shelf
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import shrinks, summarizer_usage, summary_of
-from app.engine.window.plan import (
-    Ready,
-    Refused,
-    SummaryDue,
-    SummaryWorthless,
-    plan,
-    plan_after_summary,
-    plan_after_turn,
-    with_summary,
-)
+from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.prompt import Prompt
-from app.engine.window.pruning import TrimAction
 from app.engine.window.shares import with_shared_budget
-from app.engine.window.window import Snapshot
+from app.engine.window.snapshot import Snapshot, TrimAction
+from app.engine.window.triggers import fold_after_turn
 
 CountKey: TypeAlias = tuple[str, str]
 """(alias, encoding): what a message's count depends on, images included."""
@@ -218,25 +209,21 @@ class Simulation:
         policy, estimate = self.setting.policy, model.estimate
         current = replace(so_far, status=TurnStatus.RUNNING, unresolved=True)
         snapshot = self._snapshot(past, model, current)
-        match plan(snapshot, policy, estimate):
-            case SummaryDue() as due:
-                self._count_after_seq = current.seq - 1
-                made = self._summarize(due.fold, model, spent)
-                if made is None:
-                    return plan_after_summary(snapshot, policy, estimate, due.earlier)
-                spent.summary = True
-                after, earlier = with_summary(snapshot, due, made, policy, estimate)
-                return plan_after_summary(after, policy, estimate, earlier)
-            case SummaryWorthless(then):
-                self._count_after_seq = current.seq - 1
-                return then
-            case Ready() | Refused() as decided:
-                return decided
+        decided = plan(snapshot, policy, estimate)
+        if isinstance(decided, SummaryDue):
+            self._count_after_seq = current.seq - 1
+            made = self._summarize(decided.fold, model, spent)
+            spent.summary = spent.summary or made is not None
+            again = decided.with_summary(made, policy, estimate) if made else decided.snapshot
+            decided = plan(again, policy, estimate, may_summarize=False)
+        elif decided.summary_worthless:
+            self._count_after_seq = current.seq - 1
+        return decided
 
     def _after_turn(self, past: PastTurn, model: SimulatedModel, seq: int, spent: _Spent) -> None:
         """What the background would do once the answer is there, as if it were done at once."""
         said_nothing = Turn(TurnId(UUID(int=0)), seq + 1, TurnStatus.RUNNING, unresolved=True, messages=())
-        fold = plan_after_turn(self._snapshot(past, model, said_nothing), self.setting.policy, model.estimate)
+        fold = fold_after_turn(self._snapshot(past, model, said_nothing), self.setting.policy, model.estimate)
         if fold is not None:
             self._count_after_seq = seq
             spent.later_summary = self._summarize(fold, model, spent) is not None

@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 
 from app.domain.types import Message, Summary, Turn
 from app.engine.messages.turns import sendable_messages, wire_tokens_of
-from app.engine.policy.policy import ContextPolicy
 
 SummaryReason: TypeAlias = Literal[
     "threshold", "turn_count", "usage", "message_count", "window", "allocation", "requested", "provider_overflow"
@@ -58,27 +57,17 @@ class Fold:
 
 
 def choose_fold(
+    reason: SummaryReason,
     eligible: Sequence[Turn],
     protected: Sequence[Turn],
-    *,
-    policy: ContextPolicy,
-    input_budget: int,
-    reason: SummaryReason,
     previous: Summary | None,
     previous_tokens: int,
-    room_tokens: int,
+    most_tokens: int,
 ) -> Fold | None:
-    """A summary of the eligible turns, or None when one would not shrink anything.
-
-    The cap is never over `room_tokens`, what the summary finds left beside all that may never leave: a summary that was
-    paid for must not be what a turn is refused for.
-    """
+    """A summary of the eligible turns of `most_tokens` at most, or None when one would not shrink anything."""
     newly_folded_tokens = wire_tokens_of(eligible)
-    if not newly_folded_tokens:
-        return None
-    folded_tokens = newly_folded_tokens + previous_tokens
-    cap_tokens = min(int(input_budget * policy.summary_max_ratio), folded_tokens * 3 // 4, room_tokens)
-    if cap_tokens < MIN_SUMMARY_TOKENS:
+    cap_tokens = min((newly_folded_tokens + previous_tokens) * 3 // 4, most_tokens)
+    if not newly_folded_tokens or cap_tokens < MIN_SUMMARY_TOKENS:
         return None
     return fold_of(reason, eligible, protected, previous, previous_tokens, cap_tokens)
 

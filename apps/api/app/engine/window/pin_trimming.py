@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from app.domain.types import Pin
 from app.engine.messages.tokens import Estimate
+from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import PromptItem, block_item, pin_text
-from app.engine.window.pruning import TrimAction
 from app.engine.window.shortening import without_middle
+from app.engine.window.snapshot import TrimAction
+from app.engine.window.window import Window
 
 LEAST_KEPT_CHARS = 240
 """Of a shortened pin's text: with less it says nothing, and the pin leaves."""
@@ -17,20 +18,18 @@ _REASON = "low_relevance"
 _TRIES = 4
 
 
-def fit_pins(
-    pins: Sequence[Pin],
-    items: Sequence[PromptItem],
-    relevances: Sequence[float],
-    room_tokens: int,
-    estimate: Estimate,
-) -> tuple[list[PromptItem], list[TrimAction]]:
-    """The pins' items within `room_tokens` (without framing), and what was done to them.
+def with_fitted_pins(window: Window, room_tokens: int) -> Window:
+    """The window with its pins within `room_tokens`, without framing.
 
-    `items` and `relevances` are those of `pins`, one each. The least relevant pin is shortened first, then the next,
-    none below a few sentences; of equals the later. Only when all of them shortened are still too much does the least
-    relevant leave. What is sent keeps its order, whatever the relevance: a provider's cache goes by the prefix.
+    The least relevant pin is shortened first, then the next, none below a few sentences; of equals the later. Only when
+    all of them shortened are still too much does the least relevant leave. What is sent keeps its order, whatever the
+    relevance: a provider's cache goes by the prefix.
     """
-    first_to_go = sorted(range(len(pins)), key=lambda at: (relevances[at], -at))
+    pins, items, estimate = window.snapshot.pins, window.pins, window.estimate
+    if sum(item.tokens for item in items) <= room_tokens:
+        return window
+    relevance_of = relevances(pins, question_of(window.snapshot.goal, window.snapshot.current))
+    first_to_go = sorted(range(len(pins)), key=lambda at: (relevance_of[at], -at))
     least = [_shortened(pin, item, LEAST_KEPT_CHARS, estimate) for pin, item in zip(pins, items, strict=True)]
     now: dict[int, PromptItem] = dict(enumerate(items))
     actions: list[TrimAction] = []
@@ -50,7 +49,7 @@ def fit_pins(
         removed = items[at].tokens - now[at].tokens
         actions.append(TrimAction("pinned_trim", pins[at].name, _REASON, removed))
         excess -= removed
-    return list(now.values()), actions
+    return window.with_pins(tuple(now.values())).logged(actions)
 
 
 def _fitted(pin: Pin, item: PromptItem, most_tokens: int, least: PromptItem, estimate: Estimate) -> PromptItem:

@@ -1,150 +1,145 @@
-"""The two doors of the engine: `plan` decides what a turn sends, `assemble` turns a plan into the exact messages.
+"""What a turn sends: `plan` decides it, `assemble` turns the decision into the exact messages.
 
-When `plan` answers `SummaryDue` the caller tries that summary and asks `plan_after_summary`. Nothing here does I/O: the
-caller gathers the snapshot, makes the summary, calls the model and records the figures.
+When `plan` answers `SummaryDue` the caller tries that summary and plans again, of `due.snapshot` or, where it was made,
+of `due.with_summary(...)`. Nothing here does I/O: the caller gathers the snapshot, makes the summary, calls the model
+and records the figures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias, overload
 
 from app.domain.types import JsonObject, PromptMessage, Summary, ToolDefinition
-from app.engine.messages.tokens import Estimate
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.policy import ContextPolicy
+from app.engine.recall.ranking import Recalled
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
-from app.engine.window.prompt import Block, prompt_sha256
+from app.engine.window.prompt import Block, Prompt, prompt_sha256
 from app.engine.window.prompt_refs import refs_of
-from app.engine.window.pruning import TrimAction
-from app.engine.window.recalled import with_recall
-from app.engine.window.shares import share_out
-from app.engine.window.stages import Accounts, Earlier, Ready, Refused, fit
-from app.engine.window.triggers import due_after_turn, due_before_call, worth_making
-from app.engine.window.window import Snapshot, Window, summary_item
+from app.engine.window.refusal import Overflow, overflow_of
+from app.engine.window.shares import foldable_within_shares
+from app.engine.window.snapshot import Snapshot, TrimAction
+from app.engine.window.stages import fit, fits
+from app.engine.window.triggers import due_before_call, worth_making
+from app.engine.window.window import Window, lay_out, summary_item
 
-__all__ = [
-    "Accounts",
-    "Assembled",
-    "Decision",
-    "Earlier",
-    "Ready",
-    "Refused",
-    "SummaryDue",
-    "SummaryWorthless",
-    "assemble",
-    "assert_tool_pairing",
-    "plan",
-    "plan_after_overflow",
-    "plan_after_summary",
-    "plan_after_turn",
-    "summary_actions",
-    "summary_wire_tokens",
-    "with_summary",
-    "would_be_pruned",
-]
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """The figures of an audit row. `*_before`, `*_after_summary`, `*_after_prune` are charged to the input budget;
+    `wire_before` and the prompt's own `wire_tokens` are what the trim log speaks of.
+
+    What was recalled is in every figure, since no stage of compression brought it in.
+    """
+
+    wire_before: int
+    tokens_before: int
+    tokens_after_summary: int
+    tokens_after_prune: int
+    summary_triggered: bool
+    prune_triggered: bool
+    actions: tuple[TrimAction, ...]
+    recalled: tuple[Recalled, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryDue:
-    """A summary has to be tried before the prompt can be decided."""
+    """A summary has to be tried before the prompt can be decided; without it the turn is planned of `snapshot`."""
 
     fold: Fold
-    earlier: Earlier
+    snapshot: Snapshot
+
+    def with_summary(self, summary: Summary, policy: ContextPolicy, estimate: Estimate) -> Snapshot:
+        """What the turn is planned of once the summary is made."""
+        actions = summary_actions(self.fold, summary, summary_wire_tokens(summary, policy, estimate))
+        snapshot = self.snapshot.with_summary(self.fold, summary, actions)
+        return replace(snapshot, log=snapshot.log and replace(snapshot.log, summary_triggered=True))
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryWorthless:
-    """A summary is due by the turn count, but would not shrink anything: the count restarts. Carries the way on."""
+class Ready:
+    """The prompt fits. With `summary_worthless` a summary was due by the turn count, but would not shrink anything: the
+    count restarts."""
 
-    then: Ready | Refused
-
-
-Decision: TypeAlias = SummaryDue | SummaryWorthless | Ready | Refused
-
-
-def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Decision:
-    """Decides what the running turn sends: the same snapshot gives the same decision."""
-    window = Window(snapshot, policy, estimate)
-    prompt = window.prompt(window.pieces)
-    charged = window.charge(prompt)
-    seen = Earlier(prompt.wire_tokens, charged, summary_triggered=False)
-    held = share_out(window)
-    # Refuse before paying: no summary is made that could not be sent beside what may never leave.
-    if held.room_for_summary() < MIN_SUMMARY_TOKENS:
-        return with_recall(window, fit(window, seen))
-    if held is not window:
-        prompt = held.prompt(held.pieces)
-        charged = held.charge(prompt)
-    reason = due_before_call(held, prompt, charged)
-    fold = held.fold(reason) if reason else None
-    if reason and fold and worth_making(held, fold, charged):
-        return SummaryDue(fold, seen)
-    decided = with_recall(window, fit(window, seen))
-    return SummaryWorthless(decided) if reason == "turn_count" else decided
+    window: Window
+    prompt: Prompt
+    accounts: Accounts
+    summary_worthless: bool = False
 
 
-def plan_after_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
-    """What a summary in the background is to take in, of a snapshot whose running turn has said nothing yet."""
-    window = share_out(Window(snapshot, policy, estimate))
-    reason = due_after_turn(window, window.charge(window.prompt(window.pieces)))
-    if reason is None or window.room_for_summary() < MIN_SUMMARY_TOKENS:
-        return None
-    fold = window.fold(reason)
-    return fold if fold and worth_making(window, fold) else None
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The prompt does not fit and nothing more may leave; `summary_worthless` is as of `Ready`."""
+
+    window: Window
+    prompt: Prompt
+    accounts: Accounts
+    overflow: Overflow
+    summary_worthless: bool = False
 
 
-def plan_after_summary(
-    snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, earlier: Earlier
-) -> Ready | Refused:
-    """Decides when the summary that was due has been tried; `snapshot` has the new one where it was made."""
-    window = Window(snapshot, policy, estimate)
-    return with_recall(window, fit(window, earlier))
+Decision: TypeAlias = SummaryDue | Ready | Refused
 
 
-def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> bool:
-    """Whether the prompt of this snapshot is at the prune threshold as it stands."""
-    window = share_out(Window(snapshot, policy, estimate))
-    return window.at_prune_threshold(window.charge(window.prompt(window.pieces)))
+@overload
+def plan(
+    snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_summarize: Literal[False]
+) -> Ready | Refused: ...
+@overload
+def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_summarize: bool = True) -> Decision: ...
+def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_summarize: bool = True) -> Decision:
+    """Decides what the running turn sends: the same snapshot gives the same decision.
 
-
-def plan_after_overflow(
-    snapshot: Snapshot,
-    policy: ContextPolicy,
-    estimate: Estimate,
-    sent: Accounts,
-    left_at_once: tuple[TrimAction, ...] = (),
-) -> Ready | Refused:
-    """Decides anew when the provider refused a prompt as too long; `snapshot` has the smaller budget.
-
-    `sent` is the accounts of the refused prompt, `left_at_once` the log of turns that a policy's emergency path has
-    taken out of the snapshot since. No summary is asked for: whoever waits has waited for one call.
-    Protected turns are pruned whatever the policy says, and when nothing is left to prune whole turns leave, oldest
-    first; goal, system layers, the running turn, and pins that are within a share if they have one, stay.
+    `SummaryDue` is answered only where it `may_summarize`, and never of a snapshot that a provider refused.
     """
-    window = Window(snapshot, replace(policy, prune_protected=True), estimate)
-    return fit(window, sent.earlier(left_at_once), emergency=True)
+    if snapshot.overflowed:
+        policy = replace(policy, prune_protected=True)
+    window = lay_out(snapshot, policy, estimate)
+    summary_worthless = False
+    if may_summarize and not snapshot.overflowed:
+        found = foldable_within_shares(window, policy)
+        # Refuse before paying: no summary is made that could not be sent beside what may never leave.
+        reason = due_before_call(found.window, policy) if found.room_tokens >= MIN_SUMMARY_TOKENS else None
+        fold = found.fold(reason) if reason else None
+        if fold and worth_making(fold, found, policy, before_call=True):
+            return SummaryDue(fold, replace(snapshot, log=window.log))
+        summary_worthless = reason == "turn_count"
+    window = fit(window, policy)
+    prompt, accounts = window.prompt(), _accounts_of(window)
+    if fits(window):
+        return Ready(window, prompt, accounts, summary_worthless)
+    overflow = overflow_of(prompt, snapshot.budget, accounts.tokens_after_prune, snapshot.calibration_ratio)
+    return Refused(window, prompt, accounts, overflow, summary_worthless)
 
 
-def with_summary(
-    snapshot: Snapshot, due: SummaryDue, summary: Summary, policy: ContextPolicy, estimate: Estimate
-) -> tuple[Snapshot, Earlier]:
-    """The snapshot with the summary that was due in place of what it folded, and the accounts that go on from it."""
-    actions = summary_actions(due.fold, summary, summary_wire_tokens(summary, policy, estimate))
-    earlier = replace(due.earlier, summary_triggered=True, actions=actions)
-    return snapshot.with_summary(due.fold, summary), earlier
+def _accounts_of(window: Window) -> Accounts:
+    log, charged = window.log, window.charged()
+    tokens, messages = sum(item.tokens for item in window.recalled), len(window.recalled)
+    recalled = charged - window.charged(tokens, messages)
+    return Accounts(
+        wire_before=log.wire_before + tokens + MESSAGE_FRAMING_TOKENS * messages,
+        tokens_before=log.tokens_before + recalled,
+        tokens_after_summary=log.tokens_after_summary + recalled,
+        tokens_after_prune=charged,
+        summary_triggered=log.summary_triggered,
+        prune_triggered=bool(log.actions) or any(action.kind == "emergency_drop" for action in log.stored),
+        actions=(*log.stored, *log.actions),
+        recalled=log.recalled,
+    )
 
 
 def summary_actions(fold: Fold, new_summary: Summary, new_tokens: int) -> tuple[TrimAction, ...]:
     """The trim log of a summary that was made: a row for each turn it took in, and one for the block itself.
 
-    `new_tokens` is the new block's cost on the wire; the rows sum to what the prompt lost by it.
+    `new_tokens` is the new block's cost on the wire; the rows sum to what the prompt lost by it. Turns that a provider
+    overflow made leave at once are logged as dropped, and only noted in the summary.
     """
-    rows = [
-        TrimAction("summary_folded", f"turn:{turn.id}", fold.reason, wire_tokens_of((turn,))) for turn in fold.turns
-    ]
-    block = TrimAction("summary_folded", f"summary:{new_summary.id}", fold.reason, fold.previous_tokens - new_tokens)
+    kind = "emergency_drop" if fold.reason == "provider_overflow" else "summary_folded"
+    rows = [TrimAction(kind, f"turn:{turn.id}", fold.reason, wire_tokens_of((turn,))) for turn in fold.turns]
+    block = TrimAction(kind, f"summary:{new_summary.id}", fold.reason, fold.previous_tokens - new_tokens)
     return (*rows, block)
 
 

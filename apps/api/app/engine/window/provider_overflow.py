@@ -1,7 +1,9 @@
 """What to do when the provider says that the prompt is too long: the budget to plan with again, and what to learn.
 
 Our estimate was too low, or the window is smaller than was believed; what the provider stated decides by how much to
-shrink. `plan_after_overflow` then makes the plan again within that budget.
+shrink. `plan` then decides again within that budget. In the design `turn_atomic` the oldest turns leave at once: what
+they said is not summarized, since whoever waits has waited for one call; a note of their going stands in the summary,
+where later summaries carry it on, and not in the history.
 """
 
 from __future__ import annotations
@@ -11,9 +13,16 @@ from math import ceil, floor
 from typing import Literal, TypeAlias
 
 from app.domain.errors import StatedOverflow
+from app.domain.types import SummaryBody
+from app.engine.messages.tokens import Estimate
+from app.engine.messages.turns import latest_unresolved, wire_tokens_of
 from app.engine.policy.budget import Budget, budget_at
+from app.engine.policy.policy import ContextPolicy
+from app.engine.summary.block import fit_summary
+from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, fold_of
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.window.prompt import Prompt
+from app.engine.window.snapshot import Snapshot
 
 MAX_REACTIONS = 2
 SMALLEST_WINDOW_TOKENS = 1281
@@ -110,3 +119,30 @@ def _overage(stated: StatedOverflow, sent_wire_tokens: int, output_tokens: int) 
     ratio = (requested - output_tokens if prompt is None else prompt) / sent_wire_tokens
     overage = ceil((requested - limit) / min(HIGHEST_RATIO, max(LOWEST_RATIO, ratio)))
     return overage if overage < sent_wire_tokens else None
+
+
+def emergency_fold(snapshot: Snapshot, policy: ContextPolicy, previous_tokens: int) -> Fold | None:
+    """The oldest share of the past turns, by number and rounded up; None when the policy has none or no turn may go.
+
+    `previous_tokens` is what the active summary's block costs on the wire. An unresolved latest turn stays.
+    """
+    if policy.emergency_drop_ratio is None:
+        return None
+    may_go = [turn for turn in snapshot.turns if turn is not latest_unresolved(snapshot.turns)]
+    leaving = may_go[: ceil(len(may_go) * policy.emergency_drop_ratio)]
+    if not wire_tokens_of(leaving):
+        return None
+    cap_tokens = max(MIN_SUMMARY_TOKENS, int(snapshot.budget.input_budget * policy.summary_max_ratio))
+    return fold_of("provider_overflow", leaving, (), snapshot.summary, previous_tokens, cap_tokens)
+
+
+def emergency_summary(fold: Fold, estimate: Estimate) -> SummaryBody | None:
+    """What the summary held before, and the note; None when the cap has no room for either."""
+    first, last = fold.turns[0].seq, fold.turns[-1].seq
+    which = f"Turn {first}" if first == last else f"Turns {first} to {last}"
+    note = f"{which} of this conversation left at once and unread, because the model's provider took no more."
+    if fold.previous is None:
+        return fit_summary(SummaryBody(note), fold.cap_tokens, estimate)
+    previous = fold.previous.body
+    body = replace(previous, summary_text=f"{note}\n{previous.summary_text}")
+    return fit_summary(body, fold.cap_tokens, estimate)

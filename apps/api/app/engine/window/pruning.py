@@ -1,4 +1,4 @@
-"""What leaves the window when a summary was not enough, in which order, and why: trim actions.
+"""What leaves the history when a summary was not enough, in which order, and why.
 
 Long answered tool results are shortened first, then media leave older messages, then assistant and tool messages leave
 whole. What the newest summary cites stays, and so do users' words (contract.md, decisions 5 and 8). Policies that keep
@@ -7,159 +7,224 @@ turns whole lose the oldest turns instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
-from typing import Literal, TypeAlias
+from typing import Final, TypeAlias
 
-from app.domain.types import JsonObject, MessageId
-from app.engine.messages.tokens import Estimate
-from app.engine.messages.turns import Unit
-from app.engine.window.prompt import PromptItem
-from app.engine.window.shortening import Shortening, ShorteningKind, mark_media, shorten_text
-from app.engine.window.worth import worth_per_token
-
-TrimKind: TypeAlias = (
-    ShorteningKind
-    | Literal[
-        "tool_group_dropped",
-        "assistant_dropped",
-        "turn_dropped",
-        "history_drop",
-        "pinned_trim",
-        "pinned_drop",
-        "summary_folded",
-        "summary_shortened",
-        "emergency_drop",
-    ]
-)
-
-StillOver: TypeAlias = Callable[[int, int], bool]
-"""Whether a prompt is still over once so many tokens (without framing) and messages have left it."""
+from app.domain.content import content_text
+from app.domain.extractive import demands
+from app.domain.types import Message, Role
+from app.engine.policy.policy import ContextPolicy
+from app.engine.window.shortening import Shortening, mark_media, shorten_text
+from app.engine.window.snapshot import TrimAction, TrimKind
+from app.engine.window.window import Piece, Window, protected_from, size_of
 
 LONG_TOOL_RESULT_TOKENS = 300
 _KEPT_CHARS = 640
+_WORTH: Final[Mapping[Role, float]] = {"user": 2.0, "assistant": 1.0, "tool": 0.5}
+"""Of a message, however long it is: most of what is asked about later was said in a short one."""
+
+InReach: TypeAlias = Callable[[Piece], bool]
+"""Whether a prune may touch the piece at all."""
+PruneOnce: TypeAlias = Callable[[Window, float, InReach], Window]
+"""A prune of what is in reach that stops once the window costs less than so much."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrimAction:
-    """A decision. `target` is `message:<id>`, `turn:<id>`, `summary:<id>`, a pin's name, or `conversation_history` for
-    turns that a shared-out window lost; `tokens_removed` is on the wire, and negative for what was added."""
+def prune_older(window: Window, policy: ContextPolicy) -> Window:
+    """Prunes what is older than the protected turns until what is charged is under the prune threshold.
 
-    kind: TrimKind
-    target: str
-    reason: str
-    tokens_removed: int
-
-    def public(self) -> JsonObject:
-        """The shape of an action in `context_trim_log`."""
-        return {
-            "kind": self.kind,
-            "target": self.target,
-            "reason": self.reason,
-            "tokens_removed_est": self.tokens_removed,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A unit of the history with the items it became.
-
-    `droppable` is false for what may never leave; `markable` means that its media may; `answered` that an assistant
-    spoke after it in its turn; `newest_results` that it is the tool group an open turn goes on from, whose results may
-    be shortened when nothing else is left.
+    A policy that prunes by value or in blocks does so as it did for the calls before, so that what has left stays
+    away: by value, what is new would else bring old messages back into the middle of the prompt.
     """
+    by_value = policy.prune_order == "value"
 
-    unit: Unit
-    items: tuple[PromptItem, ...]
-    droppable: bool
-    markable: bool
-    answered: bool
-    newest_results: bool = False
+    def prune(window: Window, to_tokens: float, in_reach: InReach) -> Window:
+        if policy.prune_unit == "message":
+            return prune_messages(window, to_tokens, in_reach, "prune_threshold", by_value=by_value)
+        return _prune_turns(window, policy, to_tokens, in_reach, "prune_threshold", by_value=by_value)
 
-    @property
-    def wire_tokens(self) -> int:
-        return sum(item.wire_tokens for item in self.items)
+    input_budget = window.budget.input_budget
+    threshold = policy.prune_from(input_budget)
+    if not by_value and not policy.prune_block_share:
+        return prune(window, threshold, lambda piece: not piece.protected)
+    to_tokens = threshold - policy.prune_block_share * input_budget
+    return _prune_as_it_grew(window, threshold, to_tokens, _protected_when_newest(window, policy), prune)
 
-    def with_shortened(self, shortenings: Sequence[Shortening]) -> Piece:
-        """The piece with those of its items replaced that were shortened."""
-        now = {id(shortening.was): shortening.now for shortening in shortenings}
-        return replace(self, items=tuple(now.get(id(item), item) for item in self.items))
+
+def prune_protected(window: Window, policy: ContextPolicy) -> Window:
+    """Prunes until the prompt is within the input budget, the oldest first, protected turns as well."""
+
+    def prune(window: Window, to_tokens: float, in_reach: InReach) -> Window:
+        if policy.prune_unit == "turn":
+            # Earlier rounds of the running turn may leave as well, whatever the unit (contract.md, decision 8).
+            window = _prune_turns(window, policy, to_tokens, in_reach, "over_budget")
+        return prune_messages(window, to_tokens, in_reach, "over_budget")
+
+    over = window.budget.input_budget + 1
+    if not policy.prune_block_share:
+        return prune(window, over, lambda _piece: True)
+    to_tokens = over - policy.prune_block_share * window.budget.input_budget
+    return _prune_as_it_grew(window, over, to_tokens, lambda piece: piece.seq, prune)
+
+
+def drop_history(window: Window, policy: ContextPolicy) -> Window:
+    """Whole turns leave, users' words with them, oldest first, until the prompt is within its budget."""
+    over = window.budget.input_budget + 1
+    return prune_turns(
+        window, over, lambda piece: piece.may_leave_with_its_turn(policy), "over_budget", kind="history_drop"
+    )
+
+
+def drop_oldest_turns(window: Window, _policy: ContextPolicy) -> Window:
+    """Whole past turns leave, oldest first, until the prompt fits: what is left when a provider has refused it."""
+    over = window.budget.input_budget + 1
+    return prune_turns(window, over, lambda piece: piece.state != "running", "provider_overflow", kind="emergency_drop")
 
 
 def prune_messages(
-    pieces: Sequence[Piece],
-    *,
-    still_over: StillOver,
-    in_reach: Callable[[Piece], bool],
-    reason: str,
-    estimate: Estimate,
-    largest_tokens: int,
-    by_value: bool = False,
-) -> tuple[list[Piece], list[TrimAction]]:
-    """Shortens, then marks media, then drops, oldest first, until the prompt is no longer over or nothing may leave.
+    window: Window, to_tokens: float, in_reach: InReach, reason: str, *, by_value: bool = False
+) -> Window:
+    """Shortens, then marks media, then drops, oldest first, until the window costs less than `to_tokens` or nothing
+    may leave. With `by_value` it drops what is worth the least per token first, of equals the oldest.
 
-    With `by_value` it drops what is worth the least per token first, of equals the oldest.
-
-    `in_reach(piece)` says whether this prune may touch the piece at all. An assistant's message of more than
-    `largest_tokens`, which no prompt could ever hold, is shortened like a long result. Returns the pieces that remain,
-    in their order, and what was done.
+    An assistant's message that no prompt could ever hold is shortened like a long result.
     """
-
-    def shorten_long(piece: Piece, estimate: Estimate) -> tuple[Piece, list[Shortening]]:
-        return _shorten_long_texts(piece, estimate, largest_tokens)
-
-    kept: list[Piece | None] = list(pieces)
+    kept: list[Piece | None] = list(window.pieces)
     actions: list[TrimAction] = []
     tokens = messages = 0
-    for shorten in (shorten_long, without_media):
-        for at, piece in enumerate(kept):
-            if not still_over(tokens, messages):
+    for shortenings in (_of_long_texts, shortened_media):
+        for at, piece in enumerate(window.pieces):
+            if not window.still_costs(to_tokens, tokens, messages):
                 break
-            if piece is not None and in_reach(piece):
-                kept[at], done = shorten(piece, estimate)
-                actions.extend(shortening_action(each, reason) for each in done)
+            now = kept[at] or piece
+            if in_reach(now) and (done := shortenings(now, window)):
+                kept[at] = now.with_items(each.now for each in done)
+                actions += (each.action(reason) for each in done)
                 tokens += sum(each.tokens_removed for each in done)
-    for at in _drop_order([[piece] if piece and piece.droppable else [] for piece in kept], by_value=by_value):
+    for at in _drop_order([[piece] if piece and piece.may_be_dropped else [] for piece in kept], by_value=by_value):
         piece = kept[at]
-        if not still_over(tokens, messages):
+        if not window.still_costs(to_tokens, tokens, messages):
             break
-        if piece is not None and piece.droppable and in_reach(piece):
+        if piece is not None and piece.may_be_dropped and in_reach(piece):
             kept[at] = None
-            actions.append(_drop(piece, reason))
-            tokens += sum(item.tokens for item in piece.items)
+            kind: TrimKind = "tool_group_dropped" if piece.unit.kind == "tool_group" else "assistant_dropped"
+            actions.append(TrimAction(kind, f"message:{piece.unit.messages[0].id}", reason, piece.wire_tokens))
+            tokens += piece.tokens
             messages += len(piece.items)
-    return [piece for piece in kept if piece is not None], actions
+    return window.left_with([piece for piece in kept if piece is not None], tokens, messages, actions)
 
 
 def prune_turns(
-    pieces: Sequence[Piece],
-    *,
-    still_over: StillOver,
-    may_leave: Callable[[Piece], bool],
+    window: Window,
+    to_tokens: float,
+    may_leave: InReach,
     reason: str,
+    *,
     kind: TrimKind = "turn_dropped",
     by_value: bool = False,
-) -> tuple[list[Piece], list[TrimAction]]:
-    """Drops whole turns, oldest first, until the prompt is no longer over or no turn may leave with all its pieces.
-
-    `by_value` and what is returned are as of `prune_messages`.
-    """
-    turns = [list(of_turn) for _, of_turn in groupby(pieces, key=lambda piece: piece.unit.messages[0].turn_id)]
+) -> Window:
+    """Drops whole turns, oldest first, until the window costs less than `to_tokens` or no turn may leave with all its
+    pieces; `by_value` is as of `prune_messages`."""
+    turns = [list(of_turn) for _, of_turn in groupby(window.pieces, key=lambda piece: piece.turn_id)]
     actions: list[TrimAction] = []
     gone: set[int] = set()
     tokens = messages = 0
     for at in _drop_order(turns, by_value=by_value):
-        if not still_over(tokens, messages):
+        if not window.still_costs(to_tokens, tokens, messages):
             break
         turn = turns[at]
         if all(map(may_leave, turn)):
             gone.add(at)
-            target = f"turn:{turn[0].unit.messages[0].turn_id}"
-            actions.append(TrimAction(kind, target, reason, sum(piece.wire_tokens for piece in turn)))
-            tokens += sum(item.tokens for piece in turn for item in piece.items)
-            messages += sum(len(piece.items) for piece in turn)
-    return [piece for at, turn in enumerate(turns) if at not in gone for piece in turn], actions
+            wire_tokens = sum(piece.wire_tokens for piece in turn)
+            actions.append(TrimAction(kind, f"turn:{turn[0].turn_id}", reason, wire_tokens))
+            of_turn = size_of(turn)
+            tokens, messages = tokens + of_turn[0], messages + of_turn[1]
+    left = [piece for at, turn in enumerate(turns) if at not in gone for piece in turn]
+    return window.left_with(left, tokens, messages, actions)
+
+
+def _prune_turns(
+    window: Window, policy: ContextPolicy, to_tokens: float, in_reach: InReach, reason: str, *, by_value: bool = False
+) -> Window:
+    return prune_turns(
+        window,
+        to_tokens,
+        lambda piece: piece.may_be_dropped and in_reach(piece),
+        reason,
+        kind="turn_dropped" if policy.allocation is None else "history_drop",
+        by_value=by_value,
+    )
+
+
+def _prune_as_it_grew(
+    window: Window, from_tokens: float, to_tokens: float, reach_of: Callable[[Piece], int], prune: PruneOnce
+) -> Window:
+    """What is left of the window when every call so far was pruned.
+
+    Nothing of a prune is stored. What a prompt lost last turn is found again by letting the window grow once more, call
+    by call, and pruning where it cost `from_tokens` until it costs less than `to_tokens`; so what has left stays away
+    and the beginning of the prompt stays the same. `reach_of(piece)` is the `seq` from which nothing might be touched
+    when the piece was the newest.
+    """
+    kept: list[Piece] = []
+    log = window.log
+    # What the window has more than what is kept: all that comes later, and what has left.
+    tokens, messages = size_of(window.pieces)
+    exhausted_to = window.pieces[0].seq if window.pieces else 0
+    for at, piece in enumerate(window.pieces, start=1):
+        kept.append(piece)
+        tokens, messages = tokens - piece.tokens, messages - len(piece.items)
+        # A model is called when the user or a tool has spoken; the last piece is the call that is being decided.
+        if piece.unit.kind == "assistant" and at < len(window.pieces):
+            continue
+        if not window.still_costs(from_tokens, tokens, messages):
+            continue
+        reach_to = reach_of(piece)
+        # What is older than that has been tried before, and was not enough.
+        if reach_to <= exhausted_to:
+            continue
+        grown = prune(replace(window.left_with(kept, tokens, messages), log=log), to_tokens, _before(reach_to))
+        kept, log = list(grown.pieces), grown.log
+        tokens, messages = window.tokens - grown.tokens, window.messages - grown.messages
+        if grown.still_costs(to_tokens):
+            exhausted_to = reach_to
+    return replace(window.left_with(kept, tokens, messages), log=log)
+
+
+def _before(seq: int) -> InReach:
+    return lambda piece: piece.seq < seq
+
+
+def _protected_when_newest(window: Window, policy: ContextPolicy) -> Callable[[Piece], int]:
+    """The first `seq` of the turns that were protected when a piece was the newest."""
+    snapshot = window.snapshot
+    turns = (*snapshot.turns, snapshot.current)
+    place_of = {turn.id: at for at, turn in enumerate(turns)}
+    now = protected_from(snapshot, policy, snapshot.turns, snapshot.current)
+
+    def reach_of(piece: Piece) -> int:
+        at = place_of[piece.turn_id]
+        return min(protected_from(snapshot, policy, turns[:at], turns[at]), now)
+
+    return reach_of
+
+
+def shortened_media(piece: Piece, window: Window) -> list[Shortening]:
+    """How its media become marks, where they may leave."""
+    if piece.leaves not in {"marked", "whole"}:
+        return []
+    found = (mark_media(item, window.estimate) for item in piece.items)
+    return [each for each in found if each is not None]
+
+
+def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:
+    if not piece.may_be_dropped:
+        return []
+    long_results = piece.unit.kind == "tool_group" and piece.answered
+    longest = LONG_TOOL_RESULT_TOKENS if long_results else window.budget.input_budget
+    found = (shorten_text(item, _KEPT_CHARS, window.estimate) for item in piece.items if item.tokens > longest)
+    return [each for each in found if each is not None]
 
 
 def _drop_order(groups: Sequence[Sequence[Piece]], *, by_value: bool) -> Sequence[int]:
@@ -174,39 +239,11 @@ def _drop_order(groups: Sequence[Sequence[Piece]], *, by_value: bool) -> Sequenc
     return sorted(range(len(groups)), key=worth)
 
 
-def without_media(piece: Piece, estimate: Estimate) -> tuple[Piece, list[Shortening]]:
-    """The piece with its media marked, where they may leave."""
-    found = [mark_media(item, estimate) for item in piece.items] if piece.markable else []
-    done = [each for each in found if each is not None]
-    return piece.with_shortened(done) if done else piece, done
+def worth_per_token(messages: Sequence[Message], wire_tokens: int) -> tuple[bool, float]:
+    """A key that sorts the least worth first; `wire_tokens` is what the messages cost as they are sent now.
 
-
-def shortening_action(shortening: Shortening, reason: str) -> TrimAction:
-    """The log's row for it."""
-    return TrimAction(shortening.kind, shortening.was.label, reason, shortening.tokens_removed)
-
-
-def size_of(pieces: Sequence[Piece]) -> tuple[int, int]:
-    """Tokens without framing, and messages."""
-    items = [item for piece in pieces for item in piece.items]
-    return sum(item.tokens for item in items), len(items)
-
-
-def cites(unit: Unit, anchors: frozenset[MessageId]) -> bool:
-    """Whether the newest summary refers to a message of the unit."""
-    return any(message.id in anchors for message in unit.messages)
-
-
-def _shorten_long_texts(piece: Piece, estimate: Estimate, largest_tokens: int) -> tuple[Piece, list[Shortening]]:
-    if not piece.droppable:
-        return piece, []
-    long_results = piece.unit.kind == "tool_group" and piece.answered
-    longest = LONG_TOOL_RESULT_TOKENS if long_results else largest_tokens
-    found = [shorten_text(item, _KEPT_CHARS, estimate) for item in piece.items if item.tokens > longest]
-    done = [each for each in found if each is not None]
-    return piece.with_shortened(done) if done else piece, done
-
-
-def _drop(piece: Piece, reason: str) -> TrimAction:
-    kind: TrimKind = "tool_group_dropped" if piece.unit.kind == "tool_group" else "assistant_dropped"
-    return TrimAction(kind, f"message:{piece.unit.messages[0].id}", reason, piece.wire_tokens)
+    The longer what an assistant or a tool said, the sooner it leaves. What a user demanded for good ("always answer
+    in French") comes after everything else, whatever its length.
+    """
+    standing = any(message.role == "user" and demands(content_text(message.content)) for message in messages)
+    return standing, sum(_WORTH[message.role] for message in messages) / max(1, wire_tokens)

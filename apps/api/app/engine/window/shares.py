@@ -1,4 +1,4 @@
-"""Sharing a window out (preset `allocated`; contract.md, sections 9 and 10).
+"""Sharing a window out (preset `allocated`; contract.md, sections 9, 10 and decision 12).
 
 System text, the user's message and tools come off first. Of the rest the output has its share. Goal, pins, summary and
 history have theirs, and what others leave; as long as all of it fits, shares only plan. When it does not, the lowest
@@ -9,43 +9,23 @@ shares. The goal is never trimmed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import floor
 
 from app.engine.messages.tokens import Estimate
+from app.engine.messages.turns import split_protected, wire_tokens_of
 from app.engine.policy.budget import with_output_share
 from app.engine.policy.policy import Allocation, ContextPolicy, PriorityRegion
-from app.engine.recall.relevance import question_of, relevances
-from app.engine.summary.block import fit_summary
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS
-from app.engine.window.allocation import Division, divide
-from app.engine.window.pin_trimming import fit_pins
-from app.engine.window.prompt import Prompt, PromptItem
-from app.engine.window.pruning import Piece, TrimAction, shortening_action
-from app.engine.window.window import NEWEST_TOO_LARGE, Snapshot, Window, summary_item
+from app.engine.window.foldable import Foldable, foldable, remains, room_beside
+from app.engine.window.pin_trimming import with_fitted_pins
+from app.engine.window.pruning import drop_history, prune_older, prune_protected
+from app.engine.window.shortening import NEWEST_TOO_LARGE, with_fitted_summary, with_shorter_newest
+from app.engine.window.snapshot import Snapshot, TrimAction
+from app.engine.window.window import Piece, Window, items_of, lay_out, split_past
 
-_HELD: tuple[PriorityRegion, ...] = ("summary", "pins")
 _BELOW_SHARES: Mapping[PriorityRegion, int] = {"pins": 0, "summary": MIN_SUMMARY_TOKENS, "history": 0}
-
-
-@dataclass(frozen=True, slots=True)
-class Trimmed:
-    """`window` as it is sent with these pieces, and by region what was done to `whole` for that."""
-
-    whole: Window
-    window: Window
-    pieces: Sequence[Piece]
-    actions_of: Mapping[PriorityRegion, tuple[TrimAction, ...]]
-
-    @property
-    def prompt(self) -> Prompt:
-        return self.window.prompt(self.pieces)
-
-    @property
-    def actions(self) -> list[TrimAction]:
-        """Lowest priority first."""
-        order = reversed(self.window.policy.context_priority)
-        return [action for region in order for action in self.actions_of.get(region, ())]
 
 
 def with_shared_budget(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Snapshot:
@@ -53,98 +33,119 @@ def with_shared_budget(snapshot: Snapshot, policy: ContextPolicy, estimate: Esti
     if policy.allocation is None:
         return snapshot
     # Only what comes off first: laid out without the rest, it costs what it costs in the prompt.
-    bare = replace(snapshot, goal=None, pins=(), summary=None, turns=())
-    window = Window(bare, policy, estimate)
-    fixed = window.prompt([piece for piece in window.pieces if piece.unit.kind == "user"])
+    bare = lay_out(replace(snapshot, goal=None, pins=(), summary=None, turns=()), policy, estimate)
+    fixed = bare.with_pieces([piece for piece in bare.current if piece.unit.kind == "user"])
     percent = policy.allocation.reserved_for_output_pct
-    return replace(snapshot, budget=with_output_share(snapshot.budget, percent, window.charge(fixed)))
+    return replace(snapshot, budget=with_output_share(snapshot.budget, percent, fixed.charged()))
 
 
-def share_out(window: Window) -> Window:
-    """The window that a summary is planned in: it may take the map's share, and where not all fits pins and summary are
-    down to what they are offered. Itself where the policy has no shares."""
-    allocation = window.policy.allocation
-    if allocation is None:
-        return window
-    full = window.prompt(window.pieces)
-    division = _division(window, allocation, full)
-    trimmed = Trimmed(window, window, window.pieces, {})
-    if window.excess_tokens(full) > 0:
-        for region in _HELD:
-            trimmed = _held(trimmed, region, division.offered[region])
-    held = trimmed.window
-    full_map = max(division.shares["summary"], held.summary_item.tokens if held.summary_item else 0)
-    beside_map = _division(window, allocation, full, summary_tokens=full_map)
-    return held.with_shares(
-        summary_tokens=division.shares["summary"], history_tokens=_left_for_past(window, beside_map)
-    )
+def foldable_within_shares(window: Window, policy: ContextPolicy) -> Foldable:
+    """What a summary may take in: up to its share, where pins and summary are down to what they are offered.
+
+    Protected turns that would have no room beside a full summary would leave: it may take them in before they do.
+    """
+    if policy.allocation is None:
+        return foldable(window, policy)
+    division = _division(window, policy, policy.allocation)
+    share = division.shares["summary"]
+    held = window
+    if window.excess_tokens > 0:
+        held = _with_summary_within(held, window, policy, division.offered["summary"])
+        held = _with_pins_within(held, window, policy, division.offered["pins"])
+    full_tokens = max(share, held.summary.tokens if held.summary else 0)
+    beside = _division(window, policy, policy.allocation, summary_tokens=full_tokens)
+    # The running turn's own rounds are there in any case.
+    history_tokens = beside.offered["history"] - _history_tokens(window.current)
+    turns = window.snapshot.turns
+    older, protected = split_past(window.snapshot, policy, turns)
+    if policy.prune_protected and wire_tokens_of(protected) > history_tokens:
+        older, protected = split_protected(turns, policy.protected_turns, history_tokens)
+        if wire_tokens_of(protected) > history_tokens:
+            older, protected = split_protected(turns, 0)
+    room_tokens = min(share, room_beside(held, remains(held, policy)))
+    previous_tokens = window.summary.wire_tokens if window.summary else 0
+    return Foldable(held, older, protected, previous_tokens, room_tokens, window.budget.input_budget)
 
 
-def trim_to_shares(window: Window, allocation: Allocation) -> Trimmed:
+def hold_shares(window: Window, policy: ContextPolicy) -> Window:
     """What is sent of the window: all of it where it fits, else as the module says. It may still be too large."""
-    trimmed = Trimmed(window, window, window.pieces, {})
-    full = trimmed.prompt
-    if window.excess_tokens(full) <= 0:
-        return trimmed
-    for least in (_division(window, allocation, full).offered, _BELOW_SHARES):
-        for region in reversed(window.policy.context_priority):
-            excess = trimmed.window.excess_tokens(trimmed.prompt)
+    if policy.allocation is None or window.excess_tokens <= 0:
+        return window
+    whole = window
+    for least in (_division(window, policy, policy.allocation).offered, _BELOW_SHARES):
+        for region in reversed(policy.context_priority):
+            excess = window.excess_tokens
             if region == "goal" or excess <= 0:
                 break
             if region == "history":
-                trimmed = _with_less_history(trimmed, least[region])
+                window = _with_less_history(window, whole, policy, least[region])
+            elif region == "summary":
+                has = window.summary.tokens if window.summary else 0
+                window = _with_summary_within(window, whole, policy, max(least[region], has - excess))
             else:
-                has = trimmed.prompt.regions()[region]
-                trimmed = _held(trimmed, region, max(least[region], has - excess))
-    return trimmed
+                has = sum(item.tokens for item in window.pins)
+                window = _with_pins_within(window, whole, policy, max(least[region], has - excess))
+    return window
 
 
-def _with_less_history(trimmed: Trimmed, least_tokens: int) -> Trimmed:
-    # What was shortened of the newest results is shortened anew, from the whole of them.
-    whole = {id(piece.unit): piece for piece in trimmed.whole.pieces}
-    pieces = [whole[id(piece.unit)] if piece.newest_results else piece for piece in trimmed.pieces]
-    before = [each for each in trimmed.actions_of.get("history", ()) if each.reason != NEWEST_TOO_LARGE]
-    pieces, done = _shrunk_history(trimmed.window.keeping_history(least_tokens), pieces, least_tokens)
-    actions = [*before, *done]
-    dropped = sum(action.tokens_removed for action in actions if action.kind == "history_drop")
-    others = tuple(action for action in actions if action.kind != "history_drop")
-    as_one = (TrimAction("history_drop", "conversation_history", "lowest_priority", dropped),) if dropped else ()
-    return replace(trimmed, pieces=pieces, actions_of={**trimmed.actions_of, "history": (*as_one, *others)})
-
-
-def _shrunk_history(window: Window, pieces: Sequence[Piece], least_tokens: int) -> tuple[list[Piece], list[TrimAction]]:
+def _with_less_history(window: Window, whole: Window, policy: ContextPolicy, least_tokens: int) -> Window:
     """The history leaves as the policy prunes, then in whole turns, oldest first; then the newest results of open turns
     are shortened. Each until the prompt is within its budget, or the history within `least_tokens`."""
-    pieces, actions = window.prune_older(pieces, window.prompt(pieces))
-    if window.policy.prune_protected:
-        pieces, done = window.prune_anywhere(pieces, window.prompt(pieces))
-        actions += done
-    pieces, done = window.drop_turns(pieces, window.prompt(pieces))
-    prompt = window.prompt(pieces)
-    may_lose = min(window.excess_tokens(prompt), prompt.regions()["history"] - least_tokens)
-    shortened = window.shortened_newest(pieces, may_lose)
-    rows = [shortening_action(each, NEWEST_TOO_LARGE) for each in shortened]
-    return [piece.with_shortened(shortened) for piece in pieces], [*actions, *done, *rows]
+    # What was shortened of the newest results is shortened anew, from the whole of them.
+    newest = {piece.seq: piece for piece in whole.pieces if piece.leaves == "shortened"}
+    before = [each for each in window.log.actions if _region_of(each) == "history" and each.reason != NEWEST_TOO_LARGE]
+    less = window.with_pieces([newest.get(piece.seq, piece) for piece in window.pieces])
+    less = replace(less, history_floor=least_tokens, log=replace(window.log, actions=tuple(before)))
+    less = prune_older(less, policy)
+    if policy.prune_protected:
+        less = prune_protected(less, policy)
+    less = drop_history(less, policy)
+    less = with_shorter_newest(less, min(less.excess_tokens, less.history_tokens - least_tokens))
+    dropped = sum(each.tokens_removed for each in less.log.actions if each.kind == "history_drop")
+    others = [each for each in less.log.actions if each.kind != "history_drop"]
+    as_one = [TrimAction("history_drop", "conversation_history", "lowest_priority", dropped)] if dropped else []
+    less = replace(less, history_floor=window.history_floor, log=window.log)
+    return _relogged(less, policy, "history", [*as_one, *others])
 
 
-def _held(trimmed: Trimmed, region: PriorityRegion, room_tokens: int) -> Trimmed:
-    """Pins or summary of the whole window within so many tokens, without framing."""
-    if region == "summary":
-        summary, actions = _held_summary(trimmed.whole, room_tokens)
-        window = trimmed.window.with_summary_item(summary)
-    else:
-        pins, actions = _held_pins(trimmed.whole, room_tokens)
-        window = trimmed.window.with_pins(pins)
-    return replace(trimmed, window=window, actions_of={**trimmed.actions_of, region: tuple(actions)})
+def _with_summary_within(window: Window, whole: Window, policy: ContextPolicy, room_tokens: int) -> Window:
+    """The window with the whole one's summary within so many tokens; it never leaves."""
+    fitted = whole
+    if whole.summary is not None and whole.summary.tokens > room_tokens:
+        fitted = with_fitted_summary(whole, policy, max(room_tokens, MIN_SUMMARY_TOKENS))
+    return _relogged(window.with_summary(fitted.summary), policy, "summary", fitted.log.actions)
 
 
-def _division(window: Window, allocation: Allocation, full: Prompt, *, summary_tokens: int | None = None) -> Division:
+def _with_pins_within(window: Window, whole: Window, policy: ContextPolicy, room_tokens: int) -> Window:
+    """The window with the whole one's pins within so many tokens."""
+    fitted = with_fitted_pins(whole, room_tokens)
+    return _relogged(window.with_pins(fitted.pins), policy, "pins", fitted.log.actions)
+
+
+def _relogged(window: Window, policy: ContextPolicy, region: PriorityRegion, actions: Iterable[TrimAction]) -> Window:
+    """The window with these as all that was done to the region; its log has the lowest priority first."""
+    order = list(reversed(policy.context_priority))
+    others = [each for each in window.log.actions if _region_of(each) != region]
+    rows = sorted([*others, *actions], key=lambda each: order.index(_region_of(each)))
+    return replace(window, log=replace(window.log, actions=tuple(rows)))
+
+
+def _region_of(action: TrimAction) -> PriorityRegion:
+    if action.kind == "summary_shortened":
+        return "summary"
+    return "pins" if action.kind in {"pinned_trim", "pinned_drop"} else "history"
+
+
+def _division(
+    window: Window, policy: ContextPolicy, allocation: Allocation, *, summary_tokens: int | None = None
+) -> Division:
     """Who gets what of the room of goal, pins, summary and history; `summary_tokens` stand for the summary's own."""
-    regions = full.regions()
+    regions = window.prompt().regions()
     # What leaves takes its framing with it, and the reserve that paid for that: reckon with the least there can be.
-    overheads = (full.overhead_tokens, window.prompt(()).overhead_tokens)
+    overheads = (window.overhead_tokens, window.with_pieces(()).overhead_tokens)
     room_tokens = min(_room(window, regions, overhead) for overhead in overheads)
-    whole, least = _history(window.remains(shortened=False)), _history(window.remains())
+    whole = _history_tokens(remains(window, policy, shortened=False))
+    least = _history_tokens(remains(window, policy))
     wanted: dict[PriorityRegion, int] = {
         "goal": regions["goal"],
         "pins": regions["pins"],
@@ -158,46 +159,75 @@ def _division(window: Window, allocation: Allocation, full: Prompt, *, summary_t
         # The newest results of an open turn may take half of all room before they are shortened.
         "history": min(whole, max(least, room_tokens // 2)),
     }
-    return divide(room_tokens, allocation, window.policy.context_priority, wanted=wanted, least=needed)
+    return divide(room_tokens, allocation, policy.context_priority, wanted=wanted, least=needed)
 
 
 def _room(window: Window, regions: Mapping[str, int], overhead_tokens: int) -> int:
     """What is left to goal, pins, summary and history beside so much overhead, in tokens without framing."""
-    snapshot = window.snapshot
-    wire_room = snapshot.budget.wire_room(overhead_tokens=overhead_tokens, calibration_ratio=snapshot.calibration_ratio)
+    ratio = window.snapshot.calibration_ratio
+    wire_room = window.budget.wire_room(overhead_tokens=overhead_tokens, calibration_ratio=ratio)
     return wire_room - overhead_tokens - regions["system"] - regions["user"]
 
 
-def _left_for_past(window: Window, division: Division) -> int:
-    """What past turns may take of the history's room: the running turn's own rounds are there in any case."""
-    current = window.snapshot.current.id
-    return division.offered["history"] - _history(
-        [piece for piece in window.pieces if piece.unit.messages[0].turn_id == current]
-    )
-
-
-def _history(pieces: Sequence[Piece]) -> int:
+def _history_tokens(pieces: Iterable[Piece]) -> int:
     """Tokens of the history among the pieces, without framing."""
-    return sum(item.tokens for piece in pieces for item in piece.items if item.region == "history")
+    return sum(item.tokens for item in items_of(pieces) if item.region == "history")
 
 
-def _held_pins(window: Window, room_tokens: int) -> tuple[list[PromptItem], list[TrimAction]]:
-    items = [item for item in window.head if item.region == "pins"]
-    if sum(item.tokens for item in items) <= room_tokens:
-        return items, []
-    pins = window.snapshot.pins
-    question = question_of(window.snapshot.goal, window.snapshot.current)
-    return fit_pins(pins, items, relevances(pins, question), room_tokens, window.estimate)
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Tokens by region, without framing. `shares` are what each has a right to, which sum to the room; `offered` is a
+    share with what other regions left."""
+
+    shares: Mapping[PriorityRegion, int]
+    offered: Mapping[PriorityRegion, int]
 
 
-def _held_summary(window: Window, room_tokens: int) -> tuple[PromptItem | None, list[TrimAction]]:
-    """A summary over what it was offered, shortened; it never leaves."""
-    item, summary = window.summary_item, window.snapshot.summary
-    if item is None or summary is None or item.tokens <= room_tokens:
-        return item, []
-    body = fit_summary(summary.body, max(room_tokens, MIN_SUMMARY_TOKENS), window.estimate)
-    if body is None or body == summary.body:
-        return item, []
-    shorter = summary_item(replace(summary, body=body), window.policy, window.estimate)
-    removed = item.tokens - shorter.tokens
-    return shorter, [TrimAction("summary_shortened", item.label, "over_budget", removed)]
+def divide(
+    room_tokens: int,
+    allocation: Allocation,
+    order: Sequence[PriorityRegion],
+    *,
+    wanted: Mapping[PriorityRegion, int],
+    least: Mapping[PriorityRegion, int],
+) -> Division:
+    """Shares out the room that is left to goal, pins, summary and history; the output has had its share already.
+
+    The history's share is what the others have none of. A region that must have more than its share (`least`) borrows
+    from the lowest priority up. What a region does not want goes to the next in order, and what the last one leaves to
+    those before it, the first in order first.
+    """
+    shares = _borrowed(_shares(max(0, room_tokens), allocation), order, least)
+    offered: dict[PriorityRegion, int] = {}
+    left = 0
+    for region in order:
+        offered[region] = shares[region] + left
+        left = max(0, offered[region] - wanted[region])
+    for region in order:
+        more = max(0, min(left, wanted[region] - offered[region]))
+        offered[region] += more
+        left -= more
+    return Division(shares, offered)
+
+
+def _shares(room_tokens: int, allocation: Allocation) -> dict[PriorityRegion, int]:
+    all_but_output = 100 - allocation.reserved_for_output_pct
+    shares: dict[PriorityRegion, int] = {
+        "goal": floor(room_tokens * allocation.goal_pct / all_but_output),
+        "pins": floor(room_tokens * allocation.pinned_files_pct / all_but_output),
+        "summary": floor(room_tokens * allocation.map_pct / all_but_output),
+    }
+    shares["history"] = room_tokens - sum(shares.values())
+    return shares
+
+
+def _borrowed(
+    shares: dict[PriorityRegion, int], order: Sequence[PriorityRegion], least: Mapping[PriorityRegion, int]
+) -> dict[PriorityRegion, int]:
+    for region in order:
+        for lender in reversed(order):
+            lent = min(least[region] - shares[region], shares[lender] - least[lender])
+            if lent > 0:
+                shares[region] += lent
+                shares[lender] -= lent
+    return shares

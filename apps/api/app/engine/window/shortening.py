@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
 
 from app.domain.content import canonical_json
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate, message_tokens
+from app.engine.policy.policy import ContextPolicy
+from app.engine.summary.block import fit_summary
 from app.engine.window.prompt import Block, PromptItem
+from app.engine.window.snapshot import ShorteningKind, TrimAction
+from app.engine.window.window import Piece, Window, summary_item
 
-ShorteningKind: TypeAlias = Literal["tool_result_shortened", "assistant_shortened", "media_marked"]
-
+NEWEST_TOO_LARGE = "newest_result_too_large"
 NEWEST_RESULT_FLOOR_TOKENS = 200
 """A newest result is never cut below this: with less the model would only call the tool again."""
 _HEAD_SHARE = 0.75
@@ -34,6 +36,48 @@ class Shortening:
     @property
     def tokens_removed(self) -> int:
         return self.was.tokens - self.now.tokens
+
+    def action(self, reason: str) -> TrimAction:
+        """The log's row for it."""
+        return TrimAction(self.kind, self.was.label, reason, self.tokens_removed)
+
+
+def shorten_summary(window: Window, policy: ContextPolicy) -> Window:
+    """A summary made for a larger window is cut to this one's cap: the last thing tried before a refusal."""
+    return with_fitted_summary(window, policy, int(window.budget.input_budget * policy.summary_max_ratio))
+
+
+def with_fitted_summary(window: Window, policy: ContextPolicy, cap_tokens: int) -> Window:
+    """The window with its summary within so many tokens, where one can be made that small; it never leaves."""
+    item, summary = window.summary, window.snapshot.summary
+    if item is None or summary is None:
+        return window
+    body = fit_summary(summary.body, cap_tokens, window.estimate)
+    if body is None or body == summary.body:
+        return window
+    shorter = summary_item(replace(summary, body=body), policy, window.estimate)
+    action = TrimAction("summary_shortened", item.label, "over_budget", item.tokens - shorter.tokens)
+    return window.with_summary(shorter).logged((action,))
+
+
+def shorten_newest_results(window: Window, _policy: ContextPolicy) -> Window:
+    """Shortens the newest results of open turns to what fits (contract.md, decision 8), an older turn's first."""
+    return with_shorter_newest(window, window.excess_tokens)
+
+
+def with_shorter_newest(window: Window, excess_tokens: int) -> Window:
+    """The window with the newest results of open turns shorter by so many tokens, or by what they can."""
+    pieces: list[Piece] = []
+    done: list[Shortening] = []
+    for piece in window.pieces:
+        if piece.leaves == "shortened" and excess_tokens > 0:
+            shortened = fit_results(piece.items, excess_tokens, window.estimate)
+            excess_tokens -= sum(each.tokens_removed for each in shortened)
+            done += shortened
+            piece = piece.with_items(each.now for each in shortened)  # noqa: PLW2901 - the same piece, shorter
+        pieces.append(piece)
+    removed = sum(each.tokens_removed for each in done)
+    return window.left_with(pieces, removed, 0, [each.action(NEWEST_TOO_LARGE) for each in done])
 
 
 def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate) -> Shortening | None:

@@ -2,66 +2,95 @@
 
 from __future__ import annotations
 
+from app.engine.messages.tokens import Estimate
+from app.engine.policy.budget import exceeds_window
 from app.engine.policy.policy import ContextPolicy
-from app.engine.summary.fold import Fold, SummaryReason
+from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason, reclaims_enough
+from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
+from app.engine.window.foldable import Foldable, foldable
 from app.engine.window.prompt import Prompt
-from app.engine.window.window import Window
+from app.engine.window.shares import foldable_within_shares
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import Window, lay_out
 
+NEAR_SHARE = 0.05
+"""Of a threshold: within it, the provider's own count is worth a call."""
 _WHATEVER_IT_RECLAIMS: frozenset[SummaryReason] = frozenset({"turn_count", "requested"})
 _MIN_MESSAGES_SHARE = 0.5
 """Of `max_messages`: what protected turns hold alone can reach it, and would have a summary made every turn."""
 
 
-def due_before_call(window: Window, prompt: Prompt, charged: int) -> SummaryReason | None:
-    """Why a summary is to be tried before this prompt is sent; of a shared-out window, once its shares are held.
+def due_before_call(window: Window, policy: ContextPolicy) -> SummaryReason | None:
+    """Why a summary is to be tried before this window is sent; of a shared-out one, once its shares are held.
 
     At the prune threshold one is tried by any policy that summarizes at all, whenever it would rather do so: what a
     summary keeps is better than what a prune leaves, and a crash in the background loses nothing that way.
     """
-    policy = window.policy
-    if policy.allocation is not None and policy.summarizes and charged > window.snapshot.budget.input_budget:
+    if policy.allocation is not None and policy.summarizes and window.is_over:
         return "allocation"
     if policy.summarizes_before_calls:
-        if _at_trigger_ratio(window, charged):
+        if _at_trigger_ratio(window, policy):
             return "threshold"
-        if _enough_turns(window):
+        if _enough_turns(window, policy):
             return "turn_count"
-        if not policy.summarizes_after_turns and (reason := _by_usage(window, charged)):
+        if not policy.summarizes_after_turns and (reason := _by_usage(window, policy)):
             return reason
-        if window.exceeds_limit(prompt):
+        if _exceeds_limit(window):
             return "window"
-    return "threshold" if policy.summarizes and window.at_prune_threshold(charged) else None
+    return "threshold" if policy.summarizes and window.at_prune_trigger(policy) else None
 
 
-def due_after_turn(window: Window, charged: int) -> SummaryReason | None:
-    """Why a summary is to be made in the background, of a window in which nobody has said anything new yet."""
-    if not window.policy.summarizes_after_turns:
-        return None
-    if _at_trigger_ratio(window, charged):
-        return "threshold"
-    return "turn_count" if _enough_turns(window) else _by_usage(window, charged)
-
-
-def worth_making(window: Window, fold: Fold, charged: int | None = None) -> bool:
+def worth_making(fold: Fold, found: Foldable, policy: ContextPolicy, *, before_call: bool = False) -> bool:
     """Whether the fold takes in enough, or for a reason that holds however little it takes in.
 
-    With `charged` also because a prompt that costs as much would be pruned. Not so where the window is shared out: pins
-    may well fill it, and would have a summary made every turn; what leaves the prompt meanwhile is folded later.
+    Before a call also because what is sent without it would be pruned. Not so where the window is shared out: pins may
+    well fill it, and would have a summary made every turn; what leaves the prompt meanwhile is folded later.
     """
-    if charged is not None and window.policy.allocation is None and window.at_prune_threshold(charged):
+    if before_call and policy.allocation is None and found.window.at_prune_trigger(policy):
         return True
     if fold.reason == "message_count":
-        return len(fold.sources) >= _MIN_MESSAGES_SHARE * (window.policy.max_messages or 0)
-    return fold.reason in _WHATEVER_IT_RECLAIMS or window.reclaims_enough(fold)
+        return len(fold.sources) >= _MIN_MESSAGES_SHARE * (policy.max_messages or 0)
+    return fold.reason in _WHATEVER_IT_RECLAIMS or reclaims_enough(fold, found.window.budget.input_budget)
 
 
-def summary_trigger_tokens(window: Window) -> int | None:
-    """Charged tokens at which the policy asks for a summary, the lower of its two shares; None when it never does."""
-    return trigger_tokens(window.policy, window.snapshot.budget.limit, window.snapshot.budget.input_budget)
+def fold_after_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
+    """What a summary in the background is to take in, of a snapshot whose running turn has no message yet."""
+    found = foldable_within_shares(lay_out(snapshot, policy, estimate), policy)
+    reason = _due_after_turn(found.window, policy)
+    fold = found.fold(reason) if reason and found.room_tokens >= MIN_SUMMARY_TOKENS else None
+    return fold if fold and worth_making(fold, found, policy) else None
+
+
+def fold_on_request(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
+    """What a summary takes in that somebody asks for, whatever the triggers say; None when it would shrink nothing."""
+    return foldable(lay_out(snapshot, policy, estimate), policy).fold("requested")
+
+
+def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> bool:
+    """Whether the prompt of this snapshot is at the prune threshold as it stands."""
+    return foldable_within_shares(lay_out(snapshot, policy, estimate), policy).window.at_prune_trigger(policy)
+
+
+def is_near_threshold(window: Window, policy: ContextPolicy) -> bool:
+    """Whether what the window is charged is so near to the summary trigger, prune trigger or input budget that the
+    estimate alone cannot tell on which side of it it is."""
+    budget, charged = window.budget, window.charged()
+    trigger = trigger_tokens(policy, budget.limit, budget.input_budget)
+    thresholds = (trigger, policy.prune_from(budget.input_budget), budget.input_budget)
+    return any(each is not None and abs(charged - each) <= NEAR_SHARE * each for each in thresholds)
+
+
+def exact_ratio(prompt: Prompt, counted_tokens: int) -> float | None:
+    """What makes the wire estimate of this prompt the provider's count; None for a count that cannot be meant so.
+
+    Beyond the bounds that hold for every calibration it is not the tokenizer that differs.
+    """
+    ratio = counted_tokens / max(1, prompt.wire_tokens)
+    return ratio if LOWEST_RATIO <= ratio <= HIGHEST_RATIO else None
 
 
 def trigger_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -> int | None:
-    """The same, for a budget that only its figures are known of."""
+    """Charged tokens at which the policy asks for a summary, the lowest of its shares; None when it never does."""
     if not policy.summarizes:
         return None
     ratio = policy.summary_trigger_ratio
@@ -71,10 +100,18 @@ def trigger_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) 
     return min(tokens for tokens in (by_ratio, by_usage, at_prune) if tokens is not None)
 
 
-def turns_to_next_summary(window: Window) -> int | None:
+def turns_to_next_summary(snapshot: Snapshot, policy: ContextPolicy) -> int | None:
     """Completed turns until one is made whatever it costs; None when the policy counts no turns."""
-    turns = window.policy.mandatory_summary_turn
-    return None if turns is None else max(0, turns - window.snapshot.completed_since_summary)
+    turns = policy.mandatory_summary_turn
+    return None if turns is None else max(0, turns - snapshot.completed_since_summary)
+
+
+def _due_after_turn(window: Window, policy: ContextPolicy) -> SummaryReason | None:
+    if not policy.summarizes_after_turns:
+        return None
+    if _at_trigger_ratio(window, policy):
+        return "threshold"
+    return "turn_count" if _enough_turns(window, policy) else _by_usage(window, policy)
 
 
 def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -> int | None:
@@ -83,20 +120,30 @@ def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -
     return None if share is None else int(min(share * limit_tokens, policy.prune_trigger_ratio * input_budget))
 
 
-def _at_trigger_ratio(window: Window, charged: int) -> bool:
-    ratio = window.policy.summary_trigger_ratio
-    return ratio is not None and charged >= ratio * window.snapshot.budget.input_budget
+def _at_trigger_ratio(window: Window, policy: ContextPolicy) -> bool:
+    ratio = policy.summary_trigger_ratio
+    return ratio is not None and window.charged() >= ratio * window.budget.input_budget
 
 
-def _enough_turns(window: Window) -> bool:
-    turns = window.policy.mandatory_summary_turn
+def _enough_turns(window: Window, policy: ContextPolicy) -> bool:
+    turns = policy.mandatory_summary_turn
     return turns is not None and window.snapshot.completed_since_summary >= turns
 
 
-def _by_usage(window: Window, charged: int) -> SummaryReason | None:
-    budget = window.snapshot.budget
-    threshold = _usage_tokens(window.policy, budget.limit, budget.input_budget)
-    if threshold is not None and charged >= threshold:
+def _by_usage(window: Window, policy: ContextPolicy) -> SummaryReason | None:
+    threshold = _usage_tokens(policy, window.budget.limit, window.budget.input_budget)
+    if threshold is not None and window.charged() >= threshold:
         return "usage"
-    most = window.policy.max_messages
-    return "message_count" if most is not None and window.raw_messages() >= most else None
+    most = policy.max_messages
+    raw_messages = sum(len(piece.items) for piece in window.past)
+    return "message_count" if most is not None and raw_messages >= most else None
+
+
+def _exceeds_limit(window: Window) -> bool:
+    """Whether the window and the output reserve do not fit into the model's window together."""
+    return exceeds_window(
+        messages_tokens=window.wire_tokens - window.tools_tokens,
+        tools_tokens=window.tools_tokens,
+        max_output_tokens=window.budget.output_reserve,
+        window_tokens=window.budget.limit,
+    )

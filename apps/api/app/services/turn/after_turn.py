@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from app.domain.errors import NotFound
 from app.domain.types import OPEN_STATUSES, SessionId, TenantId, ToolDefinition
-from app.engine.window.plan import plan_after_turn
+from app.engine.window.triggers import fold_after_turn
 from app.services.runtime import Runtime
 from app.services.turn.gather import estimator_of, snapshot_of
 from app.services.turn.summarize import IN_PROGRESS, STALE, Ask, summarize
@@ -44,7 +44,7 @@ async def _summarize_if_due(
     )
     estimate = estimator_of(rt, gathered)
     snapshot = snapshot_of(rt, gathered, no_turn(seen.next_seq), tools=tools)
-    fold = plan_after_turn(snapshot, gathered.session.policy, estimate)
+    fold = fold_after_turn(snapshot, gathered.session.policy, estimate)
     if fold is None:
         return
     attempt = await summarize(rt, gathered, Ask(fold, "post_turn", seen.next_seq), estimate)

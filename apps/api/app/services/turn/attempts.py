@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from app.domain.types import CompletionRequest, JsonObject
 from app.engine.window.plan import Assembled, Ready
-from app.engine.window.window import Snapshot
+from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
 from app.services.turn.record import block_rows
 

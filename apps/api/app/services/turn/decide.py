@@ -8,22 +8,11 @@ from decimal import Decimal
 from app.db.claims import Claim
 from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import JsonObject, Summary, ToolDefinition, TurnId
-from app.engine.window.emergency import emergency_actions, emergency_fold
-from app.engine.window.plan import (
-    Assembled,
-    Ready,
-    Refused,
-    SummaryDue,
-    SummaryWorthless,
-    plan,
-    plan_after_summary,
-    summary_wire_tokens,
-    with_summary,
-    would_be_pruned,
-)
-from app.engine.window.pruning import TrimAction
-from app.engine.window.thresholds import is_near_threshold
-from app.engine.window.window import Snapshot, Window
+from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, plan, summary_actions, summary_wire_tokens
+from app.engine.window.provider_overflow import emergency_fold
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.triggers import is_near_threshold, would_be_pruned
+from app.engine.window.window import lay_out
 from app.providers.registry import Model
 from app.services.runtime import Runtime
 from app.services.turn.exact_count import ratio_by_provider
@@ -64,11 +53,10 @@ async def counted_by_provider(
     threshold to decide; and whether the provider was asked."""
     if not gathered.model.exact_counts:
         return snapshot, False
-    window = Window(snapshot, gathered.session.policy, estimate)
-    prompt = window.prompt(window.pieces)
-    if not is_near_threshold(window, prompt):
+    window = lay_out(snapshot, gathered.session.policy, estimate)
+    if not is_near_threshold(window, gathered.session.policy):
         return snapshot, False
-    ratio = await ratio_by_provider(rt, gathered.model, prompt, snapshot.budget.output_reserve, steps)
+    ratio = await ratio_by_provider(rt, gathered.model, window.prompt(), snapshot.budget.output_reserve, steps)
     return snapshot if ratio is None else replace(snapshot, calibration_ratio=ratio), True
 
 
@@ -124,23 +112,20 @@ class Deciding:
             planned = plan(snapshot, self.gathered.session.policy, self.estimate)
             if span.recording:
                 span.set(of_decision(planned))
-        match planned:
-            case SummaryDue() as due:
-                return await self._summarize(snapshot, due)
-            case SummaryWorthless(then):
-                await restart_count(self.rt, self.gathered.session.id, self.claim.seq)
-                return snapshot, then
-            case Ready() | Refused() as decided:
-                return snapshot, decided
+        if isinstance(planned, SummaryDue):
+            return await self._summarize(snapshot, planned)
+        if planned.summary_worthless:
+            await restart_count(self.rt, self.gathered.session.id, self.claim.seq)
+        return snapshot, planned
 
     async def _summarize(self, snapshot: Snapshot, due: SummaryDue) -> tuple[Snapshot, Ready | Refused]:
         """Tries the summary that is due and decides again, with it or without."""
         attempt = await self._try_summary(snapshot, due, whatever_others_do=False)
-        decided = await self._after_summary(snapshot, due, attempt)
+        decided = await self._after_summary(due, attempt)
         if attempt.failure == IN_PROGRESS and isinstance(decided[1], Refused):
             # What another process is making can not be waited for, but no turn is refused because of it.
             attempt = await self._try_summary(snapshot, due, whatever_others_do=True)
-            decided = await self._after_summary(snapshot, due, attempt)
+            decided = await self._after_summary(due, attempt)
         return decided
 
     async def _try_summary(self, snapshot: Snapshot, due: SummaryDue, *, whatever_others_do: bool) -> Attempt:
@@ -175,16 +160,12 @@ class Deciding:
             self.summary_costs.append(attempt.cost_usd)
         return attempt
 
-    async def _after_summary(
-        self, snapshot: Snapshot, due: SummaryDue, attempt: Attempt
-    ) -> tuple[Snapshot, Ready | Refused]:
-        policy = self.gathered.session.policy
-        earlier = due.earlier
+    async def _after_summary(self, due: SummaryDue, attempt: Attempt) -> tuple[Snapshot, Ready | Refused]:
+        policy, snapshot = self.gathered.session.policy, due.snapshot
         if attempt.summary is not None:
-            snapshot, earlier = with_summary(snapshot, due, attempt.summary, policy, self.estimate)
-            snapshot = await self._counted(snapshot)
+            snapshot = await self._counted(due.with_summary(attempt.summary, policy, self.estimate))
         with self.rt.tracer.span("decide") as span:
-            decided = plan_after_summary(snapshot, policy, self.estimate, earlier)
+            decided = plan(snapshot, policy, self.estimate, may_summarize=False)
             if span.recording:
                 span.set(of_decision(decided))
         return snapshot, decided
@@ -198,20 +179,20 @@ class Deciding:
         self._counted_by_provider |= counted is not snapshot
         return counted
 
-    async def leave_at_once(self, snapshot: Snapshot) -> tuple[Snapshot, tuple[TrimAction, ...]]:
-        """The turns that a policy's emergency path takes out when the provider refused, and the log of it."""
+    async def leave_at_once(self, snapshot: Snapshot) -> Snapshot:
+        """The same without the turns that a policy's emergency path takes out when the provider refused."""
         policy = self.gathered.session.policy
         previous_tokens = summary_wire_tokens(snapshot.summary, policy, self.estimate)
         fold = emergency_fold(snapshot, policy, previous_tokens)
         if fold is None:
-            return snapshot, ()
+            return snapshot
         with self.steps.step("emergency_drop") as step:
             noted = await note_emergency(self.rt, self.gathered, fold, self.estimate, self.claim)
             step.detail |= {"turns": len(fold.turns), "stored": noted is not None}
         if noted is None:
-            return snapshot, ()
+            return snapshot
         new_tokens = summary_wire_tokens(noted, policy, self.estimate)
-        return snapshot.with_summary(fold, noted), emergency_actions(fold, noted, new_tokens)
+        return snapshot.with_summary(fold, noted, summary_actions(fold, noted, new_tokens))
 
     async def switch(self, alias: str) -> None:
         """Gathers again for another model: another window, perhaps another encoding."""

@@ -7,7 +7,7 @@ from time import perf_counter
 from app.domain.errors import ProviderError
 from app.domain.types import CompletionRequest
 from app.engine.window.prompt import Prompt
-from app.engine.window.thresholds import exact_ratio
+from app.engine.window.triggers import exact_ratio
 from app.providers.registry import Model
 from app.services.runtime import Runtime
 from app.services.turn.record import Step, Steps

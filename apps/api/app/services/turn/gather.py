@@ -31,7 +31,7 @@ from app.engine.policy.fields import resolve_policy
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.prompt import goal_text, pin_text
 from app.engine.window.shares import with_shared_budget
-from app.engine.window.window import Snapshot
+from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
 from app.services.runtime import Runtime
 from app.services.turn.recall import catch_up, look_up

@@ -20,9 +20,9 @@ from app.domain.errors import (
     TurnLost,
 )
 from app.domain.types import Completion, CompletionRequest, Delta, JsonObject, TurnRecord, TurnStatus, Usage
-from app.engine.window.plan import Ready, Refused, assemble, plan_after_overflow
+from app.engine.window.plan import Ready, Refused, assemble, plan
 from app.engine.window.provider_overflow import learned_limit, react
-from app.engine.window.window import Snapshot
+from app.engine.window.snapshot import Snapshot
 from app.services.limits.reserve import spent_of
 from app.services.runtime import Runtime
 from app.services.turn.after_turn import summarize_after_turn
@@ -189,9 +189,9 @@ class TurnRun:
         if reaction is None:
             return None
         attempts.reactions += 1
-        snapshot, left = await self.deciding.leave_at_once(replace(call.snapshot, budget=reaction.budget))
+        snapshot = await self.deciding.leave_at_once(sent.window.after_overflow(reaction.budget))
         with self.rt.tracer.span("decide") as span:
-            decided = plan_after_overflow(snapshot, policy, self.deciding.estimate, sent.accounts, left)
+            decided = plan(snapshot, policy, self.deciding.estimate, may_summarize=False)
             if span.recording:
                 span.set(of_decision(decided))
         return (snapshot, decided) if isinstance(decided, Ready) else None

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.db.claims import Claim
 from app.domain.types import Completion, CompletionRequest, JsonObject, SessionId, TenantId, TurnRecord
-from app.engine.window.plan import Ready, Refused, SummaryDue, SummaryWorthless
+from app.engine.window.plan import Ready, Refused, SummaryDue
 from app.providers.registry import Model
 from app.telemetry import Attribute
 
@@ -49,7 +49,7 @@ def of_step(detail: JsonObject) -> dict[str, Attribute]:
     return {f"plimsoll.step.{name}": _plain(value) for name, value in detail.items()}
 
 
-def of_decision(decided: SummaryDue | SummaryWorthless | Ready | Refused) -> dict[str, Attribute]:
+def of_decision(decided: SummaryDue | Ready | Refused) -> dict[str, Attribute]:
     """What was decided, and what it was decided on."""
     if isinstance(decided, SummaryDue):
         fold = decided.fold
@@ -58,14 +58,13 @@ def of_decision(decided: SummaryDue | SummaryWorthless | Ready | Refused) -> dic
             "plimsoll.summary.reason": fold.reason,
             "plimsoll.summary.turns": len(fold.turns),
         }
-    settled = decided.then if isinstance(decided, SummaryWorthless) else decided
     return {
-        "plimsoll.decision": "send" if isinstance(settled, Ready) else "refuse",
-        "plimsoll.context.estimated_wire_tokens": settled.prompt.wire_tokens,
-        "plimsoll.context.tokens_before": settled.accounts.tokens_before,
-        "plimsoll.context.tokens_after_prune": settled.accounts.tokens_after_prune,
-        "plimsoll.context.trimmed": len(settled.accounts.actions),
-        "plimsoll.context.recalled": len(settled.accounts.recalled),
+        "plimsoll.decision": "send" if isinstance(decided, Ready) else "refuse",
+        "plimsoll.context.estimated_wire_tokens": decided.prompt.wire_tokens,
+        "plimsoll.context.tokens_before": decided.accounts.tokens_before,
+        "plimsoll.context.tokens_after_prune": decided.accounts.tokens_after_prune,
+        "plimsoll.context.trimmed": len(decided.accounts.actions),
+        "plimsoll.context.recalled": len(decided.accounts.recalled),
     }
 
 

@@ -27,7 +27,7 @@ from app.engine.summary.block import fit_summary, render_summary
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
-from app.engine.window.emergency import emergency_summary
+from app.engine.window.provider_overflow import emergency_summary
 from app.services.conflicts import retried
 from app.services.runtime import Runtime
 from app.services.turn.ask_summarizer import SummarizerResult, ask_summarizer, sum_of

@@ -10,10 +10,10 @@ from app.db.database import Record
 from app.db.sessions import get_prompt_view
 from app.domain.errors import NotFound
 from app.domain.types import Content, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.engine.policy.budget import history_budget
 from app.engine.policy.policy import ContextPolicy
-from app.engine.policy.turn_window import history_budget
-from app.engine.window.triggers import summary_trigger_tokens, turns_to_next_summary
-from app.engine.window.window import Window
+from app.engine.window.triggers import trigger_tokens, turns_to_next_summary
+from app.engine.window.window import lay_out
 from app.services.runtime import Runtime
 from app.services.turn.gather import (
     Gathered,
@@ -102,9 +102,8 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
     policy = gathered.session.policy
     estimate = estimator_of(rt, gathered)
     snapshot = snapshot_of(rt, gathered, no_turn(seen.next_seq))
-    window = Window(snapshot, policy, estimate)
-    prompt = window.prompt(window.pieces)
-    budget, regions = snapshot.budget, prompt.regions()
+    window = lay_out(snapshot, policy, estimate)
+    budget, regions = snapshot.budget, window.prompt().regions()
     return {
         "model_alias": gathered.model.alias,
         "model_context_limit": budget.limit,
@@ -112,8 +111,8 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
         "input_budget": budget.input_budget,
         "output_reserve": budget.output_reserve,
         "overhead_reserve": budget.overhead_reserve,
-        "estimated_input_tokens": window.charge(prompt),
-        "estimated_wire_tokens": prompt.wire_tokens,
+        "estimated_input_tokens": window.charged(),
+        "estimated_wire_tokens": window.wire_tokens,
         "regions": regions,
         "history_budget": history_budget(
             window_tokens=budget.limit,
@@ -124,8 +123,8 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
         ),
         "raw_turns": len(snapshot.turns),
         "active_summary_id": str(snapshot.summary.id) if snapshot.summary else None,
-        "turns_to_next_summary": turns_to_next_summary(window),
-        "summary_trigger_tokens": summary_trigger_tokens(window),
+        "turns_to_next_summary": turns_to_next_summary(snapshot, policy),
+        "summary_trigger_tokens": trigger_tokens(policy, budget.limit, budget.input_budget),
         "prune_trigger_tokens": int(policy.prune_from(budget.input_budget)),
     }
 

@@ -32,24 +32,12 @@ from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of
 from app.engine.window.layout import layout_of
-from app.engine.window.plan import (
-    Assembled,
-    Decision,
-    Ready,
-    Refused,
-    SummaryDue,
-    SummaryWorthless,
-    assemble,
-    plan,
-    plan_after_summary,
-    with_summary,
-)
-from app.engine.window.window import Snapshot
+from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, assemble, plan
 from app.services.runtime import Runtime
 from app.services.turn.claim import TurnRequest, awake_alias, check, check_recorded, policy_of_turn
 from app.services.turn.cost import cost_of
 from app.services.turn.decide import counted_by_provider, first_snapshot, refusal_of
-from app.services.turn.gather import Gathered, estimator_of
+from app.services.turn.gather import estimator_of
 from app.services.turn.record import Steps, context_of, decided_row
 from app.services.views.context import read_look
 
@@ -82,9 +70,12 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         rt, gathered, current.id, request.asking.tools, request.asking.instructions, store_counts=False
     )
     snapshot, _ = await counted_by_provider(rt, gathered, snapshot, estimate, Steps(rt))
-    decision = plan(snapshot, gathered.session.policy, estimate)
-    decided = _settled(snapshot, gathered, decision, estimate)
-    pending = isinstance(decision, SummaryDue)
+    policy = gathered.session.policy
+    decided = plan(snapshot, policy, estimate)
+    pending = isinstance(decided, SummaryDue)
+    if isinstance(decided, SummaryDue):
+        summary, reckoned = _pending_summary(decided.fold, estimate)
+        decided = plan(decided.with_summary(summary, policy, reckoned), policy, reckoned, may_summarize=False)
     assembled = assemble(decided) if isinstance(decided, Ready) else None
     audit = decided_row(
         gathered.model.alias,
@@ -119,19 +110,6 @@ def _turn_of(rt: Runtime, seq: int, request: TurnRequest) -> Turn:
 
 
 _LAST_SEQ = 2**63 - 1
-
-
-def _settled(snapshot: Snapshot, gathered: Gathered, decision: Decision, estimate: Estimate) -> Ready | Refused:
-    match decision:
-        case SummaryDue() as due:
-            policy = gathered.session.policy
-            pending, reckoned = _pending_summary(due.fold, estimate)
-            after, earlier = with_summary(snapshot, due, pending, policy, reckoned)
-            return plan_after_summary(after, policy, reckoned, earlier)
-        case SummaryWorthless(then):
-            return then
-        case Ready() | Refused() as decided:
-            return decided
 
 
 def _pending_summary(fold: Fold, estimate: Estimate) -> tuple[Summary, Estimate]:

@@ -1,0 +1,81 @@
+"""What a summary made now could take in, and the room it has beside what may never leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor
+
+from app.domain.types import Turn
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
+from app.engine.policy.policy import ContextPolicy
+from app.engine.summary.fold import Fold, SummaryReason, choose_fold
+from app.engine.window.pruning import shortened_media
+from app.engine.window.shortening import fit_results
+from app.engine.window.window import Piece, Window, split_past
+
+
+@dataclass(frozen=True, slots=True)
+class Foldable:
+    """What a summary may take in.
+
+    `window` is what is sent if none is made, `older` and `protected` are its past turns. `room_tokens` is the largest
+    summary that fits beside what may never leave, negative when that alone is over the budget; `most_tokens` bounds it
+    as well. `previous_tokens` is what the summary of now costs on the wire, whatever shares make of it.
+    """
+
+    window: Window
+    older: tuple[Turn, ...]
+    protected: tuple[Turn, ...]
+    previous_tokens: int
+    room_tokens: int
+    most_tokens: int
+
+    def fold(self, reason: SummaryReason) -> Fold | None:
+        """What a summary would take in now, or None when it would not shrink anything.
+
+        Its cap is never over the room: a summary that was paid for must not be what a turn is refused for.
+        """
+        previous = self.window.snapshot.summary
+        most_tokens = min(self.most_tokens, self.room_tokens)
+        return choose_fold(reason, self.older, self.protected, previous, self.previous_tokens, most_tokens)
+
+
+def foldable(window: Window, policy: ContextPolicy) -> Foldable:
+    """What a summary may take in where the window is not shared out."""
+    older, protected = split_past(window.snapshot, policy, window.snapshot.turns)
+    most_tokens = int(window.budget.input_budget * policy.summary_max_ratio)
+    room_tokens = room_beside(window, [piece for piece in window.pieces if piece.stays(policy)])
+    if room_tokens < most_tokens:
+        room_tokens = room_beside(window, untouchable(window, policy))
+    previous_tokens = window.summary.wire_tokens if window.summary else 0
+    return Foldable(window, older, protected, previous_tokens, room_tokens, most_tokens)
+
+
+def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
+    """The largest summary, without framing, that fits beside the head and these pieces."""
+    left = window.budget.input_budget - window.with_summary(None).with_pieces(pieces).charged()
+    return floor(left / window.snapshot.calibration_ratio) - MESSAGE_FRAMING_TOKENS
+
+
+def untouchable(window: Window, policy: ContextPolicy) -> list[Piece]:
+    """What neither a summary nor a prune can take, as small as it can be made.
+
+    Users' words of protected turns, what the summary of now cites of them (the next one takes over what it can),
+    and what may never leave: the newest results of an open turn at their floor, older media as their markers.
+    """
+    return [_at_least(piece, window, policy) for piece in window.pieces if piece.stays(policy)]
+
+
+def remains(window: Window, policy: ContextPolicy, *, shortened: bool = True) -> list[Piece]:
+    """What is left when every turn has left that may leave whole, as small as it can be made or as it is."""
+    staying = [piece for piece in window.pieces if not piece.may_leave_with_its_turn(policy)]
+    return [_at_least(piece, window, policy) for piece in staying] if shortened else staying
+
+
+def _at_least(piece: Piece, window: Window, policy: ContextPolicy) -> Piece:
+    if piece.leaves == "shortened":
+        done = fit_results(piece.items, piece.wire_tokens, window.estimate)
+    else:
+        done = shortened_media(piece, window) if policy.prune_protected else []
+    return piece.with_items(each.now for each in done) if done else piece
