@@ -15,19 +15,19 @@ from app.services.limits import quotas as service
 limits = typer.Typer(no_args_is_help=True, help="What a tenant may use by minute, day or month (UTC), or in total.")
 
 Tenant = Annotated[str, typer.Argument(help="The tenant of the keys, or `default` while no key exists.")]
-Count = Annotated[int | None, typer.Option(min=0)]
+CountOption = Annotated[int | None, typer.Option(min=0)]
 Usd = Annotated[float | None, typer.Option(min=0)]
 
 
 @limits.command("set")
 def set_command(
     tenant: Tenant,
-    turns_per_minute: Count = None,
-    turns_per_day: Count = None,
-    turns_total: Count = None,
-    tokens_per_minute: Count = None,
-    tokens_per_day: Count = None,
-    tokens_total: Count = None,
+    turns_per_minute: CountOption = None,
+    turns_per_day: CountOption = None,
+    turns_total: CountOption = None,
+    tokens_per_minute: CountOption = None,
+    tokens_per_day: CountOption = None,
+    tokens_total: CountOption = None,
     usd_per_day: Usd = None,
     usd_per_month: Usd = None,
     usd_total: Usd = None,

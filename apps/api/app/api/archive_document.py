@@ -13,12 +13,12 @@ from pydantic import BaseModel, ValidationError
 from app.api import problems
 from app.api.direct_route import plain_json
 from app.api.schemas.archive import BLOCKS, ROWS, ArchivedConversationIn, ExportHead
-from app.api.strict_json import parse_json
+from app.api.strict_json import parse_body
 from app.archive.document import FORMAT, MOST_FAULTS, SECTIONS, VERSION
 from app.domain.errors import ImportRefused, InvalidRequest
 from app.domain.types import JsonObject
 
-Model = TypeVar("Model", bound=BaseModel)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 _IN_MEMORY_BYTES = 1024 * 1024
 _OPTIONS = orjson.OPT_UTC_Z
@@ -102,7 +102,7 @@ def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
     for at, block in enumerate(document["blocks"] if named else ()):
         for form in sorted(named.get(block["sha256"], ())):
             try:
-                BLOCKS[form].validate_python(parse_json(block["content"].encode()))
+                BLOCKS[form].validate_python(parse_body(block["content"].encode()))
             except (ValidationError, InvalidRequest):
                 faults.append((f"body.blocks.{at}.content", "A prompt needs this to be JSON of another form."))
     return faults
@@ -123,7 +123,7 @@ def _faults_of(model: type[BaseModel], row: object, *within: str) -> list[tuple[
     return []
 
 
-def _validated(model: type[Model], document: JsonObject, *within: str) -> Model:
+def _validated(model: type[_Model], document: JsonObject, *within: str) -> _Model:
     try:
         return model.model_validate(document)
     except ValidationError as error:

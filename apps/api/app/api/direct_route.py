@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api import problems
 from app.api.edge import Exchange
-from app.api.strict_json import parse_json
+from app.api.strict_json import parse_body
 from app.core.fairness import tenant_at_work
 from app.domain.errors import (
     DatabaseUnavailable,
@@ -302,7 +302,7 @@ def _body(model: type[BaseModel], *, required: bool) -> Binder:
             return validate({})
         if not _JSON_TYPE.fullmatch(exchange.headers.get(b"content-type", b"")):
             raise _NotJson
-        value = parse_json(exchange.body)
+        value = parse_body(exchange.body)
         if not isinstance(value, dict):
             raise InvalidRequest("The body must be a JSON object.", ("body",))
         scope["plimsoll.json"] = value

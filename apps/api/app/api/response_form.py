@@ -9,7 +9,7 @@ from typing import Literal
 
 import orjson
 
-from app.api.response_json import Reply, reply_of_outcome, reply_of_stored, response_error, response_json
+from app.api.response_json import ResponseOutcome, reply_of_outcome, reply_of_stored, response_error, response_json
 from app.domain.openai_ids import ResponseRef
 from app.domain.responses import StoredResponse
 from app.domain.types import JsonObject, SessionId
@@ -56,7 +56,7 @@ class ResponseForm:
         """The `response` object of one that runs: `event` is its turn's first."""
         assert event.reply_seq is not None
         ref = ResponseRef(self._session_id, event.reply_seq)
-        return self._response(ref, Reply("in_progress", self._model))
+        return self._response(ref, ResponseOutcome("in_progress", self._model))
 
     def event(self, event: TurnEvent) -> bytes:
         """The beginning when the context stands, then what the model thinks and says."""
@@ -96,16 +96,16 @@ class ResponseForm:
         cancelled = problem["code"] == "turn_cancelled"
         error = None if cancelled else response_error(problem)
         yield from self._close("incomplete")
-        reply = Reply("cancelled" if cancelled else "failed", self._model, tuple(self._done), error=error)
+        reply = ResponseOutcome("cancelled" if cancelled else "failed", self._model, tuple(self._done), error=error)
         yield self._event("response.failed", response=self._response(self._ref, reply))
 
     def _begin(self) -> Iterable[bytes]:
         assert self._ref is not None
-        response = self._response(self._ref, Reply("in_progress", self._model))
+        response = self._response(self._ref, ResponseOutcome("in_progress", self._model))
         yield self._event("response.created", response=response)
         yield self._event("response.in_progress", response=response)
 
-    def _end(self, ref: ResponseRef, reply: Reply) -> Iterable[bytes]:
+    def _end(self, ref: ResponseRef, reply: ResponseOutcome) -> Iterable[bytes]:
         """Tells what of the reply has not been told, and the response with the items as they were told."""
         for item in reply.output:
             match item["type"]:
@@ -193,7 +193,7 @@ class ResponseForm:
     def _part_event(self, what: str, item_id: str, part: JsonObject) -> bytes:
         return self._event(f"response.content_part.{what}", **self._at(item_id), content_index=0, part=part)
 
-    def _response(self, ref: ResponseRef, reply: Reply) -> JsonObject:
+    def _response(self, ref: ResponseRef, reply: ResponseOutcome) -> JsonObject:
         return response_json(self._form, ref, self._created_at, reply)
 
     def _event(self, event_name: str, /, **fields: object) -> bytes:

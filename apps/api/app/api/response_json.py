@@ -28,7 +28,7 @@ _ERROR_CODES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ResponseOutcome:
     """What became of a response."""
 
     status: Status
@@ -39,7 +39,7 @@ class Reply:
     error: JsonObject | None = None
 
 
-def response_json(form: JsonObject, ref: ResponseRef, created_at: datetime, reply: Reply) -> JsonObject:
+def response_json(form: JsonObject, ref: ResponseRef, created_at: datetime, reply: ResponseOutcome) -> JsonObject:
     """The `response` object: `form` is what of the request is told again."""
     return {
         "id": response_id(ref),
@@ -60,7 +60,7 @@ def stored_json(found: StoredResponse) -> JsonObject:
     return response_json(found.form, found.ref, found.created_at, reply_of_stored(found))
 
 
-def reply_of_stored(found: StoredResponse) -> Reply:
+def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
     """What became of a stored response."""
     message = found.reply
     if message is not None:
@@ -75,14 +75,14 @@ def reply_of_stored(found: StoredResponse) -> Reply:
             reason,
         )
     if is_running(found):
-        return Reply("in_progress", found.model_alias)
+        return ResponseOutcome("in_progress", found.model_alias)
     if found.turn_status is TurnStatus.CANCELLED and found.is_last_of_turn:
-        return Reply("cancelled", found.model_alias)
+        return ResponseOutcome("cancelled", found.model_alias)
     problem = problems.complete(found.error if found.is_last_of_turn else None)
-    return Reply("failed", found.model_alias, error=response_error(problem))
+    return ResponseOutcome("failed", found.model_alias, error=response_error(problem))
 
 
-def reply_of_outcome(outcome: TurnOutcome, ref: ResponseRef) -> Reply:
+def reply_of_outcome(outcome: TurnOutcome, ref: ResponseRef) -> ResponseOutcome:
     """What became of a response whose turn has just been stored."""
     completion = outcome.completion
     if completion is None:
@@ -106,12 +106,12 @@ def reply_of(
     reasoning: str | None,
     usage: Usage | None,
     finish_reason: FinishReason | None,
-) -> Reply:
+) -> ResponseOutcome:
     """The reply of a call that was answered. One that was cut off is incomplete, unless it calls tools."""
     reason = _INCOMPLETE.get(finish_reason or "stop") if not calls else None
     status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
     items = reply_items(ref.session_id, ref.reply_seq, text, calls, reasoning, status=status)
-    return Reply(status, model, tuple(items), usage, reason)
+    return ResponseOutcome(status, model, tuple(items), usage, reason)
 
 
 def response_error(problem: JsonObject | None) -> JsonObject:

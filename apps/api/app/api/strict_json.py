@@ -21,7 +21,7 @@ LEAST_BYTES_A_VALUE = 16
 _INT64 = 2**63
 
 
-def parse_json(raw: bytes) -> Any:
+def parse_body(raw: bytes) -> Any:
     """The value of a JSON body. Raises `InvalidRequest` that does not quote it."""
     try:
         value = orjson.loads(raw)

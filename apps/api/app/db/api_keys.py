@@ -103,7 +103,7 @@ async def revoke_key(tx: Transaction, key_id: UUID) -> ApiKey | None:
     return None if row is None else _key_of(row)
 
 
-async def look_up(tx: Transaction, secret_sha256: str) -> KeyLookup:
+async def find_key(tx: Transaction, secret_sha256: str) -> KeyLookup:
     """Who presented this secret, and whether any key exists at all, in one statement."""
     row = cast(Record, await tx.fetchrow(_LOOK_UP, secret_sha256=secret_sha256))  # the outer join has a row
     return KeyLookup(row["any_key"], row["tenant_id"], row["secret_sha256"])

@@ -45,7 +45,7 @@ _WITHDRAW = sql("""
     """)
 
 
-async def page_of_messages(
+async def page_of_item_messages(
     tx: Transaction,
     tenant_id: TenantId,
     session_id: SessionId,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from app.db.database import Transaction
 from app.db.sql import sql
 from app.db.table_parts import OPEN_STATUSES_SQL
-from app.domain.types import OpenTurns, TurnStatus
+from app.domain.types import OpenTurnCount, TurnStatus
 
 # Reads the index of open turns, and of the table those rows only.
 _OPEN = sql(f"""
@@ -18,7 +18,7 @@ _OPEN = sql(f"""
     """)
 
 
-async def open_turns(tx: Transaction) -> Mapping[TurnStatus, OpenTurns]:
+async def count_open_turns(tx: Transaction) -> Mapping[TurnStatus, OpenTurnCount]:
     """What is open now, by status; a status that no turn has is not in it."""
     rows = await tx.fetch(_OPEN)
-    return {TurnStatus(row["status"]): OpenTurns(row["turns"], max(0.0, row["oldest_s"])) for row in rows}
+    return {TurnStatus(row["status"]): OpenTurnCount(row["turns"], max(0.0, row["oldest_s"])) for row in rows}

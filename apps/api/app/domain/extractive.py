@@ -15,9 +15,14 @@ from dataclasses import dataclass, field
 from math import log
 from typing import Final, Literal, TypeAlias
 
-Kind: TypeAlias = Literal["key_facts", "open_questions", "decisions", "action_items"]
+SummaryList: TypeAlias = Literal["key_facts", "open_questions", "decisions", "action_items"]
 
-_SHARES: Final[dict[Kind, float]] = {"decisions": 0.20, "open_questions": 0.12, "action_items": 0.13, "key_facts": 0.30}
+_SHARES: Final[dict[SummaryList, float]] = {
+    "decisions": 0.20,
+    "open_questions": 0.12,
+    "action_items": 0.13,
+    "key_facts": 0.30,
+}
 """Of the room, each kind's own; what is left goes to the summary's text. What a kind leaves flows on to the next."""
 _LONGEST_UNIT_CHARS: Final = 320
 _SHORTEST_UNIT_CHARS: Final = 12
@@ -94,7 +99,7 @@ class _Unit:
     source: SourceText
     text: str
     words: KeysView[str]
-    kind: Kind
+    kind: SummaryList
     density: float = 0.0
     sources: list[str] = field(default_factory=list[str])
 
@@ -109,7 +114,7 @@ def extract(sources: Sequence[SourceText], *, max_chars: int, context: Sequence[
     _weigh(units)
     taken = _Taken()
     best_first = sorted(units, key=lambda unit: (-unit.density, unit.position))
-    chosen: dict[Kind, list[_Unit]] = {}
+    chosen: dict[SummaryList, list[_Unit]] = {}
     facts = [unit for unit in best_first if unit.kind == "key_facts"]
     # The text chooses first, among what is no item of a kind of its own, and leaves half of it to the facts.
     text_room = min(max_chars * (1.0 - sum(_SHARES.values())), sum(len(unit.text) + 1 for unit in facts) / 2)
@@ -196,7 +201,7 @@ def _short_pieces(sentence: str) -> Iterator[str]:
         yield sentence[begin:].strip()
 
 
-def _kind(role: str, text: str, *, is_answered: bool) -> Kind:
+def _kind(role: str, text: str, *, is_answered: bool) -> SummaryList:
     if text.rstrip("\"'”’) ").endswith(("?", "？")):
         return "key_facts" if is_answered or role != "user" else "open_questions"
     if role == "tool":

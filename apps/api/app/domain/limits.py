@@ -12,12 +12,12 @@ from decimal import Decimal
 from typing import Literal, TypeAlias
 
 Scope: TypeAlias = Literal["tenant", "session"]
-Unit: TypeAlias = Literal["turns", "tokens", "usd"]
-Span: TypeAlias = Literal["minute", "day", "month", "total"]
+LimitUnit: TypeAlias = Literal["turns", "tokens", "usd"]
+LimitSpan: TypeAlias = Literal["minute", "day", "month", "total"]
 Limits: TypeAlias = Mapping[str, Decimal]
 """Values by name; a name is one of `LIMITS`."""
 
-LIMITS: Mapping[str, tuple[Unit, Span]] = {
+LIMITS: Mapping[str, tuple[LimitUnit, LimitSpan]] = {
     "turns_per_minute": ("turns", "minute"),
     "turns_per_day": ("turns", "day"),
     "turns_total": ("turns", "total"),
@@ -44,7 +44,7 @@ class Used:
     """What a span has seen so far. `reserved_*` is of calls that run now; turns count from when they begin."""
 
     scope: Scope
-    span: Span
+    span: LimitSpan
     starts_at: datetime
     ends_at: datetime | None
     retry_after_s: int | None
@@ -54,11 +54,11 @@ class Used:
     reserved_tokens: int
     reserved_usd: Decimal
 
-    def settled(self, unit: Unit) -> Decimal:
+    def settled(self, unit: LimitUnit) -> Decimal:
         """What has been used for good."""
         return Decimal({"turns": self.turns, "tokens": self.tokens, "usd": self.usd}[unit])
 
-    def reserved(self, unit: Unit) -> Decimal:
+    def reserved(self, unit: LimitUnit) -> Decimal:
         """What is set aside for calls that run now."""
         return Decimal({"turns": 0, "tokens": self.reserved_tokens, "usd": self.reserved_usd}[unit])
 
@@ -85,7 +85,7 @@ class Exceeded:
         return self.used + self.asked <= self.value
 
 
-def spans_of(limits: Limits) -> list[Span]:
+def spans_of(limits: Limits) -> list[LimitSpan]:
     """The spans that have to be counted for these limits."""
     return sorted({LIMITS[name][1] for name in limits})
 
@@ -96,7 +96,7 @@ def exceeded(limits: Mapping[Scope, Limits], counted: Iterable[Used], asked: Wor
     A limit that is exactly reached is not over.
     """
     by_span = {(used.scope, used.span): used for used in counted}
-    wanted: Mapping[Unit, Decimal] = {
+    wanted: Mapping[LimitUnit, Decimal] = {
         "turns": Decimal(asked.turns),
         "tokens": Decimal(asked.tokens),
         "usd": asked.usd,

@@ -52,7 +52,7 @@ OPEN_STATUSES = (TurnStatus.PENDING, TurnStatus.RUNNING, TurnStatus.AWAITING_TOO
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTurns:
+class OpenTurnCount:
     """How many turns have one open status. `oldest_s` counts from when the oldest of them was posted."""
 
     turns: int

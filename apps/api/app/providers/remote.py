@@ -30,7 +30,7 @@ _ONCE: Final = RetryPolicy(max_attempts=1)
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
-class Call(Protocol):
+class WireCall(Protocol):
     """One request in the words of a wire protocol."""
 
     def body(self, *, stream: bool) -> bytes:
@@ -74,7 +74,9 @@ class RemoteModel:
         self._retry = retry or RetryPolicy()
         self._transport = HttpTransport(label, encrypted=url.scheme == "https")
 
-    async def ask(self, call: Call, on_delta: DeltaSink | None, headers: Mapping[str, str] = _NO_HEADERS) -> Completion:
+    async def ask(
+        self, call: WireCall, on_delta: DeltaSink | None, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> Completion:
         """Asks, with retries, under the deadline; `headers` go beside its own. Raises a `ProviderError`."""
         tap = DeltaTap(on_delta) if on_delta is not None else None
         stream = tap is not None
@@ -130,7 +132,7 @@ class RemoteModel:
         return ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
 
     async def _ask_once(
-        self, call: Call, tap: DeltaTap | None, number: int, headers: Mapping[str, str], *, stream: bool
+        self, call: WireCall, tap: DeltaTap | None, number: int, headers: Mapping[str, str], *, stream: bool
     ) -> Completion:
         reply = await self._transport.post(self._url, headers, call.body(stream=stream))
         try:
@@ -152,7 +154,7 @@ class RemoteModel:
             await reply.aclose()
 
     async def _read_whole(
-        self, reply: Reply, call: Call, tap: DeltaTap | None, number: int, *, stream: bool
+        self, reply: Reply, call: WireCall, tap: DeltaTap | None, number: int, *, stream: bool
     ) -> Completion:
         """An answer that is no stream; a server that was asked for one and does not stream tells it all at once."""
         if reply.is_success and "json" not in (reply.content_type or "json"):
@@ -167,7 +169,9 @@ class RemoteModel:
             tap(Delta(completion.text or "", completion.reasoning or ""))
         return completion
 
-    def _failure(self, status: int, error: ErrorObject | None, reply: Reply, call: Call, *, stream: bool) -> Exception:
+    def _failure(
+        self, status: int, error: ErrorObject | None, reply: Reply, call: WireCall, *, stream: bool
+    ) -> Exception:
         """What to raise: an error that ends the question, or an `AttemptError`. The call may concede something."""
         mapped = provider_error(status, error, self._label, lambda: call.body(stream=stream))
         refused = isinstance(mapped, ProviderRefused) and status in {400, 422}

@@ -104,7 +104,7 @@ class Authenticator:
     async def _ask(self, digest: str, now: float, *, presented: bool) -> TenantId:
         self._known.pop(digest, None)
         async with self._database.autocommit() as tx:
-            found = await store.look_up(tx, digest)
+            found = await store.find_key(tx, digest)
         if not found.any_key_exists:
             self._open_until = now + self._ttl_s
             return OPEN_TENANT

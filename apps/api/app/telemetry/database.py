@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from app.domain.types import OPEN_STATUSES, OpenTurns, TurnStatus
+from app.domain.types import OPEN_STATUSES, OpenTurnCount, TurnStatus
 
 _POOL_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -61,13 +61,13 @@ class DatabaseTelemetry(Collector):
             multiprocess_mode="max",
         )
 
-    def looked_at(self, open_turns: Mapping[TurnStatus, OpenTurns] | None) -> None:
+    def looked_at(self, open_turns: Mapping[TurnStatus, OpenTurnCount] | None) -> None:
         """What a look at the database found; None when it did not answer, or is read-only."""
         self._up.set(0 if open_turns is None else 1)
         if open_turns is None:
             return
         for status in OPEN_STATUSES:
-            found = open_turns.get(status, OpenTurns(0, 0.0))
+            found = open_turns.get(status, OpenTurnCount(0, 0.0))
             self._open.labels(status.value).set(found.turns)
             self._oldest.labels(status.value).set(found.oldest_s)
 

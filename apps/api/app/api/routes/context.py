@@ -20,7 +20,7 @@ from app.services.views.search import search_session
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["context"], route_class=DirectRoute)
 
-Words = Annotated[str, Query(min_length=1, max_length=1000, description="Words to look for.")]
+SearchWords = Annotated[str, Query(min_length=1, max_length=1000, description="Words to look for.")]
 MostFound = Annotated[int, Query(ge=1, le=50, description="Most messages that are answered.")]
 DEFAULT_FOUND = 10
 
@@ -32,7 +32,7 @@ async def get_window(call: Call, session_id: UUID) -> JsonObject:
 
 
 @router.get("/search", response_model=FoundOut, responses=answers(*READ))
-async def search(call: Call, session_id: UUID, q: Words, limit: MostFound = DEFAULT_FOUND) -> JsonObject:
+async def search(call: Call, session_id: UUID, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> JsonObject:
     """The session's messages that have words of `q`, in the window or out of it, best first. Writes nothing."""
     return await search_session(call.rt, call.tenant_id, SessionId(session_id), q, limit)
 

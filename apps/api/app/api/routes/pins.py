@@ -24,12 +24,12 @@ PinName = Annotated[
     str, Path(min_length=1, max_length=_LONGEST_NAME, description="1 to 255 printable characters; slashes are fine.")
 ]
 
-Figures = Annotated[bool, Query(description="Each with its tokens and its relevance.")]
+PinFiguresAsked = Annotated[bool, Query(description="Each with its tokens and its relevance.")]
 
 
 @router.get("", response_model=PinPage, responses=answers(*READ))
 async def list_pins(
-    call: Call, session_id: UUID, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, figures: Figures = False
+    call: Call, session_id: UUID, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, figures: PinFiguresAsked = False
 ) -> JsonObject:
     """The session's pins by name."""
     page = await pins.list_pins(call.rt, call.tenant_id, SessionId(session_id), limit, cursor)

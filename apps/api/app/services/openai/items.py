@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.db.items import numbered_messages, page_of_messages
+from app.db.items import numbered_messages, page_of_item_messages
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.openai_ids import read_item_id
 from app.domain.types import JsonObject, Message, SessionId, TenantId
@@ -42,7 +42,7 @@ async def page_of_items(
     if at is not None:
         first_seq, last_seq = (first_seq, min(last_seq, at[1])) if newest_first else (max(first_seq, at[1]), last_seq)
     async with rt.database.autocommit() as tx:
-        messages = await page_of_messages(
+        messages = await page_of_item_messages(
             tx,
             tenant_id,
             session_id,

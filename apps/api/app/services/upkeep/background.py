@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from app.db.claims import renew_leases
 from app.db.erasure import due_sessions, erase
-from app.db.open_turns import open_turns
+from app.db.open_turns import count_open_turns
 from app.domain.errors import DatabaseUnavailable
 from app.services.runtime import Runtime
 from app.services.upkeep.leases import end_lost_turns
@@ -82,7 +82,7 @@ async def look(rt: Runtime) -> None:
     with suppress(DatabaseUnavailable):
         if not await rt.database.is_read_only():
             async with rt.database.autocommit() as tx:
-                found = await open_turns(tx)
+                found = await count_open_turns(tx)
     rt.telemetry.database.looked_at(found)
 
 
