@@ -11,9 +11,9 @@ from app.engine.window.window import Window
 from app.services.conflicts import retried
 from app.services.paging import Page, after_id, page_of
 from app.services.runtime import Runtime
-from app.services.turn.claim import RETRY_AFTER_S
 from app.services.turn.gather import estimator_of, snapshot_of
 from app.services.turn.summarize import IN_PROGRESS, STALE, Ask, summarize
+from app.services.turn.types import RETRY_AFTER_S
 from app.services.views.context import look, no_turn
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +20,7 @@ from app.db.claims import (
     waiting_turn,
 )
 from app.db.database import Transaction
-from app.db.responses import ResponseNote, keep_response
+from app.db.responses import keep_response
 from app.db.sessions import session_exists
 from app.domain.content import content_text
 from app.domain.errors import (
@@ -34,13 +34,11 @@ from app.domain.errors import (
     TurnNotOpen,
 )
 from app.domain.types import (
-    Completion,
     Content,
     JsonObject,
     RecordedReply,
     SessionId,
     TenantId,
-    ToolDefinition,
     TurnId,
     TurnRecord,
     TurnStatus,
@@ -53,82 +51,7 @@ from app.services.runtime import Runtime
 from app.services.sessions import check_summary_model
 from app.services.turn.gather import Gathered, SessionView, budget_of, count_message, read_window, session_policy
 from app.services.turn.record import context_of
-
-RETRY_AFTER_S = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """How the model is to be asked, in every round of a turn. `recorded_reply` is of one round alone.
-
-    `instructions` are a system layer of this turn; `options` go into the model's request (`CompletionRequest`).
-    `policy` lies over the session's own; what is done after the turn goes by the session's. With `whole_past` all of
-    the past is sent as it was said, or the turn is refused. `note` is kept with every claim.
-    """
-
-    tools: tuple[ToolDefinition, ...] = ()
-    tool_choice: str | Mapping[str, Any] | None = None
-    max_output_tokens: int | None = None
-    recorded_reply: RecordedReply | None = None
-    instructions: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    policy: Mapping[str, Any] | None = None
-    whole_past: bool = False
-    note: ResponseNote | None = None
-
-    def stored(self) -> JsonObject | None:
-        """What later rounds need, and another try under the same policy; None when there is nothing of either."""
-        if not self.tools and not self.policy:
-            return None
-        return {
-            "tools": list(self.tools),
-            "tool_choice": self.tool_choice,
-            "max_output_tokens": self.max_output_tokens,
-            "instructions": self.instructions,
-            "options": dict(self.options),
-            "policy": None if self.policy is None else dict(self.policy),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
-    """What a client posts. `request_sha256` is the hash of the body without `stream` (contract.md, decision 14).
-
-    With `seq` it is this turn of its session or none.
-    """
-
-    content: Content
-    request_sha256: str
-    asking: Asking = Asking()
-    model_alias: str | None = None
-    seq: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OutputsRequest:
-    """What a client posts when tools have run: (tool call id, content) for each open call.
-
-    `asking` and `model_alias` stand for the turn's own from this round on; None keeps those.
-    """
-
-    outputs: tuple[tuple[str, Content], ...]
-    recorded_reply: RecordedReply | None = None
-    asking: Asking | None = None
-    model_alias: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TurnOutcome:
-    """A turn that has ended or waits for tools, and its `context`, in the contract's shape.
-
-    `completion` is the model's answer that brought it there, and `reply_seq` the number of its message; None where a
-    stored turn is told again.
-    """
-
-    turn: TurnRecord
-    context: JsonObject
-    completion: Completion | None = None
-    reply_seq: int | None = None
+from app.services.turn.types import RETRY_AFTER_S, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 
 
 def check(rt: Runtime, request: TurnRequest) -> None:
@@ -155,7 +78,7 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
         model_alias=request.model_alias,
         idempotency_key=idempotency_key,
         request_sha256=request.request_sha256,
-        request=request.asking.stored(),
+        request=request.options.stored(),
         seq=request.seq,
     )
 
@@ -168,14 +91,14 @@ class Claimed:
     claim: Claim
     gathered: Gathered
     gathered_at: datetime
-    asking: Asking
+    options: TurnOptions
     reservation: JsonObject | None = None
     """What the turn has set aside of limits; None where there is none to hold."""
 
 
 @retried
 async def claim_and_gather(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, draft: NewTurn, asking: Asking
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, draft: NewTurn, options: TurnOptions
 ) -> Claimed:
     """Transaction one: the turn is claimed and stored with its message, and all a decision needs is read."""
     started_at = rt.now()
@@ -185,14 +108,14 @@ async def claim_and_gather(
             raise NotFound("session")
         if draft.seq not in (None, claim.seq):
             raise TurnInProgress("The session went on meanwhile.", RETRY_AFTER_S)
-        policy = _policy_for(rt, claim, asking)
+        policy = _policy_for(rt, claim, options)
         gathered = await _gather(
             tx, rt, tenant_id, claim, policy, awake_alias(rt, draft.model_alias or claim.session_alias)
         )
-        check_recorded(gathered.model, asking.recorded_reply)
-        await _keep_note(tx, claim, asking)
-        reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=1)
-    return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
+        check_recorded(gathered.model, options.recorded_reply)
+        await _keep_note(tx, claim, options)
+        reservation = await _reserve(tx, rt, tenant_id, claim, gathered, options, turns=1)
+    return Claimed(tenant_id, claim, gathered, started_at, options, reservation)
 
 
 @retried
@@ -210,7 +133,7 @@ async def claim_outputs(
         if waiting is None:
             raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
         check_outputs(waiting, [call_id for call_id, _ in request.outputs])
-        asking = _asking_again(waiting.request or {}, request)
+        options = _options_again(waiting.request or {}, request)
         claim = await reclaim_turn(
             tx,
             tenant_id,
@@ -219,21 +142,21 @@ async def claim_outputs(
             waiting,
             outputs,
             rt.turn_lease_s,
-            asking.stored() if request.asking else None,
+            options.stored() if request.options else None,
         )
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
-        policy = _policy_for(rt, claim, asking)
+        policy = _policy_for(rt, claim, options)
         gathered = await _gather(tx, rt, tenant_id, claim, policy, request.model_alias or waiting.model_alias)
         check_recorded(gathered.model, request.recorded_reply)
-        await _keep_note(tx, claim, asking)
-        reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=0)
-    return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
+        await _keep_note(tx, claim, options)
+        reservation = await _reserve(tx, rt, tenant_id, claim, gathered, options, turns=0)
+    return Claimed(tenant_id, claim, gathered, started_at, options, reservation)
 
 
 @retried
 async def claim_again(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, asking: Asking, model_alias: str
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, options: TurnOptions, model_alias: str
 ) -> Claimed:
     """Transaction one of another try at a turn that failed or was cancelled: its message is stored already.
 
@@ -253,20 +176,27 @@ async def claim_again(
             ended,
             (),
             rt.turn_lease_s,
-            asking.stored(),
+            options.stored(),
             ended_as=(TurnStatus.FAILED, TurnStatus.CANCELLED),
         )
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
-        policy = _policy_for(rt, claim, asking)
+        policy = _policy_for(rt, claim, options)
         gathered = await _gather(tx, rt, tenant_id, claim, policy, awake_alias(rt, model_alias))
-        await _keep_note(tx, claim, asking)
-        reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=1)
-    return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
+        await _keep_note(tx, claim, options)
+        reservation = await _reserve(tx, rt, tenant_id, claim, gathered, options, turns=1)
+    return Claimed(tenant_id, claim, gathered, started_at, options, reservation)
 
 
 async def _reserve(
-    tx: Transaction, rt: Runtime, tenant_id: TenantId, claim: Claim, gathered: Gathered, asking: Asking, *, turns: int
+    tx: Transaction,
+    rt: Runtime,
+    tenant_id: TenantId,
+    claim: Claim,
+    gathered: Gathered,
+    options: TurnOptions,
+    *,
+    turns: int,
 ) -> JsonObject | None:
     return await reserve_call(
         tx,
@@ -275,20 +205,20 @@ async def _reserve(
         claim,
         gathered,
         turns=turns,
-        max_output_tokens=asking.max_output_tokens,
-        tools=asking.tools,
-        instructions=asking.instructions,
+        max_output_tokens=options.max_output_tokens,
+        tools=options.tools,
+        instructions=options.instructions,
     )
 
 
-async def _keep_note(tx: Transaction, claim: Claim, asking: Asking) -> None:
-    if asking.note is not None:
-        await keep_response(tx, claim, asking.note)
+async def _keep_note(tx: Transaction, claim: Claim, options: TurnOptions) -> None:
+    if options.note is not None:
+        await keep_response(tx, claim, options.note)
 
 
-def _policy_for(rt: Runtime, claim: Claim, asking: Asking) -> ContextPolicy:
-    policy = policy_of_turn(rt, claim.policy, asking.policy)
-    return with_whole_past(policy) if asking.whole_past else policy
+def _policy_for(rt: Runtime, claim: Claim, options: TurnOptions) -> ContextPolicy:
+    policy = policy_of_turn(rt, claim.policy, options.policy)
+    return with_whole_past(policy) if options.whole_past else policy
 
 
 def policy_of_turn(rt: Runtime, stored: JsonObject, asked: Mapping[str, Any] | None) -> ContextPolicy:
@@ -303,18 +233,18 @@ def policy_of_turn(rt: Runtime, stored: JsonObject, asked: Mapping[str, Any] | N
     return policy
 
 
-def _asking_again(stored: JsonObject, request: OutputsRequest) -> Asking:
+def _options_again(stored: JsonObject, request: OutputsRequest) -> TurnOptions:
     """How a later round is asked: as the outputs' poster says or else as the turn was, under the turn's policy."""
     policy = stored.get("policy")
-    if request.asking is not None:
-        return replace(request.asking, policy=policy)
-    return Asking(
+    if request.options is not None:
+        return replace(request.options, policy=policy)
+    return TurnOptions(
         tools=tuple(stored.get("tools", ())),
         tool_choice=_later_choice(stored.get("tool_choice")),
         max_output_tokens=stored.get("max_output_tokens"),
         recorded_reply=request.recorded_reply,
         instructions=stored.get("instructions"),
-        options=stored.get("options") or {},
+        provider_options=stored.get("options") or {},
         policy=policy,
     )
 

@@ -28,14 +28,14 @@ from app.services.runtime import Runtime
 from app.services.turn.after_turn import summarize_after_turn
 from app.services.turn.attempts import Attempts, ModelCall
 from app.services.turn.call import call_model
-from app.services.turn.claim import Claimed, TurnOutcome
+from app.services.turn.claim import Claimed
 from app.services.turn.cost import total_cost, used_row
 from app.services.turn.decide import Deciding, refusal_of
-from app.services.turn.events import Listener, TurnEvent, to_nobody
 from app.services.turn.gather import Gathered, count_message, count_reasoning, session_policy
 from app.services.turn.record import Step, Steps, context_of, reply_row, with_own_ids
 from app.services.turn.settle import settle
 from app.services.turn.spans import of_audit, of_decision, of_turn
+from app.services.turn.types import Listener, TurnEvent, TurnOutcome, to_nobody
 from app.services.upkeep.learned_windows import learn
 
 
@@ -46,7 +46,7 @@ class TurnRun:
         self.rt = rt
         self.tenant_id = turn.tenant_id
         self.claim = turn.claim
-        self.asking = turn.asking
+        self.options = turn.options
         self.reservation = turn.reservation
         self.started = started
         self.listen = listen or to_nobody
@@ -55,7 +55,9 @@ class TurnRun:
         self.attempts: Attempts | None = None
         self.steps = Steps(rt, after=turn.claim.steps)
         self.steps.add("gather", turn.gathered_at, _gather_step(turn.gathered))
-        self.deciding = Deciding(rt, turn.claim, turn.gathered, turn.asking.tools, self.steps, turn.asking.instructions)
+        self.deciding = Deciding(
+            rt, turn.claim, turn.gathered, turn.options.tools, self.steps, turn.options.instructions
+        )
 
     async def run(self) -> TurnOutcome:
         """One model call of the turn. Whatever goes wrong in between, the turn gets an end."""
@@ -121,11 +123,11 @@ class TurnRun:
         reserve = snapshot.budget.output_reserve
         request = CompletionRequest(
             messages=assembled.messages,
-            max_output_tokens=min(self.asking.max_output_tokens or reserve, reserve),
+            max_output_tokens=min(self.options.max_output_tokens or reserve, reserve),
             tools=assembled.tools,
-            tool_choice=self.asking.tool_choice,
-            recorded_reply=self.asking.recorded_reply,
-            options=self.asking.options,
+            tool_choice=self.options.tool_choice,
+            recorded_reply=self.options.recorded_reply,
+            options=self.options.provider_options,
         )
         audit = self.deciding.audit(snapshot, ready, assembled)
         return ModelCall(self.deciding.model, snapshot, ready, assembled, request, audit)
@@ -280,7 +282,7 @@ class TurnRun:
     def _leave_behind(self, call: ModelCall) -> None:
         """The look at a completed turn's window, where the session's own policy has summaries made then."""
         session = self.deciding.gathered.session
-        overridden = self.asking.policy or self.asking.whole_past
+        overridden = self.options.policy or self.options.whole_past
         own = session_policy(self.rt, self.claim.policy) if overridden else session.policy
         if own.summarizes_after_turns:
             work = summarize_after_turn(self.rt, self.tenant_id, session.id, call.assembled.tools)

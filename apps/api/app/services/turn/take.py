@@ -15,12 +15,7 @@ from app.domain.types import SessionId, TenantId, TurnId, TurnRecord
 from app.services.conflicts import retried
 from app.services.runtime import Runtime
 from app.services.turn.claim import (
-    RETRY_AFTER_S,
-    Asking,
     Claimed,
-    OutputsRequest,
-    TurnOutcome,
-    TurnRequest,
     check,
     claim_again,
     claim_and_gather,
@@ -28,9 +23,9 @@ from app.services.turn.claim import (
     draft_turn,
     resolve_conflict,
 )
-from app.services.turn.events import Listener
 from app.services.turn.run import TurnRun
 from app.services.turn.spans import of_claim, of_turn
+from app.services.turn.types import RETRY_AFTER_S, Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 from app.telemetry import Span
 
 
@@ -56,7 +51,7 @@ async def take_turn(
         for last_try in (False, True):
             try:
                 with rt.tracer.span("claim"):
-                    claimed = await claim_and_gather(rt, tenant_id, session_id, draft, request.asking)
+                    claimed = await claim_and_gather(rt, tenant_id, session_id, draft, request.options)
             except UniqueViolated:
                 replayed = await resolve_conflict(rt, tenant_id, session_id, draft, give_up=last_try)
                 if replayed is not None:
@@ -91,7 +86,7 @@ async def try_again(
     tenant_id: TenantId,
     session_id: SessionId,
     turn_id: TurnId,
-    asking: Asking,
+    options: TurnOptions,
     model_alias: str,
     listen: Listener | None = None,
 ) -> TurnOutcome:
@@ -103,7 +98,7 @@ async def try_again(
     with rt.tracer.span("turn") as span:
         try:
             with rt.tracer.span("claim"):
-                claimed = await claim_again(rt, tenant_id, session_id, turn_id, asking, model_alias)
+                claimed = await claim_again(rt, tenant_id, session_id, turn_id, options, model_alias)
         except UniqueViolated:
             raise TurnInProgress("The session already runs a turn.", RETRY_AFTER_S) from None
         return await _run(rt, claimed, started, listen, span)

@@ -46,11 +46,12 @@ from app.engine.window.plan import (
 )
 from app.engine.window.window import Snapshot
 from app.services.runtime import Runtime
-from app.services.turn.claim import TurnRequest, awake_alias, check, check_recorded, policy_of_turn
+from app.services.turn.claim import awake_alias, check, check_recorded, policy_of_turn
 from app.services.turn.cost import cost_of
 from app.services.turn.decide import counted_by_provider, first_snapshot, refusal_of
 from app.services.turn.gather import Gathered, estimator_of
 from app.services.turn.record import Steps, context_of, decided_row
+from app.services.turn.types import TurnRequest
 from app.services.views.context import read_look
 
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
@@ -70,16 +71,16 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         rt,
         tenant_id,
         session_id,
-        policy_for=lambda own: policy_of_turn(rt, own, request.asking.policy),
+        policy_for=lambda own: policy_of_turn(rt, own, request.options.policy),
         alias_for=lambda own: awake_alias(rt, request.model_alias or own),
         asked=request.content,
     )
-    check_recorded(seen.gathered.model, request.asking.recorded_reply)
+    check_recorded(seen.gathered.model, request.options.recorded_reply)
     current = _turn_of(rt, seen.next_seq, request)
     gathered = replace(seen.gathered, turns=(*seen.gathered.turns, current))
     estimate = estimator_of(rt, gathered)
     gathered, snapshot = await first_snapshot(
-        rt, gathered, current.id, request.asking.tools, request.asking.instructions, store_counts=False
+        rt, gathered, current.id, request.options.tools, request.options.instructions, store_counts=False
     )
     snapshot, _ = await counted_by_provider(rt, gathered, snapshot, estimate, Steps(rt))
     decision = plan(snapshot, gathered.session.policy, estimate)
