@@ -16,8 +16,8 @@ from app.db.claims import Claim
 from app.db.records import Settlement
 from app.domain.errors import TurnInProgress
 from app.domain.types import JsonObject, SessionId, TurnRecord, TurnStatus
-from app.services.turn.claim import claim_and_gather, draft_turn
-from app.services.turn.settle import settle
+from app.services.turn.claim import claim_drafted, draft_turn
+from app.services.turn.record import settle
 from app.services.turn.types import TurnOptions, TurnRequest
 from tests.services.service import TENANT, Service, service
 
@@ -98,7 +98,7 @@ async def _refuse_once(connection: Any, verb: str, state: str) -> None:
 
 async def _claim(at: Service, session_id: SessionId) -> Claim:
     draft = await draft_turn(at.rt, TurnRequest("Hi", "0" * 64), None)
-    return (await claim_and_gather(at.rt, TENANT, session_id, draft, TurnOptions())).claim
+    return (await claim_drafted(at.rt, TENANT, session_id, draft, TurnOptions())).claim
 
 
 def _completed(at: Service, claim: Claim) -> Settlement:

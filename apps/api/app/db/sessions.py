@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import cast
 from uuid import UUID
 
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 from app.db.database import Record, Transaction
 from app.db.sql import compile_sql, sql
 from app.db.tables import sessions
-from app.domain.types import JsonObject, Session, SessionId, TenantId
+from app.domain.types import JsonObject, Session, SessionId, SessionState, TenantId
 
 _COLUMNS = (
     sessions.c.id,
@@ -28,6 +29,7 @@ _COLUMNS = (
     sessions.c.forked_from,
     sessions.c.limits,
 )
+STATE_COLUMNS = tuple(column.name for column in fields(SessionState))
 _OURS = (sessions.c.id == sa.bindparam("session_id")) & (sessions.c.tenant_id == sa.bindparam("tenant_id"))
 _CHANGEABLE = {
     name: sa.bindparam(f"new_{name}", type_=sessions.c[name].type)
@@ -142,6 +144,11 @@ async def session_exists(tx: Transaction, tenant_id: TenantId, session_id: Sessi
 async def get_prompt_view(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> Record | None:
     """The session's row with the counters that a prompt depends on, without a lock."""
     return await tx.fetchrow(_PROMPT_VIEW, session_id=session_id, tenant_id=tenant_id)
+
+
+def state_of(row: Record) -> SessionState:
+    """What a prompt depends on, of a row that has the columns of `STATE_COLUMNS`."""
+    return SessionState(**{name: row[name] for name in STATE_COLUMNS})
 
 
 async def session_of_key(tx: Transaction, tenant_id: TenantId, idempotency_key: str) -> SessionId | None:

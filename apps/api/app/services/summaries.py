@@ -12,7 +12,7 @@ from app.services.conflicts import retried
 from app.services.paging import Page, after_id, page_of
 from app.services.runtime import Runtime
 from app.services.turn.gather import estimator_of, snapshot_of
-from app.services.turn.summarize import IN_PROGRESS, STALE, Ask, summarize
+from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, summarize
 from app.services.turn.types import RETRY_AFTER_S
 from app.services.views.context import look, no_turn
 
@@ -41,13 +41,13 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
     if any(turn.status in OPEN_STATUSES for turn in gathered.turns):
         raise TurnInProgress("The session runs a turn; summarize when it is done.", RETRY_AFTER_S)
     estimate = estimator_of(rt, gathered)
-    policy = gathered.session.policy
+    policy = gathered.policy
     fold = Window(snapshot_of(rt, gathered, no_turn(seen.next_seq)), policy, estimate).fold("requested")
     if fold is None:
         raise NothingToSummarize(
             "Beyond the turns that the policy protects there is nothing that a summary would make smaller."
         )
-    attempt = await summarize(rt, gathered, Ask(fold, "requested", seen.next_seq), estimate)
+    attempt = await summarize(rt, gathered, SummaryJob(fold, "requested", seen.next_seq), estimate)
     if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
         raise TurnInProgress("Another summary is being made, or was made meanwhile.", RETRY_AFTER_S)
     if attempt.summary is None:

@@ -24,10 +24,17 @@ from app.services.archive.import_messages import add_history, draft_history
 from app.services.conflicts import retried
 from app.services.runtime import Runtime
 from app.services.sessions import add_directions, insert_checked, with_defaults
-from app.services.turn.claim import check_outputs, draft_outputs, replay
-from app.services.turn.record import context_of
-from app.services.turn.take import continue_turn, take_turn, try_again
-from app.services.turn.types import RETRY_AFTER_S, Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
+from app.services.turn.claim import answer_again, check_outputs, draft_outputs
+from app.services.turn.take import continue_turn, retry_turn, take_turn
+from app.services.turn.types import (
+    RETRY_AFTER_S,
+    Audit,
+    Listener,
+    OutputsRequest,
+    TurnOptions,
+    TurnOutcome,
+    TurnRequest,
+)
 
 _MOST_TRIES = 5
 _IN_PROGRESS = "The session already runs a turn."
@@ -124,8 +131,8 @@ async def complete_chat(
             if newest.status in (TurnStatus.FAILED, TurnStatus.CANCELLED):
                 first_seq = min((m.seq for m in seen.messages if m.turn_id == newest.turn_id), default=0)
                 options, alias = _noted(request.options, first_seq), request.model_alias
-                return await try_again(rt, tenant_id, session_id, newest.turn_id, options, alias, listen)
-            return await _told_again(rt, tenant_id, session_id, newest.turn_id)
+                return await retry_turn(rt, tenant_id, session_id, newest.turn_id, options, alias, listen)
+            return await _stored_answer(rt, tenant_id, session_id, newest.turn_id)
         asked = next_step(news.said, waiting=newest.status is TurnStatus.AWAITING_TOOLS, within=request.within)
         options = _noted(request.options, newest.last_message_seq + 1)
         if request.directions:
@@ -164,7 +171,7 @@ async def _look(
         if idempotency_key is not None:
             found = await turn_by_key(tx, tenant_id, session_id, idempotency_key)
             if found is not None:
-                return await replay(tx, tenant_id, *found, request.request_sha256)
+                return await answer_again(tx, tenant_id, *found, request.request_sha256)
         # A list of so many messages is at home among as many; a little more, for turns that nobody resends.
         messages = await newest_messages(tx, session_id, 2 * len(request.said) + 32)
     rt.telemetry.turns_lost(lost)
@@ -195,13 +202,13 @@ async def store_past(
     return TurnId(history.turns[-1]["id"]) if history.turns else newest.turn_id
 
 
-async def _told_again(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnOutcome:
+async def _stored_answer(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnOutcome:
     async with rt.database.autocommit() as tx:
         turn = await get_turn(tx, tenant_id, session_id, turn_id)
         if turn is None:
             raise NotFound("session")
         audit = await get_audit(tx, tenant_id, session_id, turn_id, None)
-    return TurnOutcome(turn, context_of(audit) if audit else {})
+    return TurnOutcome(turn, Audit.of_row(audit).context() if audit else {})
 
 
 def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:

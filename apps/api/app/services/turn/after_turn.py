@@ -13,11 +13,22 @@ from app.domain.errors import NotFound
 from app.domain.types import OPEN_STATUSES, SessionId, TenantId, ToolDefinition
 from app.engine.window.plan import plan_after_turn
 from app.services.runtime import Runtime
-from app.services.turn.gather import estimator_of, snapshot_of
-from app.services.turn.summarize import IN_PROGRESS, STALE, Ask, summarize
+from app.services.turn.gather import estimator_of, session_policy, snapshot_of
+from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, summarize
+from app.services.turn.types import ClaimedTurn, TurnPlan
 from app.services.views.context import look, no_turn
 
 logger = logging.getLogger(__name__)
+
+
+def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan) -> None:
+    """Starts the look at a completed turn's window, where the session's own policy has summaries made then."""
+    session, options = plan.rows.session, turn.options
+    overridden = options.policy or options.whole_past
+    own = session_policy(rt, session.policy) if overridden else plan.rows.policy
+    if own.summarizes_after_turns:
+        work = summarize_after_turn(rt, session.tenant_id, session.id, plan.decided.prompt.tools)
+        rt.chores.start(work, f"the summary after turn {turn.claim.turn_id}")
 
 
 async def summarize_after_turn(
@@ -44,9 +55,9 @@ async def _summarize_if_due(
     )
     estimate = estimator_of(rt, gathered)
     snapshot = snapshot_of(rt, gathered, no_turn(seen.next_seq), tools=tools)
-    fold = plan_after_turn(snapshot, gathered.session.policy, estimate)
+    fold = plan_after_turn(snapshot, gathered.policy, estimate)
     if fold is None:
         return
-    attempt = await summarize(rt, gathered, Ask(fold, "post_turn", seen.next_seq), estimate)
+    attempt = await summarize(rt, gathered, SummaryJob(fold, "post_turn", seen.next_seq), estimate)
     if attempt.failure in (STALE, IN_PROGRESS):
         logger.info("a summary in the background was dropped (%s): another one was faster", attempt.failure)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
@@ -15,8 +14,7 @@ from app.domain.types import (
     Content,
     JsonObject,
     Message,
-    SessionId,
-    TenantId,
+    SessionState,
     ToolCall,
     ToolDefinition,
     Turn,
@@ -41,28 +39,12 @@ _LARGE_PIN_CHARS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class SessionView:
-    """What a prompt depends on of a session's row, read under its lock for a turn, or without one for a look."""
-
-    tenant_id: TenantId
-    id: SessionId
-    model_alias: str
-    mode: str | None
-    agent_role: str | None
-    room_goal: str | None
-    instructions: str | None
-    policy: ContextPolicy
-    summary_count_after_seq: int
-    summary_failures: int
-    summary_failed_at: datetime | None
-    recall_indexed_seq: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Gathered:
-    """Rows of one moment: the model they are counted for, what stands around the window, and the window's turns."""
+    """Rows of one moment: the session, the policy and the model that they are counted under and for, what stands around
+    the window, and the window's turns."""
 
-    session: SessionView
+    session: SessionState
+    policy: ContextPolicy
     model: Model
     context: PromptContext
     turns: tuple[Turn, ...]
@@ -73,7 +55,7 @@ class Gathered:
     @property
     def encoding(self) -> str:
         """The encoding counts are wanted in."""
-        return encoding_of(self.model, self.session.policy)
+        return encoding_of(self.model, self.policy)
 
     def messages(self) -> Iterator[Message]:
         """All messages that may be sent: those of the window, and those before it that may be recalled."""
@@ -97,7 +79,8 @@ def session_policy(
 async def read_window(
     tx: Transaction,
     rt: Runtime,
-    session: SessionView,
+    session: SessionState,
+    policy: ContextPolicy,
     model_alias: str,
     *,
     before_seq: int,
@@ -114,7 +97,7 @@ async def read_window(
     """
     model = rt.catalogue.model(model_alias, session.tenant_id)
     context = await prompt_context(tx, session.id, before_seq)
-    if session.policy.whole_past:
+    if policy.whole_past:
         context = replace(context, summary=None)
     after_seq = context.summary.to_message_seq if context.summary else 0
     turns = await window_turns(
@@ -122,11 +105,11 @@ async def read_window(
         session.id,
         after_seq,
         last_message_seq,
-        encoding_of(model, session.policy),
+        encoding_of(model, policy),
         step_failed=context.step_failed,
     )
-    gathered = Gathered(session, model, context, tuple(turns))
-    if not (after_seq and session.policy.recall.enabled):
+    gathered = Gathered(session, policy, model, context, tuple(turns))
+    if not (after_seq and policy.recall.enabled):
         return gathered
     return await _with_evicted(tx, gathered, asked, for_turn=for_turn)
 
@@ -146,7 +129,7 @@ async def _with_evicted(tx: Transaction, gathered: Gathered, asked: Content, *, 
             tx, session.id, indexed_seq=session.recall_indexed_seq, last_seq=summary.to_message_seq
         )
         gathered = replace(gathered, session=replace(session, recall_indexed_seq=indexed_seq))
-    share = session.policy.recall.max_share * budget_of(gathered.model, session.policy).input_budget
+    share = gathered.policy.recall.max_share * budget_of(gathered.model, gathered.policy).input_budget
     evicted = await look_up(
         tx,
         session.id,
@@ -265,7 +248,7 @@ def snapshot_of(
     rule = gathered.model.reasoning_rule
     past = tuple(with_reasoning(turn, rule) for turn in gathered.turns if turn.id != current.id)
     snapshot = Snapshot(
-        budget=budget_of(gathered.model, session.policy),
+        budget=budget_of(gathered.model, gathered.policy),
         layers=layers_of(rt, session, instructions),
         goal=goal_text(session.room_goal, session.mode),
         pins=gathered.context.pins,
@@ -277,7 +260,7 @@ def snapshot_of(
         calibration_ratio=rt.calibrations.ratio(session.tenant_id, gathered.model.alias, gathered.encoding),
         evicted=_evicted_with_reasoning(gathered),
     )
-    return with_shared_budget(snapshot, session.policy, estimator_of(rt, gathered))
+    return with_shared_budget(snapshot, gathered.policy, estimator_of(rt, gathered))
 
 
 def _evicted_with_reasoning(gathered: Gathered) -> Evicted | None:
@@ -287,7 +270,7 @@ def _evicted_with_reasoning(gathered: Gathered) -> Evicted | None:
     return replace(evicted, turns=tuple(with_reasoning(turn, rule) for turn in evicted.turns))
 
 
-def layers_of(rt: Runtime, session: SessionView, of_turn: str | None = None) -> tuple[tuple[str, str], ...]:
+def layers_of(rt: Runtime, session: SessionState, of_turn: str | None = None) -> tuple[tuple[str, str], ...]:
     """The active system layers, outermost first (contract.md, section 8)."""
     instructions = rt.catalogue.instructions
     layers = (

@@ -10,13 +10,14 @@ from decimal import Decimal
 from typing import Any
 
 from app.db.claims import Claim
-from app.domain.types import Completion, CompletionRequest, JsonObject, SessionId, TenantId, TurnRecord
+from app.domain.types import Completion, CompletionRequest, JsonObject, SessionId, TurnRecord
 from app.engine.window.plan import Ready, Refused, SummaryDue, SummaryWorthless
 from app.providers.registry import Model
+from app.services.turn.types import Audit
 from app.telemetry import Attribute
 
 _CONVERSATION = "gen_ai.conversation.id"
-_OF_THE_AUDIT = (
+_AUDIT_FIGURES = (
     "model_alias",
     "model_context_limit",
     "input_budget",
@@ -33,11 +34,11 @@ _OF_THE_AUDIT = (
 )
 
 
-def of_claim(tenant_id: TenantId, claim: Claim) -> dict[str, Attribute]:
+def of_claim(claim: Claim) -> dict[str, Attribute]:
     """Which turn it is, and whose."""
     return {
         _CONVERSATION: str(claim.session_id),
-        "plimsoll.tenant": tenant_id,
+        "plimsoll.tenant": claim.tenant_id,
         "plimsoll.turn.id": str(claim.turn_id),
         "plimsoll.turn.seq": claim.seq,
         "plimsoll.turn.round": claim.round,
@@ -58,20 +59,20 @@ def of_decision(decided: SummaryDue | SummaryWorthless | Ready | Refused) -> dic
             "plimsoll.summary.reason": fold.reason,
             "plimsoll.summary.turns": len(fold.turns),
         }
-    settled = decided.then if isinstance(decided, SummaryWorthless) else decided
+    final = decided.then if isinstance(decided, SummaryWorthless) else decided
     return {
-        "plimsoll.decision": "send" if isinstance(settled, Ready) else "refuse",
-        "plimsoll.context.estimated_wire_tokens": settled.prompt.wire_tokens,
-        "plimsoll.context.tokens_before": settled.accounts.tokens_before,
-        "plimsoll.context.tokens_after_prune": settled.accounts.tokens_after_prune,
-        "plimsoll.context.trimmed": len(settled.accounts.actions),
-        "plimsoll.context.recalled": len(settled.accounts.recalled),
+        "plimsoll.decision": "send" if isinstance(final, Ready) else "refuse",
+        "plimsoll.context.estimated_wire_tokens": final.prompt.wire_tokens,
+        "plimsoll.context.tokens_before": final.accounts.tokens_before,
+        "plimsoll.context.tokens_after_prune": final.accounts.tokens_after_prune,
+        "plimsoll.context.trimmed": len(final.accounts.actions),
+        "plimsoll.context.recalled": len(final.accounts.recalled),
     }
 
 
-def of_audit(audit: JsonObject) -> dict[str, Attribute]:
-    """The figures of an audit row."""
-    return {f"plimsoll.context.{name}": audit[name] for name in _OF_THE_AUDIT}
+def of_audit(audit: Audit) -> dict[str, Attribute]:
+    """The figures of an audit."""
+    return {f"plimsoll.context.{name}": getattr(audit, name) for name in _AUDIT_FIGURES}
 
 
 def of_turn(turn: TurnRecord) -> dict[str, Attribute]:

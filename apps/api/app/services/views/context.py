@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from app.db.database import Record
-from app.db.sessions import get_prompt_view
+from app.db.sessions import get_prompt_view, state_of
 from app.domain.errors import NotFound
 from app.domain.types import Content, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 from app.engine.policy.policy import ContextPolicy
@@ -17,7 +16,6 @@ from app.engine.window.window import Window
 from app.services.runtime import Runtime
 from app.services.turn.gather import (
     Gathered,
-    SessionView,
     estimator_of,
     read_window,
     session_policy,
@@ -60,36 +58,19 @@ async def read_look(
         if row is None:
             raise NotFound("session")
         own = row["policy"]
-        session = session_view(tenant_id, row, policy_for(own) if policy_for else session_policy(rt, own))
+        session = state_of(row)
         next_seq = row["last_turn_seq"] + 1
         gathered = await read_window(
             tx,
             rt,
             session,
+            policy_for(own) if policy_for else session_policy(rt, own),
             alias_for(session.model_alias) if alias_for else session.model_alias,
             before_seq=next_seq,
             last_message_seq=row["last_message_seq"],
             asked=asked,
         )
     return Look(gathered, next_seq)
-
-
-def session_view(tenant_id: TenantId, row: Record, policy: ContextPolicy) -> SessionView:
-    """A session's row as a prompt sees it, under a policy."""
-    return SessionView(
-        tenant_id=tenant_id,
-        id=SessionId(row["id"]),
-        model_alias=row["model_alias"],
-        mode=row["mode"],
-        agent_role=row["agent_role"],
-        room_goal=row["room_goal"],
-        instructions=row["instructions"],
-        policy=policy,
-        summary_count_after_seq=row["summary_count_after_seq"],
-        summary_failures=row["summary_failures"],
-        summary_failed_at=row["summary_failed_at"],
-        recall_indexed_seq=row["recall_indexed_seq"],
-    )
 
 
 async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> JsonObject:
@@ -99,7 +80,7 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
     """
     seen = await look(rt, tenant_id, session_id)
     gathered = seen.gathered
-    policy = gathered.session.policy
+    policy = gathered.policy
     estimate = estimator_of(rt, gathered)
     snapshot = snapshot_of(rt, gathered, no_turn(seen.next_seq))
     window = Window(snapshot, policy, estimate)

@@ -47,11 +47,11 @@ from app.engine.window.plan import (
 from app.engine.window.window import Snapshot
 from app.services.runtime import Runtime
 from app.services.turn.claim import awake_alias, check, check_recorded, policy_of_turn
-from app.services.turn.cost import cost_of
 from app.services.turn.decide import counted_by_provider, first_snapshot, refusal_of
 from app.services.turn.gather import Gathered, estimator_of
-from app.services.turn.record import Steps, context_of, decided_row
-from app.services.turn.types import TurnRequest
+from app.services.turn.provider_call import cost_of
+from app.services.turn.steps import Steps
+from app.services.turn.types import TurnPlan, TurnRequest
 from app.services.views.context import read_look
 
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
@@ -82,20 +82,12 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
     gathered, snapshot = await first_snapshot(
         rt, gathered, current.id, request.options.tools, request.options.instructions, store_counts=False
     )
-    snapshot, _ = await counted_by_provider(rt, gathered, snapshot, estimate, Steps(rt))
-    decision = plan(snapshot, gathered.session.policy, estimate)
+    snapshot = await counted_by_provider(rt, gathered, snapshot, estimate, Steps(rt))
+    decision = plan(snapshot, gathered.policy, estimate)
     decided = _settled(snapshot, gathered, decision, estimate)
     pending = isinstance(decision, SummaryDue)
     assembled = assemble(decided) if isinstance(decided, Ready) else None
-    audit = decided_row(
-        gathered.model.alias,
-        snapshot.budget,
-        decided.prompt,
-        decided.accounts,
-        estimator="heuristic" if gathered.fell_back else estimate.encoding,
-        calibration_ratio=snapshot.calibration_ratio,
-        assembled=assembled,
-    )
+    audit = TurnPlan(gathered, estimate, snapshot, decided).audit(assembled)
     messages, tools = _sent(assembled)
     prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
     cost = cost_of(gathered.model, Usage(prompt_tokens, 0)) if assembled else None
@@ -103,7 +95,7 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         "seq": seen.next_seq,
         "open_turn_id": next((turn.id for turn in seen.gathered.turns if turn.status in OPEN_STATUSES), None),
         "summary_pending": pending,
-        "context": context_of(audit) | ({"prompt_sha256": None} if pending else {}),
+        "context": audit.context() | ({"prompt_sha256": None} if pending else {}),
         "messages": messages,
         "tools": tools,
         "layout": layout_of(decided.prompt) if assembled else [],
@@ -125,7 +117,7 @@ _LAST_SEQ = 2**63 - 1
 def _settled(snapshot: Snapshot, gathered: Gathered, decision: Decision, estimate: Estimate) -> Ready | Refused:
     match decision:
         case SummaryDue() as due:
-            policy = gathered.session.policy
+            policy = gathered.policy
             pending, reckoned = _pending_summary(due.fold, estimate)
             after, earlier = with_summary(snapshot, due, pending, policy, reckoned)
             return plan_after_summary(after, policy, reckoned, earlier)
