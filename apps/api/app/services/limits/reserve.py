@@ -1,4 +1,4 @@
-"""Limits: what a model call may use is set aside before it, and settled after. A turn's call in the turn's own two
+"""Limits: what a model call may use is set aside before it, and counted after. A turn's call in the turn's own two
 transactions, a summary's in transactions of its own."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import ceil
 from app.db.claims import Claim
 from app.db.database import Transaction
 from app.db.limits import count_use, give_back, reserve
-from app.db.records import Settlement, Spent
+from app.db.records import Spent, TurnEnd
 from app.domain.errors import DatabaseUnavailable, LimitExceeded, ProviderError
 from app.domain.limits import Exceeded, WorstCase, exceeded
 from app.domain.types import (
@@ -27,7 +27,7 @@ from app.engine.summary.block import render_summary
 from app.providers.registry import Model
 from app.services.conflicts import retried
 from app.services.runtime import Runtime
-from app.services.turn.gather import Gathered, budget_of, layers_of
+from app.services.turn.gather import WindowRows, budget_of, layers_of
 from app.services.turn.provider_call import call_model, cost_of
 from app.services.turn.types import TurnOptions
 
@@ -41,7 +41,7 @@ async def reserve_call(
     tx: Transaction,
     rt: Runtime,
     claim: Claim,
-    rows: Gathered,
+    rows: WindowRows,
     options: TurnOptions,
     *,
     turns: int,
@@ -61,18 +61,18 @@ async def reserve_call(
     return reservation
 
 
-def spent_of(reservation: JsonObject, settlement: Settlement) -> Spent:
+def spent_of(reservation: JsonObject, end: TurnEnd) -> Spent:
     """What a turn's end leaves of its reservation: what was used, by the usages that are stored with it.
 
     Without any, a turn that failed or was refused used nothing; of one that was answered, the provider reports no usage
     and is taken to have used all that was set aside.
     """
-    if not settlement.usages:
-        if settlement.status not in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
+    if not end.usages:
+        if end.status not in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
             return Spent(reservation, 0, 0, Decimal(0))
         return Spent(reservation, reservation["turns"], reservation["tokens"], Decimal(str(reservation["usd"])))
-    tokens = sum(used["prompt_tokens"] + used["completion_tokens"] for used in settlement.usages)
-    usd = sum((used["cost_usd"] or Decimal(0) for used in settlement.usages), Decimal(0))
+    tokens = sum(used["prompt_tokens"] + used["completion_tokens"] for used in end.usages)
+    usd = sum((used["cost_usd"] or Decimal(0) for used in end.usages), Decimal(0))
     return Spent(reservation, reservation["turns"], tokens, usd)
 
 
@@ -121,7 +121,7 @@ async def _give_back(
             await give_back(tx, session_id, reservation, worst, used)
 
 
-def _worst_case(rt: Runtime, rows: Gathered, options: TurnOptions, turns: int) -> WorstCase:
+def _worst_case(rt: Runtime, rows: WindowRows, options: TurnOptions, turns: int) -> WorstCase:
     """All that the window holds before anything leaves it and all that may be recalled, no more than may be sent, and
     the longest answer: of the model or a fallback, whichever may use most."""
     models = [rt.catalogue.model(alias) for alias in (rows.model.alias, *rows.model.fallbacks)]

@@ -23,7 +23,7 @@ from app.engine.summary.summarizer_prompt import (
 from app.providers.registry import Model
 from app.services.limits.reserve import call_within_limits
 from app.services.runtime import Runtime
-from app.services.turn.gather import Gathered, budget_of, count_message
+from app.services.turn.gather import WindowRows, budget_of, count_message
 from app.tokenizers import Estimator
 
 _ANSWER_TOKENS_PER_CAP = 2
@@ -42,7 +42,7 @@ class SummarizerResult:
 
 
 async def ask_summarizer(
-    rt: Runtime, alias: str, rows: Gathered, fold: Fold, estimate: Estimator, *, turns: int
+    rt: Runtime, alias: str, rows: WindowRows, fold: Fold, estimate: Estimator, *, turns: int
 ) -> SummarizerResult:
     """Asks chunk by chunk, each with what the one before gave as its previous summary. Never raises for an answer.
 
@@ -65,7 +65,7 @@ async def ask_summarizer(
 
 
 async def _ask_chunks(
-    rt: Runtime, model: Model, rows: Gathered, fold: Fold, estimate: Estimator, usages: list[Usage], turns: int
+    rt: Runtime, model: Model, rows: WindowRows, fold: Fold, estimate: Estimator, usages: list[Usage], turns: int
 ) -> SummaryBody:
     budget = budget_of(model, rows.policy)
     answer_tokens = min(budget.output_reserve, fold.cap_tokens * _ANSWER_TOKENS_PER_CAP)

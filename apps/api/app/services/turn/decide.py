@@ -30,7 +30,7 @@ from app.engine.window.thresholds import exact_ratio, is_near_threshold
 from app.engine.window.window import Snapshot, Window
 from app.providers.registry import Model
 from app.services.runtime import Runtime
-from app.services.turn.gather import Gathered, estimator_of, read_window, snapshot_of, with_all_counts
+from app.services.turn.gather import WindowRows, estimator_of, read_window, snapshot_of, with_all_counts
 from app.services.turn.record import Record
 from app.services.turn.spans import of_decision
 from app.services.turn.steps import Step, Steps
@@ -55,7 +55,7 @@ _D = TypeVar("_D", bound=Decision)
 class _Basis:
     """What a decision is made on: `estimate` and `rows` are of the model that is to be called."""
 
-    rows: Gathered
+    rows: WindowRows
     estimate: Estimator
     snapshot: Snapshot
     counted_by_provider: bool
@@ -64,7 +64,7 @@ class _Basis:
         return TurnPlan(self.rows, self.estimate, self.snapshot, decided, self.counted_by_provider)
 
 
-async def decide(rt: Runtime, turn: ClaimedTurn, record: Record, rows: Gathered | None = None) -> TurnPlan:
+async def decide(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRows | None = None) -> TurnPlan:
     """Counts what has no count yet, tries a summary where one is due, and says what is sent or why not.
 
     `rows` are given where another model is to be called than the turn was claimed for.
@@ -130,13 +130,13 @@ def refusal_of(refused: Refused) -> ContextBudgetExceeded:
 
 async def first_snapshot(
     rt: Runtime,
-    rows: Gathered,
+    rows: WindowRows,
     turn_id: TurnId,
     tools: tuple[ToolDefinition, ...],
     instructions: str | None,
     *,
     store_counts: bool = True,
-) -> tuple[Gathered, Snapshot]:
+) -> tuple[WindowRows, Snapshot]:
     """Counts what has no count yet and gives what the turn is decided on, before any summary; `turn_id` is the turn's.
 
     With `store_counts` off it writes nothing: a preview of a turn decides on this very snapshot.
@@ -149,7 +149,7 @@ async def first_snapshot(
 
 
 async def counted_by_provider(
-    rt: Runtime, rows: Gathered, snapshot: Snapshot, estimate: Estimator, steps: Steps
+    rt: Runtime, rows: WindowRows, snapshot: Snapshot, estimate: Estimator, steps: Steps
 ) -> Snapshot:
     """The same, calibrated by the provider's own count where the alias asks for one and the estimate is too near a
     threshold to decide; the very same where the provider was not asked or gave no credible count."""

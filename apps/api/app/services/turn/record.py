@@ -13,7 +13,7 @@ from typing import Any
 
 from app.core.logging import add_request_fields
 from app.db.claims import Claim
-from app.db.records import Settlement, settle_turn, settled_before
+from app.db.records import TurnEnd, record_end, recorded_before
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, PlimsollError, ProviderError, TurnLost
 from app.domain.types import Completion, Delta, JsonObject, ToolCall, TurnRecord, TurnStatus, Usage
 from app.engine.window.plan import Assembled
@@ -77,8 +77,8 @@ class Record:
         self.summary_costs: list[Decimal | None] = []
         self.steps = Steps(rt, after=turn.claim.steps)
         summary = turn.rows.context.summary
-        gathered = {"turns": len(turn.rows.turns), "summary_id": str(summary.id) if summary else None}
-        self.steps.add("gather", turn.gathered_at, Step(gathered))
+        found = {"turns": len(turn.rows.turns), "summary_id": str(summary.id) if summary else None}
+        self.steps.add("gather", turn.gathered_at, Step(found))
 
     def sends(self, plan: TurnPlan, assembled: Assembled) -> None:
         """A prompt that is about to be sent: its audit, and the blocks it is rebuilt from."""
@@ -105,23 +105,23 @@ class Record:
         self._audits = [plan.audit(None)]
         self._blocks = {}
         cost_usd = total_cost(self.summary_costs)
-        await self._end(self._settlement(TurnStatus.REJECTED, [], cost_usd, error=error.stored()), self._audits[-1])
+        await self._end(self._end_as(TurnStatus.REJECTED, [], cost_usd, error=error.stored()), self._audits[-1])
 
     async def failed(self, error: ProviderError) -> None:
         """The end of a turn whose model could not be called or broke off; the user's message is kept."""
         partial = {"partial_output": error.partial} if error.partial else {}
         usages = await self._delivered_usages(error.usage)
         cost_usd = total_cost([*self.summary_costs, *(used["cost_usd"] for used in usages)])
-        ending = self._settlement(TurnStatus.FAILED, usages, cost_usd, error=error.stored() | partial)
-        await self._end(ending, self._audits[-1])
+        end = self._end_as(TurnStatus.FAILED, usages, cost_usd, error=error.stored() | partial)
+        await self._end(end, self._audits[-1])
 
     async def broken(self, error: Exception) -> None:
         """The end of a turn that a fault of our own broke off."""
         stored = error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT
         usages = await self._delivered_usages(None)
-        ending = Settlement(TurnStatus.FAILED, self.model_alias, self.steps.rows, [], error=stored, usages=usages)
+        end = TurnEnd(TurnStatus.FAILED, self.model_alias, self.steps.rows, [], error=stored, usages=usages)
         # A database that was waited for in vain is not waited for again: the lease ends the turn.
-        await self._end(ending, None, patience_s=0.0 if isinstance(error, DatabaseUnavailable) else None)
+        await self._end(end, None, patience_s=0.0 if isinstance(error, DatabaseUnavailable) else None)
 
     async def completed(self, completion: Completion) -> TurnOutcome:
         """The end of a turn that was answered; one whose reply calls tools waits for them."""
@@ -136,7 +136,7 @@ class Record:
             usages = [used_row(self._rt, plan.model, "turn", usage, claim.round)]
             self._audits[-1] = replace(self._audits[-1], actual_prompt_tokens=usage.prompt_tokens)
             self.observe(plan, usage.prompt_tokens)
-        ending = self._settlement(
+        end = self._end_as(
             TurnStatus.AWAITING_TOOLS if calls else TurnStatus.COMPLETED,
             usages,
             total_cost([*self.summary_costs, usages[0]["cost_usd"] if usages else None]),
@@ -146,7 +146,7 @@ class Record:
             prompt_tokens=usage.prompt_tokens if usage else None,
             completion_tokens=usage.completion_tokens if usage else None,
         )
-        turn = await self._end(ending, self._audits[-1])
+        turn = await self._end(end, self._audits[-1])
         if not calls:
             start_after_turn(self._rt, self._turn, plan)
         return TurnOutcome(replace(turn, tool_calls=calls), self._audits[-1].context(), completion, claim.assistant_seq)
@@ -193,9 +193,9 @@ class Record:
         )
         return [used_row(self._rt, plan.model, "turn", usage, self._turn.claim.round)]
 
-    def _settlement(
+    def _end_as(
         self, status: TurnStatus, usages: Sequence[JsonObject], cost_usd: Decimal | None, **fields: Any
-    ) -> Settlement:
+    ) -> TurnEnd:
         """An end with all that was recorded on the way."""
         round_number = self._turn.claim.round
         audits = [
@@ -204,14 +204,14 @@ class Record:
         ]
         blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
         alias = self.sent.model.alias if self.sent else self.model_alias
-        return Settlement(status, alias, self.steps.rows, audits, blocks, usages=usages, cost_usd=cost_usd, **fields)
+        return TurnEnd(status, alias, self.steps.rows, audits, blocks, usages=usages, cost_usd=cost_usd, **fields)
 
-    async def _end(self, settlement: Settlement, audit: Audit | None, *, patience_s: float | None = None) -> TurnRecord:
-        """Transaction two, and what is measured of the turn. Raises as `settle`."""
+    async def _end(self, end: TurnEnd, audit: Audit | None, *, patience_s: float | None = None) -> TurnRecord:
+        """Transaction two, and what is measured of the turn. Raises as `store_end`."""
         if self._turn.reservation is not None:
-            settlement = replace(settlement, spent=spent_of(self._turn.reservation, settlement))
+            end = replace(end, spent=spent_of(self._turn.reservation, end))
         with self._rt.tracer.span("settle") as span:
-            turn = await settle(self._rt, self._turn.claim, settlement, patience_s=patience_s)
+            turn = await store_end(self._rt, self._turn.claim, end, patience_s=patience_s)
             if span.recording:
                 span.set({**of_turn(turn), **(of_audit(audit) if audit else {})})
         self._rt.telemetry.turn_finished(
@@ -230,7 +230,7 @@ class Record:
         return turn
 
 
-async def settle(rt: Runtime, claim: Claim, settlement: Settlement, *, patience_s: float | None = None) -> TurnRecord:
+async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: float | None = None) -> TurnRecord:
     """Stores the end of the turn in one statement, and tries again while the database can not: for `patience_s`, by
     default a lease's time, after which the turn is no longer ours.
 
@@ -245,9 +245,9 @@ async def settle(rt: Runtime, claim: Claim, settlement: Settlement, *, patience_
     while True:
         try:
             async with rt.database.autocommit() as tx:
-                turn = await settle_turn(tx, claim, settlement)
+                turn = await record_end(tx, claim, end)
                 if turn is None and retried:
-                    turn = await settled_before(tx, claim)
+                    turn = await recorded_before(tx, claim)
         except DatabaseUnavailable as error:
             if asyncio.get_running_loop().time() + pause_s > gives_up_at:
                 raise

@@ -32,7 +32,7 @@ from app.engine.window.emergency import emergency_summary
 from app.services.conflicts import retried
 from app.services.runtime import Runtime
 from app.services.turn.ask_summarizer import SummarizerResult, ask_summarizer, sum_of
-from app.services.turn.gather import Gathered
+from app.services.turn.gather import WindowRows
 from app.services.turn.provider_call import total_cost, used_row
 from app.services.turn.recall import index_folded
 from app.telemetry import SummaryOutcome
@@ -88,7 +88,7 @@ class SummaryAttempt:
     cost_usd: Decimal | None
 
 
-async def summarize(rt: Runtime, rows: Gathered, job: SummaryJob, estimate: Estimator) -> SummaryAttempt:
+async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Estimator) -> SummaryAttempt:
     """Makes the fold's summary and stores it as the session's active one.
 
     A summarizer that fails, answers outside the contract, would not shrink anything, or may not be called under the
@@ -115,7 +115,7 @@ async def summarize(rt: Runtime, rows: Gathered, job: SummaryJob, estimate: Esti
     return attempt
 
 
-async def _make(rt: Runtime, rows: Gathered, job: SummaryJob, estimate: Estimator, alias: str) -> SummaryAttempt:
+async def _make(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Estimator, alias: str) -> SummaryAttempt:
     session, fold = rows.session, job.fold
     result = None
     if not _breaker_open(rt, session):
@@ -165,7 +165,7 @@ def _deadline_s(rt: Runtime, alias: str) -> float:
 
 
 async def _again_if_too_large(
-    rt: Runtime, alias: str, rows: Gathered, job: SummaryJob, result: SummarizerResult, estimate: Estimator
+    rt: Runtime, alias: str, rows: WindowRows, job: SummaryJob, result: SummarizerResult, estimate: Estimator
 ) -> SummarizerResult:
     """Once more at half the cap where the policy extends its summary and the prompt is still too large with it.
 
@@ -183,7 +183,9 @@ async def _again_if_too_large(
 
 
 @retried
-async def note_emergency(rt: Runtime, rows: Gathered, fold: Fold, estimate: Estimator, claim: Claim) -> Summary | None:
+async def note_emergency(
+    rt: Runtime, rows: WindowRows, fold: Fold, estimate: Estimator, claim: Claim
+) -> Summary | None:
     """Stores the note of turns that left at once as the session's active summary, without asking anybody.
 
     None when it could not be stored; nothing is said of the turns then.
@@ -236,7 +238,7 @@ def new_row(
 @retried
 async def _store(
     rt: Runtime,
-    rows: Gathered,
+    rows: WindowRows,
     new: NewSummary | None,
     used: Sequence[JsonObject],
     job: SummaryJob,

@@ -21,7 +21,7 @@ from app.engine.window.plan import Assembled, Ready, Refused
 from app.engine.window.prompt import REGIONS
 from app.engine.window.window import Snapshot
 from app.providers.registry import Model
-from app.services.turn.gather import Gathered
+from app.services.turn.gather import WindowRows
 from app.tokenizers import Estimator
 
 RETRY_AFTER_S = 1
@@ -128,7 +128,7 @@ class ClaimedTurn:
     """A turn that this process may run, with the rows it decides on and how its model is to be called."""
 
     claim: Claim
-    rows: Gathered
+    rows: WindowRows
     gathered_at: datetime
     options: TurnOptions
     reservation: JsonObject | None = None
@@ -139,7 +139,7 @@ class ClaimedTurn:
 class TurnPlan:
     """What a model is sent, or why it is sent nothing, and what that was decided on."""
 
-    rows: Gathered
+    rows: WindowRows
     estimate: Estimator
     snapshot: Snapshot
     decided: Ready | Refused

@@ -48,11 +48,11 @@ from app.engine.window.window import Snapshot
 from app.services.runtime import Runtime
 from app.services.turn.claim import awake_alias, check, check_recorded, policy_of_turn
 from app.services.turn.decide import counted_by_provider, first_snapshot, refusal_of
-from app.services.turn.gather import Gathered, estimator_of
+from app.services.turn.gather import WindowRows, estimator_of
 from app.services.turn.provider_call import cost_of
 from app.services.turn.steps import Steps
 from app.services.turn.types import TurnPlan, TurnRequest
-from app.services.views.context import read_look
+from app.services.views.context import uncounted_window
 
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
 """Stands in the trim log for the summary that the turn would make."""
@@ -67,7 +67,7 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
     would.
     """
     check(rt, request)
-    seen = await read_look(
+    stored = await uncounted_window(
         rt,
         tenant_id,
         session_id,
@@ -75,25 +75,25 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         alias_for=lambda own: awake_alias(rt, request.model_alias or own),
         asked=request.content,
     )
-    check_recorded(seen.gathered.model, request.options.recorded_reply)
-    current = _turn_of(rt, seen.next_seq, request)
-    gathered = replace(seen.gathered, turns=(*seen.gathered.turns, current))
-    estimate = estimator_of(rt, gathered)
-    gathered, snapshot = await first_snapshot(
-        rt, gathered, current.id, request.options.tools, request.options.instructions, store_counts=False
+    check_recorded(stored.model, request.options.recorded_reply)
+    current = _turn_of(rt, stored.turn_seq, request)
+    rows = replace(stored, turns=(*stored.turns, current))
+    estimate = estimator_of(rt, rows)
+    rows, snapshot = await first_snapshot(
+        rt, rows, current.id, request.options.tools, request.options.instructions, store_counts=False
     )
-    snapshot = await counted_by_provider(rt, gathered, snapshot, estimate, Steps(rt))
-    decision = plan(snapshot, gathered.policy, estimate)
-    decided = _settled(snapshot, gathered, decision, estimate)
+    snapshot = await counted_by_provider(rt, rows, snapshot, estimate, Steps(rt))
+    decision = plan(snapshot, rows.policy, estimate)
+    decided = _settled(snapshot, rows, decision, estimate)
     pending = isinstance(decision, SummaryDue)
     assembled = assemble(decided) if isinstance(decided, Ready) else None
-    audit = TurnPlan(gathered, estimate, snapshot, decided).audit(assembled)
+    audit = TurnPlan(rows, estimate, snapshot, decided).audit(assembled)
     messages, tools = _sent(assembled)
     prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
-    cost = cost_of(gathered.model, Usage(prompt_tokens, 0)) if assembled else None
+    cost = cost_of(rows.model, Usage(prompt_tokens, 0)) if assembled else None
     return {
-        "seq": seen.next_seq,
-        "open_turn_id": next((turn.id for turn in seen.gathered.turns if turn.status in OPEN_STATUSES), None),
+        "seq": stored.turn_seq,
+        "open_turn_id": next((turn.id for turn in stored.turns if turn.status in OPEN_STATUSES), None),
         "summary_pending": pending,
         "context": audit.context() | ({"prompt_sha256": None} if pending else {}),
         "messages": messages,
@@ -114,10 +114,10 @@ def _turn_of(rt: Runtime, seq: int, request: TurnRequest) -> Turn:
 _LAST_SEQ = 2**63 - 1
 
 
-def _settled(snapshot: Snapshot, gathered: Gathered, decision: Decision, estimate: Estimate) -> Ready | Refused:
+def _settled(snapshot: Snapshot, rows: WindowRows, decision: Decision, estimate: Estimate) -> Ready | Refused:
     match decision:
         case SummaryDue() as due:
-            policy = gathered.policy
+            policy = rows.policy
             pending, reckoned = _pending_summary(due.fold, estimate)
             after, earlier = with_summary(snapshot, due, pending, policy, reckoned)
             return plan_after_summary(after, policy, reckoned, earlier)
