@@ -23,7 +23,8 @@ import app
 from app.domain.types import SessionId, TenantId
 from app.services.keys import create_key
 from app.services.limits.quotas import set_limits
-from app.services.turn.claim import Asking, TurnRequest, claim_and_gather, draft_turn
+from app.services.turn.claim import claim_drafted, draft_turn
+from app.services.turn.types import TurnOptions, TurnRequest
 from migrations import drift
 from tests.api.conftest import serving, settings_for
 from tests.docs.pages import ROOT, blocks
@@ -152,7 +153,7 @@ async def _left_running(database_url: str, session_id: str) -> None:
     """A turn whose worker is at it when the dump is taken."""
     async with service(database_url, lease_s=LEASE_S) as at:
         draft = await draft_turn(at.rt, TurnRequest(content="Half way", request_sha256="x"), None)
-        await claim_and_gather(at.rt, TENANT, SessionId(UUID(session_id)), draft, Asking())
+        await claim_drafted(at.rt, TENANT, SessionId(UUID(session_id)), draft, TurnOptions())
 
 
 def test_a_service_on_a_restored_dump_of_a_busy_database_answers_the_same(

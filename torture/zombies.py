@@ -24,11 +24,11 @@ AT_ONCE = 10
 LEASE_S = 1.0
 _PAST_LEASE_S = 0.5
 _WOKEN = "stopped past the lease, then continued"
-_ON_THE_WAY = "of these, with its settlement on the way"
+_ON_THE_WAY = "of these, with its end on the way"
 
 
 async def zombies(site: Site) -> Result:
-    """Half of the workers are stopped while the model thinks, half when their settlement is on its way to Postgres."""
+    """Half of the workers are stopped while the model thinks, half when their end is on its way to Postgres."""
     result = Result(f"{ROUNDS * AT_ONCE} workers stopped past their lease, then continued", "0 stale writes")
     result.expect(_WOKEN, ROUNDS * AT_ONCE)
     result.expect(_ON_THE_WAY, ROUNDS * AT_ONCE // 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
 from app.services.pins import put_pin
-from app.services.turn.claim import TurnOutcome
+from app.services.turn.types import TurnOutcome
 from app.services.views.turns import get_audit, get_prompt
 from plimsoll_demo.recording import RecordedTurn, Round
 from tests.presets.conversations import GOAL_OF_ALL, Scene

@@ -22,9 +22,8 @@ from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import load_catalogue
 from app.services.runtime import Runtime
 from app.services.sessions import create_session
-from app.services.turn.claim import Asking, OutputsRequest, TurnOutcome, TurnRequest
-from app.services.turn.events import Listener
 from app.services.turn.take import continue_turn, take_turn
+from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 from app.services.upkeep.calibrations import Calibrations
 from app.services.upkeep.capacity import HeavyWork
 from app.services.upkeep.chores import Chores
@@ -57,11 +56,11 @@ class Service:
         model_alias: str | None = None,
         listen: Listener | None = None,
         tenant_id: TenantId = TENANT,
-        **asking: Any,
+        **options: Any,
     ) -> TurnOutcome:
         """Posts a turn."""
-        digest = sha256(json.dumps([content, model_alias, sorted(asking)]).encode()).hexdigest()
-        request = TurnRequest(content, digest, Asking(**asking), model_alias)
+        digest = sha256(json.dumps([content, model_alias, sorted(options)]).encode()).hexdigest()
+        request = TurnRequest(content, digest, TurnOptions(**options), model_alias)
         return await take_turn(self.rt, tenant_id, session_id, request, key, listen)
 
     async def outputs(

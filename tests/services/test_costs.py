@@ -13,7 +13,7 @@ import pytest
 
 from app.providers.registry import Catalogue, load_catalogue
 from app.services.sessions import session_usage
-from app.services.turn.claim import Asking, TurnRequest
+from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.preview import preview_turn
 from app.tokenizers import encoding_for_model
 from tests.providers.server import serving
@@ -87,10 +87,10 @@ async def test_a_turn_costs_what_its_calls_cost_at_the_makers_prices_its_summary
 async def test_a_preview_says_what_sending_its_prompt_costs(database_url: str, tmp_path: Path) -> None:
     async with sold_by(database_url, tmp_path, OPENAI, "gpt-4o-mini") as at:
         session = await at.session()
-        seen = await preview_turn(at.rt, TENANT, session.id, TurnRequest("Hello", "", Asking(), None))
+        seen = await preview_turn(at.rt, TENANT, session.id, TurnRequest("Hello", "", TurnOptions(), None))
         tokens = seen["context"]["estimated_wire_tokens"]
         assert seen["estimated_prompt_cost_usd"] == pytest.approx(tokens * 0.15 / 10**6)
-        too_long = TurnRequest("Hello " * 20_000, "", Asking(), None)
+        too_long = TurnRequest("Hello " * 20_000, "", TurnOptions(), None)
         refused = await preview_turn(at.rt, TENANT, session.id, too_long)
         assert refused["refusal"]["code"] == "context_budget_exceeded"
         assert refused["estimated_prompt_cost_usd"] is None

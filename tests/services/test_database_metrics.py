@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from app.db.claims import claim_turn
 from app.db.sql import compile_sql
 from app.domain.errors import DatabaseUnavailable
-from app.services.turn.claim import TurnRequest, draft_turn
+from app.services.turn.claim import draft_turn
+from app.services.turn.types import TurnRequest
 from app.services.upkeep.background import look, sweep_forever
 from app.telemetry import Telemetry
 from tests.pooling import own_database

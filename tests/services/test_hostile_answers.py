@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.domain.types import TurnStatus
-from app.services.turn.events import to_nobody
+from app.services.turn.types import to_nobody
 from app.services.views.turns import get_turn
 from tests.providers.hostile import HOSTILE, Hostile
 from tests.providers.playing import threaded_serving

@@ -26,9 +26,9 @@ from app.domain.types import RecordedReply, SessionId, TenantId, ToolCall, TurnS
 from app.services.limits.quotas import clear_limits, list_limits, set_limits
 from app.services.sessions import create_session
 from app.services.summaries import summarize_now, undo_summary
-from app.services.turn.claim import Asking, TurnRequest, claim_and_gather, draft_turn
-from app.services.turn.events import TurnEvent
+from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.take import cancel_turn, take_turn
+from app.services.turn.types import TurnEvent, TurnOptions, TurnRequest
 from app.services.upkeep.background import sweep_forever
 from bench.wire import Tally, counting_proxy
 from tests.providers.server import Answer, Stream, serving
@@ -163,7 +163,7 @@ async def test_a_dead_workers_reservation_comes_back_when_its_turn_is_swept(data
         await limit(at, turns_total=1, tokens_total=10_000)
         session = await at.session(limits={"turns_total": 1})
         draft = await draft_turn(at.rt, TurnRequest(content="Never answered", request_sha256="x"), None)
-        await claim_and_gather(at.rt, TENANT, session.id, draft, Asking())
+        await claim_drafted(at.rt, TENANT, session.id, draft, TurnOptions())
         (held,) = await usage(at)
         assert held["turns"] == 1
         assert held["reserved_tokens"] > 0
@@ -425,11 +425,11 @@ async def test_what_may_be_recalled_is_set_aside_too(database_url: str, tmp_path
             await at.turn(session.id, f"The harbour crane has invoice number {4700 + number}. " + "It is blue. " * 60)
         asked = "Which invoice number has the harbour crane?"
         draft = await draft_turn(at.rt, TurnRequest(asked, "0" * 64), None)
-        claimed = await claim_and_gather(at.rt, TENANT, session.id, draft, Asking())
-        evicted = claimed.gathered.evicted
+        claimed = await claim_drafted(at.rt, TENANT, session.id, draft, TurnOptions())
+        evicted = claimed.rows.evicted
         assert evicted is not None
         recallable_tokens = sum(message.tokens for turn in evicted.turns for message in turn.messages)
-        raw_tokens = sum(message.tokens for turn in claimed.gathered.turns for message in turn.messages)
+        raw_tokens = sum(message.tokens for turn in claimed.rows.turns for message in turn.messages)
         assert recallable_tokens > 500
         assert claimed.reservation is not None
         output_tokens = at.rt.guarded.max_output_tokens

@@ -13,11 +13,12 @@ import asyncpg
 import pytest
 
 from app.db.claims import Claim
-from app.db.records import Settlement
+from app.db.records import TurnEnd
 from app.domain.errors import TurnInProgress
 from app.domain.types import JsonObject, SessionId, TurnRecord, TurnStatus
-from app.services.turn.claim import Asking, TurnRequest, claim_and_gather, draft_turn
-from app.services.turn.settle import settle
+from app.services.turn.claim import claim_drafted, draft_turn
+from app.services.turn.record import store_end
+from app.services.turn.types import TurnOptions, TurnRequest
 from tests.services.service import TENANT, Service, service
 
 _PATIENCE_S = 20.0
@@ -45,7 +46,7 @@ async def test_the_end_of_a_turn_and_the_next_posts_claim_do_not_wait_for_each_o
         transaction = change.transaction()
         await transaction.start()
         await change.fetch(_LOCK_AS_A_CHANGE_DOES, session.id)
-        end = asyncio.create_task(settle(at.rt, claim, _completed(at, claim)))
+        end = asyncio.create_task(store_end(at.rt, claim, _completed(at, claim)))
         pid = await _who_waits(watch)
         async with _stopped(pid):
             await change.execute(_CHANGE, session.id)
@@ -68,7 +69,7 @@ async def test_an_answer_in_hand_is_stored_though_the_database_refused_it_at_fir
         session = await at.session()
         claim = await _claim(at, session.id)
         await _refuse_once(watch, "UPDATE", state)
-        turn = await settle(at.rt, claim, _completed(at, claim))
+        turn = await store_end(at.rt, claim, _completed(at, claim))
         assert turn.status is TurnStatus.COMPLETED
         assert await watch.fetchval("SELECT last_value FROM tries") == 2, "it was not refused"
 
@@ -97,10 +98,10 @@ async def _refuse_once(connection: Any, verb: str, state: str) -> None:
 
 async def _claim(at: Service, session_id: SessionId) -> Claim:
     draft = await draft_turn(at.rt, TurnRequest("Hi", "0" * 64), None)
-    return (await claim_and_gather(at.rt, TENANT, session_id, draft, Asking())).claim
+    return (await claim_drafted(at.rt, TENANT, session_id, draft, TurnOptions())).claim
 
 
-def _completed(at: Service, claim: Claim) -> Settlement:
+def _completed(at: Service, claim: Claim) -> TurnEnd:
     reply: JsonObject = {
         "id": at.rt.new_id(),
         "seq": claim.assistant_seq,
@@ -110,7 +111,7 @@ def _completed(at: Service, claim: Claim) -> Settlement:
         "token_encoding": "o200k_base",
     }
     block: JsonObject = {"sha256": "0" * 64, "content": "You are helpful."}  # a row that refers to the session's own
-    return Settlement(TurnStatus.COMPLETED, "offline", [], [], [block], messages=[reply], assistant_output="Yes.")
+    return TurnEnd(TurnStatus.COMPLETED, "offline", [], [], [block], messages=[reply], assistant_output="Yes.")
 
 
 @asynccontextmanager

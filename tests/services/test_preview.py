@@ -12,8 +12,8 @@ from app.domain.errors import ContextBudgetExceeded, InvalidRequest, NotFound
 from app.domain.types import JsonObject, Pin, Session, SessionId, TenantId
 from app.services.pins import put_pin
 from app.services.summaries import summarize_now
-from app.services.turn.claim import Asking, TurnOutcome, TurnRequest
 from app.services.turn.take import cancel_turn
+from app.services.turn.types import TurnOptions, TurnOutcome, TurnRequest
 from app.services.views.preview import preview_turn
 from app.services.views.turns import get_audit, get_prompt
 from tests.engine.pictures import image, png
@@ -31,22 +31,22 @@ async def preview(
     content: Any,
     *,
     model_alias: str | None = None,
-    **asking: Any,
+    **options: Any,
 ) -> JsonObject:
     """The preview of a turn, seen to leave every table as it was."""
     before = await contents(at)
-    request = TurnRequest(content, "", Asking(**asking), model_alias)
+    request = TurnRequest(content, "", TurnOptions(**options), model_alias)
     seen = await preview_turn(at.rt, TENANT, session_id, request)
     assert await contents(at) == before
     return seen
 
 
 async def previewed_turn(
-    at: Service, session: Session, content: Any, *, model_alias: str | None = None, **asking: Any
+    at: Service, session: Session, content: Any, *, model_alias: str | None = None, **options: Any
 ) -> TurnOutcome:
     """Previews a turn, posts it, and holds the one to the other."""
-    seen = await preview(at, session.id, content, model_alias=model_alias, **asking)
-    outcome = await at.turn(session.id, content, model_alias=model_alias, **asking)
+    seen = await preview(at, session.id, content, model_alias=model_alias, **options)
+    outcome = await at.turn(session.id, content, model_alias=model_alias, **options)
     assert not seen["summary_pending"]
     assert seen["refusal"] is None
     assert seen["seq"] == outcome.turn.seq

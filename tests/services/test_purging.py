@@ -15,8 +15,9 @@ from app.domain.types import Pin, RecordedReply, SessionId, TenantId, ToolCall, 
 from app.services.limits.quotas import set_limits
 from app.services.pins import put_pin
 from app.services.sessions import change_session, create_session
-from app.services.turn.claim import Asking, TurnRequest, claim_and_gather, draft_turn
+from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.take import cancel_turn
+from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.upkeep.purge import BATCH_MESSAGES, BATCH_SESSIONS, Purged, purge
 from tests.services.service import TENANT, Service, service
 from tests.services.test_erasing import of_a_session, rows_of, session_with_a_row_in_every_table, with_models
@@ -96,7 +97,7 @@ async def test_a_session_with_a_running_turn_stays_until_the_turn_has_ended(data
     async with service(database_url) as at:
         session_id = await old_session(at)
         draft = await draft_turn(at.rt, TurnRequest(content="Still runs", request_sha256="x"), None)
-        claimed = await claim_and_gather(at.rt, TENANT, session_id, draft, Asking())
+        claimed = await claim_drafted(at.rt, TENANT, session_id, draft, TurnOptions())
         await at.rows("UPDATE sessions SET updated_at = updated_at - interval '40 days'")
         for dry_run in (True, False):
             purged = await purge(at.rt.database, MONTH, dry_run=dry_run)
@@ -109,7 +110,7 @@ async def test_a_dead_workers_turn_and_one_that_waits_for_tools_keep_nothing(dat
     async with service(database_url) as at:
         dead, waits = await old_session(at), (await at.session()).id
         draft = await draft_turn(at.rt, TurnRequest(content="Never answered", request_sha256="x"), None)
-        await claim_and_gather(at.rt, TENANT, dead, draft, Asking())
+        await claim_drafted(at.rt, TENANT, dead, draft, TurnOptions())
         reply = RecordedReply(None, tool_calls=(ToolCall("c1", "look", "{}"),))
         outcome = await at.turn(waits, "Look", tools=(TOOL,), recorded_reply=reply)
         assert outcome.turn.status is TurnStatus.AWAITING_TOOLS

@@ -17,7 +17,7 @@ from app.openai.chat_messages import IncomingMessage
 from app.services.limits.quotas import set_limits
 from app.services.openai.chat import ChatRequest
 from app.services.openai.responses import ERASE_AFTER_S, Place, ResponseRequest, open_place, respond
-from app.services.turn.claim import Asking, TurnOutcome
+from app.services.turn.types import TurnOptions, TurnOutcome
 from app.services.upkeep.background import sweep_forever
 from tests.providers.server import Answer, serving
 from tests.services.service import TENANT, Service, models_toml, service
@@ -28,7 +28,7 @@ def asked(at: Service, text: str, *, store: bool = True, previous: ResponseRef |
     note = ResponseNote(digest, {"conversation": None}, at.rt.now(), is_stored=store)
     chat = ChatRequest(
         (IncomingMessage(0, "user", text),),
-        Asking(note=note),
+        TurnOptions(note=note),
         at.rt.catalogue.default,
         digest,
         is_news=True,

@@ -11,7 +11,7 @@ from app.domain.errors import InvalidRequest
 from app.services.archive.regenerate import prepare_again, take_again
 from app.services.sessions import change_session
 from app.services.summaries import list_summaries
-from app.services.turn.claim import Asking, TurnRequest
+from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.turns import get_audit
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service
@@ -68,8 +68,8 @@ async def test_its_tool_rounds_are_run_under_it_too(database_url: str, tmp_path:
 async def test_run_again_it_has_the_policy_it_had_unless_another_one_is_wished(
     database_url: str, tmp_path: Path
 ) -> None:
-    async def again(at: Service, session_id: Any, turn_id: Any, **asking: Any) -> int:
-        wanted = TurnRequest(None, "", Asking(**asking))
+    async def again(at: Service, session_id: Any, turn_id: Any, **options: Any) -> int:
+        wanted = TurnRequest(None, "", TurnOptions(**options))
         prepared = await prepare_again(at.rt, TENANT, session_id, turn_id, wanted)
         return _limit((await take_again(at.rt, TENANT, prepared)).context)
 

@@ -23,7 +23,8 @@ from app.domain.errors import (
     TurnLost,
 )
 from app.domain.types import SessionId, TurnStatus
-from app.services.turn.claim import TurnRequest, draft_turn
+from app.services.turn.claim import draft_turn
+from app.services.turn.types import TurnRequest
 from app.services.upkeep.background import renew_forever, sweep_forever
 from app.services.views.turns import get_prompt, get_turn
 from app.tokenizers import Tokenizers

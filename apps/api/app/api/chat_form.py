@@ -9,8 +9,7 @@ import orjson
 from app.api.openai_errors import error_of
 from app.domain.content import tool_call_json
 from app.domain.types import JsonObject, ToolCall, Usage
-from app.services.turn.claim import TurnOutcome
-from app.services.turn.events import TurnEvent
+from app.services.turn.types import TurnEvent, TurnOutcome
 
 DONE = b"data: [DONE]\n\n"
 

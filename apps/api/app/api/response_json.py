@@ -15,7 +15,7 @@ from app.domain.types import Content, FinishReason, JsonObject, Session, ToolCal
 from app.openai.output_items import reply_items
 from app.services.openai.items import ItemPage
 from app.services.openai.stored_responses import is_running
-from app.services.turn.claim import TurnOutcome
+from app.services.turn.types import TurnOutcome
 
 Status: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled", "in_progress"]
 _INCOMPLETE: Mapping[FinishReason, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}

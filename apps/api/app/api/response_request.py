@@ -15,7 +15,7 @@ from app.openai.input_items import read_items
 from app.services.openai.chat import ChatRequest
 from app.services.openai.responses import ResponseRequest
 from app.services.runtime import Runtime
-from app.services.turn.claim import Asking
+from app.services.turn.types import TurnOptions
 
 _TOLD_AGAIN = (
     "instructions",
@@ -59,12 +59,12 @@ def response_request(
     sha256 = request_sha256({name: value for name, value in raw.items() if name != "stream_options"})
     conversation = _conversation(body)
     read = read_items(input_of(raw), referenced)
-    asking = Asking(
+    options = TurnOptions(
         tools=tools,
         tool_choice=tool_choice,
         max_output_tokens=body.max_output_tokens,
         instructions=body.instructions or None,
-        options=wishes(_options(raw, body)),
+        provider_options=wishes(_options(raw, body)),
         policy={},
         whole_past=body.truncation == "disabled",
         note=ResponseNote(
@@ -77,7 +77,7 @@ def response_request(
     return ResponseRequest(
         chat=ChatRequest(
             said=read.said,
-            asking=asking,
+            options=options,
             model_alias=body.model or rt.catalogue.default,
             request_sha256=sha256,
             is_retry=is_retry,

@@ -19,9 +19,8 @@ from app.api.direct_route import Call, plain_json
 from app.api.turn_json import turn_json
 from app.domain.errors import NotFound, PlimsollError
 from app.domain.types import JsonObject, SessionId, TurnId, TurnStatus
-from app.services.turn.claim import TurnOutcome
-from app.services.turn.events import Listener, TurnEvent
 from app.services.turn.take import cancel_turn
+from app.services.turn.types import Listener, TurnEvent, TurnOutcome
 from app.services.views.turns import get_turn
 
 MOST_APART: Final = 64

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from app.db.database import Record, Transaction
 from app.db.limits import TENANT_LIMITS, giving_back, limits_of
 from app.db.session_locks import locked_session
+from app.db.sessions import STATE_COLUMNS, state_of
 from app.db.sql import sql
 from app.db.table_parts import OPEN_STATUSES_SQL
 from app.db.turns import tool_calls_from_json
 from app.domain.limits import Limits, Scope
-from app.domain.types import JsonObject, SessionId, TenantId, ToolCall, TurnId, TurnStatus
+from app.domain.types import JsonObject, SessionId, SessionState, TenantId, ToolCall, TurnId, TurnStatus
 
+_LOCKED = f"{', '.join(STATE_COLUMNS)}, last_turn_seq, last_message_seq, limits, {TENANT_LIMITS}"
 _CLAIM = sql(f"""
     WITH s AS (
         UPDATE sessions
         SET last_turn_seq = last_turn_seq + 1, last_message_seq = last_message_seq + 2,
             updated_at = clock_timestamp()
         WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
-        RETURNING id, model_alias, mode, agent_role, room_goal, instructions, policy, last_turn_seq,
-            last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at, recall_indexed_seq,
-            limits, {TENANT_LIMITS}
+        RETURNING {_LOCKED}
     ), t AS (
         INSERT INTO turns (id, session_id, seq, status, user_input, model_alias, idempotency_key, request_sha256,
             request, lease_expires_at)
@@ -48,9 +47,7 @@ _LOCK_SESSION = sql(f"""
     UPDATE sessions
     SET last_message_seq = last_message_seq + CAST(:messages AS integer), updated_at = clock_timestamp()
     WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
-    RETURNING id, model_alias, mode, agent_role, room_goal, instructions, policy, last_turn_seq,
-        last_message_seq, summary_count_after_seq, summary_failures, summary_failed_at, recall_indexed_seq,
-        limits, {TENANT_LIMITS}
+    RETURNING {_LOCKED}
     """)
 
 _WAITING = sql("""
@@ -145,14 +142,14 @@ _WORKER_LOST: JsonObject = {
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A turn that this process may run: what was claimed, and the session row as it was under the lock.
+    """A turn that this process may run: what was claimed, and the session as it was under the lock.
 
     `assistant_seq` is the message number set aside for the reply. `round` counts the model calls of the turn from 1,
     `steps` the steps that are stored already, and `request` is what later rounds need of what was posted. `limits` is
     empty where neither the tenant nor the session has any.
     """
 
-    session_id: SessionId
+    session: SessionState
     turn_id: TurnId
     fence: int
     seq: int
@@ -160,17 +157,17 @@ class Claim:
     round: int
     steps: int
     request: JsonObject | None
-    session_alias: str
-    mode: str | None
-    agent_role: str | None
-    room_goal: str | None
-    instructions: str | None
-    policy: JsonObject
-    summary_count_after_seq: int
-    summary_failures: int
-    summary_failed_at: datetime | None
-    recall_indexed_seq: int
     limits: Mapping[Scope, Limits]
+
+    @property
+    def session_id(self) -> SessionId:
+        """The session of the turn."""
+        return self.session.id
+
+    @property
+    def tenant_id(self) -> TenantId:
+        """Whose it is."""
+        return self.session.tenant_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +217,6 @@ async def claim_turn(
         return None
     return _claim(
         row,
-        session_id,
         new.turn_id,
         fence=1,
         seq=row["last_turn_seq"],
@@ -316,7 +312,6 @@ async def reclaim_turn(
         return None
     return _claim(
         session,
-        session_id,
         turn_id,
         fence=fence,
         seq=waiting.seq,
@@ -328,7 +323,6 @@ async def reclaim_turn(
 
 def _claim(
     row: Record,
-    session_id: SessionId,
     turn_id: TurnId,
     *,
     fence: int,
@@ -338,7 +332,7 @@ def _claim(
     request: JsonObject | None,
 ) -> Claim:
     return Claim(
-        session_id=session_id,
+        session=state_of(row),
         turn_id=turn_id,
         fence=fence,
         seq=seq,
@@ -346,16 +340,6 @@ def _claim(
         round=round_number,
         steps=steps,
         request=request,
-        session_alias=row["model_alias"],
-        mode=row["mode"],
-        agent_role=row["agent_role"],
-        room_goal=row["room_goal"],
-        instructions=row["instructions"],
-        policy=row["policy"],
-        summary_count_after_seq=row["summary_count_after_seq"],
-        summary_failures=row["summary_failures"],
-        summary_failed_at=row["summary_failed_at"],
-        recall_indexed_seq=row["recall_indexed_seq"],
         limits=limits_of(row),
     )
 

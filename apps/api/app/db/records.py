@@ -73,8 +73,8 @@ _WRITTEN = f"""
         )
 """
 _AS_IT_ENDED = "SELECT t.*, CAST(NULL AS jsonb) AS tool_calls FROM t"
-_SETTLE = sql(_WRITTEN + _AS_IT_ENDED)
-_SETTLE_RESERVED = sql(f"""
+_RECORD = sql(_WRITTEN + _AS_IT_ENDED)
+_RECORD_RESERVED = sql(f"""
     {_WRITTEN}, released AS (
         SELECT CAST(:reservation AS jsonb) AS reservation, CAST(:used_turns AS bigint) AS turns,
             CAST(:used_tokens AS bigint) AS tokens, CAST(:used_usd AS numeric) AS usd
@@ -85,7 +85,7 @@ _SETTLE_RESERVED = sql(f"""
 
 
 # Whoever else ends a turn raises its fence: one that is over under our fence was ended by us.
-_SETTLED_BY_US = sql("""
+_RECORDED_BY_US = sql("""
     SELECT session_id, id, seq, status, user_input, assistant_output, error, model_alias, finish_reason,
         prompt_tokens, completion_tokens, cost_usd, idempotency_key, created_at, completed_at,
         CAST(NULL AS jsonb) AS tool_calls
@@ -106,7 +106,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Settlement:
+class TurnEnd:
     """How a turn ended and all that is recorded of it. The lists hold rows as JSON objects by column name."""
 
     status: TurnStatus
@@ -125,9 +125,9 @@ class Settlement:
     spent: Spent | None = None
 
 
-async def settle_turn(tx: Transaction, claim: Claim, settlement: Settlement) -> TurnRecord | None:
+async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord | None:
     """Writes the end of a running turn, all of it or nothing; None when the claim is no longer ours."""
-    spent = settlement.spent
+    spent = end.spent
     of_limits: JsonObject = {}
     if spent is not None:
         of_limits = {
@@ -137,29 +137,29 @@ async def settle_turn(tx: Transaction, claim: Claim, settlement: Settlement) -> 
             "used_usd": spent.usd,
         }
     row = await tx.fetchrow(
-        _SETTLE_RESERVED if of_limits else _SETTLE,
+        _RECORD_RESERVED if of_limits else _RECORD,
         session_id=claim.session_id,
         turn_id=claim.turn_id,
         fence=claim.fence,
-        status=settlement.status.value,
-        assistant_output=settlement.assistant_output,
-        error=settlement.error,
-        model_alias=settlement.model_alias,
-        finish_reason=settlement.finish_reason,
-        prompt_tokens=settlement.prompt_tokens,
-        completion_tokens=settlement.completion_tokens,
-        cost_usd=settlement.cost_usd,
-        usages=settlement.usages,
-        messages=settlement.messages,
-        steps=settlement.steps,
-        blocks=settlement.blocks,
-        audits=settlement.audits,
+        status=end.status.value,
+        assistant_output=end.assistant_output,
+        error=end.error,
+        model_alias=end.model_alias,
+        finish_reason=end.finish_reason,
+        prompt_tokens=end.prompt_tokens,
+        completion_tokens=end.completion_tokens,
+        cost_usd=end.cost_usd,
+        usages=end.usages,
+        messages=end.messages,
+        steps=end.steps,
+        blocks=end.blocks,
+        audits=end.audits,
         **of_limits,
     )
     return turn_record(row) if row else None
 
 
-async def settled_before(tx: Transaction, claim: Claim) -> TurnRecord | None:
-    """The turn as we settled it ourselves, when a commit's answer was lost on its way; None when we did not."""
-    row = await tx.fetchrow(_SETTLED_BY_US, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence)
+async def recorded_before(tx: Transaction, claim: Claim) -> TurnRecord | None:
+    """The turn as we ended it ourselves, when a commit's answer was lost on its way; None when we did not."""
+    row = await tx.fetchrow(_RECORDED_BY_US, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence)
     return turn_record(row) if row else None

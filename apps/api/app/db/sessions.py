@@ -12,9 +12,10 @@ import sqlalchemy as sa
 from app.db.database import Record, Transaction
 from app.db.sql import compile_sql, sql
 from app.db.tables import sessions
-from app.domain.types import Session, SessionId, TenantId
+from app.domain.types import Session, SessionId, SessionState, TenantId
 
 _COLUMNS = tuple(sessions.c[field.name] for field in fields(Session))
+STATE_COLUMNS = tuple(column.name for column in fields(SessionState))
 _OURS = (sessions.c.id == sa.bindparam("session_id")) & (sessions.c.tenant_id == sa.bindparam("tenant_id"))
 CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
 """Fields of a session that a request may set."""
@@ -110,6 +111,11 @@ async def session_exists(tx: Transaction, tenant_id: TenantId, session_id: Sessi
 async def get_prompt_view(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> Record | None:
     """The session's row with the counters that a prompt depends on, without a lock."""
     return await tx.fetchrow(_PROMPT_VIEW, session_id=session_id, tenant_id=tenant_id)
+
+
+def state_of(row: Record) -> SessionState:
+    """What a prompt depends on, of a row that has the columns of `STATE_COLUMNS`."""
+    return SessionState(**{name: row[name] for name in STATE_COLUMNS})
 
 
 async def session_of_key(tx: Transaction, tenant_id: TenantId, idempotency_key: str) -> SessionId | None:

@@ -298,6 +298,28 @@ class SessionUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionState:
+    """What a prompt depends on of a session's row, read under its lock for a turn, or without one where none runs.
+
+    `policy` holds the session's own fields. A turn count towards the mandatory summary begins after
+    `summary_count_after_seq`; messages through `recall_indexed_seq` are indexed.
+    """
+
+    id: SessionId
+    tenant_id: TenantId
+    model_alias: str
+    mode: str | None
+    agent_role: str | None
+    room_goal: str | None
+    instructions: str | None
+    policy: JsonObject
+    summary_count_after_seq: int
+    summary_failures: int
+    summary_failed_at: datetime | None
+    recall_indexed_seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class TurnRecord:
     """A turn as it is stored and as clients read it. `error` is the problem it ended with, in the shape the HTTP answer
     had; `tool_calls` are those that wait for their outputs."""

@@ -11,10 +11,10 @@ from app.engine.window.triggers import fold_on_request
 from app.services.conflicts import retried
 from app.services.paging import Page, after_id, page_of
 from app.services.runtime import Runtime
-from app.services.turn.claim import RETRY_AFTER_S
 from app.services.turn.gather import estimator_of, snapshot_of
-from app.services.turn.summarize import IN_PROGRESS, STALE, Ask, summarize
-from app.services.views.context import look, no_turn
+from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, summarize
+from app.services.turn.types import RETRY_AFTER_S
+from app.services.views.context import no_turn, session_window
 
 
 async def list_summaries(
@@ -36,17 +36,17 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
     Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` when a turn runs or something else
     became the active summary meanwhile.
     """
-    seen = await look(rt, tenant_id, session_id)
-    gathered = seen.gathered
-    if any(turn.status in OPEN_STATUSES for turn in gathered.turns):
+    rows = await session_window(rt, tenant_id, session_id)
+    if any(turn.status in OPEN_STATUSES for turn in rows.turns):
         raise TurnInProgress("The session runs a turn; summarize when it is done.", RETRY_AFTER_S)
-    estimate = estimator_of(rt, gathered)
-    fold = fold_on_request(snapshot_of(rt, gathered, no_turn(seen.next_seq)), gathered.session.policy, estimate)
+    estimate = estimator_of(rt, rows)
+    policy = rows.policy
+    fold = fold_on_request(snapshot_of(rt, rows, no_turn(rows.turn_seq)), policy, estimate)
     if fold is None:
         raise NothingToSummarize(
             "Beyond the turns that the policy protects there is nothing that a summary would make smaller."
         )
-    attempt = await summarize(rt, gathered, Ask(fold, "requested", seen.next_seq), estimate)
+    attempt = await summarize(rt, rows, SummaryJob(fold, "requested", rows.turn_seq), estimate)
     if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
         raise TurnInProgress("Another summary is being made, or was made meanwhile.", RETRY_AFTER_S)
     if attempt.summary is None:

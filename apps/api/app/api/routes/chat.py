@@ -22,7 +22,7 @@ from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId
 from app.openai.chat_messages import read_messages
 from app.services.openai.chat import ChatRequest, complete_chat, open_session
-from app.services.turn.claim import Asking
+from app.services.turn.types import TurnOptions
 
 SESSION_HEADER = "X-Session-Id"
 _ANSWERS: dict[int | str, dict[str, Any]] = {
@@ -97,12 +97,12 @@ def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
     listed = read_messages(raw["messages"])
     return ChatRequest(
         said=listed.said,
-        asking=Asking(
+        options=TurnOptions(
             tools=tuple(raw.get("tools") or ()),
             tool_choice=raw.get("tool_choice"),
             max_output_tokens=body.max_completion_tokens or body.max_tokens,
             instructions=listed.instructions,
-            options=wishes(raw),
+            provider_options=wishes(raw),
         ),
         model_alias=body.model,
         request_sha256=request_sha256({name: value for name, value in raw.items() if name != "stream_options"}),

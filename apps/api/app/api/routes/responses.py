@@ -28,8 +28,7 @@ from app.openai.input_items import references_of
 from app.services.openai import stored_responses as responses
 from app.services.openai.items import referenced
 from app.services.openai.responses import Place, open_place, respond
-from app.services.turn.claim import TurnOutcome
-from app.services.turn.events import Listener, TurnEvent
+from app.services.turn.types import Listener, TurnEvent, TurnOutcome
 
 Order = Annotated[Literal["asc", "desc"], Query(description="By time; the newest first unless `asc`.")]
 ItemLimit = Annotated[int, Query(ge=1, le=100, description="Most items of one page.")]
@@ -58,7 +57,7 @@ async def create_response(
     named = await referenced(rt, tenant_id, references_of(input_of(raw)))
     request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
     place = await open_place(rt, tenant_id, request, idempotency_key)
-    note = request.chat.asking.note
+    note = request.chat.options.note
     assert note is not None
     call.note(session_id=str(place.session_id))
     headers = {SESSION_HEADER: str(place.session_id)} if place.is_kept else {}

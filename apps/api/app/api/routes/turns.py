@@ -33,8 +33,8 @@ from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, Tur
 from app.services.archive.regenerate import prepare_again, take_again
 from app.services.policies import given_policy
 from app.services.sessions import check_alias
-from app.services.turn.claim import Asking, OutputsRequest, TurnRequest
 from app.services.turn.take import cancel_turn, continue_turn, take_turn
+from app.services.turn.types import OutputsRequest, TurnOptions, TurnRequest
 from app.services.views import turns
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/turns", tags=["turns"], route_class=DirectRoute)
@@ -148,7 +148,7 @@ def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
     return TurnRequest(
         content=raw.get("content"),
         request_sha256=request_sha256(raw),
-        asking=Asking(
+        options=TurnOptions(
             tools=tuple(raw.get("tools") or ()),
             tool_choice=raw.get("tool_choice"),
             max_output_tokens=body.max_output_tokens,

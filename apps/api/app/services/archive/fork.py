@@ -14,7 +14,7 @@ from app.domain.types import OPEN_STATUSES, Session, SessionId, TenantId, TurnId
 from app.openai.chat_messages import IncomingMessage, IncomingTurn
 from app.services.archive.import_messages import add_history, draft_history
 from app.services.runtime import Runtime
-from app.services.turn.claim import RETRY_AFTER_S
+from app.services.turn.types import RETRY_AFTER_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from app.openai.chat_messages import joined
 from app.services.archive.fork import fork_before_last
 from app.services.runtime import Runtime
 from app.services.sessions import delete_session
-from app.services.turn.claim import Asking, TurnOutcome, TurnRequest, check
-from app.services.turn.events import Listener
+from app.services.turn.claim import check
 from app.services.turn.take import take_turn
+from app.services.turn.types import Listener, TurnOptions, TurnOutcome, TurnRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ async def prepare_again(
     request = replace(
         wanted,
         content=joined(before.turn.contents) if wanted.content is None else wanted.content,
-        asking=_asking(before.turn, wanted.asking),
+        options=_options(before.turn, wanted.options),
         model_alias=wanted.model_alias or _asked_alias(rt, before.session, before.turn),
     )
     return Again(before.session, request)
@@ -52,13 +52,13 @@ async def take_again(rt: Runtime, tenant_id: TenantId, again: Again, listen: Lis
         raise
 
 
-def _asking(turn: LastTurn, wanted: Asking) -> Asking:
+def _options(turn: LastTurn, wanted: TurnOptions) -> TurnOptions:
     stored = turn.request or {}
     as_it_was = replace(
         wanted,
         max_output_tokens=wanted.max_output_tokens or stored.get("max_output_tokens"),
         instructions=wanted.instructions or stored.get("instructions"),
-        options=wanted.options or stored.get("options") or {},
+        provider_options=wanted.provider_options or stored.get("options") or {},
         policy=stored.get("policy") if wanted.policy is None else wanted.policy,
     )
     if wanted.tools:

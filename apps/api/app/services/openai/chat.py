@@ -24,19 +24,17 @@ from app.services.archive.import_messages import add_history, draft_history
 from app.services.conflicts import retried
 from app.services.runtime import Runtime
 from app.services.sessions import add_directions, insert_checked, with_defaults
-from app.services.turn.claim import (
+from app.services.turn.claim import answer_again, check_outputs, draft_outputs
+from app.services.turn.take import continue_turn, retry_turn, take_turn
+from app.services.turn.types import (
     RETRY_AFTER_S,
-    Asking,
+    Audit,
+    Listener,
     OutputsRequest,
+    TurnOptions,
     TurnOutcome,
     TurnRequest,
-    check_outputs,
-    draft_outputs,
-    replay,
 )
-from app.services.turn.events import Listener
-from app.services.turn.record import context_of
-from app.services.turn.take import continue_turn, take_turn, try_again
 
 _MOST_TRIES = 5
 _IN_PROGRESS = "The session already runs a turn."
@@ -52,7 +50,7 @@ class ChatRequest:
     """
 
     said: tuple[IncomingMessage, ...]
-    asking: Asking
+    options: TurnOptions
     model_alias: str
     request_sha256: str
     is_retry: bool = False
@@ -132,11 +130,11 @@ async def complete_chat(
         if newest.turn_id is not None and (news.repeats_newest or is_same):
             if newest.status in (TurnStatus.FAILED, TurnStatus.CANCELLED):
                 first_seq = min((m.seq for m in seen.messages if m.turn_id == newest.turn_id), default=0)
-                asking, alias = _noted(request.asking, first_seq), request.model_alias
-                return await try_again(rt, tenant_id, session_id, newest.turn_id, asking, alias, listen)
-            return await _told_again(rt, tenant_id, session_id, newest.turn_id)
+                options, alias = _noted(request.options, first_seq), request.model_alias
+                return await retry_turn(rt, tenant_id, session_id, newest.turn_id, options, alias, listen)
+            return await _stored_answer(rt, tenant_id, session_id, newest.turn_id)
         asked = next_step(news.said, waiting=newest.status is TurnStatus.AWAITING_TOOLS, within=request.within)
-        asking = _noted(request.asking, newest.last_message_seq + 1)
+        options = _noted(request.options, newest.last_message_seq + 1)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)
         turn_id = newest.turn_id
@@ -147,11 +145,11 @@ async def complete_chat(
             turn_id = stored
         if asked.content is not None:
             seq = None if request.after_turn_seq is None else request.after_turn_seq + len(asked.past) + 1
-            turn = TurnRequest(asked.content, request.request_sha256, asking, request.model_alias, seq)
+            turn = TurnRequest(asked.content, request.request_sha256, options, request.model_alias, seq)
             return await take_turn(rt, tenant_id, session_id, turn, idempotency_key, listen)
         assert turn_id is not None
         outputs = OutputsRequest(
-            _pairs(asked.last_outputs or asked.outputs), asking=asking, model_alias=request.model_alias
+            _pairs(asked.last_outputs or asked.outputs), options=options, model_alias=request.model_alias
         )
         return await continue_turn(rt, tenant_id, session_id, turn_id, outputs, listen)
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
@@ -173,7 +171,7 @@ async def _look(
         if idempotency_key is not None:
             found = await turn_by_key(tx, tenant_id, session_id, idempotency_key)
             if found is not None:
-                return await replay(tx, tenant_id, *found, request.request_sha256)
+                return await answer_again(tx, tenant_id, *found, request.request_sha256)
         # A list of so many messages is at home among as many; a little more, for turns that nobody resends.
         messages = await newest_messages(tx, session_id, 2 * len(request.said) + 32)
     rt.telemetry.turns_lost(lost)
@@ -204,23 +202,23 @@ async def store_past(
     return TurnId(history.turns[-1]["id"]) if history.turns else newest.turn_id
 
 
-async def _told_again(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnOutcome:
+async def _stored_answer(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnOutcome:
     async with rt.database.autocommit() as tx:
         turn = await get_turn(tx, tenant_id, session_id, turn_id)
         if turn is None:
             raise NotFound("session")
         audit = await get_audit(tx, tenant_id, session_id, turn_id, None)
-    return TurnOutcome(turn, context_of(audit) if audit else {})
+    return TurnOutcome(turn, Audit.of_row(audit).context() if audit else {})
 
 
-def _noted(asking: Asking, first_seq: int) -> Asking:
+def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:
     """The same with the number of the input's first message, where it is to be noted."""
-    return asking if asking.note is None else replace(asking, note=replace(asking.note, first_seq=first_seq))
+    return options if options.note is None else replace(options, note=replace(options.note, first_seq=first_seq))
 
 
 def check_options(rt: Runtime, request: ChatRequest) -> None:
     """Raises `InvalidRequest` for a wish that the model's provider does not know."""
-    unknown = sorted(request.asking.options.keys() - rt.catalogue.provider(request.model_alias).options)
+    unknown = sorted(request.options.provider_options.keys() - rt.catalogue.provider(request.model_alias).options)
     if unknown:
         raise InvalidRequest(f"The provider of this model does not know {unknown[0]}.", ("body", unknown[0]))
 

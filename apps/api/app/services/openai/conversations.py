@@ -20,7 +20,7 @@ from app.services import sessions
 from app.services.openai.chat import store_past
 from app.services.openai.items import get_item, page_of_items, referenced
 from app.services.runtime import Runtime
-from app.services.turn.claim import RETRY_AFTER_S
+from app.services.turn.types import RETRY_AFTER_S
 
 _MOST_TRIES = 5
 _IN_PROGRESS = "The conversation already runs a response."

@@ -26,8 +26,7 @@ from app.services.archive.fork import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, check_options, complete_chat, open_session
 from app.services.runtime import Runtime
 from app.services.sessions import delete_session
-from app.services.turn.claim import RETRY_AFTER_S, TurnOutcome
-from app.services.turn.events import Listener
+from app.services.turn.types import RETRY_AFTER_S, Listener, TurnOutcome
 
 ERASE_AFTER_S = 3600.0
 """When somebody else erases what is not to be stored, should the process that answers it have died."""

@@ -16,8 +16,8 @@ from app.domain.responses import StoredResponse
 from app.domain.types import TenantId, TurnStatus
 from app.services.openai.items import ItemPage, page_of_items
 from app.services.runtime import Runtime
-from app.services.turn.claim import RETRY_AFTER_S, TurnOutcome
 from app.services.turn.take import cancel_turn
+from app.services.turn.types import RETRY_AFTER_S, TurnOutcome
 
 
 async def stored_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:

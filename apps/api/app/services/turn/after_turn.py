@@ -13,11 +13,22 @@ from app.domain.errors import NotFound
 from app.domain.types import OPEN_STATUSES, SessionId, TenantId, ToolDefinition
 from app.engine.window.triggers import fold_after_turn
 from app.services.runtime import Runtime
-from app.services.turn.gather import estimator_of, snapshot_of
-from app.services.turn.summarize import IN_PROGRESS, STALE, Ask, summarize
-from app.services.views.context import look, no_turn
+from app.services.turn.gather import estimator_of, session_policy, snapshot_of
+from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, summarize
+from app.services.turn.types import ClaimedTurn, TurnPlan
+from app.services.views.context import no_turn, session_window
 
 logger = logging.getLogger(__name__)
+
+
+def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan) -> None:
+    """Starts the check of a completed turn's window, where the session's own policy has summaries made then."""
+    session, options = plan.rows.session, turn.options
+    overridden = options.policy or options.whole_past
+    own = session_policy(rt, session.policy) if overridden else plan.rows.policy
+    if own.summarizes_after_turns:
+        work = summarize_after_turn(rt, session.tenant_id, session.id, plan.decided.prompt.tools)
+        rt.chores.start(work, f"the summary after turn {turn.claim.turn_id}")
 
 
 async def summarize_after_turn(
@@ -36,17 +47,15 @@ async def _summarize_if_due(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, tools: tuple[ToolDefinition, ...]
 ) -> None:
     try:
-        seen = await look(rt, tenant_id, session_id)
+        rows = await session_window(rt, tenant_id, session_id)
     except NotFound:
         return  # erased meanwhile
-    gathered = replace(
-        seen.gathered, turns=tuple(turn for turn in seen.gathered.turns if turn.status not in OPEN_STATUSES)
-    )
-    estimate = estimator_of(rt, gathered)
-    snapshot = snapshot_of(rt, gathered, no_turn(seen.next_seq), tools=tools)
-    fold = fold_after_turn(snapshot, gathered.session.policy, estimate)
+    rows = replace(rows, turns=tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES))
+    estimate = estimator_of(rt, rows)
+    snapshot = snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools)
+    fold = fold_after_turn(snapshot, rows.policy, estimate)
     if fold is None:
         return
-    attempt = await summarize(rt, gathered, Ask(fold, "post_turn", seen.next_seq), estimate)
+    attempt = await summarize(rt, rows, SummaryJob(fold, "post_turn", rows.turn_seq), estimate)
     if attempt.failure in (STALE, IN_PROGRESS):
         logger.info("a summary in the background was dropped (%s): another one was faster", attempt.failure)

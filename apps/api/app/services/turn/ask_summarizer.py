@@ -1,4 +1,4 @@
-"""Asking a summarizer, chunk by chunk within its own window, and what is made of its answers."""
+"""TurnOptions a summarizer, chunk by chunk within its own window, and what is made of its answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError
-from app.domain.types import CompletionRequest, SummaryBody, Usage
+from app.domain.types import CompletionRequest, SessionId, SummaryBody, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fold import Fold
@@ -23,7 +23,7 @@ from app.engine.summary.summarizer_prompt import (
 from app.providers.registry import Model
 from app.services.limits.reserve import call_within_limits
 from app.services.runtime import Runtime
-from app.services.turn.gather import SessionView, budget_of, count_message
+from app.services.turn.gather import WindowRows, budget_of, count_message
 from app.tokenizers import Estimator
 
 _ANSWER_TOKENS_PER_CAP = 2
@@ -42,7 +42,7 @@ class SummarizerResult:
 
 
 async def ask_summarizer(
-    rt: Runtime, alias: str, session: SessionView, fold: Fold, estimate: Estimator, *, turns: int
+    rt: Runtime, alias: str, rows: WindowRows, fold: Fold, estimate: Estimator, *, turns: int
 ) -> SummarizerResult:
     """Asks chunk by chunk, each with what the one before gave as its previous summary. Never raises for an answer.
 
@@ -50,8 +50,8 @@ async def ask_summarizer(
     """
     usages: list[Usage] = []
     try:
-        model = rt.catalogue.model(alias, session.tenant_id)
-        body = await _ask_chunks(rt, model, session, fold, estimate, usages, turns)
+        model = rt.catalogue.model(alias, rows.session.tenant_id)
+        body = await _ask_chunks(rt, model, rows, fold, estimate, usages, turns)
     except LimitExceeded as error:
         return SummarizerResult(None, error.code, tuple(usages), error)
     except SummaryRefused as refusal:
@@ -65,15 +65,15 @@ async def ask_summarizer(
 
 
 async def _ask_chunks(
-    rt: Runtime, model: Model, session: SessionView, fold: Fold, estimate: Estimator, usages: list[Usage], turns: int
+    rt: Runtime, model: Model, rows: WindowRows, fold: Fold, estimate: Estimator, usages: list[Usage], turns: int
 ) -> SummaryBody:
-    budget = budget_of(model, session.policy)
+    budget = budget_of(model, rows.policy)
     answer_tokens = min(budget.output_reserve, fold.cap_tokens * _ANSWER_TOKENS_PER_CAP)
     room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate)
     if room <= 0:
         raise SummaryRefused("summarizer_window_too_small")
     body = fold.previous.body if fold.previous else None
-    extend = session.policy.incremental
+    extend = rows.policy.incremental
     for at, chunk in enumerate(split_for_summarizer(fold, room, estimate)):
         ask = ask_for_summary(
             chunk,
@@ -84,7 +84,7 @@ async def _ask_chunks(
             estimate=estimate,
             extend=extend,
         )
-        answered = await _ask_chunk(rt, session, model, ask, answer_tokens, usages, turns=0 if at else turns)
+        answered = await _ask_chunk(rt, rows.session.id, model, ask, answer_tokens, usages, turns=0 if at else turns)
         body = fit_summary(answered, fold.cap_tokens, estimate)
         if body is None:
             raise SummaryRefused("over_cap")
@@ -97,7 +97,7 @@ async def _ask_chunks(
 
 async def _ask_chunk(
     rt: Runtime,
-    session: SessionView,
+    session_id: SessionId,
     model: Model,
     ask: SummaryAsk,
     answer_tokens: int,
@@ -112,7 +112,7 @@ async def _ask_chunk(
     for message in ask.messages:
         tokens, _ = await count_message(rt, model.encoding, message["content"])
         prompt_tokens += tokens + MESSAGE_FRAMING_TOKENS
-    completion = await call_within_limits(rt, session.id, model, request, prompt_tokens=prompt_tokens, turns=turns)
+    completion = await call_within_limits(rt, session_id, model, request, prompt_tokens=prompt_tokens, turns=turns)
     usages += [completion.usage] if completion.usage else []
     return accept_summary(completion.text, ask.known_ids)
 

@@ -1,55 +1,142 @@
-"""One question to a model, whoever asks: measured, traced, and logged with its content where the deployment says so."""
+"""The model's call of a round: a prompt that is too long is made smaller, a model that is down gives way to another."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from time import perf_counter
+from contextlib import suppress
 
-from app.domain.errors import ProviderError
-from app.domain.types import Completion, CompletionRequest, SessionId
-from app.providers.base import DeltaSink
-from app.providers.registry import Model
+from app.domain.errors import (
+    DatabaseUnavailable,
+    ProviderDown,
+    ProviderError,
+    ProviderOverflow,
+    ProviderRateLimited,
+    ProviderTimeout,
+)
+from app.domain.types import Completion, CompletionRequest, JsonObject
+from app.engine.window.plan import Ready, assemble
+from app.engine.window.provider_overflow import learned_limit, react
 from app.services.runtime import Runtime
-from app.services.turn.content_log import log_failure, log_prompt, log_reply
-from app.services.turn.spans import of_completion, of_request
+from app.services.turn.decide import decide_for_fallback, decide_within
+from app.services.turn.provider_call import call_model
+from app.services.turn.record import Record
+from app.services.turn.steps import Step
+from app.services.turn.types import ClaimedTurn, TurnOptions, TurnPlan
+from app.services.upkeep.learned_windows import learn
 
 
-async def call_model(
-    rt: Runtime, session_id: SessionId, model: Model, request: CompletionRequest, on_delta: DeltaSink | None = None
-) -> Completion:
-    """Asks the model, with its retries and under its deadline; with `on_delta` the answer is streamed into it.
+async def call(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:
+    """Calls the model with no connection held, and again where that can help.
 
-    No connection to the database may be held meanwhile. Raises a `ProviderError`.
+    A prompt that the provider calls too long is made smaller, twice at most. An alias that is down gives way to its
+    fallbacks, each with a prompt of its own budget. Nothing is called again once a delta was delivered. Raises a
+    `ProviderError`, with which the turn has ended as failed.
     """
-    with rt.tracer.span(f"chat {model.model}", calls_out=True) as span:
-        if span.recording:
-            span.set(of_request(session_id, model, request, stream=on_delta is not None))
-        if headers := rt.tracer.outgoing():
-            request = replace(request, headers=headers)
-        if rt.log_content:
-            log_prompt(session_id, model.alias, request)
+    started_at, calls = rt.now(), list[JsonObject]()
+    fallbacks, reactions = list(plan.model.fallbacks), 0
+    while True:
+        request = _prepare(plan, turn.options, record)
+        answer: JsonObject = {"model_alias": plan.model.alias}
         try:
-            completion = await _measured(rt, model, request, on_delta)
+            completion = await call_model(rt, turn.claim.session_id, plan.model, request, record.on_delta)
         except ProviderError as error:
-            if rt.log_content:
-                log_failure(session_id, model.alias, request, error)
-            raise
-        if rt.log_content:
-            log_reply(session_id, model.alias, request, completion)
-        if span.recording:
-            span.set(of_completion(completion))
-        return completion
+            calls.append(answer | {"attempts": error.attempts, "code": error.code})
+            again = None
+            if isinstance(error, ProviderOverflow) and error.partial is None:
+                again = await _smaller(rt, turn, plan, record, error, request.max_output_tokens, reactions)
+                reactions += 1
+            elif isinstance(error, ProviderDown | ProviderTimeout | ProviderRateLimited) and error.partial is None:
+                again = await _fall_back(rt, turn, plan, record, fallbacks)
+                reactions = 0
+            if again is None:
+                record.steps.add("model_call", started_at, Step(_detail(calls), "failed"))
+                await record.failed(error)
+                raise
+            plan = again
+        else:
+            calls.append(
+                answer
+                | {
+                    "attempts": completion.attempts,
+                    "finish_reason": completion.finish_reason,
+                    "provider_model": completion.provider_model,
+                }
+            )
+            record.steps.add("model_call", started_at, Step(_detail(calls)))
+            return completion
 
 
-async def _measured(rt: Runtime, model: Model, request: CompletionRequest, on_delta: DeltaSink | None) -> Completion:
-    started = perf_counter()
-    error_kind: str | None = None
-    try:
-        return await rt.catalogue.provider(model.alias).complete(request, on_delta)
-    except ProviderError as error:
-        error_kind = error.kind
-        raise
-    finally:
-        rt.telemetry.provider_call(
-            alias=model.alias, purpose=request.purpose, seconds=perf_counter() - started, error_kind=error_kind
-        )
+def _prepare(plan: TurnPlan, options: TurnOptions, record: Record) -> CompletionRequest:
+    """The request of a plan whose prompt fits; it is recorded as about to be sent."""
+    if not isinstance(plan.decided, Ready):
+        raise TypeError("a refused prompt would be sent")
+    with record.steps.step("assemble") as step:
+        assembled = assemble(plan.decided)
+        step.detail |= {"messages": len(assembled.messages), "wire_tokens": plan.decided.prompt.wire_tokens}
+    record.sends(plan, assembled)
+    reserve = plan.snapshot.budget.output_reserve
+    return CompletionRequest(
+        messages=assembled.messages,
+        max_output_tokens=min(options.max_output_tokens or reserve, reserve),
+        tools=assembled.tools,
+        tool_choice=options.tool_choice,
+        recorded_reply=options.recorded_reply,
+        options=options.provider_options,
+    )
+
+
+async def _smaller(
+    rt: Runtime,
+    turn: ClaimedTurn,
+    plan: TurnPlan,
+    record: Record,
+    error: ProviderOverflow,
+    output_tokens: int,
+    reactions: int,
+) -> TurnPlan | None:
+    """The same turn within what the provider turned out to take, which is learned; None when nothing can be done.
+
+    `reactions` counts the prompts that were made smaller for this model already.
+    """
+    stated, model, policy, prompt = error.stated, plan.model, plan.rows.policy, plan.decided.prompt
+    limit = learned_limit(
+        stated, configured=model.context_window, sent_wire_tokens=prompt.wire_tokens, output_tokens=output_tokens
+    )
+    if stated.prompt_tokens is not None and stated.limit_is_window:
+        # A refused call reports no usage, but its refusal may count the prompt, where that can be no echo of it.
+        record.observe(plan, stated.prompt_tokens)
+    if limit is not None and model.context_limit_source != "catalogue":
+        with suppress(DatabaseUnavailable):
+            await learn(rt, turn.claim.tenant_id, turn.claim.turn_id, model.alias, limit)
+    if policy.whole_past:
+        return None
+    reaction = react(
+        reactions,
+        stated,
+        sent=prompt,
+        output_tokens=output_tokens,
+        budget=plan.snapshot.budget,
+        max_output_tokens=policy.max_output_tokens,
+        calibration_ratio=plan.snapshot.calibration_ratio,
+    )
+    return await decide_within(rt, turn, record, plan, reaction.budget) if reaction else None
+
+
+async def _fall_back(
+    rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record, fallbacks: list[str]
+) -> TurnPlan | None:
+    """The same turn for the next fallback in whose window it fits; those that were tried leave the list."""
+    rt.cooldowns.rest(plan.model.alias)
+    while fallbacks:
+        alias = fallbacks.pop(0)
+        if rt.cooldowns.is_resting(alias):
+            continue
+        plan = await decide_for_fallback(rt, turn, record, alias, plan)
+        if isinstance(plan.decided, Ready):
+            return plan
+    return None
+
+
+def _detail(calls: list[JsonObject]) -> JsonObject:
+    """What the step of the model's call says: the newest outcome, and the ones before it where there were any."""
+    *before, newest = calls
+    return newest | ({"before": before} if before else {})

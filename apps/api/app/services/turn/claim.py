@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from app.db import turns as store
 from app.db.audits import get_audit
@@ -19,7 +18,7 @@ from app.db.claims import (
     reclaim_turn,
     waiting_turn,
 )
-from app.db.database import Transaction
+from app.db.database import Transaction, UniqueViolated
 from app.db.responses import keep_response
 from app.db.sessions import session_exists
 from app.domain.content import content_text
@@ -33,15 +32,12 @@ from app.domain.errors import (
     TurnInProgress,
     TurnNotOpen,
 )
-from app.domain.responses import ResponseNote
 from app.domain.types import (
-    Completion,
     Content,
     JsonObject,
     RecordedReply,
     SessionId,
     TenantId,
-    ToolDefinition,
     TurnId,
     TurnRecord,
     TurnStatus,
@@ -52,90 +48,157 @@ from app.services.conflicts import retried
 from app.services.limits.reserve import reserve_call
 from app.services.runtime import Runtime
 from app.services.sessions import check_summary_model
-from app.services.turn.gather import Gathered, SessionView, budget_of, count_message, read_window, session_policy
-from app.services.turn.record import context_of
+from app.services.turn.gather import budget_of, count_message, read_window, session_policy
+from app.services.turn.types import (
+    RETRY_AFTER_S,
+    Audit,
+    ClaimedTurn,
+    OutputsRequest,
+    TurnOptions,
+    TurnOutcome,
+    TurnRequest,
+)
 
-RETRY_AFTER_S = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """How the model is to be asked, in every round of a turn. `recorded_reply` is of one round alone.
-
-    `instructions` are a system layer of this turn; `options` go into the model's request (`CompletionRequest`).
-    `policy` lies over the session's own; what is done after the turn goes by the session's. With `whole_past` all of
-    the past is sent as it was said, or the turn is refused. `note` is kept with every claim.
-    """
-
-    tools: tuple[ToolDefinition, ...] = ()
-    tool_choice: str | Mapping[str, Any] | None = None
-    max_output_tokens: int | None = None
-    recorded_reply: RecordedReply | None = None
-    instructions: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    policy: Mapping[str, Any] | None = None
-    whole_past: bool = False
-    note: ResponseNote | None = None
-
-    def stored(self) -> JsonObject | None:
-        """What later rounds need, and another try under the same policy; None when there is nothing of either."""
-        if not self.tools and not self.policy:
-            return None
-        return {
-            "tools": list(self.tools),
-            "tool_choice": self.tool_choice,
-            "max_output_tokens": self.max_output_tokens,
-            "instructions": self.instructions,
-            "options": dict(self.options),
-            "policy": None if self.policy is None else dict(self.policy),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
-    """What a client posts. `request_sha256` is the hash of the body without `stream` (contract.md, decision 14).
-
-    With `seq` it is this turn of its session or none.
-    """
-
-    content: Content
-    request_sha256: str
-    asking: Asking = Asking()
-    model_alias: str | None = None
-    seq: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OutputsRequest:
-    """What a client posts when tools have run: (tool call id, content) for each open call.
-
-    `asking` and `model_alias` stand for the turn's own from this round on; None keeps those.
-    """
-
-    outputs: tuple[tuple[str, Content], ...]
-    recorded_reply: RecordedReply | None = None
-    asking: Asking | None = None
-    model_alias: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TurnOutcome:
-    """A turn that has ended or waits for tools, and its `context`, in the contract's shape.
-
-    `completion` is the model's answer that brought it there, and `reply_seq` the number of its message; None where a
-    stored turn is told again.
-    """
-
-    turn: TurnRecord
-    context: JsonObject
-    completion: Completion | None = None
-    reply_seq: int | None = None
+_Claimed: TypeAlias = tuple[Claim | None, TurnOptions, str]
+"""A claim, None when the turn goes on already; and the options and the model alias of the round."""
 
 
 def check(rt: Runtime, request: TurnRequest) -> None:
     """Raises `InvalidRequest` for what can be told before anything is stored."""
     if request.model_alias is not None:
         rt.catalogue.model(request.model_alias)
+
+
+async def claim(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: TurnRequest, idempotency_key: str | None
+) -> ClaimedTurn | TurnOutcome:
+    """Stores a new turn with its message and claims it; the outcome where its idempotency key was answered already.
+
+    Raises `NotFound`, `InvalidRequest`, `TurnInProgress`, the idempotency errors, `LimitExceeded`; nothing is stored
+    then.
+    """
+    draft = await draft_turn(rt, request, idempotency_key)
+    for last_try in (False, True):
+        try:
+            with rt.tracer.span("claim"):
+                return await claim_drafted(rt, tenant_id, session_id, draft, request.options)
+        except UniqueViolated:
+            answered = await _resolve_conflict(rt, tenant_id, session_id, draft, give_up=last_try)
+            if answered is not None:
+                return answered
+    raise _in_progress()
+
+
+async def claim_outputs(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, request: OutputsRequest
+) -> ClaimedTurn:
+    """Claims a later round: the outputs are stored if they answer exactly the open calls.
+
+    Raises `NotFound`, `TurnNotOpen`, `TurnInProgress`, `ToolOutputsMismatch`, `LimitExceeded`.
+    """
+    with rt.tracer.span("claim"):
+        outputs = await draft_outputs(rt, request.outputs)
+
+        async def answered(tx: Transaction) -> _Claimed:
+            waiting = await _found(tx, tenant_id, session_id, turn_id)
+            check_outputs(waiting, [call_id for call_id, _ in request.outputs])
+            options = _options_again(waiting.request or {}, request)
+            stored = options.stored() if request.options else None
+            claim = await reclaim_turn(tx, tenant_id, session_id, turn_id, waiting, outputs, rt.turn_lease_s, stored)
+            return claim, options, request.model_alias or waiting.model_alias
+
+        return await _transaction_one(rt, session_id, answered, turns=0)
+
+
+async def claim_retry(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, options: TurnOptions, model_alias: str
+) -> ClaimedTurn:
+    """Claims another try at a turn that failed or was cancelled: its message is stored already.
+
+    Only for the session's newest turn that was not rejected. Raises `NotFound`, `TurnInProgress`, `LimitExceeded`.
+    """
+
+    async def found_ended(tx: Transaction) -> _Claimed:
+        ended = await _found(tx, tenant_id, session_id, turn_id)
+        claim = await reclaim_turn(
+            tx,
+            tenant_id,
+            session_id,
+            turn_id,
+            ended,
+            (),
+            rt.turn_lease_s,
+            options.stored(),
+            ended_as=(TurnStatus.FAILED, TurnStatus.CANCELLED),
+        )
+        return claim, options, awake_alias(rt, model_alias)
+
+    try:
+        with rt.tracer.span("claim"):
+            return await _transaction_one(rt, session_id, found_ended, turns=1)
+    except UniqueViolated:
+        raise _in_progress() from None
+
+
+async def claim_drafted(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, draft: NewTurn, options: TurnOptions
+) -> ClaimedTurn:
+    """Claims a turn whose message is counted. Raises as `claim`, and `UniqueViolated` when another turn is open or the
+    idempotency key was used."""
+
+    async def stored(tx: Transaction) -> _Claimed:
+        claim = await claim_turn(tx, tenant_id, session_id, draft, rt.turn_lease_s)
+        if claim is None:
+            raise NotFound("session")
+        if draft.seq not in (None, claim.seq):
+            raise TurnInProgress("The session went on meanwhile.", RETRY_AFTER_S)
+        return claim, options, awake_alias(rt, draft.model_alias or claim.session.model_alias)
+
+    return await _transaction_one(rt, session_id, stored, turns=1)
+
+
+@retried
+async def _transaction_one(
+    rt: Runtime, session_id: SessionId, claimed: Callable[[Transaction], Awaitable[_Claimed]], *, turns: int
+) -> ClaimedTurn:
+    """Transaction one: the turn is claimed, all that a decision needs is read, and what it may use is reserved.
+
+    `turns` is how many the round counts as against limits.
+    """
+    gathered_at = rt.now()
+    async with rt.database.begin(locking=session_id) as tx:
+        claim, options, model_alias = await claimed(tx)
+        if claim is None:
+            raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
+        policy = policy_of_turn(rt, claim.session.policy, options.policy)
+        policy = with_whole_past(policy) if options.whole_past else policy
+        with rt.tracer.span("gather"):
+            rows = await read_window(
+                tx,
+                rt,
+                claim.session,
+                policy,
+                model_alias,
+                before_seq=claim.seq,
+                last_message_seq=claim.assistant_seq,
+                for_turn=True,
+            )
+        check_recorded(rows.model, options.recorded_reply)
+        if options.note is not None:
+            await keep_response(tx, claim, options.note)
+        reservation = await reserve_call(tx, rt, claim, rows, options, turns=turns)
+    return ClaimedTurn(claim, rows, gathered_at, options, reservation)
+
+
+async def _found(tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> WaitingTurn:
+    turn = await waiting_turn(tx, tenant_id, session_id, turn_id)
+    if turn is None:
+        raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
+    return turn
+
+
+def _in_progress() -> TurnInProgress:
+    return TurnInProgress("The session already runs a turn.", RETRY_AFTER_S)
 
 
 async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | None) -> NewTurn:
@@ -156,166 +219,35 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
         model_alias=request.model_alias,
         idempotency_key=idempotency_key,
         request_sha256=request.request_sha256,
-        request=request.asking.stored(),
+        request=request.options.stored(),
         seq=request.seq,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """A turn this process may run, with the rows it decides on and how its model is to be asked."""
-
-    tenant_id: TenantId
-    claim: Claim
-    gathered: Gathered
-    gathered_at: datetime
-    asking: Asking
-    reservation: JsonObject | None = None
-    """What the turn has set aside of limits; None where there is none to hold."""
-
-
-@retried
-async def claim_and_gather(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, draft: NewTurn, asking: Asking
-) -> Claimed:
-    """Transaction one: the turn is claimed and stored with its message, and all a decision needs is read."""
-    started_at = rt.now()
-    async with rt.database.begin(locking=session_id) as tx:
-        claim = await claim_turn(tx, tenant_id, session_id, draft, rt.turn_lease_s)
-        if claim is None:
-            raise NotFound("session")
-        if draft.seq not in (None, claim.seq):
-            raise TurnInProgress("The session went on meanwhile.", RETRY_AFTER_S)
-        policy = _policy_for(rt, claim, asking)
-        gathered = await _gather(
-            tx, rt, tenant_id, claim, policy, awake_alias(rt, draft.model_alias or claim.session_alias)
-        )
-        check_recorded(gathered.model, asking.recorded_reply)
-        await _keep_note(tx, claim, asking)
-        reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=1)
-    return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
-
-
-@retried
-async def claim_outputs(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, request: OutputsRequest
-) -> Claimed:
-    """Transaction one of a later round: the outputs are stored if they answer exactly the open calls.
-
-    Raises `NotFound`, `TurnNotOpen`, `TurnInProgress`, `ToolOutputsMismatch`.
-    """
-    outputs = await draft_outputs(rt, request.outputs)
-    started_at = rt.now()
-    async with rt.database.begin(locking=session_id) as tx:
-        waiting = await waiting_turn(tx, tenant_id, session_id, turn_id)
-        if waiting is None:
-            raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
-        check_outputs(waiting, [call_id for call_id, _ in request.outputs])
-        asking = _asking_again(waiting.request or {}, request)
-        claim = await reclaim_turn(
-            tx,
-            tenant_id,
-            session_id,
-            turn_id,
-            waiting,
-            outputs,
-            rt.turn_lease_s,
-            asking.stored() if request.asking else None,
-        )
-        if claim is None:
-            raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
-        policy = _policy_for(rt, claim, asking)
-        gathered = await _gather(tx, rt, tenant_id, claim, policy, request.model_alias or waiting.model_alias)
-        check_recorded(gathered.model, request.recorded_reply)
-        await _keep_note(tx, claim, asking)
-        reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=0)
-    return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
-
-
-@retried
-async def claim_again(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, asking: Asking, model_alias: str
-) -> Claimed:
-    """Transaction one of another try at a turn that failed or was cancelled: its message is stored already.
-
-    Only for the session's newest turn that was not rejected. Raises `NotFound`, `TurnInProgress`, `UniqueViolated` when
-    another turn is open.
-    """
-    started_at = rt.now()
-    async with rt.database.begin(locking=session_id) as tx:
-        ended = await waiting_turn(tx, tenant_id, session_id, turn_id)
-        if ended is None:
-            raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
-        claim = await reclaim_turn(
-            tx,
-            tenant_id,
-            session_id,
-            turn_id,
-            ended,
-            (),
-            rt.turn_lease_s,
-            asking.stored(),
-            ended_as=(TurnStatus.FAILED, TurnStatus.CANCELLED),
-        )
-        if claim is None:
-            raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
-        policy = _policy_for(rt, claim, asking)
-        gathered = await _gather(tx, rt, tenant_id, claim, policy, awake_alias(rt, model_alias))
-        await _keep_note(tx, claim, asking)
-        reservation = await _reserve(tx, rt, tenant_id, claim, gathered, asking, turns=1)
-    return Claimed(tenant_id, claim, gathered, started_at, asking, reservation)
-
-
-async def _reserve(
-    tx: Transaction, rt: Runtime, tenant_id: TenantId, claim: Claim, gathered: Gathered, asking: Asking, *, turns: int
-) -> JsonObject | None:
-    return await reserve_call(
-        tx,
-        rt,
-        tenant_id,
-        claim,
-        gathered,
-        turns=turns,
-        max_output_tokens=asking.max_output_tokens,
-        tools=asking.tools,
-        instructions=asking.instructions,
-    )
-
-
-async def _keep_note(tx: Transaction, claim: Claim, asking: Asking) -> None:
-    if asking.note is not None:
-        await keep_response(tx, claim, asking.note)
-
-
-def _policy_for(rt: Runtime, claim: Claim, asking: Asking) -> ContextPolicy:
-    policy = policy_of_turn(rt, claim.policy, asking.policy)
-    return with_whole_past(policy) if asking.whole_past else policy
-
-
-def policy_of_turn(rt: Runtime, stored: JsonObject, asked: Mapping[str, Any] | None) -> ContextPolicy:
+def policy_of_turn(rt: Runtime, stored: JsonObject, own: Mapping[str, Any] | None) -> ContextPolicy:
     """The policy of a turn whose body asks for one over the session's. Raises `InvalidRequest` at its place in it."""
-    if not asked:
+    if not own:
         return session_policy(rt, stored)
     try:
-        policy = session_policy(rt, stored, asked)
+        policy = session_policy(rt, stored, own)
     except InvalidRequest as error:
         raise InvalidRequest(error.detail, ("body", *error.where)) from error
     check_summary_model(rt, policy)
     return policy
 
 
-def _asking_again(stored: JsonObject, request: OutputsRequest) -> Asking:
-    """How a later round is asked: as the outputs' poster says or else as the turn was, under the turn's policy."""
+def _options_again(stored: JsonObject, request: OutputsRequest) -> TurnOptions:
+    """The options of a later round: those posted with the outputs or else the turn's, under the turn's policy."""
     policy = stored.get("policy")
-    if request.asking is not None:
-        return replace(request.asking, policy=policy)
-    return Asking(
+    if request.options is not None:
+        return replace(request.options, policy=policy)
+    return TurnOptions(
         tools=tuple(stored.get("tools", ())),
         tool_choice=_later_choice(stored.get("tool_choice")),
         max_output_tokens=stored.get("max_output_tokens"),
         recorded_reply=request.recorded_reply,
         instructions=stored.get("instructions"),
-        options=stored.get("options") or {},
+        provider_options=stored.get("options") or {},
         policy=policy,
     )
 
@@ -325,29 +257,6 @@ def awake_alias(rt: Runtime, model_alias: str) -> str:
     fallbacks = rt.catalogue.model(model_alias).fallbacks
     with_room = tuple(alias for alias in fallbacks if budget_of(rt.catalogue.model(alias), rt.guarded).input_budget > 0)
     return rt.cooldowns.first_awake(model_alias, with_room)
-
-
-async def _gather(
-    tx: Transaction, rt: Runtime, tenant_id: TenantId, claim: Claim, policy: ContextPolicy, model_alias: str
-) -> Gathered:
-    session = SessionView(
-        tenant_id=tenant_id,
-        id=claim.session_id,
-        model_alias=claim.session_alias,
-        mode=claim.mode,
-        agent_role=claim.agent_role,
-        room_goal=claim.room_goal,
-        instructions=claim.instructions,
-        policy=policy,
-        summary_count_after_seq=claim.summary_count_after_seq,
-        summary_failures=claim.summary_failures,
-        summary_failed_at=claim.summary_failed_at,
-        recall_indexed_seq=claim.recall_indexed_seq,
-    )
-    with rt.tracer.span("gather"):
-        return await read_window(
-            tx, rt, session, model_alias, before_seq=claim.seq, last_message_seq=claim.assistant_seq, for_turn=True
-        )
 
 
 def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
@@ -387,32 +296,32 @@ async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> 
 
 
 @retried
-async def resolve_conflict(
+async def _resolve_conflict(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, draft: NewTurn, *, give_up: bool
 ) -> TurnOutcome | None:
-    """The session has an open turn, or the key was used: tells which.
+    """The session has an open turn, or the key was used: says which.
 
     None when a dead worker's turn was in the way and has been ended, so that claiming again makes sense.
     """
     async with rt.database.begin() as tx:
         lost = await fail_lost_turns(tx, session_id)
-        told = None
+        answered = None
         if draft.idempotency_key is not None:
             found = await store.turn_by_key(tx, tenant_id, session_id, draft.idempotency_key)
             if found is not None:
-                told = await replay(tx, tenant_id, *found, draft.request_sha256)
+                answered = await answer_again(tx, tenant_id, *found, draft.request_sha256)
     rt.telemetry.turns_lost(lost)
-    if told is not None:
-        return told
+    if answered is not None:
+        return answered
     if lost and not give_up:
         return None
-    raise TurnInProgress("The session already runs a turn.", RETRY_AFTER_S)
+    raise _in_progress()
 
 
-async def replay(
+async def answer_again(
     tx: Transaction, tenant_id: TenantId, turn: TurnRecord, stored_sha256: str, request_sha256: str
 ) -> TurnOutcome:
-    """The stored turn of an idempotency key, told again to the same request. Raises what it ended with."""
+    """The stored turn of an idempotency key, as the answer to the same request. Raises what it ended with."""
     if request_sha256 != stored_sha256:
         raise IdempotencyKeyReused("This idempotency key was used with another body.")
     if turn.error is not None:
@@ -422,4 +331,4 @@ async def replay(
     audit = await get_audit(tx, tenant_id, turn.session_id, turn.id, None)
     if audit is None:
         raise NotFound("audit")
-    return TurnOutcome(turn, context_of(audit))
+    return TurnOutcome(turn, Audit.of_row(audit).context())

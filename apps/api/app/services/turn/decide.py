@@ -1,63 +1,104 @@
-"""What one round of a turn sends: the window gathered for a model, the summary that may be due, and the decision."""
+"""What a round of a turn sends: a plan for the window as it was read, after the summary that may be due."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from decimal import Decimal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TypeVar
 
-from app.db.claims import Claim
-from app.domain.errors import ContextBudgetExceeded
-from app.domain.types import JsonObject, Summary, ToolDefinition, TurnId
-from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, plan, summary_actions, summary_wire_tokens
+from app.domain.errors import ContextBudgetExceeded, ProviderError
+from app.domain.types import CompletionRequest, Summary, ToolDefinition, TurnId
+from app.engine.policy.budget import Budget
+from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, plan, summary_actions, summary_wire_tokens
+from app.engine.window.prompt import Prompt
 from app.engine.window.provider_overflow import emergency_fold
 from app.engine.window.snapshot import Snapshot
-from app.engine.window.triggers import is_near_threshold, would_be_pruned
+from app.engine.window.triggers import exact_ratio, is_near_threshold, would_be_pruned
 from app.engine.window.window import lay_out
 from app.providers.registry import Model
 from app.services.runtime import Runtime
-from app.services.turn.exact_count import ratio_by_provider
-from app.services.turn.gather import Gathered, estimator_of, read_window, snapshot_of, with_all_counts
-from app.services.turn.record import Steps, audit_row
+from app.services.turn.gather import WindowRows, estimator_of, read_window, snapshot_of, with_all_counts
+from app.services.turn.record import Record
 from app.services.turn.spans import of_decision
-from app.services.turn.summarize import IN_PROGRESS, Ask, Attempt, note_emergency, restart_count, summarize
+from app.services.turn.steps import Step, Steps
+from app.services.turn.summarize import (
+    IN_PROGRESS,
+    SummaryAttempt,
+    SummaryJob,
+    note_emergency,
+    restart_count,
+    summarize,
+)
+from app.services.turn.types import ClaimedTurn, TurnPlan
 from app.tokenizers import Estimator
 
 _MOST_COUNTS = 2
 """Of a round: one for the prompt as it was found, one for what a summary made of it."""
 
+_D = TypeVar("_D", bound=Decision)
 
-async def first_snapshot(
-    rt: Runtime,
-    gathered: Gathered,
-    turn_id: TurnId,
-    tools: tuple[ToolDefinition, ...],
-    instructions: str | None,
-    *,
-    store_counts: bool = True,
-) -> tuple[Gathered, Snapshot]:
-    """Counts what has no count yet and gives what the turn is decided on, before any summary; `turn_id` is the turn's.
 
-    With `store_counts` off it writes nothing: a preview of a turn decides on this very snapshot.
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """What a decision is made on: `estimate` and `rows` are of the model that is to be called."""
+
+    rows: WindowRows
+    estimate: Estimator
+    snapshot: Snapshot
+    counted_by_provider: bool
+
+    def plan(self, decided: Ready | Refused) -> TurnPlan:
+        return TurnPlan(self.rows, self.estimate, self.snapshot, decided, self.counted_by_provider)
+
+
+async def decide(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRows | None = None) -> TurnPlan:
+    """Counts what has no count yet, tries a summary where one is due, and says what is sent or why not.
+
+    `rows` are given where another model is to be called than the turn was claimed for.
     """
-    gathered = await with_all_counts(rt, gathered, store=store_counts)
-    current = next((turn for turn in gathered.turns if turn.id == turn_id), None)
-    if current is None:
-        raise RuntimeError("the running turn is not in its own window")
-    return gathered, snapshot_of(rt, gathered, current, tools=tools, instructions=instructions)
+    rows = rows or turn.rows
+    record.model_alias = rows.model.alias
+    estimate = estimator_of(rt, rows)
+    with rt.tracer.span("count"):
+        rows, found = await first_snapshot(rt, rows, turn.claim.turn_id, turn.options.tools, turn.options.instructions)
+    snapshot = await counted_by_provider(rt, rows, found, estimate, record.steps)
+    basis = _Basis(rows, estimate, snapshot, snapshot is not found)
+    planned = _traced(rt, lambda: plan(snapshot, rows.policy, estimate))
+    if isinstance(planned, SummaryDue):
+        return await _decide_with_summary(rt, turn, record, basis, planned)
+    if planned.summary_worthless:
+        await restart_count(rt, rows.session.id, turn.claim.seq)
+    return basis.plan(planned)
 
 
-async def counted_by_provider(
-    rt: Runtime, gathered: Gathered, snapshot: Snapshot, estimate: Estimator, steps: Steps
-) -> tuple[Snapshot, bool]:
-    """The same, calibrated by the provider's own count where the alias asks for one and the estimate is too near a
-    threshold to decide; and whether the provider was asked."""
-    if not gathered.model.exact_counts:
-        return snapshot, False
-    window = lay_out(snapshot, gathered.session.policy, estimate)
-    if not is_near_threshold(window, gathered.session.policy):
-        return snapshot, False
-    ratio = await ratio_by_provider(rt, gathered.model, window.prompt(), snapshot.budget.output_reserve, steps)
-    return snapshot if ratio is None else replace(snapshot, calibration_ratio=ratio), True
+async def decide_for_fallback(
+    rt: Runtime, turn: ClaimedTurn, record: Record, model_alias: str, failed: TurnPlan
+) -> TurnPlan:
+    """The same turn for another model: another window, perhaps another encoding."""
+    with rt.tracer.span("gather"):
+        async with rt.database.autocommit() as tx:
+            rows = await read_window(
+                tx,
+                rt,
+                failed.rows.session,
+                failed.rows.policy,
+                model_alias,
+                before_seq=turn.claim.seq,
+                last_message_seq=turn.claim.assistant_seq,
+                for_turn=True,
+            )
+    return await decide(rt, turn, record, rows)
+
+
+async def decide_within(
+    rt: Runtime, turn: ClaimedTurn, record: Record, refused: TurnPlan, budget: Budget
+) -> TurnPlan | None:
+    """The same turn within what the provider turned out to take; None when it does not fit."""
+    policy, estimate = refused.rows.policy, refused.estimate
+    snapshot = await _leave_at_once(rt, turn, record, refused, refused.decided.window.after_overflow(budget))
+    decided = _traced(rt, lambda: plan(snapshot, policy, estimate, may_summarize=False))
+    return replace(refused, snapshot=snapshot, decided=decided) if isinstance(decided, Ready) else None
 
 
 def refusal_of(refused: Refused) -> ContextBudgetExceeded:
@@ -72,159 +113,151 @@ def refusal_of(refused: Refused) -> ContextBudgetExceeded:
     )
 
 
-class Deciding:
-    """The decision of a claimed turn. `gathered` and `estimate` are of the model that is to be asked now."""
+async def first_snapshot(
+    rt: Runtime,
+    rows: WindowRows,
+    turn_id: TurnId,
+    tools: tuple[ToolDefinition, ...],
+    instructions: str | None,
+    *,
+    store_counts: bool = True,
+) -> tuple[WindowRows, Snapshot]:
+    """Counts what has no count yet and gives what the turn is decided on, before any summary; `turn_id` is the turn's.
 
-    def __init__(
-        self,
-        rt: Runtime,
-        claim: Claim,
-        gathered: Gathered,
-        tools: tuple[ToolDefinition, ...],
-        steps: Steps,
-        instructions: str | None = None,
-    ) -> None:
-        self.rt = rt
-        self.claim = claim
-        self.gathered = gathered
-        self.tools = tools
-        self.instructions = instructions
-        self.steps = steps
-        self.estimate: Estimator = estimator_of(rt, gathered)
-        self.summary_costs: list[Decimal | None] = []
-        self._counts_left = _MOST_COUNTS
-        self._counted_by_provider = False
+    With `store_counts` off it writes nothing: a preview of a turn decides on this very snapshot.
+    """
+    rows = await with_all_counts(rt, rows, store=store_counts)
+    current = next((turn for turn in rows.turns if turn.id == turn_id), None)
+    if current is None:
+        raise RuntimeError("the running turn is not in its own window")
+    return rows, snapshot_of(rt, rows, current, tools=tools, instructions=instructions)
 
-    @property
-    def model(self) -> Model:
-        """The model that is to be asked as things stand."""
-        return self.gathered.model
 
-    async def decide(self) -> tuple[Snapshot, Ready | Refused]:
-        """Counts what has no count yet, tries a summary where one is due, and says what is sent or why not."""
-        with self.rt.tracer.span("count"):
-            self.gathered, snapshot = await first_snapshot(
-                self.rt, self.gathered, self.claim.turn_id, self.tools, self.instructions
-            )
-        self._counted_by_provider = False
-        snapshot = await self._counted(snapshot)
-        with self.rt.tracer.span("decide") as span:
-            planned = plan(snapshot, self.gathered.session.policy, self.estimate)
-            if span.recording:
-                span.set(of_decision(planned))
-        if isinstance(planned, SummaryDue):
-            return await self._summarize(snapshot, planned)
-        if planned.summary_worthless:
-            await restart_count(self.rt, self.gathered.session.id, self.claim.seq)
-        return snapshot, planned
+async def counted_by_provider(
+    rt: Runtime, rows: WindowRows, snapshot: Snapshot, estimate: Estimator, steps: Steps
+) -> Snapshot:
+    """The same, calibrated by the provider's own count where the alias asks for one and the estimate is too near a
+    threshold to decide; the very same where the provider was not asked or gave no credible count."""
+    counts = sum(step["kind"] == "count_tokens" for step in steps.rows)
+    if not rows.model.exact_counts or counts >= _MOST_COUNTS:
+        return snapshot
+    window = lay_out(snapshot, rows.policy, estimate)
+    if not is_near_threshold(window, rows.policy):
+        return snapshot
+    prompt = window.prompt()
+    ratio = await _ratio_by_provider(rt, rows.model, prompt, snapshot.budget.output_reserve, steps)
+    return snapshot if ratio is None else replace(snapshot, calibration_ratio=ratio)
 
-    async def _summarize(self, snapshot: Snapshot, due: SummaryDue) -> tuple[Snapshot, Ready | Refused]:
-        """Tries the summary that is due and decides again, with it or without."""
-        attempt = await self._try_summary(snapshot, due, whatever_others_do=False)
-        decided = await self._after_summary(due, attempt)
-        if attempt.failure == IN_PROGRESS and isinstance(decided[1], Refused):
-            # What another process is making can not be waited for, but no turn is refused because of it.
-            attempt = await self._try_summary(snapshot, due, whatever_others_do=True)
-            decided = await self._after_summary(due, attempt)
-        return decided
 
-    async def _try_summary(self, snapshot: Snapshot, due: SummaryDue, *, whatever_others_do: bool) -> Attempt:
-        policy = self.gathered.session.policy
+async def _ratio_by_provider(
+    rt: Runtime, model: Model, prompt: Prompt, max_output_tokens: int, steps: Steps
+) -> float | None:
+    """What the wire estimate of the prompt has to be multiplied with to be the provider's count; None without one.
 
-        def still_too_large(summary: Summary) -> bool:
-            return would_be_pruned(snapshot.with_summary(due.fold, summary), policy, self.estimate)
-
-        ask = Ask(
-            due.fold,
-            "preflight",
-            self.claim.seq,
-            self.claim,
-            still_too_large if policy.incremental else None,
-            whatever_others_do,
+    Never raises for the provider: whatever keeps it from counting is noted in the turn's steps, and the estimate
+    decides. The step is a success then too, for nothing of the turn has failed. Asked with no connection held.
+    """
+    request = CompletionRequest(messages=prompt.messages(), max_output_tokens=max_output_tokens, tools=prompt.tools)
+    started_at, started = rt.now(), perf_counter()
+    counted: int | None = None
+    fell_back, error_kind = "not_offered", None
+    try:
+        with rt.tracer.span(f"count_tokens {model.model}", calls_out=True):
+            counted = await rt.catalogue.provider(model.alias).count_tokens(request)
+    except ProviderError as error:
+        fell_back, error_kind = error.code, error.kind
+    finally:
+        rt.telemetry.provider_call(
+            alias=model.alias, purpose="count", seconds=perf_counter() - started, error_kind=error_kind
         )
-        with self.steps.step("summarize") as step:
-            attempt = await summarize(self.rt, self.gathered, ask, self.estimate)
-            step.detail |= {
-                "reason": due.fold.reason,
-                "turns": len(due.fold.turns),
-                "origin": attempt.origin,
-                "model_alias": attempt.model_alias,
-                "chunks": attempt.chunks,
-                "failure": attempt.failure,
-                "stored": attempt.summary is not None,
-                "cost_usd": attempt.cost_usd,
-                "prompt_tokens": attempt.usage.prompt_tokens if attempt.usage else None,
-                "completion_tokens": attempt.usage.completion_tokens if attempt.usage else None,
-            }
-        if attempt.usage is not None:
-            self.summary_costs.append(attempt.cost_usd)
-        return attempt
+    ratio = None if counted is None else exact_ratio(prompt, counted)
+    detail = {"model_alias": model.alias, "estimated_wire_tokens": prompt.wire_tokens, "counted_tokens": counted}
+    if ratio is None:
+        detail |= {"fell_back": fell_back if counted is None else "not_credible"}
+    steps.add("count_tokens", started_at, Step(detail))
+    return ratio
 
-    async def _after_summary(self, due: SummaryDue, attempt: Attempt) -> tuple[Snapshot, Ready | Refused]:
-        policy, snapshot = self.gathered.session.policy, due.snapshot
-        if attempt.summary is not None:
-            snapshot = await self._counted(due.with_summary(attempt.summary, policy, self.estimate))
-        with self.rt.tracer.span("decide") as span:
-            decided = plan(snapshot, policy, self.estimate, may_summarize=False)
-            if span.recording:
-                span.set(of_decision(decided))
-        return snapshot, decided
 
-    async def _counted(self, snapshot: Snapshot) -> Snapshot:
-        """The same by the provider's own count, as often as a round may ask for one."""
-        if not self._counts_left:
-            return snapshot
-        counted, asked = await counted_by_provider(self.rt, self.gathered, snapshot, self.estimate, self.steps)
-        self._counts_left -= asked
-        self._counted_by_provider |= counted is not snapshot
-        return counted
+async def _decide_with_summary(
+    rt: Runtime, turn: ClaimedTurn, record: Record, basis: _Basis, due: SummaryDue
+) -> TurnPlan:
+    """Tries the summary that is due and decides again, with it or without."""
+    attempt = await _try_summary(rt, turn, record, basis, due, whatever_others_do=False)
+    decided = await _after_summary(rt, record, basis, due, attempt)
+    if attempt.failure == IN_PROGRESS and isinstance(decided.decided, Refused):
+        # What another process is making can not be waited for, but no turn is refused because of it.
+        attempt = await _try_summary(rt, turn, record, basis, due, whatever_others_do=True)
+        decided = await _after_summary(rt, record, basis, due, attempt)
+    return decided
 
-    async def leave_at_once(self, snapshot: Snapshot) -> Snapshot:
-        """The same without the turns that a policy's emergency path takes out when the provider refused."""
-        policy = self.gathered.session.policy
-        previous_tokens = summary_wire_tokens(snapshot.summary, policy, self.estimate)
-        fold = emergency_fold(snapshot, policy, previous_tokens)
-        if fold is None:
-            return snapshot
-        with self.steps.step("emergency_drop") as step:
-            noted = await note_emergency(self.rt, self.gathered, fold, self.estimate, self.claim)
-            step.detail |= {"turns": len(fold.turns), "stored": noted is not None}
-        if noted is None:
-            return snapshot
-        new_tokens = summary_wire_tokens(noted, policy, self.estimate)
-        return snapshot.with_summary(fold, noted, summary_actions(fold, noted, new_tokens))
 
-    async def switch(self, alias: str) -> None:
-        """Gathers again for another model: another window, perhaps another encoding."""
-        with self.rt.tracer.span("gather"):
-            async with self.rt.database.autocommit() as tx:
-                self.gathered = await read_window(
-                    tx,
-                    self.rt,
-                    self.gathered.session,
-                    alias,
-                    before_seq=self.claim.seq,
-                    last_message_seq=self.claim.assistant_seq,
-                    for_turn=True,
-                )
-        self.estimate = estimator_of(self.rt, self.gathered)
+async def _try_summary(
+    rt: Runtime, turn: ClaimedTurn, record: Record, basis: _Basis, due: SummaryDue, *, whatever_others_do: bool
+) -> SummaryAttempt:
+    policy = basis.rows.policy
 
-    def audit(self, snapshot: Snapshot, decided: Ready | Refused, assembled: Assembled | None) -> JsonObject:
-        """The audit row of what was decided; without `assembled` nothing is sent."""
-        return audit_row(
-            self.rt,
-            self.claim,
-            self.gathered.model.alias,
-            snapshot.budget,
-            decided.prompt,
-            decided.accounts,
-            estimator=self._estimator(),
-            calibration_ratio=snapshot.calibration_ratio,
-            assembled=assembled,
-        )
+    def still_too_large(summary: Summary) -> bool:
+        return would_be_pruned(basis.snapshot.with_summary(due.fold, summary), policy, basis.estimate)
 
-    def _estimator(self) -> str:
-        """Who counted: the encoding, the heuristic where the tokenizer failed, or the provider itself."""
-        if self._counted_by_provider:
-            return "provider"
-        return "heuristic" if self.gathered.fell_back else self.estimate.encoding
+    job = SummaryJob(
+        due.fold,
+        "preflight",
+        turn.claim.seq,
+        turn.claim,
+        still_too_large if policy.incremental else None,
+        whatever_others_do,
+    )
+    with record.steps.step("summarize") as step:
+        attempt = await summarize(rt, basis.rows, job, basis.estimate)
+        step.detail |= {
+            "reason": due.fold.reason,
+            "turns": len(due.fold.turns),
+            "origin": attempt.origin,
+            "model_alias": attempt.model_alias,
+            "chunks": attempt.chunks,
+            "failure": attempt.failure,
+            "stored": attempt.summary is not None,
+            "cost_usd": attempt.cost_usd,
+            "prompt_tokens": attempt.usage.prompt_tokens if attempt.usage else None,
+            "completion_tokens": attempt.usage.completion_tokens if attempt.usage else None,
+        }
+    if attempt.usage is not None:
+        record.summary_costs.append(attempt.cost_usd)
+    return attempt
+
+
+async def _after_summary(
+    rt: Runtime, record: Record, basis: _Basis, due: SummaryDue, attempt: SummaryAttempt
+) -> TurnPlan:
+    rows, estimate, snapshot, is_counted = basis.rows, basis.estimate, due.snapshot, basis.counted_by_provider
+    if attempt.summary is not None:
+        found = due.with_summary(attempt.summary, rows.policy, estimate)
+        snapshot = await counted_by_provider(rt, rows, found, estimate, record.steps)
+        is_counted = is_counted or snapshot is not found
+    decided = _traced(rt, lambda: plan(snapshot, rows.policy, estimate, may_summarize=False))
+    return replace(basis, snapshot=snapshot, counted_by_provider=is_counted).plan(decided)
+
+
+async def _leave_at_once(
+    rt: Runtime, turn: ClaimedTurn, record: Record, refused: TurnPlan, snapshot: Snapshot
+) -> Snapshot:
+    """The same without the turns that a policy's emergency path takes out when the provider refused."""
+    rows, estimate, policy = refused.rows, refused.estimate, refused.rows.policy
+    fold = emergency_fold(snapshot, policy, summary_wire_tokens(snapshot.summary, policy, estimate))
+    if fold is None:
+        return snapshot
+    with record.steps.step("emergency_drop") as step:
+        noted = await note_emergency(rt, rows, fold, estimate, turn.claim)
+        step.detail |= {"turns": len(fold.turns), "stored": noted is not None}
+    if noted is None:
+        return snapshot
+    new_tokens = summary_wire_tokens(noted, policy, estimate)
+    return snapshot.with_summary(fold, noted, summary_actions(fold, noted, new_tokens))
+
+
+def _traced(rt: Runtime, decision: Callable[[], _D]) -> _D:
+    with rt.tracer.span("decide") as span:
+        decided = decision()
+        if span.recording:
+            span.set(of_decision(decided))
+    return decided

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
@@ -15,8 +14,7 @@ from app.domain.types import (
     Content,
     JsonObject,
     Message,
-    SessionId,
-    TenantId,
+    SessionState,
     ToolCall,
     ToolDefinition,
     Turn,
@@ -41,29 +39,16 @@ _LARGE_PIN_CHARS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class SessionView:
-    """What a prompt depends on of a session's row, read under its lock for a turn, or without one for a look."""
+class WindowRows:
+    """Rows of one moment, for a policy and a model: the session, what stands around its window, the window's turns.
 
-    tenant_id: TenantId
-    id: SessionId
-    model_alias: str
-    mode: str | None
-    agent_role: str | None
-    room_goal: str | None
-    instructions: str | None
+    `turn_seq` is the running turn's number, or the one that the next would get.
+    """
+
+    session: SessionState
     policy: ContextPolicy
-    summary_count_after_seq: int
-    summary_failures: int
-    summary_failed_at: datetime | None
-    recall_indexed_seq: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """Rows of one moment: the model they are counted for, what stands around the window, and the window's turns."""
-
-    session: SessionView
     model: Model
+    turn_seq: int
     context: PromptContext
     turns: tuple[Turn, ...]
     evicted: Evicted | None = None
@@ -73,7 +58,7 @@ class Gathered:
     @property
     def encoding(self) -> str:
         """The encoding counts are wanted in."""
-        return encoding_of(self.model, self.session.policy)
+        return encoding_of(self.model, self.policy)
 
     def messages(self) -> Iterator[Message]:
         """All messages that may be sent: those of the window, and those before it that may be recalled."""
@@ -97,14 +82,15 @@ def session_policy(
 async def read_window(
     tx: Transaction,
     rt: Runtime,
-    session: SessionView,
+    session: SessionState,
+    policy: ContextPolicy,
     model_alias: str,
     *,
     before_seq: int,
     last_message_seq: int,
     asked: Content = None,
     for_turn: bool = False,
-) -> Gathered:
+) -> WindowRows:
     """Two statements: what stands around the raw window, and the window after the active summary; and where the policy
     recalls, a third that looks before that for what matches the user's message.
 
@@ -114,7 +100,7 @@ async def read_window(
     """
     model = rt.catalogue.model(model_alias, session.tenant_id)
     context = await prompt_context(tx, session.id, before_seq)
-    if session.policy.whole_past:
+    if policy.whole_past:
         context = replace(context, summary=None)
     after_seq = context.summary.to_message_seq if context.summary else 0
     turns = await window_turns(
@@ -122,89 +108,89 @@ async def read_window(
         session.id,
         after_seq,
         last_message_seq,
-        encoding_of(model, session.policy),
+        encoding_of(model, policy),
         step_failed=context.step_failed,
     )
-    gathered = Gathered(session, model, context, tuple(turns))
-    if not (after_seq and session.policy.recall.enabled):
-        return gathered
-    return await _with_evicted(tx, gathered, asked, for_turn=for_turn)
+    rows = WindowRows(session, policy, model, before_seq, context, tuple(turns))
+    if not (after_seq and policy.recall.enabled):
+        return rows
+    return await _with_evicted(tx, rows, asked, for_turn=for_turn)
 
 
-async def _with_evicted(tx: Transaction, gathered: Gathered, asked: Content, *, for_turn: bool) -> Gathered:
+async def _with_evicted(tx: Transaction, rows: WindowRows, asked: Content, *, for_turn: bool) -> WindowRows:
     """The same with what matches among the messages that the active summary stands for.
 
     A turn that runs also indexes a batch of them where they are not; who only looks writes nothing.
     """
-    session, summary = gathered.session, gathered.context.summary
-    running = [turn for turn in gathered.turns if for_turn and turn.status is TurnStatus.RUNNING]
+    session, summary = rows.session, rows.context.summary
+    running = [turn for turn in rows.turns if for_turn and turn.status is TurnStatus.RUNNING]
     content = running[-1].messages[0].content if running else asked
     if content is None or summary is None:
-        return gathered
+        return rows
     if running and session.recall_indexed_seq < summary.to_message_seq:
         indexed_seq = await catch_up(
             tx, session.id, indexed_seq=session.recall_indexed_seq, last_seq=summary.to_message_seq
         )
-        gathered = replace(gathered, session=replace(session, recall_indexed_seq=indexed_seq))
-    share = session.policy.recall.max_share * budget_of(gathered.model, session.policy).input_budget
+        rows = replace(rows, session=replace(session, recall_indexed_seq=indexed_seq))
+    share = rows.policy.recall.max_share * budget_of(rows.model, rows.policy).input_budget
     evicted = await look_up(
         tx,
         session.id,
         content_text(content),
         last_seq=summary.to_message_seq,
-        encoding=gathered.encoding,
+        encoding=rows.encoding,
         most_tokens=int(share),
     )
-    return replace(gathered, evicted=evicted)
+    return replace(rows, evicted=evicted)
 
 
-async def with_all_counts(rt: Runtime, gathered: Gathered, *, store: bool = True) -> Gathered:
+async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) -> WindowRows:
     """The same with every message counted for the model; new counts are stored, once a message and encoding.
 
     A stored count holds the flat figure for images; what the model's rule makes of them is put right here.
     """
-    large_pins = [pin_text(pin) for pin in gathered.context.pins if len(pin.content) > _LARGE_PIN_CHARS]
+    large_pins = [pin_text(pin) for pin in rows.context.pins if len(pin.content) > _LARGE_PIN_CHARS]
     if large_pins:
         # The engine's own count of them is answered from the cache that this fills, off the event loop.
-        await rt.tokenizers.count(gathered.encoding, large_pins)
-    missing = [message for message in gathered.messages() if message.tokens == UNCOUNTED]
+        await rt.tokenizers.count(rows.encoding, large_pins)
+    missing = [message for message in rows.messages() if message.tokens == UNCOUNTED]
     if missing:
-        gathered = await _count_missing(rt, gathered, missing, store=store)
-    if not any(isinstance(message.content, list) for message in gathered.messages()):
-        return gathered
-    rule = image_rule_for(gathered.model.model)
-    return _with_messages(gathered, lambda message: with_images_by_rule(message, rule))
+        rows = await _count_missing(rt, rows, missing, store=store)
+    if not any(isinstance(message.content, list) for message in rows.messages()):
+        return rows
+    rule = image_rule_for(rows.model.model)
+    return _with_messages(rows, lambda message: with_images_by_rule(message, rule))
 
 
-async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Message], *, store: bool) -> Gathered:
+async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Message], *, store: bool) -> WindowRows:
     counted: dict[int, Message] = {}
     fell_back = False
     for message in missing:
         tokens, used = await count_message(
             rt,
-            gathered.encoding,
+            rows.encoding,
             message.content,
             tool_calls=message.tool_calls,
             tool_call_id=message.tool_call_id,
         )
-        of_reasoning = await count_reasoning(rt, gathered.encoding, message.reasoning, message.reasoning_blocks)
+        of_reasoning = await count_reasoning(rt, rows.encoding, message.reasoning, message.reasoning_blocks)
         counted[message.seq] = replace(message, tokens=tokens, reasoning_tokens=of_reasoning)
-        fell_back = fell_back or used != gathered.encoding
+        fell_back = fell_back or used != rows.encoding
     if store and not fell_back:
         async with rt.database.autocommit() as tx:
-            rows = [(message.id, message.tokens, message.reasoning_tokens) for message in counted.values()]
-            await save_token_counts(tx, gathered.session.id, gathered.encoding, rows)
-    recounted = _with_messages(gathered, lambda message: counted.get(message.seq, message))
+            counts = [(message.id, message.tokens, message.reasoning_tokens) for message in counted.values()]
+            await save_token_counts(tx, rows.session.id, rows.encoding, counts)
+    recounted = _with_messages(rows, lambda message: counted.get(message.seq, message))
     return replace(recounted, fell_back=fell_back)
 
 
-def _with_messages(gathered: Gathered, change: Callable[[Message], Message]) -> Gathered:
+def _with_messages(rows: WindowRows, change: Callable[[Message], Message]) -> WindowRows:
     def changed(turns: Sequence[Turn]) -> tuple[Turn, ...]:
         return tuple(replace(turn, messages=tuple(map(change, turn.messages))) for turn in turns)
 
-    evicted = gathered.evicted
+    evicted = rows.evicted
     found = replace(evicted, turns=changed(evicted.turns)) if evicted else None
-    return replace(gathered, turns=changed(gathered.turns), evicted=found)
+    return replace(rows, turns=changed(rows.turns), evicted=found)
 
 
 async def count_message(
@@ -251,43 +237,43 @@ def budget_of(model: Model, policy: ContextPolicy) -> Budget:
 
 def snapshot_of(
     rt: Runtime,
-    gathered: Gathered,
+    rows: WindowRows,
     current: Turn,
     *,
     tools: tuple[ToolDefinition, ...] = (),
     instructions: str | None = None,
 ) -> Snapshot:
-    """The engine's view of gathered rows; `current` is the running turn, which need not be stored.
+    """The engine's view of rows rows; `current` is the running turn, which need not be stored.
 
     `instructions` are the turn's own, a system layer behind the session's.
     """
-    session = gathered.session
-    rule = gathered.model.reasoning_rule
-    past = tuple(with_reasoning(turn, rule) for turn in gathered.turns if turn.id != current.id)
+    session = rows.session
+    rule = rows.model.reasoning_rule
+    past = tuple(with_reasoning(turn, rule) for turn in rows.turns if turn.id != current.id)
     snapshot = Snapshot(
-        budget=budget_of(gathered.model, session.policy),
+        budget=budget_of(rows.model, rows.policy),
         layers=layers_of(rt, session, instructions),
         goal=goal_text(session.room_goal, session.mode),
-        pins=gathered.context.pins,
-        summary=gathered.context.summary,
+        pins=rows.context.pins,
+        summary=rows.context.summary,
         turns=past,
         current=with_reasoning(current, rule),
         tools=tools,
         completed_since_summary=completed_after(past, session.summary_count_after_seq),
-        calibration_ratio=rt.calibrations.ratio(session.tenant_id, gathered.model.alias, gathered.encoding),
-        evicted=_evicted_with_reasoning(gathered),
+        calibration_ratio=rt.calibrations.ratio(session.tenant_id, rows.model.alias, rows.encoding),
+        evicted=_evicted_with_reasoning(rows),
     )
-    return with_shared_budget(snapshot, session.policy, estimator_of(rt, gathered))
+    return with_shared_budget(snapshot, rows.policy, estimator_of(rt, rows))
 
 
-def _evicted_with_reasoning(gathered: Gathered) -> Evicted | None:
-    evicted, rule = gathered.evicted, gathered.model.reasoning_rule
+def _evicted_with_reasoning(rows: WindowRows) -> Evicted | None:
+    evicted, rule = rows.evicted, rows.model.reasoning_rule
     if evicted is None or rule is None:
         return evicted
     return replace(evicted, turns=tuple(with_reasoning(turn, rule) for turn in evicted.turns))
 
 
-def layers_of(rt: Runtime, session: SessionView, of_turn: str | None = None) -> tuple[tuple[str, str], ...]:
+def layers_of(rt: Runtime, session: SessionState, of_turn: str | None = None) -> tuple[tuple[str, str], ...]:
     """The active system layers, outermost first (contract.md, section 8)."""
     instructions = rt.catalogue.instructions
     layers = (
@@ -300,6 +286,6 @@ def layers_of(rt: Runtime, session: SessionView, of_turn: str | None = None) -> 
     return tuple((label, text) for label, text in layers if text)
 
 
-def estimator_of(rt: Runtime, gathered: Gathered) -> Estimator:
+def estimator_of(rt: Runtime, rows: WindowRows) -> Estimator:
     """A fresh estimator in the encoding of the model that runs."""
-    return rt.tokenizers.estimator(gathered.encoding)
+    return rt.tokenizers.estimator(rows.encoding)

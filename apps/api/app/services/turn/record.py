@@ -1,204 +1,268 @@
-"""What is written down of a turn: steps, the audit row, blocks, and the reply; and the `context` answered from it."""
+"""Transaction two: how a claimed turn ends, and all that is stored of it. Whatever breaks, the turn gets an end."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from decimal import Decimal
+from time import perf_counter
+from typing import Any
 
+from app.core.logging import add_request_fields
 from app.db.claims import Claim
+from app.db.records import TurnEnd, record_end, recorded_before
 from app.domain.content import tool_call_json
-from app.domain.types import REGIONS, Completion, JsonObject, ToolCall
-from app.engine.policy.budget import Budget
-from app.engine.window.plan import Accounts, Assembled
-from app.engine.window.prompt import Block, Prompt
+from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, PlimsollError, ProviderError, TurnLost
+from app.domain.types import Completion, Delta, JsonObject, ToolCall, TurnRecord, TurnStatus, Usage
+from app.engine.window.plan import Assembled
+from app.services.limits.reserve import spent_of
 from app.services.runtime import Runtime
-from app.services.turn.spans import of_step
+from app.services.turn.after_turn import start_after_turn
+from app.services.turn.gather import count_message, count_reasoning
+from app.services.turn.provider_call import total_cost, used_row
+from app.services.turn.spans import of_audit, of_turn
+from app.services.turn.steps import Step, Steps
+from app.services.turn.types import Audit, ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan, to_nobody
 
-CONTEXT_FIELDS = (
-    "model_alias",
-    "model_context_limit",
-    "context_limit_source",
-    "input_budget",
-    "output_reserve",
-    "overhead_reserve",
-    "estimated_input_tokens_before",
-    "estimated_input_tokens_after_summary",
-    "estimated_input_tokens_after_prune",
-    "summary_triggered",
-    "prune_triggered",
-    "overflow_rejected",
-    "estimated_wire_tokens",
-    "regions",
-    "context_trim_log",
-    "prompt_sha256",
-)
-_TRIM_LOG_FIELDS = ("max_context_tokens", "estimated_tokens_before", "estimated_tokens_after", "actions")
-_ACTION_FIELDS = ("kind", "target", "reason", "tokens_removed_est")
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 1.0
+_OUR_FAULT: JsonObject = {"code": "internal_error", "detail": "Something broke on our side; the message is kept."}
 
 
-@dataclass(slots=True)
-class Step:
-    """A step while it runs; `status` and `detail` are what it ends with."""
+@asynccontextmanager
+async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> AsyncGenerator[Record]:
+    """The record of a claimed turn, which has an end when the block is left: where the block fails without having
+    recorded one, the turn ends as failed, so that the session can go on.
 
-    detail: JsonObject = field(default_factory=dict[str, object])
-    status: str = "success"
-
-
-class Steps:
-    """The steps of a turn's round, in order, with their instants; `after` steps of earlier rounds are stored."""
-
-    def __init__(self, rt: Runtime, after: int = 0) -> None:
-        self._rt = rt
-        self._after = after
-        self.rows: list[JsonObject] = []
-
-    @contextmanager
-    def step(self, kind: str) -> Generator[Step]:
-        """Records the block as a step and as a span; one that raises is recorded as `failed`, with the error's type."""
-        step = Step()
-        started_at = self._rt.now()
-        with self._rt.tracer.span(kind) as span:
-            try:
-                yield step
-            except BaseException as error:
-                step.status = "failed"
-                step.detail |= {"error": type(error).__name__}
-                raise
-            finally:
-                self.add(kind, started_at, step)
-                if span.recording:
-                    span.set(of_step(step.detail))
-
-    def add(self, kind: str, started_at: datetime, step: Step) -> None:
-        """Records a step that is over."""
-        self.rows.append(
-            {
-                "id": self._rt.new_id(),
-                "seq": self._after + len(self.rows) + 1,
-                "kind": kind,
-                "status": step.status,
-                "detail": step.detail,
-                "started_at": started_at,
-                "finished_at": self._rt.now(),
-            }
-        )
-
-
-def audit_row(
-    rt: Runtime,
-    claim: Claim,
-    model_alias: str,
-    budget: Budget,
-    prompt: Prompt,
-    accounts: Accounts,
-    *,
-    estimator: str,
-    calibration_ratio: float,
-    assembled: Assembled | None,
-) -> JsonObject:
-    """The audit of one model call, by column; without `assembled` the turn was refused and nothing was sent.
-
-    `actual_prompt_tokens` is filled in when the provider has told.
+    Whoever cancels a turn stores its end before its work is stopped. `started` is the instant of the request, by
+    `perf_counter`.
     """
-    ids: JsonObject = {"id": rt.new_id(), "turn_id": claim.turn_id, "round": claim.round, "attempt": 1}
-    return ids | decided_row(
-        model_alias,
-        budget,
-        prompt,
-        accounts,
-        estimator=estimator,
-        calibration_ratio=calibration_ratio,
-        assembled=assembled,
-    )
+    claim = turn.claim
+    add_request_fields(session_id=str(claim.session_id), turn_id=str(claim.turn_id))
+    record = Record(rt, turn, started, listen)
+    created = {"id": claim.turn_id, "session_id": claim.session_id, "seq": claim.seq, "status": TurnStatus.RUNNING}
+    record.listen(TurnEvent("turn.created", {"turn": created}, claim.assistant_seq))
+    try:
+        yield record
+    except (ContextBudgetExceeded, ProviderError, TurnLost):
+        raise  # recorded where they were raised; a lost turn was ended by somebody else
+    except Exception as error:
+        await record.broken(error)
+        raise
 
 
-def decided_row(
-    model_alias: str,
-    budget: Budget,
-    prompt: Prompt,
-    accounts: Accounts,
-    *,
-    estimator: str,
-    calibration_ratio: float,
-    assembled: Assembled | None,
-) -> JsonObject:
-    """What an audit says of a decision, whether or not a turn was made for it."""
-    return {
-        "model_alias": model_alias,
-        "model_context_limit": budget.limit,
-        "context_limit_source": budget.limit_source,
-        "output_reserve": budget.output_reserve,
-        "overhead_reserve": budget.overhead_reserve,
-        "input_budget": budget.input_budget,
-        "estimator": estimator,
-        "calibration_ratio": calibration_ratio,
-        "estimated_input_tokens_before": accounts.tokens_before,
-        "estimated_input_tokens_after_summary": accounts.tokens_after_summary,
-        "estimated_input_tokens_after_prune": accounts.tokens_after_prune,
-        "estimated_wire_tokens": prompt.wire_tokens,
-        "actual_prompt_tokens": None,
-        "summary_triggered": accounts.summary_triggered,
-        "prune_triggered": accounts.prune_triggered,
-        "overflow_rejected": assembled is None,
-        "regions": prompt.regions(),
-        "context_trim_log": {
-            "max_context_tokens": budget.prompt_ceiling,
-            "estimated_tokens_before": accounts.wire_before,
-            "estimated_tokens_after": prompt.wire_tokens,
-            "actions": [action.public() for action in accounts.actions],
-            **({"recalled": [row.public() for row in accounts.recalled]} if accounts.recalled else {}),
-        },
-        "prompt_refs": assembled.refs if assembled else None,
-        "prompt_sha256": assembled.sha256 if assembled else None,
-    }
+class Record:
+    """What happened in a turn's round, and the four ways the round may end: each is transaction two.
+
+    `model_alias` is the model that is to be called as things stand, `sent` the newest prompt that was sent. With a
+    listener the reply is streamed into `on_delta`.
+    """
+
+    def __init__(self, rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> None:
+        self._rt = rt
+        self._turn = turn
+        self._started = started
+        self._audits: list[Audit] = []
+        self._blocks: dict[str, str] = {}
+        self._delivered: list[str] = []
+        self.listen = listen or to_nobody
+        self.on_delta = self._deliver if listen else None
+        self.model_alias = turn.rows.model.alias
+        self.sent: TurnPlan | None = None
+        self.summary_costs: list[Decimal | None] = []
+        self.steps = Steps(rt, after=turn.claim.steps)
+        summary = turn.rows.context.summary
+        found = {"turns": len(turn.rows.turns), "summary_id": str(summary.id) if summary else None}
+        self.steps.add("gather", turn.gathered_at, Step(found))
+
+    def sends(self, plan: TurnPlan, assembled: Assembled) -> None:
+        """A prompt that is about to be sent: its audit, and the blocks it is rebuilt from."""
+        audit = plan.audit(assembled)
+        if self.sent is None:
+            self.listen(TurnEvent("context.assembled", {"context": audit.context()}))
+        self.sent = plan
+        self._audits.append(audit)
+        self._blocks |= {block.sha256: block.text for block in assembled.blocks}
+
+    def observe(self, plan: TurnPlan, prompt_tokens: int) -> None:
+        """What the provider counted, beside our raw estimate of the same prompt."""
+        if plan.model.is_language_model:
+            self._rt.calibrations.observe(
+                self._turn.claim.tenant_id,
+                plan.model.alias,
+                plan.rows.encoding,
+                estimated=plan.decided.prompt.wire_tokens,
+                actual=prompt_tokens,
+            )
+
+    async def rejected(self, plan: TurnPlan, error: ContextBudgetExceeded) -> None:
+        """The end of a turn that does not fit: nothing was sent."""
+        self._audits = [plan.audit(None)]
+        self._blocks = {}
+        cost_usd = total_cost(self.summary_costs)
+        await self._end(self._end_as(TurnStatus.REJECTED, [], cost_usd, error=error.stored()), self._audits[-1])
+
+    async def failed(self, error: ProviderError) -> None:
+        """The end of a turn whose model could not be called or broke off; the user's message is kept."""
+        partial = {"partial_output": error.partial} if error.partial else {}
+        usages = await self._delivered_usages(error.usage)
+        cost_usd = total_cost([*self.summary_costs, *(used["cost_usd"] for used in usages)])
+        end = self._end_as(TurnStatus.FAILED, usages, cost_usd, error=error.stored() | partial)
+        await self._end(end, self._audits[-1])
+
+    async def broken(self, error: Exception) -> None:
+        """The end of a turn that a fault of our own broke off."""
+        stored = error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT
+        usages = await self._delivered_usages(None)
+        end = TurnEnd(TurnStatus.FAILED, self.model_alias, self.steps.rows, [], error=stored, usages=usages)
+        # A database that was waited for in vain is not waited for again: the lease ends the turn.
+        await self._end(end, None, patience_s=0.0 if isinstance(error, DatabaseUnavailable) else None)
+
+    async def completed(self, completion: Completion) -> TurnOutcome:
+        """The end of a turn that was answered; one whose reply calls tools waits for them."""
+        plan, claim, usage = self.sent, self._turn.claim, completion.usage
+        if plan is None:
+            raise RuntimeError("a reply to a prompt that was never sent")
+        calls = _with_own_ids(completion.tool_calls, claim.turn_id.hex[-8:], claim.round)
+        completion = replace(completion, tool_calls=calls)
+        message = await self._reply_row(plan, completion)
+        usages: list[JsonObject] = []
+        if usage:
+            usages = [used_row(self._rt, plan.model, "turn", usage, claim.round)]
+            self._audits[-1] = replace(self._audits[-1], actual_prompt_tokens=usage.prompt_tokens)
+            self.observe(plan, usage.prompt_tokens)
+        end = self._end_as(
+            TurnStatus.AWAITING_TOOLS if calls else TurnStatus.COMPLETED,
+            usages,
+            total_cost([*self.summary_costs, usages[0]["cost_usd"] if usages else None]),
+            messages=[message],
+            assistant_output=None if calls else completion.text or "",
+            finish_reason=completion.finish_reason,
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            completion_tokens=usage.completion_tokens if usage else None,
+        )
+        turn = await self._end(end, self._audits[-1])
+        if not calls:
+            start_after_turn(self._rt, self._turn, plan)
+        return TurnOutcome(replace(turn, tool_calls=calls), self._audits[-1].context(), completion, claim.assistant_seq)
+
+    def _deliver(self, delta: Delta) -> None:
+        self._delivered += (delta.text, delta.reasoning)
+        data: JsonObject = {"text": delta.text}
+        if delta.reasoning:
+            data["reasoning"] = delta.reasoning
+        self.listen(TurnEvent("output.delta", data))
+
+    async def _reply_row(self, plan: TurnPlan, completion: Completion) -> JsonObject:
+        """The assistant's message by column."""
+        rt, calls = self._rt, completion.tool_calls
+        with rt.tracer.span("count"):
+            tokens, encoding = await count_message(rt, plan.rows.encoding, completion.text, tool_calls=calls)
+            of_reasoning = await count_reasoning(rt, encoding, completion.reasoning, completion.reasoning_blocks)
+        return {
+            "id": rt.new_id(),
+            "seq": self._turn.claim.assistant_seq,
+            "content": completion.text,
+            "tool_calls": [tool_call_json(call) for call in calls] or None,
+            "reasoning": completion.reasoning,
+            "reasoning_blocks": completion.reasoning_blocks or None,
+            "reasoning_tokens": of_reasoning,
+            "token_estimate": tokens,
+            "token_encoding": encoding,
+        }
+
+    async def _delivered_usages(self, reported: Usage | None) -> list[JsonObject]:
+        """The use of an answer that broke off after some of it had been delivered; nothing of it is free.
+
+        What the provider reported on the way may be of a part only: it is held to our own count of what was delivered.
+        """
+        plan = self.sent
+        if plan is None or not self._delivered:
+            return []
+        tokens, _ = await count_message(self._rt, plan.rows.encoding, "".join(self._delivered))
+        usage = reported or Usage(0, 0)
+        usage = replace(
+            usage,
+            prompt_tokens=usage.prompt_tokens or plan.decided.prompt.wire_tokens,
+            completion_tokens=max(usage.completion_tokens, tokens),
+        )
+        return [used_row(self._rt, plan.model, "turn", usage, self._turn.claim.round)]
+
+    def _end_as(
+        self, status: TurnStatus, usages: Sequence[JsonObject], cost_usd: Decimal | None, **fields: Any
+    ) -> TurnEnd:
+        """An end with all that was recorded on the way."""
+        round_number = self._turn.claim.round
+        audits = [
+            {"id": self._rt.new_id(), "round": round_number, "attempt": at, **audit.row()}
+            for at, audit in enumerate(self._audits, 1)
+        ]
+        blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
+        alias = self.sent.model.alias if self.sent else self.model_alias
+        return TurnEnd(status, alias, self.steps.rows, audits, blocks, usages=usages, cost_usd=cost_usd, **fields)
+
+    async def _end(self, end: TurnEnd, audit: Audit | None, *, patience_s: float | None = None) -> TurnRecord:
+        """Transaction two, and what is measured of the turn. Raises as `store_end`."""
+        if self._turn.reservation is not None:
+            end = replace(end, spent=spent_of(self._turn.reservation, end))
+        with self._rt.tracer.span("settle") as span:
+            turn = await store_end(self._rt, self._turn.claim, end, patience_s=patience_s)
+            if span.recording:
+                span.set({**of_turn(turn), **(of_audit(audit) if audit else {})})
+        self._rt.telemetry.turn_finished(
+            status=turn.status.value,
+            seconds=perf_counter() - self._started,
+            summary=bool(audit and audit.summary_triggered),
+            prune=bool(audit and audit.prune_triggered),
+            overflow=turn.status is TurnStatus.REJECTED,
+            prompt_tokens=turn.prompt_tokens,
+            alias=turn.model_alias,
+            estimated_wire_tokens=audit.estimated_wire_tokens if audit else None,
+            actual_prompt_tokens=audit.actual_prompt_tokens if audit else None,
+            calibration_ratio=audit.calibration_ratio if audit else None,
+            budget_use=audit.budget_use if audit else None,
+        )
+        return turn
 
 
-def context_of(audit: JsonObject) -> JsonObject:
-    """The `context` of a turn's answer (contract.md, section 5), from its audit row or from what would be in one."""
-    context = {name: audit[name] for name in CONTEXT_FIELDS}
-    # The database gives an object's members back in an order of its own; a replay is the first answer to the byte.
-    trim_log = _in_order(context["context_trim_log"], _TRIM_LOG_FIELDS)
-    trim_log["actions"] = [_in_order(action, _ACTION_FIELDS) for action in trim_log["actions"]]
-    return context | {"regions": _in_order(context["regions"], REGIONS), "context_trim_log": trim_log}
+async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: float | None = None) -> TurnRecord:
+    """Stores the end of the turn in one statement, and tries again while the database can not: for `patience_s`, by
+    default a lease's time, after which the turn is no longer ours.
+
+    It can not while it is away or out of something, and where it rolled the statement back for a lock or a conflict.
+
+    A commit whose answer was lost on its way is found again and not made twice. Raises `TurnLost` when somebody else
+    has ended the turn: nothing was written; `DatabaseUnavailable` when the database stayed away.
+    """
+    pause_s = _FIRST_PAUSE_S
+    gives_up_at = asyncio.get_running_loop().time() + (rt.turn_lease_s if patience_s is None else patience_s)
+    retried = False
+    while True:
+        try:
+            async with rt.database.autocommit() as tx:
+                turn = await record_end(tx, claim, end)
+                if turn is None and retried:
+                    turn = await recorded_before(tx, claim)
+        except DatabaseUnavailable as error:
+            if asyncio.get_running_loop().time() + pause_s > gives_up_at:
+                raise
+            if not retried:
+                logger.warning("a turn's end could not be stored (%s); trying on", error.detail)
+            retried = True
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            continue
+        if turn is None:
+            raise TurnLost("Another process ended this turn while it ran here; nothing of this answer was stored.")
+        return turn
 
 
-def _in_order(members: JsonObject, names: tuple[str, ...]) -> JsonObject:
-    """The named members first, in this order, then the others by name."""
-    others = sorted(members.keys() - set(names))
-    return {name: members[name] for name in (*names, *others) if name in members}
-
-
-def block_rows(blocks: tuple[Block, ...]) -> list[JsonObject]:
-    """Prompt blocks by column, each text once."""
-    return [{"sha256": sha256, "content": text} for sha256, text in {b.sha256: b.text for b in blocks}.items()]
-
-
-def reply_row(
-    rt: Runtime,
-    completion: Completion,
-    calls: Sequence[ToolCall],
-    seq: int,
-    tokens: int,
-    reasoning_tokens: int,
-    encoding: str,
-) -> JsonObject:
-    """The assistant's message by column."""
-    return {
-        "id": rt.new_id(),
-        "seq": seq,
-        "content": completion.text,
-        "tool_calls": [tool_call_json(call) for call in calls] or None,
-        "reasoning": completion.reasoning,
-        "reasoning_blocks": completion.reasoning_blocks or None,
-        "reasoning_tokens": reasoning_tokens,
-        "token_estimate": tokens,
-        "token_encoding": encoding,
-    }
-
-
-def with_own_ids(calls: tuple[ToolCall, ...], mark: str, round_number: int) -> tuple[ToolCall, ...]:
+def _with_own_ids(calls: tuple[ToolCall, ...], mark: str, round_number: int) -> tuple[ToolCall, ...]:
     """The calls with an id each of their own: some servers give none, or the same twice, and outputs go by it."""
     seen: set[str] = set()
     own: list[ToolCall] = []

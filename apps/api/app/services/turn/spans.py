@@ -10,13 +10,14 @@ from decimal import Decimal
 from typing import Any
 
 from app.db.claims import Claim
-from app.domain.types import Completion, CompletionRequest, JsonObject, SessionId, TenantId, TurnRecord
+from app.domain.types import Completion, CompletionRequest, JsonObject, SessionId, TurnRecord
 from app.engine.window.plan import Ready, Refused, SummaryDue
 from app.providers.registry import Model
+from app.services.turn.types import Audit
 from app.telemetry import Attribute
 
 _CONVERSATION = "gen_ai.conversation.id"
-_OF_THE_AUDIT = (
+_AUDIT_FIGURES = (
     "model_alias",
     "model_context_limit",
     "input_budget",
@@ -33,11 +34,11 @@ _OF_THE_AUDIT = (
 )
 
 
-def of_claim(tenant_id: TenantId, claim: Claim) -> dict[str, Attribute]:
+def of_claim(claim: Claim) -> dict[str, Attribute]:
     """Which turn it is, and whose."""
     return {
         _CONVERSATION: str(claim.session_id),
-        "plimsoll.tenant": tenant_id,
+        "plimsoll.tenant": claim.tenant_id,
         "plimsoll.turn.id": str(claim.turn_id),
         "plimsoll.turn.seq": claim.seq,
         "plimsoll.turn.round": claim.round,
@@ -68,9 +69,9 @@ def of_decision(decided: SummaryDue | Ready | Refused) -> dict[str, Attribute]:
     }
 
 
-def of_audit(audit: JsonObject) -> dict[str, Attribute]:
-    """The figures of an audit row."""
-    return {f"plimsoll.context.{name}": audit[name] for name in _OF_THE_AUDIT}
+def of_audit(audit: Audit) -> dict[str, Attribute]:
+    """The figures of an audit."""
+    return {f"plimsoll.context.{name}": getattr(audit, name) for name in _AUDIT_FIGURES}
 
 
 def of_turn(turn: TurnRecord) -> dict[str, Attribute]:

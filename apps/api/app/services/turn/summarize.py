@@ -18,6 +18,7 @@ from app.domain.errors import DatabaseUnavailable
 from app.domain.types import (
     JsonObject,
     SessionId,
+    SessionState,
     Summary,
     SummaryId,
     SummaryOrigin,
@@ -31,8 +32,8 @@ from app.engine.window.provider_overflow import emergency_summary
 from app.services.conflicts import retried
 from app.services.runtime import Runtime
 from app.services.turn.ask_summarizer import SummarizerResult, ask_summarizer, sum_of
-from app.services.turn.cost import total_cost, used_row
-from app.services.turn.gather import Gathered, SessionView
+from app.services.turn.gather import WindowRows
+from app.services.turn.provider_call import total_cost, used_row
 from app.services.turn.recall import index_folded
 from app.telemetry import SummaryOutcome
 from app.tokenizers import Estimator
@@ -53,7 +54,7 @@ STALE = "stale"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SummaryJob:
     """What is to be summarized, and for whom.
 
     `claim` is the turn that pays for it, None when no turn waits. `turn_seq` is that turn's number or the next: the
@@ -71,7 +72,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class SummaryAttempt:
     """What came of trying. `summary` is None when nothing could be stored; `failure` says why no answer is used.
 
     `usage` and `cost_usd` sum over the calls that were made, of refused answers too; None when the model was not asked,
@@ -87,7 +88,7 @@ class Attempt:
     cost_usd: Decimal | None
 
 
-async def summarize(rt: Runtime, gathered: Gathered, ask: Ask, estimate: Estimator) -> Attempt:
+async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Estimator) -> SummaryAttempt:
     """Makes the fold's summary and stores it as the session's active one.
 
     A summarizer that fails, answers outside the contract, would not shrink anything, or may not be called under the
@@ -95,40 +96,40 @@ async def summarize(rt: Runtime, gathered: Gathered, ask: Ask, estimate: Estimat
     ten minutes. Nothing is done while another process makes a summary of the session. Holds no connection while the
     model works. Raises `LimitExceeded` where a client asked for the summary itself.
     """
-    alias = gathered.session.policy.summary_model or gathered.model.alias
+    alias = rows.policy.summary_model or rows.model.alias
     started = perf_counter()
-    session_id = gathered.session.id
-    lease_id = ask.claim.turn_id if ask.claim else rt.new_id()
+    session_id = rows.session.id
+    lease_id = job.claim.turn_id if job.claim else rt.new_id()
     lease_s = _deadline_s(rt, alias) + _LEASE_SLACK_S
     async with rt.database.autocommit() as tx:
-        free = await take_summary_lease(tx, session_id, lease_id, lease_s, for_turn=ask.claim is not None)
-    if not free and not ask.whatever_others_do:
-        return Attempt(None, "model", alias, 0, IN_PROGRESS, None, None)
+        free = await take_summary_lease(tx, session_id, lease_id, lease_s, for_turn=job.claim is not None)
+    if not free and not job.whatever_others_do:
+        return SummaryAttempt(None, "model", alias, 0, IN_PROGRESS, None, None)
     try:
-        attempt = await _make(rt, gathered, ask, estimate, alias)
+        attempt = await _make(rt, rows, job, estimate, alias)
     finally:
         with suppress(DatabaseUnavailable):
             async with rt.database.autocommit() as tx:
                 await release_summary_lease(tx, session_id, lease_id)
-    rt.telemetry.summary_finished(when=ask.when, outcome=_outcome(attempt), seconds=perf_counter() - started)
+    rt.telemetry.summary_finished(when=job.when, outcome=_outcome(attempt), seconds=perf_counter() - started)
     return attempt
 
 
-async def _make(rt: Runtime, gathered: Gathered, ask: Ask, estimate: Estimator, alias: str) -> Attempt:
-    session, fold = gathered.session, ask.fold
-    asked = None
+async def _make(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Estimator, alias: str) -> SummaryAttempt:
+    session, fold = rows.session, job.fold
+    result = None
     if not _breaker_open(rt, session):
-        asked = await ask_summarizer(rt, alias, session, fold, estimate, turns=int(ask.when == "requested"))
-    if asked is not None and asked.body is not None:
-        asked = await _again_if_too_large(rt, alias, session, ask, asked, estimate)
-    usages = asked.usages if asked else ()
+        result = await ask_summarizer(rt, alias, rows, fold, estimate, turns=int(job.when == "requested"))
+    if result is not None and result.body is not None:
+        result = await _again_if_too_large(rt, alias, rows, job, result, estimate)
+    usages = result.usages if result else ()
     used = [used_row(rt, rt.catalogue.model(alias), "summary", usage) for usage in usages]
-    if asked and asked.limit and ask.when == "requested":
+    if result and result.limit and job.when == "requested":
         async with rt.database.autocommit() as tx:
             await add_usages(tx, session.id, None, used)
-        raise asked.limit
-    failure = asked.failure if asked else "breaker_open"
-    body = asked.body if asked and asked.body else fallback_summary(fold, estimate)
+        raise result.limit
+    failure = result.failure if result else "breaker_open"
+    body = result.body if result and result.body else fallback_summary(fold, estimate)
     if failure:
         logger.warning(
             "the summarizer %s gave no usable summary (%s); the deterministic fallback stands in, anchors kept",
@@ -137,9 +138,9 @@ async def _make(rt: Runtime, gathered: Gathered, ask: Ask, estimate: Estimator, 
         )
     origin: SummaryOrigin = "fallback" if failure else "model"
     summary = summary_of(SummaryId(rt.new_id()), fold, body, origin) if body and shrinks(fold, body, estimate) else None
-    new = new_row(summary, fold, estimate, alias, sum_of(usages), ask.claim) if summary else None
-    stored = await _store(rt, session, new, used, ask, asked)
-    return Attempt(
+    new = new_row(summary, fold, estimate, alias, sum_of(usages), job.claim) if summary else None
+    stored = await _store(rt, rows, new, used, job, result)
+    return SummaryAttempt(
         summary=summary if stored else None,
         origin=origin,
         model_alias=alias,
@@ -150,7 +151,7 @@ async def _make(rt: Runtime, gathered: Gathered, ask: Ask, estimate: Estimator, 
     )
 
 
-def _outcome(attempt: Attempt) -> SummaryOutcome:
+def _outcome(attempt: SummaryAttempt) -> SummaryOutcome:
     if attempt.failure == STALE:
         return "stale"
     if attempt.summary is None:
@@ -164,26 +165,26 @@ def _deadline_s(rt: Runtime, alias: str) -> float:
 
 
 async def _again_if_too_large(
-    rt: Runtime, alias: str, session: SessionView, ask: Ask, asked: SummarizerResult, estimate: Estimator
+    rt: Runtime, alias: str, rows: WindowRows, job: SummaryJob, result: SummarizerResult, estimate: Estimator
 ) -> SummarizerResult:
     """Once more at half the cap where the policy extends its summary and the prompt is still too large with it.
 
     When that gives nothing, the first answer is cut to the half.
     """
-    fold, body = ask.fold, asked.body
+    fold, body = job.fold, result.body
     half = replace(fold, cap_tokens=fold.cap_tokens // 2)
-    if body is None or ask.still_too_large is None or half.cap_tokens < MIN_SUMMARY_TOKENS:
-        return asked
-    if not ask.still_too_large(summary_of(SummaryId(rt.new_id()), fold, body, "model")):
-        return asked
-    again = await ask_summarizer(rt, alias, session, half, estimate, turns=0)
+    if body is None or job.still_too_large is None or half.cap_tokens < MIN_SUMMARY_TOKENS:
+        return result
+    if not job.still_too_large(summary_of(SummaryId(rt.new_id()), fold, body, "model")):
+        return result
+    again = await ask_summarizer(rt, alias, rows, half, estimate, turns=0)
     shorter = again.body or fit_summary(body, half.cap_tokens, estimate) or body
-    return SummarizerResult(shorter, None, (*asked.usages, *again.usages))
+    return SummarizerResult(shorter, None, (*result.usages, *again.usages))
 
 
 @retried
 async def note_emergency(
-    rt: Runtime, gathered: Gathered, fold: Fold, estimate: Estimator, claim: Claim
+    rt: Runtime, rows: WindowRows, fold: Fold, estimate: Estimator, claim: Claim
 ) -> Summary | None:
     """Stores the note of turns that left at once as the session's active summary, without asking anybody.
 
@@ -195,7 +196,7 @@ async def note_emergency(
     summary = summary_of(SummaryId(rt.new_id()), fold, body, "emergency")
     async with rt.database.begin() as tx:
         stored = await store_summary(
-            tx, gathered.session.id, new_row(summary, fold, estimate, gathered.model.alias, None, claim)
+            tx, rows.session.id, new_row(summary, fold, estimate, rows.model.alias, None, claim)
         )
     return summary if stored else None
 
@@ -207,7 +208,7 @@ async def restart_count(rt: Runtime, session_id: SessionId, turn_seq: int) -> No
         await note_attempt(tx, session_id, count_after_seq=turn_seq - 1, asked=False, failed=False)
 
 
-def _breaker_open(rt: Runtime, session: SessionView) -> bool:
+def _breaker_open(rt: Runtime, session: SessionState) -> bool:
     failed_at = session.summary_failed_at
     return (
         session.summary_failures >= BREAKER_FAILURES and failed_at is not None and rt.now() - failed_at < BREAKER_REST
@@ -237,20 +238,20 @@ def new_row(
 @retried
 async def _store(
     rt: Runtime,
-    session: SessionView,
+    rows: WindowRows,
     new: NewSummary | None,
     used: Sequence[JsonObject],
-    ask: Ask,
-    asked: SummarizerResult | None,
+    job: SummaryJob,
+    result: SummarizerResult | None,
 ) -> bool:
     """One short transaction: the summary, if its ground still stands, and the attempt and its cost in any case."""
-    answered = asked is not None and asked.limit is None  # a limit says nothing of the summarizer
-    failed = asked is not None and asked.failure is not None and answered
+    answered = result is not None and result.limit is None  # a limit says nothing of the summarizer
+    failed = result is not None and result.failure is not None and answered
     async with rt.database.begin() as tx:
-        await note_attempt(tx, session.id, count_after_seq=ask.turn_seq - 1, asked=answered, failed=failed)
+        await note_attempt(tx, rows.session.id, count_after_seq=job.turn_seq - 1, asked=answered, failed=failed)
         if used:
-            await add_usages(tx, session.id, ask.claim.turn_id if ask.claim else None, used)
-        stored = await store_summary(tx, session.id, new) if new else False
-        if stored and session.policy.recall.enabled:
-            await index_folded(tx, session.id, ask.fold, indexed_seq=session.recall_indexed_seq)
+            await add_usages(tx, rows.session.id, job.claim.turn_id if job.claim else None, used)
+        stored = await store_summary(tx, rows.session.id, new) if new else False
+        if stored and rows.policy.recall.enabled:
+            await index_folded(tx, rows.session.id, job.fold, indexed_seq=rows.session.recall_indexed_seq)
         return stored

@@ -1,37 +1,29 @@
-"""The doors of a turn: post one, answer its tool calls, cancel it. A turn runs in a task of its own: once it is
-claimed, nobody's going away ends it."""
+"""The story of a turn: claim it, decide what is sent, call the model, record the end. Here it is posted, its tool calls
+are answered, and it is run again or cancelled.
+
+A turn runs in a task of its own: once it is claimed, nobody's going away ends it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from time import perf_counter
 
 from app.db.claims import cancel_turn as store_cancelled
-from app.db.database import UniqueViolated
 from app.db.sessions import session_exists
 from app.db.turns import get_turn
-from app.domain.errors import NotFound, TurnCancelled, TurnInProgress, TurnNotOpen
+from app.domain.errors import NotFound, TurnCancelled, TurnNotOpen
 from app.domain.types import SessionId, TenantId, TurnId, TurnRecord
+from app.engine.window.plan import Refused
 from app.services.conflicts import retried
 from app.services.runtime import Runtime
-from app.services.turn.claim import (
-    RETRY_AFTER_S,
-    Asking,
-    Claimed,
-    OutputsRequest,
-    TurnOutcome,
-    TurnRequest,
-    check,
-    claim_again,
-    claim_and_gather,
-    claim_outputs,
-    draft_turn,
-    resolve_conflict,
-)
-from app.services.turn.events import Listener
-from app.services.turn.run import TurnRun
+from app.services.turn.call import call
+from app.services.turn.claim import check, claim, claim_outputs, claim_retry
+from app.services.turn.decide import decide, refusal_of
+from app.services.turn.record import recording
 from app.services.turn.spans import of_claim, of_turn
-from app.telemetry import Span
+from app.services.turn.types import ClaimedTurn, Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 
 
 async def take_turn(
@@ -50,21 +42,7 @@ async def take_turn(
     turn; `listen` hears nothing.
     """
     check(rt, request)
-    started = perf_counter()
-    with rt.tracer.span("turn") as span:
-        draft = await draft_turn(rt, request, idempotency_key)
-        for last_try in (False, True):
-            try:
-                with rt.tracer.span("claim"):
-                    claimed = await claim_and_gather(rt, tenant_id, session_id, draft, request.asking)
-            except UniqueViolated:
-                replayed = await resolve_conflict(rt, tenant_id, session_id, draft, give_up=last_try)
-                if replayed is not None:
-                    span.set({"plimsoll.replayed": True})
-                    return replayed
-            else:
-                return await _run(rt, claimed, started, listen, span)
-        raise TurnInProgress("The session already runs a turn.", RETRY_AFTER_S)
+    return await _run(rt, claim(rt, tenant_id, session_id, request, idempotency_key), listen)
 
 
 async def continue_turn(
@@ -79,19 +57,15 @@ async def continue_turn(
 
     Raises as `take_turn`, and `ToolOutputsMismatch`, `TurnNotOpen`.
     """
-    started = perf_counter()
-    with rt.tracer.span("turn") as span:
-        with rt.tracer.span("claim"):
-            claimed = await claim_outputs(rt, tenant_id, session_id, turn_id, request)
-        return await _run(rt, claimed, started, listen, span)
+    return await _run(rt, claim_outputs(rt, tenant_id, session_id, turn_id, request), listen)
 
 
-async def try_again(
+async def retry_turn(
     rt: Runtime,
     tenant_id: TenantId,
     session_id: SessionId,
     turn_id: TurnId,
-    asking: Asking,
+    options: TurnOptions,
     model_alias: str,
     listen: Listener | None = None,
 ) -> TurnOutcome:
@@ -99,14 +73,7 @@ async def try_again(
 
     What it has of complete tool groups stays. Raises as `take_turn`.
     """
-    started = perf_counter()
-    with rt.tracer.span("turn") as span:
-        try:
-            with rt.tracer.span("claim"):
-                claimed = await claim_again(rt, tenant_id, session_id, turn_id, asking, model_alias)
-        except UniqueViolated:
-            raise TurnInProgress("The session already runs a turn.", RETRY_AFTER_S) from None
-        return await _run(rt, claimed, started, listen, span)
+    return await _run(rt, claim_retry(rt, tenant_id, session_id, turn_id, options, model_alias), listen)
 
 
 @retried
@@ -124,17 +91,36 @@ async def cancel_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, t
     return cancelled
 
 
-async def _run(rt: Runtime, claimed: Claimed, started: float, listen: Listener | None, span: Span) -> TurnOutcome:
-    if span.recording:
-        span.set(of_claim(claimed.tenant_id, claimed.claim))
-    task = asyncio.create_task(TurnRun(rt, claimed, started, listen).run())
-    rt.leases.hold(claimed.claim, task)
-    try:
-        outcome = await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if task.cancelled():
-            raise TurnCancelled("The turn was cancelled while it ran; the message is kept.") from None
-        raise
-    if span.recording:
-        span.set(of_turn(outcome.turn))
-    return outcome
+async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], listen: Listener | None) -> TurnOutcome:
+    """Runs the turn that is claimed, under its lease; whoever waits here may go away, the turn goes on."""
+    started = perf_counter()
+    with rt.tracer.span("turn") as span:
+        turn = await claiming  # transaction one
+        if isinstance(turn, TurnOutcome):
+            span.set({"plimsoll.replayed": True})
+            return turn
+        if span.recording:
+            span.set(of_claim(turn.claim))
+        task = asyncio.create_task(_round(rt, turn, started, listen))
+        rt.leases.hold(turn.claim, task)
+        try:
+            outcome = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise TurnCancelled("The turn was cancelled while it ran; the message is kept.") from None
+            raise
+        if span.recording:
+            span.set(of_turn(outcome.turn))
+        return outcome
+
+
+async def _round(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> TurnOutcome:
+    """One call of the model: decided, made, recorded."""
+    async with recording(rt, turn, started, listen) as record:  # whatever breaks, the turn gets an end
+        plan = await decide(rt, turn, record)  # pure, but for one summary
+        if isinstance(plan.decided, Refused):
+            error = refusal_of(plan.decided)
+            await record.rejected(plan, error)  # transaction two
+            raise error
+        completion = await call(rt, turn, plan, record)  # no connection held
+        return await record.completed(completion)  # transaction two

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from uuid import UUID
 
-from app.db.database import Record
-from app.db.sessions import get_prompt_view
+from app.db.sessions import get_prompt_view, state_of
 from app.domain.errors import NotFound
 from app.domain.types import Content, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 from app.engine.policy.budget import history_budget
@@ -16,8 +14,7 @@ from app.engine.window.triggers import trigger_tokens, turns_to_next_summary
 from app.engine.window.window import lay_out
 from app.services.runtime import Runtime
 from app.services.turn.gather import (
-    Gathered,
-    SessionView,
+    WindowRows,
     estimator_of,
     read_window,
     session_policy,
@@ -26,21 +23,12 @@ from app.services.turn.gather import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A session's window read without a lock; `next_seq` is the number its next turn would get."""
-
-    gathered: Gathered
-    next_seq: int
+async def session_window(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> WindowRows:
+    """The window without a turn, for the session's own model, every message counted. Raises `NotFound`."""
+    return await with_all_counts(rt, await uncounted_window(rt, tenant_id, session_id))
 
 
-async def look(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Look:
-    """Reads the window for the session's own model, every message counted. Raises `NotFound`."""
-    seen = await read_look(rt, tenant_id, session_id)
-    return replace(seen, gathered=await with_all_counts(rt, seen.gathered))
-
-
-async def read_look(
+async def uncounted_window(
     rt: Runtime,
     tenant_id: TenantId,
     session_id: SessionId,
@@ -48,48 +36,28 @@ async def read_look(
     policy_for: Callable[[JsonObject], ContextPolicy] | None = None,
     alias_for: Callable[[str], str] | None = None,
     asked: Content = None,
-) -> Look:
-    """Reads the window, and writes nothing; messages without a count in the model's encoding are left uncounted.
+) -> WindowRows:
+    """Reads the window without a lock, and writes nothing; messages may have no count in the model's encoding.
 
-    `asked` is a user's message that is not stored, for which what left the window is looked through.
-    `policy_for` and `alias_for` say under which policy it is read and which alias is asked, given the session's own.
-    Raises `NotFound`, and `InvalidRequest` for a policy or an alias that can not be.
+    `asked` is a user's message that is not stored, for which what left the window is searched. `policy_for` and
+    `alias_for` give the policy and the model it is read for, of the session's own. Raises `NotFound`, and
+    `InvalidRequest` for a policy or an alias that can not be.
     """
     async with rt.database.begin() as tx:
         row = await get_prompt_view(tx, tenant_id, session_id)
         if row is None:
             raise NotFound("session")
-        own = row["policy"]
-        session = session_view(tenant_id, row, policy_for(own) if policy_for else session_policy(rt, own))
-        next_seq = row["last_turn_seq"] + 1
-        gathered = await read_window(
+        session = state_of(row)
+        return await read_window(
             tx,
             rt,
             session,
+            policy_for(session.policy) if policy_for else session_policy(rt, session.policy),
             alias_for(session.model_alias) if alias_for else session.model_alias,
-            before_seq=next_seq,
+            before_seq=row["last_turn_seq"] + 1,
             last_message_seq=row["last_message_seq"],
             asked=asked,
         )
-    return Look(gathered, next_seq)
-
-
-def session_view(tenant_id: TenantId, row: Record, policy: ContextPolicy) -> SessionView:
-    """A session's row as a prompt sees it, under a policy."""
-    return SessionView(
-        tenant_id=tenant_id,
-        id=SessionId(row["id"]),
-        model_alias=row["model_alias"],
-        mode=row["mode"],
-        agent_role=row["agent_role"],
-        room_goal=row["room_goal"],
-        instructions=row["instructions"],
-        policy=policy,
-        summary_count_after_seq=row["summary_count_after_seq"],
-        summary_failures=row["summary_failures"],
-        summary_failed_at=row["summary_failed_at"],
-        recall_indexed_seq=row["recall_indexed_seq"],
-    )
 
 
 async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> JsonObject:
@@ -97,15 +65,14 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
 
     The figures are those of the stored window, before the next message and before what that turn would compress.
     """
-    seen = await look(rt, tenant_id, session_id)
-    gathered = seen.gathered
-    policy = gathered.session.policy
-    estimate = estimator_of(rt, gathered)
-    snapshot = snapshot_of(rt, gathered, no_turn(seen.next_seq))
+    rows = await session_window(rt, tenant_id, session_id)
+    policy = rows.policy
+    estimate = estimator_of(rt, rows)
+    snapshot = snapshot_of(rt, rows, no_turn(rows.turn_seq))
     window = lay_out(snapshot, policy, estimate)
     budget, regions = snapshot.budget, window.prompt().regions()
     return {
-        "model_alias": gathered.model.alias,
+        "model_alias": rows.model.alias,
         "model_context_limit": budget.limit,
         "context_limit_source": budget.limit_source,
         "input_budget": budget.input_budget,

@@ -34,12 +34,13 @@ from app.engine.summary.summarizer_prompt import summary_of
 from app.engine.window.layout import layout_of
 from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, assemble, plan
 from app.services.runtime import Runtime
-from app.services.turn.claim import TurnRequest, awake_alias, check, check_recorded, policy_of_turn
-from app.services.turn.cost import cost_of
+from app.services.turn.claim import awake_alias, check, check_recorded, policy_of_turn
 from app.services.turn.decide import counted_by_provider, first_snapshot, refusal_of
 from app.services.turn.gather import estimator_of
-from app.services.turn.record import Steps, context_of, decided_row
-from app.services.views.context import read_look
+from app.services.turn.provider_call import cost_of
+from app.services.turn.steps import Steps
+from app.services.turn.types import TurnPlan, TurnRequest
+from app.services.views.context import uncounted_window
 
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
 """Stands in the trim log for the summary that the turn would make."""
@@ -54,46 +55,38 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
     would.
     """
     check(rt, request)
-    seen = await read_look(
+    stored = await uncounted_window(
         rt,
         tenant_id,
         session_id,
-        policy_for=lambda own: policy_of_turn(rt, own, request.asking.policy),
+        policy_for=lambda own: policy_of_turn(rt, own, request.options.policy),
         alias_for=lambda own: awake_alias(rt, request.model_alias or own),
         asked=request.content,
     )
-    check_recorded(seen.gathered.model, request.asking.recorded_reply)
-    current = _turn_of(rt, seen.next_seq, request)
-    gathered = replace(seen.gathered, turns=(*seen.gathered.turns, current))
-    estimate = estimator_of(rt, gathered)
-    gathered, snapshot = await first_snapshot(
-        rt, gathered, current.id, request.asking.tools, request.asking.instructions, store_counts=False
+    check_recorded(stored.model, request.options.recorded_reply)
+    current = _turn_of(rt, stored.turn_seq, request)
+    rows = replace(stored, turns=(*stored.turns, current))
+    estimate = estimator_of(rt, rows)
+    rows, snapshot = await first_snapshot(
+        rt, rows, current.id, request.options.tools, request.options.instructions, store_counts=False
     )
-    snapshot, _ = await counted_by_provider(rt, gathered, snapshot, estimate, Steps(rt))
-    policy = gathered.session.policy
-    decided = plan(snapshot, policy, estimate)
+    snapshot = await counted_by_provider(rt, rows, snapshot, estimate, Steps(rt))
+    decided = plan(snapshot, rows.policy, estimate)
     pending = isinstance(decided, SummaryDue)
     if isinstance(decided, SummaryDue):
         summary, reckoned = _pending_summary(decided.fold, estimate)
-        decided = plan(decided.with_summary(summary, policy, reckoned), policy, reckoned, may_summarize=False)
+        after = decided.with_summary(summary, rows.policy, reckoned)
+        decided = plan(after, rows.policy, reckoned, may_summarize=False)
     assembled = assemble(decided) if isinstance(decided, Ready) else None
-    audit = decided_row(
-        gathered.model.alias,
-        snapshot.budget,
-        decided.prompt,
-        decided.accounts,
-        estimator="heuristic" if gathered.fell_back else estimate.encoding,
-        calibration_ratio=snapshot.calibration_ratio,
-        assembled=assembled,
-    )
+    audit = TurnPlan(rows, estimate, snapshot, decided).audit(assembled)
     messages, tools = _sent(assembled)
     prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
-    cost = cost_of(gathered.model, Usage(prompt_tokens, 0)) if assembled else None
+    cost = cost_of(rows.model, Usage(prompt_tokens, 0)) if assembled else None
     return {
-        "seq": seen.next_seq,
-        "open_turn_id": next((turn.id for turn in seen.gathered.turns if turn.status in OPEN_STATUSES), None),
+        "seq": stored.turn_seq,
+        "open_turn_id": next((turn.id for turn in stored.turns if turn.status in OPEN_STATUSES), None),
         "summary_pending": pending,
-        "context": context_of(audit) | ({"prompt_sha256": None} if pending else {}),
+        "context": audit.context() | ({"prompt_sha256": None} if pending else {}),
         "messages": messages,
         "tools": tools,
         "layout": layout_of(decided.prompt) if assembled else [],

@@ -11,7 +11,7 @@ from functools import partial
 
 import orjson
 
-from app.db.sessions import get_prompt_view
+from app.db.sessions import get_prompt_view, state_of
 from app.db.simulation_rows import (
     StoredMessage,
     StoredTurn,
@@ -24,7 +24,7 @@ from app.db.simulation_rows import (
     trim_actions,
 )
 from app.domain.errors import InvalidRequest, NotFound
-from app.domain.types import JsonObject, Message, Pin, SessionId, TenantId, Turn, TurnId
+from app.domain.types import JsonObject, Message, Pin, SessionId, SessionState, TenantId, Turn, TurnId
 from app.engine.messages.image_rules import image_rule_for
 from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens, with_images_by_rule
 from app.engine.policy.policy import ContextPolicy
@@ -34,9 +34,8 @@ from app.engine.window.prompt import goal_text
 from app.services.policies import given_policy
 from app.services.runtime import Runtime
 from app.services.sessions import check_alias
-from app.services.turn.cost import prices_of
-from app.services.turn.gather import SessionView, budget_of, encoding_of, layers_of, session_policy
-from app.services.views.context import session_view
+from app.services.turn.gather import budget_of, encoding_of, layers_of, session_policy
+from app.services.turn.provider_call import prices_of
 from app.services.views.simulation_report import Happened, Lane, report
 
 BATCH_TURNS = 100
@@ -100,7 +99,6 @@ async def simulate(
     known = {alias: alias if alias in rt.catalogue.aliases else row["model_alias"] for alias in asked}
     targets = [dict.fromkeys(asked, alias) for alias in _checked(rt, model_aliases)] or [known]
     own = session_policy(rt, row["policy"])
-    view = session_view(tenant_id, row, own)
 
     def setting(policy: ContextPolicy, target: Mapping[str, str]) -> Setting:
         models = {was: _model(rt, tenant_id, alias, policy) for was, alias in target.items()}
@@ -116,7 +114,7 @@ async def simulate(
     uncapped = replace(own, max_context_tokens=None)
     histories = {alias: FullHistory(setting(uncapped, target)) for alias, target in zip(forced, targets, strict=True)}
     reader = _Reader(
-        rt, view, [lane.simulation.setting for lane in lanes] + [each.setting for each in histories.values()]
+        rt, state_of(row), [lane.simulation.setting for lane in lanes] + [each.setting for each in histories.values()]
     )
     happened = Happened()
 
@@ -149,9 +147,9 @@ async def simulate(
 class _Reader:
     """Stored turns, counted for every model that any of the settings reckons with."""
 
-    def __init__(self, rt: Runtime, view: SessionView, settings: Sequence[Setting]) -> None:
+    def __init__(self, rt: Runtime, session: SessionState, settings: Sequence[Setting]) -> None:
         self._rt = rt
-        self._view = view
+        self._session = session
         self._estimates: dict[CountKey, Estimate] = {
             model.key: model.estimate for setting in settings for model in setting.models.values()
         }
@@ -160,7 +158,7 @@ class _Reader:
         request = stored.request or {}
         return PastTurn(
             model_alias=stored.model_alias,
-            layers=layers_of(self._rt, self._view, request.get("instructions")),
+            layers=layers_of(self._rt, self._session, request.get("instructions")),
             tools=tuple(request.get("tools") or ()),
             pins=pins,
             completion_tokens=stored.completion_tokens,

@@ -1,0 +1,166 @@
+"""One call of a model, whoever needs it: measured, traced, priced, and logged with its content where the deployment
+says so (`PLIMSOLL_LOG_CONTENT`).
+
+The log has one line a prompt and one a reply. A line holds a bounded part of the content, the newest first; the whole
+is in the database (`GET …/turns/{tid}/prompt`). Keys and connection strings are hidden in it as in every other line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from time import perf_counter
+from typing import Any
+
+import structlog
+
+from app.core.logging import without_secrets
+from app.domain.content import content_text
+from app.domain.errors import ProviderError
+from app.domain.prices import Prices, call_cost
+from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose, SessionId, Usage
+from app.providers.base import DeltaSink
+from app.providers.registry import Model
+from app.services.runtime import Runtime
+from app.services.turn.spans import of_completion, of_request
+
+MOST_CHARACTERS = 16_384
+"""Of content in a line."""
+MOST_CHARACTERS_OF_A_TEXT = 4_096
+"""Of a single text in it."""
+
+log = structlog.get_logger()
+
+
+async def call_model(
+    rt: Runtime, session_id: SessionId, model: Model, request: CompletionRequest, on_delta: DeltaSink | None = None
+) -> Completion:
+    """Asks the model, with its retries and under its deadline; with `on_delta` the answer is streamed into it.
+
+    No connection to the database may be held meanwhile. Raises a `ProviderError`.
+    """
+    with rt.tracer.span(f"chat {model.model}", calls_out=True) as span:
+        if span.recording:
+            span.set(of_request(session_id, model, request, stream=on_delta is not None))
+        if headers := rt.tracer.outgoing():
+            request = replace(request, headers=headers)
+        if rt.log_content:
+            _log_prompt(session_id, model.alias, request)
+        try:
+            completion = await _measured(rt, model, request, on_delta)
+        except ProviderError as error:
+            if rt.log_content:
+                _log_failure(session_id, model.alias, request, error)
+            raise
+        if rt.log_content:
+            _log_reply(session_id, model.alias, request, completion)
+        if span.recording:
+            span.set(of_completion(completion))
+        return completion
+
+
+async def _measured(rt: Runtime, model: Model, request: CompletionRequest, on_delta: DeltaSink | None) -> Completion:
+    started = perf_counter()
+    error_kind: str | None = None
+    try:
+        return await rt.catalogue.provider(model.alias).complete(request, on_delta)
+    except ProviderError as error:
+        error_kind = error.kind
+        raise
+    finally:
+        rt.telemetry.provider_call(
+            alias=model.alias, purpose=request.purpose, seconds=perf_counter() - started, error_kind=error_kind
+        )
+
+
+def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage, round_number: int | None = None) -> JsonObject:
+    """A call's usage by column; counted in the metrics on the way. `cost_usd` is None where no price is known.
+
+    `round_number` says which call of its turn it was.
+    """
+    cost = cost_of(model, usage)
+    rt.telemetry.model_usage(alias=model.alias, purpose=purpose, usage=usage, cost_usd=cost)
+    return {
+        "id": rt.new_id(),
+        "purpose": purpose,
+        "model_alias": model.alias,
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_prompt_tokens": usage.cached_prompt_tokens,
+        "cache_write_prompt_tokens": usage.cache_write_prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cost_usd": cost,
+        "round": round_number,
+    }
+
+
+def cost_of(model: Model, usage: Usage) -> Decimal | None:
+    """US dollars at the published prices; None where none is known."""
+    if model.prices is None:
+        return None
+    return call_cost(usage, prices_of(model, usage.prompt_tokens), cache_write_tokens=usage.cache_write_prompt_tokens)
+
+
+def prices_of(model: Model, prompt_tokens: int) -> Prices:
+    """The published prices that a call with a prompt of this size pays; none of them where none is known."""
+    return model.prices.of_prompt(prompt_tokens) if model.prices else Prices()
+
+
+def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:
+    """The sum; None where nothing was paid for, or a part of it has no known price."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known, Decimal(0)) if known and len(known) == len(costs) else None
+
+
+def _log_prompt(session_id: SessionId, model_alias: str, request: CompletionRequest) -> None:
+    """A line with the messages of a prompt, in their order; of the oldest only how many are left out."""
+    room = MOST_CHARACTERS
+    shown: list[JsonObject] = []
+    for message in reversed(request.messages):
+        line = _message(message)
+        room -= sum(len(text) for text in line.values())
+        if room < 0:
+            break
+        shown.insert(0, line)
+    _write(
+        "model_prompt",
+        session_id,
+        model_alias,
+        request,
+        messages=shown,
+        left_out=len(request.messages) - len(shown),
+        tools=len(request.tools),
+    )
+
+
+def _log_reply(session_id: SessionId, model_alias: str, request: CompletionRequest, completion: Completion) -> None:
+    """A line with what a model answered: its words, its reasoning, the tools it called."""
+    calls = "\n".join(f"{call.name} {call.arguments}" for call in completion.tool_calls)
+    texts = {"text": completion.text, "reasoning": completion.reasoning, "tool_calls": calls}
+    shown = {name: _shortened(text) for name, text in texts.items() if text}
+    _write("model_reply", session_id, model_alias, request, finish_reason=completion.finish_reason, **shown)
+
+
+def _log_failure(session_id: SessionId, model_alias: str, request: CompletionRequest, error: ProviderError) -> None:
+    """A line with what had been streamed before an answer failed."""
+    shown = {"text": _shortened(error.partial)} if error.partial else {}
+    _write("model_reply", session_id, model_alias, request, error=error.code, **shown)
+
+
+def _write(event: str, session_id: SessionId, model_alias: str, request: CompletionRequest, **fields: Any) -> None:
+    log.info(event, session_id=str(session_id), model_alias=model_alias, purpose=request.purpose, **fields)
+
+
+def _message(message: Mapping[str, Any]) -> JsonObject:
+    calls = "\n".join(
+        f"{call['function']['name']} {call['function']['arguments']}" for call in message.get("tool_calls") or ()
+    )
+    texts = {"text": content_text(message.get("content")), "tool_calls": calls}
+    return {"role": message["role"], **{name: _shortened(text) for name, text in texts.items() if text}}
+
+
+def _shortened(text: str) -> str:
+    """Its beginning, without secrets. A key is known by how it begins, so also when its end is cut off."""
+    more = len(text) - MOST_CHARACTERS_OF_A_TEXT
+    shown = without_secrets(text[:MOST_CHARACTERS_OF_A_TEXT])
+    return f"{shown}… ({more} more characters)" if more > 0 else shown

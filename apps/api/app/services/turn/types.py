@@ -1,0 +1,252 @@
+"""The values of a turn: what a caller sends and gets, the events of a stream, the turn on its way, and its audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+from app.db.claims import Claim
+from app.db.responses import ResponseNote
+from app.domain.types import (
+    Completion,
+    Content,
+    JsonObject,
+    RecordedReply,
+    ToolDefinition,
+    TurnRecord,
+)
+from app.engine.window.plan import Assembled, Ready, Refused
+from app.engine.window.prompt import REGIONS
+from app.engine.window.snapshot import Snapshot
+from app.providers.registry import Model
+from app.services.turn.gather import WindowRows
+from app.tokenizers import Estimator
+
+RETRY_AFTER_S = 1
+_TRIM_LOG_FIELDS = ("max_context_tokens", "estimated_tokens_before", "estimated_tokens_after", "actions")
+_ACTION_FIELDS = ("kind", "target", "reason", "tokens_removed_est")
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """How the model is called in every round of a turn. `recorded_reply` is of one round alone.
+
+    `instructions` are a system layer of this turn; `provider_options` go into the model's request. `policy` lies over
+    the session's own; what is done after the turn goes by the session's. With `whole_past` all of the past is sent as
+    it is stored, or the turn is refused. `note` is kept with every claim.
+    """
+
+    tools: tuple[ToolDefinition, ...] = ()
+    tool_choice: str | Mapping[str, Any] | None = None
+    max_output_tokens: int | None = None
+    recorded_reply: RecordedReply | None = None
+    instructions: str | None = None
+    provider_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    policy: Mapping[str, Any] | None = None
+    whole_past: bool = False
+    note: ResponseNote | None = None
+
+    def stored(self) -> JsonObject | None:
+        """What later rounds need, and another try under the same policy; None when there is nothing of either."""
+        if not self.tools and not self.policy:
+            return None
+        return {
+            "tools": list(self.tools),
+            "tool_choice": self.tool_choice,
+            "max_output_tokens": self.max_output_tokens,
+            "instructions": self.instructions,
+            "options": dict(self.provider_options),
+            "policy": None if self.policy is None else dict(self.policy),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """What a client posts. `request_sha256` is the hash of the body without `stream` (contract.md, decision 14).
+
+    With `seq` it is this turn of its session or none.
+    """
+
+    content: Content
+    request_sha256: str
+    options: TurnOptions = TurnOptions()
+    model_alias: str | None = None
+    seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsRequest:
+    """What a client posts when tools have run: (tool call id, content) for each open call.
+
+    `options` and `model_alias` stand for the turn's own from this round on; None keeps those.
+    """
+
+    outputs: tuple[tuple[str, Content], ...]
+    recorded_reply: RecordedReply | None = None
+    options: TurnOptions | None = None
+    model_alias: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOutcome:
+    """A turn that has ended or waits for tools, and its `context`, in the contract's shape.
+
+    `completion` is the model's answer that brought it there, and `reply_seq` the number of its message; None where a
+    stored turn is answered again.
+    """
+
+    turn: TurnRecord
+    context: JsonObject
+    completion: Completion | None = None
+    reply_seq: int | None = None
+
+
+EventName: TypeAlias = Literal["turn.created", "context.assembled", "output.delta"]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEvent:
+    """Something that happened while a turn ran, for whoever streams it. The end is the outcome, and no event."""
+
+    name: EventName
+    data: JsonObject
+    reply_seq: int | None = None
+    """With `turn.created`: the number that is set aside for the reply's message. It is not told to everybody."""
+
+
+Listener: TypeAlias = Callable[[TurnEvent], None]
+
+
+def to_nobody(_: TurnEvent) -> None:
+    """For a turn that is not streamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedTurn:
+    """A turn that this process may run, with the rows it decides on and how its model is to be called."""
+
+    claim: Claim
+    rows: WindowRows
+    gathered_at: datetime
+    options: TurnOptions
+    reservation: JsonObject | None = None
+    """What the turn has set aside of limits; None where there is none to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPlan:
+    """What a model is sent, or why it is sent nothing, and what that was decided on."""
+
+    rows: WindowRows
+    estimate: Estimator
+    snapshot: Snapshot
+    decided: Ready | Refused
+    counted_by_provider: bool = False
+
+    @property
+    def model(self) -> Model:
+        """The model that is to be called."""
+        return self.rows.model
+
+    def audit(self, assembled: Assembled | None) -> Audit:
+        """The audit of the decision; without `assembled` nothing is sent."""
+        budget, prompt, accounts = self.snapshot.budget, self.decided.prompt, self.decided.accounts
+        return Audit(
+            model_alias=self.model.alias,
+            model_context_limit=budget.limit,
+            context_limit_source=budget.limit_source,
+            input_budget=budget.input_budget,
+            output_reserve=budget.output_reserve,
+            overhead_reserve=budget.overhead_reserve,
+            estimated_input_tokens_before=accounts.tokens_before,
+            estimated_input_tokens_after_summary=accounts.tokens_after_summary,
+            estimated_input_tokens_after_prune=accounts.tokens_after_prune,
+            summary_triggered=accounts.summary_triggered,
+            prune_triggered=accounts.prune_triggered,
+            overflow_rejected=assembled is None,
+            estimated_wire_tokens=prompt.wire_tokens,
+            regions=prompt.regions(),
+            context_trim_log={
+                "max_context_tokens": budget.prompt_ceiling,
+                "estimated_tokens_before": accounts.wire_before,
+                "estimated_tokens_after": prompt.wire_tokens,
+                "actions": [action.public() for action in accounts.actions],
+                **({"recalled": [row.public() for row in accounts.recalled]} if accounts.recalled else {}),
+            },
+            prompt_sha256=assembled.sha256 if assembled else None,
+            estimator=self._estimator(),
+            calibration_ratio=self.snapshot.calibration_ratio,
+            prompt_refs=assembled.refs if assembled else None,
+        )
+
+    def _estimator(self) -> str:
+        """What counted: the encoding, the heuristic where the tokenizer failed, or the provider itself."""
+        if self.counted_by_provider:
+            return "provider"
+        return "heuristic" if self.rows.fell_back else self.estimate.encoding
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What one call of a model was to be sent and why: the columns of `turn_context_audit` but for its keys.
+
+    Through `prompt_sha256` they are the `context` of a turn's answer, in its order (contract.md, section 5).
+    `actual_prompt_tokens` is what the provider counted.
+    """
+
+    model_alias: str
+    model_context_limit: int
+    context_limit_source: str
+    input_budget: int
+    output_reserve: int
+    overhead_reserve: int
+    estimated_input_tokens_before: int
+    estimated_input_tokens_after_summary: int | None
+    estimated_input_tokens_after_prune: int
+    summary_triggered: bool
+    prune_triggered: bool
+    overflow_rejected: bool
+    estimated_wire_tokens: int
+    regions: Mapping[str, Any]
+    context_trim_log: JsonObject
+    prompt_sha256: str | None
+    estimator: str
+    calibration_ratio: float
+    prompt_refs: JsonObject | None
+    actual_prompt_tokens: int | None = None
+
+    @property
+    def budget_use(self) -> float | None:
+        """Of the input budget, what the prompt takes; None where there is no budget."""
+        return self.estimated_input_tokens_after_prune / self.input_budget if self.input_budget > 0 else None
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Audit:
+        """An audit as it was stored, by column.
+
+        The database gives an object's members back in an order of its own; an answer from it is the first answer to
+        the byte.
+        """
+        values: dict[str, Any] = {field.name: row[field.name] for field in fields(cls)}
+        trim_log = _ordered(row["context_trim_log"], _TRIM_LOG_FIELDS)
+        trim_log["actions"] = [_ordered(action, _ACTION_FIELDS) for action in trim_log["actions"]]
+        values |= {"regions": _ordered(row["regions"], REGIONS), "context_trim_log": trim_log}
+        return cls(**values)
+
+    def row(self) -> JsonObject:
+        """The audit by column."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def context(self) -> JsonObject:
+        """The `context` of a turn's answer."""
+        row = self.row()
+        names = tuple(row)
+        return {name: row[name] for name in names[: names.index("prompt_sha256") + 1]}
+
+
+def _ordered(members: Mapping[str, Any], names: tuple[str, ...]) -> JsonObject:
+    """The named members first, in this order, then the others by name."""
+    others = sorted(members.keys() - set(names))
+    return {name: members[name] for name in (*names, *others) if name in members}
