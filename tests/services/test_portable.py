@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.api.portable_json import read_export, spooled
+from app.api.portable_json import spooled
 from app.api.portable_schemas import ROWS, SessionRow
 from app.db.portable import COLUMNS
 from app.domain.content import sha256_hex
@@ -26,7 +26,6 @@ from app.services.calibrating import Calibrations
 from app.services.exporting import export_session
 from app.services.forking import fork_session
 from app.services.pins import put_pin
-from app.services.restoring import import_export
 from app.services.sessions import list_sessions
 from app.services.summaries import list_summaries, undo_summary
 from app.services.turns import get_audit, get_prompt, list_turns
@@ -49,7 +48,7 @@ async def _export(at: Service, session_id: SessionId, tenant_id: TenantId = TENA
 
 
 async def _import(at: Service, document: dict[str, Any], tenant_id: TenantId = TENANT) -> SessionId:
-    return (await import_export(at.rt, tenant_id, read_export(copy.deepcopy(document)))).id
+    return (await at.imported(document, tenant_id)).id
 
 
 def _without_ids(document: dict[str, Any]) -> Any:

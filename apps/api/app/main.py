@@ -59,6 +59,8 @@ from app.services.background import calibrate_forever, keep_going, look_forever,
 from app.services.calibrating import Calibrations
 from app.services.chores import Chores
 from app.services.cooldowns import Cooldowns
+from app.services.heavy_child import Tools
+from app.services.heavy_jobs import HeavyJobs
 from app.services.keys import Authenticator
 from app.services.learned_windows import load_windows, refresh_forever
 from app.services.leases import Leases
@@ -142,14 +144,23 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 async def command_runtime(settings: Settings, database: Database) -> AsyncGenerator[Runtime]:
     """The runtime of a command that only reads: no background work, and what services have learned is known to it."""
     async with AsyncExitStack() as owned:
-        rt = await _runtime(settings, database, HeavyWork(database, 1.0), owned)
+        rt = await _runtime(settings, database, HeavyWork(database, 1.0), owned, own_processes=False)
         await load_windows(rt)
         await rt.calibrations.load(database)
         yield rt
 
 
-async def _runtime(settings: Settings, database: Database, heavy: HeavyWork, owned: AsyncExitStack) -> Runtime:
+async def _runtime(
+    settings: Settings, database: Database, heavy: HeavyWork, owned: AsyncExitStack, *, own_processes: bool
+) -> Runtime:
     tokenizers = Tokenizers()
+    jobs = HeavyJobs(
+        Tools(tokenizers, uuid7),
+        own_processes=own_processes,
+        log_level=settings.log_level,
+        log_format=settings.log_format,
+    )
+    owned.callback(jobs.close)
     catalogue = load_catalogue(
         settings.models_file,
         environ=os.environ,
@@ -164,6 +175,7 @@ async def _runtime(settings: Settings, database: Database, heavy: HeavyWork, own
     return Runtime(
         database=database,
         heavy=heavy,
+        jobs=jobs,
         catalogue=catalogue,
         tokenizers=tokenizers,
         telemetry=Telemetry(catalogue.aliases, multiprocess_dir(os.environ)),
@@ -196,7 +208,7 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     dsn = await _dsn(settings, owned)
     database = _pool(settings, dsn, settings.db_pool_size, owned)
     heavy = HeavyWork(_pool(settings, dsn, settings.db_heavy_pool_size, owned), settings.tenant_share)
-    rt = await _runtime(settings, database, heavy, owned)
+    rt = await _runtime(settings, database, heavy, owned, own_processes=True)
     database.watched_by(rt.telemetry.database)
     rt.telemetry.database.pool_of(settings.workers * settings.db_pool_size)
     rt.telemetry.database.restarts_from(partial(embedded.count_restarts, dsn))

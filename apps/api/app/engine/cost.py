@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -18,6 +19,11 @@ class TokenPrices:
     output_usd: Decimal | None = None
     cached_input_usd: Decimal | None = None
     cache_write_usd: Decimal | None = None
+
+
+def tier_of(tiers: Sequence[tuple[int, TokenPrices]], prompt_tokens: int) -> TokenPrices:
+    """The prices of the last tier whose bound the prompt is beyond; the first tier has none. Bounds rise."""
+    return next((prices for above, prices in reversed(tiers) if prompt_tokens > above), tiers[0][1])
 
 
 def price(value: float | Decimal | str | None) -> Decimal | None:

@@ -36,11 +36,6 @@ class Prices:
     above_prompt_tokens: int = 0
     tiers: tuple[Prices, ...] = ()
 
-    def of_prompt(self, prompt_tokens: int) -> Prices:
-        """The prices that a call with a prompt of this size pays."""
-        reached = [tier for tier in self.tiers if prompt_tokens > tier.above_prompt_tokens]
-        return reached[-1] if reached else self
-
 
 @dataclass(frozen=True, slots=True)
 class Published:

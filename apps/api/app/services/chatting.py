@@ -201,7 +201,7 @@ async def store_past(
                 await reclaim_turn(tx, tenant_id, session_id, newest.turn_id, waiting, outputs, rt.turn_lease_s)
             await store_cancelled(tx, session_id, newest.turn_id)
         await add_history(tx, tenant_id, session_id, history)
-    return TurnId(history.turns[-1]["id"]) if history.turns else newest.turn_id
+    return history.last_turn_id or newest.turn_id
 
 
 async def _told_again(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnOutcome:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
+from functools import lru_cache
 
 from app.domain.types import JsonObject, Purpose, Usage
-from app.engine.cost import TokenPrices, call_cost, price
-from app.providers.registry import Model
+from app.engine.cost import TokenPrices, call_cost, price, tier_of
+from app.providers.registry import Model, Prices
 from app.services.runtime import Runtime
 
 
@@ -40,11 +41,22 @@ def cost_of(model: Model, usage: Usage) -> Decimal | None:
 
 def prices_of(model: Model, prompt_tokens: int) -> TokenPrices:
     """The published prices that a call with a prompt of this size pays; none of them where none is known."""
-    if model.prices is None:
-        return TokenPrices()
-    listed = model.prices.of_prompt(prompt_tokens)
-    return TokenPrices(
-        price(listed.input_usd), price(listed.output_usd), price(listed.cached_input_usd), price(listed.cache_write_usd)
+    return tier_of(price_tiers(model.prices), prompt_tokens)
+
+
+@lru_cache(maxsize=256)
+def price_tiers(listed: Prices | None) -> tuple[tuple[int, TokenPrices], ...]:
+    """The published prices of each size of prompt, by the tokens beyond which they hold."""
+    if listed is None:
+        return ((0, TokenPrices()),)
+    return tuple(
+        (
+            tier.above_prompt_tokens,
+            TokenPrices(
+                price(tier.input_usd), price(tier.output_usd), price(tier.cached_input_usd), price(tier.cache_write_usd)
+            ),
+        )
+        for tier in (listed, *listed.tiers)
     )
 
 

@@ -1,113 +1,76 @@
-"""A past that was had elsewhere, as a session's own: counted, cut into turns, stored whole or not at all."""
+"""A past that was had elsewhere, as a session's own: read in a job of its own, stored whole or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from app.db.database import Transaction
-from app.db.history import NewHistory, append_history
-from app.domain.content import canonical_json, sha256_hex
-from app.domain.errors import InvalidRequest, NotFound
-from app.domain.types import JsonObject, Session, SessionId, TenantId, TurnId, TurnStatus
-from app.engine.prompt import tool_call_json
-from app.engine.tokens import message_tokens
-from app.openai.chat_messages import IncomingMessage, IncomingTurn, check_pairing, cut_turns, read_messages
+from app.db.history import append_history
+from app.db.portable import insert_rows, set_counters
+from app.domain.errors import ImportRefused, InvalidRequest, NotFound
+from app.domain.stored import Counters, NewHistory, NewRows
+from app.domain.types import JsonObject, Session, SessionId, TenantId
+from app.openai.chat_messages import IncomingTurn
+from app.services.drafting import drafted
+from app.services.heavy_child import Tools
+from app.services.import_job import ImportJob, Read
 from app.services.runtime import Runtime
-from app.services.sessions import insert_checked, with_defaults, with_given_policy
+from app.services.sessions import CHANGEABLE, insert_checked, with_defaults, with_given_policy
 
-_UNANSWERED: JsonObject = {
-    "code": "turn_cancelled",
-    "detail": "The turn came from elsewhere without a final answer; the message is kept.",
-}
+SMALL_BYTES = 64 * 1024
+"""An import up to this size is read on a thread: a few milliseconds."""
 
 
-async def import_messages(
-    rt: Runtime, tenant_id: TenantId, fields: JsonObject, messages: Sequence[Mapping[str, Any]]
-) -> Session:
-    """Makes a session of a list of OpenAI chat messages, in one transaction: all of it, or nothing.
+async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: Read) -> Session:
+    """Makes a session of a body in one transaction: all of it, or nothing.
 
-    `fields` are those of `create_session`. `messages` has been validated as a list of `ChatMessageIn`. Its system and
-    developer messages become the session's instructions, behind those that `fields` gives. Each turn begins with the
-    user's words; one that ends with the assistant's is `completed`, with what it said as `assistant_output`. A turn
-    without a final answer is `cancelled`: later prompts hold the user's words and its complete tool groups. Every
-    message is counted in the encoding of the session's model.
-
-    Raises `InvalidRequest`: for a field, for a list that says nothing, and for a tool call without its result or a
-    result without its call, which it names by its place (`body.messages.<index>`).
+    `read` validates a body by itself; `ImportJob` says what becomes of it. Ids are new. Every message is counted in the
+    encoding of the session's model, or in the one that an export names. Raises `InvalidRequest` (`ImportRefused`) with
+    the places of what is wrong, and as `HeavyJobs.job`.
     """
-    listed = read_messages(messages)
-    if not listed.said:
-        raise InvalidRequest("There is no message of a user, an assistant or a tool.", ("body", "messages"))
-    check_pairing(listed.said)
-    texts = [text for text in (fields.get("instructions"), listed.instructions) if text]
-    fields = with_defaults(rt, with_given_policy(rt, fields) | {"instructions": "\n\n".join(texts) or None})
-    history = await draft_history(rt, fields["model_alias"], cut_turns(listed.said))
-    async with rt.heavy.database.begin() as tx:
-        session = await insert_checked(rt, tx, tenant_id, fields)
-        await add_history(tx, tenant_id, session.id, history)
+    async with rt.jobs.job(ImportJob, small=len(raw) <= SMALL_BYTES) as job:
+        given = await job.do(ImportJob.read, read, raw)
+        fields = _of_export(rt, given.fields) if given.is_export else _of_conversation(rt, given.fields)
+        alias = fields["model_alias"]
+        await job.do(ImportJob.draft, alias, rt.catalogue.model(alias).encoding)
+        async with rt.heavy.database.begin() as tx:
+            session = await insert_checked(rt, tx, tenant_id, fields)
+            while (part := await job.do(ImportJob.next_part)) is not None:
+                await _store(tx, tenant_id, session.id, part)
     return session
 
 
+async def _store(
+    tx: Transaction, tenant_id: TenantId, session_id: SessionId, part: NewHistory | NewRows | Counters
+) -> None:
+    match part:
+        case NewHistory():
+            await add_history(tx, tenant_id, session_id, part)
+        case NewRows():
+            await insert_rows(tx, session_id, part)
+        case Counters():
+            await set_counters(tx, session_id, part)
+
+
+def _of_export(rt: Runtime, session: JsonObject) -> JsonObject:
+    try:
+        return with_defaults(rt, {name: session[name] for name in CHANGEABLE if name in session})
+    except InvalidRequest as error:
+        raise ImportRefused([(".".join(("body", "session", *error.where[1:])), error.detail)]) from error
+
+
+def _of_conversation(rt: Runtime, fields: JsonObject) -> JsonObject:
+    return with_defaults(rt, with_given_policy(rt, fields) | {"instructions": fields["instructions"]})
+
+
 async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
-    """Counts the messages of turns for a model, before any connection is taken, and gives them ids.
-
-    The last turn may have open tool calls: it is drafted as `awaiting_tools`. Pairing has been checked.
-    """
+    """Counts the messages of turns for a model, before any connection is taken, and gives them ids; as `drafted`."""
     encoding = rt.catalogue.model(model_alias).encoding
-    return await rt.tokenizers.off_loop(lambda: _drafted(rt, encoding, model_alias, turns))
-
-
-def _drafted(rt: Runtime, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
-    rows: list[JsonObject] = []
-    messages: list[JsonObject] = []
-    for seq, turn in enumerate(turns, start=1):
-        row = _turn_row(TurnId(rt.new_id()), seq, turn, model_alias)
-        rows.append(row)
-        for said in turn.messages:
-            message = _message_row(rt, encoding, said)
-            messages.append({**message, "turn_id": row["id"], "seq": len(messages) + 1})
-    return NewHistory(rows, messages)
+    tools = Tools(rt.tokenizers, rt.new_id)
+    return await rt.tokenizers.off_loop(lambda: drafted(tools, encoding, model_alias, turns))
 
 
 async def add_history(tx: Transaction, tenant_id: TenantId, session_id: SessionId, history: NewHistory) -> None:
     """Stores drafted turns at the end of a session. Raises `NotFound`, and `UniqueViolated` for a second open turn."""
     if not await append_history(tx, tenant_id, session_id, history):
         raise NotFound("session")
-
-
-def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -> JsonObject:
-    output = turn.assistant_output
-    status = TurnStatus.COMPLETED if output is not None else TurnStatus.CANCELLED
-    if turn.open_calls:
-        status = TurnStatus.AWAITING_TOOLS
-    return {
-        "id": turn_id,
-        "seq": seq,
-        "status": status.value,
-        "user_input": turn.user_input,
-        "assistant_output": output,
-        "error": _UNANSWERED if status is TurnStatus.CANCELLED else None,
-        "model_alias": model_alias,
-        "finish_reason": {TurnStatus.COMPLETED: "stop", TurnStatus.AWAITING_TOOLS: "tool_calls"}.get(status),
-        # No request asked for it here; the column tells two requests apart.
-        "request_sha256": sha256_hex(canonical_json([turn.user_input, output])),
-    }
-
-
-def _message_row(rt: Runtime, encoding: str, said: IncomingMessage) -> JsonObject:
-    tokens, used = rt.tokenizers.count_with(
-        encoding,
-        lambda estimate: message_tokens(
-            said.content, estimate, tool_calls=said.tool_calls, tool_call_id=said.tool_call_id
-        ),
-    )
-    return {
-        "id": rt.new_id(),
-        "role": said.role,
-        "content": said.content,
-        "tool_calls": [tool_call_json(call) for call in said.tool_calls] or None,
-        "tool_call_id": said.tool_call_id,
-        "token_estimate": tokens,
-        "token_encoding": used,
-    }

@@ -13,6 +13,7 @@ from app.providers.registry import Catalogue
 from app.services.calibrating import Calibrations
 from app.services.chores import Chores
 from app.services.cooldowns import Cooldowns
+from app.services.heavy_jobs import HeavyJobs
 from app.services.leases import Leases
 from app.services.shares import HeavyWork
 from app.telemetry import NO_TRACES, Telemetry, Tracer
@@ -30,6 +31,7 @@ class Runtime:
 
     database: Database
     heavy: HeavyWork
+    jobs: HeavyJobs
     catalogue: Catalogue
     tokenizers: Tokenizers
     telemetry: Telemetry

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
-from app.db.histories import StoredTurn
+from app.domain.stored import StoredTurn
 from app.domain.types import JsonObject, SessionId, TurnStatus
 from app.engine.full_history import FullHistory
 from app.engine.policy import ContextPolicy
