@@ -24,10 +24,10 @@ from app.db.migrate import upgrade
 from app.db.recall import add_postings
 from app.domain.evicted import Evicted
 from app.domain.types import SessionId
-from app.engine.policy import Recall
-from app.engine.recall import AlreadyInPrompt, candidates, choose
-from app.engine.recall_terms import query_terms, weighed_terms
-from app.services.recall import look_up
+from app.engine.policy.policy import Recall
+from app.engine.recall.ranking import AlreadyInPrompt, candidates, choose
+from app.engine.recall.terms import query_terms, weighed_terms
+from app.services.turn.recall import look_up
 from migrations.drift import with_database
 
 LENGTHS = (10, 1_000, 10_000)

@@ -21,9 +21,9 @@ from uuid_utils.compat import uuid7
 
 import app
 from app.domain.types import SessionId, TenantId
-from app.services.claiming import Asking, TurnRequest, claim_and_gather, draft_turn
 from app.services.keys import create_key
-from app.services.limits import set_limits
+from app.services.limits.quotas import set_limits
+from app.services.turn.claim import Asking, TurnRequest, claim_and_gather, draft_turn
 from migrations import drift
 from tests.api.conftest import serving, settings_for
 from tests.docs.pages import ROOT, blocks

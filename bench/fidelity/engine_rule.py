@@ -16,7 +16,15 @@ from app.domain.types import (
     TurnId,
     TurnStatus,
 )
-from app.engine.assembly import (
+from app.engine.messages.tokens import Estimate
+from app.engine.policy.budget import Budget, budget_for
+from app.engine.policy.policy import ContextPolicy
+from app.engine.simulation.recall_shelf import Shelf
+from app.engine.summary.block import fit_summary
+from app.engine.summary.fallback import fallback_summary
+from app.engine.summary.fold import Fold
+from app.engine.summary.summarizer_prompt import SummaryRefused, accept_summary, ask_for_summary, split_for_summarizer
+from app.engine.window.plan import (
     Ready,
     Refused,
     SummaryDue,
@@ -28,16 +36,8 @@ from app.engine.assembly import (
     summary_actions,
     summary_wire_tokens,
 )
-from app.engine.budget import Budget, budget_for
-from app.engine.fallback import fallback_summary
-from app.engine.folding import Fold
-from app.engine.policy import ContextPolicy
-from app.engine.recall_shelf import Shelf
-from app.engine.sharing import with_shared_budget
-from app.engine.summaries import SummaryRefused, accept_summary, ask_for_summary, split_for_summarizer
-from app.engine.summary_block import fit_summary
-from app.engine.tokens import Estimate
-from app.engine.window import Snapshot
+from app.engine.window.shares import with_shared_budget
+from app.engine.window.window import Snapshot
 from app.providers.offline import OfflineProvider
 from bench.fidelity.measure import Sent
 from bench.fidelity.plain_rules import calls_of
@@ -171,7 +171,7 @@ class EngineRule:
         return Summary(SummaryId(UUID(int=last.seq)), body, from_id, last.id, last.seq, "model")
 
     def _asked(self, state: _State, fold: Fold) -> SummaryBody | None:
-        """As `services/summarizing.py` asks: chunk by chunk, each with what the one before gave."""
+        """As `services/turn/summarize.py` asks: chunk by chunk, each with what the one before gave."""
         body = fold.previous.body if fold.previous else None
         for chunk in split_for_summarizer(fold, SUMMARIZER_ROOM_TOKENS, self._estimate):
             ask = ask_for_summary(

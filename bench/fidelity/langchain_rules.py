@@ -21,8 +21,8 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from app.domain.content import content_text
 from app.domain.extractive import condense
 from app.domain.types import Message, PromptMessage
-from app.engine.prompt import neutral_message
-from app.engine.tokens import Estimate
+from app.engine.messages.tokens import Estimate
+from app.engine.window.prompt import neutral_message
 from bench.fidelity.measure import Sent
 from bench.fidelity.plain_rules import calls_of, charged_tokens, system_of
 from bench.fidelity.recorded import Conversation, Question

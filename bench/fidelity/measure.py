@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from app.domain.content import content_text
 from app.domain.types import PromptMessage
-from app.engine.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
 from bench.fidelity.recorded import Conversation, Question
 
 CACHED_PRICE_SHARE = 0.1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from app.domain.types import Message, PromptMessage, Turn
-from app.engine.prompt import neutral_message
-from app.engine.tokens import MESSAGE_FRAMING_TOKENS, Estimate
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
+from app.engine.window.prompt import neutral_message
 from bench.fidelity.measure import Sent, message_wire_tokens
 from bench.fidelity.recorded import Conversation, Question
 

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from app.domain.types import Message, MessageId, ToolCall, Turn, TurnId, TurnStatus
-from app.engine.tokens import Estimate, message_tokens
+from app.engine.messages.tokens import Estimate, message_tokens
 
 
 @dataclass(frozen=True, slots=True)

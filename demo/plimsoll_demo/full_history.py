@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from app.domain.types import ToolCall
-from app.engine.tokens import Estimate, message_tokens
+from app.engine.messages.tokens import Estimate, message_tokens
 from app.tokenizers.vocabularies import load_vocabulary
 from plimsoll_demo.recording import RecordedCall
 

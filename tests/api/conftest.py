@@ -20,22 +20,29 @@ from tests.pooling import behind_pooler
 @contextmanager
 def serving(settings: Settings) -> Generator[str]:
     """Runs the service in a thread and gives its address."""
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(settings), host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="on")
-    )
+    with running(
+        uvicorn.Config(create_app(settings), port=0, log_config=None, access_log=False, lifespan="on")
+    ) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def running(config: uvicorn.Config) -> Generator[int]:
+    """Runs a server in a thread and gives its port."""
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30
     while not server.started:
-        assert thread.is_alive(), "the service did not start"
-        assert time.monotonic() < deadline, "the service did not start in time"
+        assert thread.is_alive(), "the server did not start"
+        assert time.monotonic() < deadline, "the server did not start in time"
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield server.servers[0].sockets[0].getsockname()[1]
     finally:
         server.should_exit = True
         thread.join(30)
-        assert not thread.is_alive(), "the service did not stop"
+        assert not thread.is_alive(), "the server did not stop"
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any, cast
 import openai
 import pytest
 
-from app.engine.assembly import assert_tool_pairing
+from app.engine.window.plan import assert_tool_pairing
 from tests.api.chatting import TOOLS, chat_service, openai_at, say
 from tests.api.conftest import new_session
 from tests.api.test_auth import make_key

@@ -9,15 +9,20 @@ import socket
 import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 from uuid import uuid4
 
 import httpx
 import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
 
-from app.api.connections import MAX_HEAD_BYTES, MAX_HEADERS
+from app.api.connections import MAX_HEAD_BYTES, MAX_HEADERS, Connection, Connections
 from migrations.drift import with_database
 from tests import test_cli
+from tests.api.conftest import running
 from tests.db.test_migrations import execute
 
 NEIGHBOUR = "127.0.0.2"
@@ -203,6 +208,28 @@ def test_a_head_that_does_not_arrive_in_time_is_a_408_and_silence_ends_without_o
     assert_refused(stopped, 408, "request_timeout")
     assert silent == b""
     assert status_of(second) == 200
+
+
+def test_a_client_that_does_not_read_its_answer_is_let_go_and_one_that_reads_slowly_is_not() -> None:
+    size = 64 * MB  # more than the kernel holds for a client that does not read
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]})
+        for _ in range(size // MB):
+            await send({"type": "http.response.body", "body": b"x" * MB, "more_body": True})
+        await send({"type": "http.response.body"})
+
+    connections = Connections(10, 10, unread_s=0.5)
+    config = uvicorn.Config(app, port=0, http=cast(Any, partial(Connection, connections)), log_config=None)
+    with running(config) as port, connect(port) as deaf, connect(port) as slow:
+        deaf.sendall(START + b"\r\n")
+        slow.sendall(START + b"Connection: close\r\n\r\n")
+        received = 0
+        while chunk := slow.recv(MB):
+            received += len(chunk)
+            time.sleep(0.02)
+        assert received > size
+        assert len(everything(deaf)) < size
 
 
 @contextmanager

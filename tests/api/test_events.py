@@ -14,8 +14,8 @@ from uuid import UUID
 import httpx
 
 from app.domain.types import TenantId
-from app.services import activity
 from app.services.keys import revoke_key
+from app.services.views import activity
 from tests.api.conftest import assert_problem, new_session, serving, settings_for
 from tests.api.test_auth import client_of, make_key
 from tests.api.test_timeline import say

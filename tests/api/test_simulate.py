@@ -9,8 +9,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from app.engine.policy import ContextPolicy
-from app.services.simulating import MOST_TURNS_DECIDED
+from app.engine.policy.policy import ContextPolicy
+from app.services.views.simulation import MOST_TURNS_DECIDED
 from tests.api.conftest import assert_problem, new_session
 
 

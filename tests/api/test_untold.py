@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.api.streaming import LONG_DELTA_CHARS, MOST_APART, Untold
-from app.services.events import TurnEvent
+from app.services.turn.events import TurnEvent
 
 _CREATED, _ASSEMBLED = TurnEvent("turn.created", {"turn": {}}), TurnEvent("context.assembled", {"context": {}})
 

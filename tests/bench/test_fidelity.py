@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app.engine.presets import PRESETS
+from app.engine.policy.presets import PRESETS
 from app.tokenizers import Tokenizers
 from bench.fidelity.engine_rule import EngineRule, budget_of_input
 from bench.fidelity.measure import common_prefix_tokens, evidence_share, has_answer, measure, violation

@@ -9,7 +9,7 @@ import pytest
 from uuid_utils.compat import uuid7
 
 from app.domain.types import MessageId
-from app.engine.summaries import accept_summary
+from app.engine.summary.summarizer_prompt import accept_summary
 from bench.mock_provider import summary_response
 from bench.summaries import Made, Run
 from plimsoll_demo.figures import RoundFigures, SessionFigures, TurnFigures, Window

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from math import floor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,10 @@ from app.api.problems import KINDS as CODES
 from app.core.config import Settings
 from app.db.tables import metadata
 from app.domain.types import TurnStatus
-from app.engine.budget import budget_for
-from app.engine.policy import ContextPolicy
-from app.engine.presets import PRESETS
-from app.engine.prompt import REGIONS
+from app.engine.policy.budget import budget_for
+from app.engine.policy.policy import ContextPolicy
+from app.engine.policy.presets import PRESETS
+from app.engine.window.prompt import REGIONS
 from app.main import create_app
 from tests.api.conftest import settings_for
 from tests.docs.pages import ROOT, table
@@ -142,12 +143,17 @@ def test_the_tree_of_the_architecture_is_there() -> None:
         r"^## The tree\n\n```\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE | re.DOTALL
     )
     first, *lines = tree.splitlines()
-    named: set[str] = set()
+    named: set[Path] = set()
+    room = ROOT
     for line in lines:
-        places = re.split(r" {2,}", line.strip())[0].split()
-        folder = ROOT / first if line.startswith("  ") else ROOT
+        depth = len(line) - len(line.lstrip())
+        folder = {0: ROOT, 2: ROOT / first, 4: room}[depth]
+        places = [folder / place for place in re.split(r" {2,}", line.strip())[0].split()]
         for place in places:
-            assert (folder / place).exists(), place
-        named |= {place.rstrip("/") for place in places if line.startswith("  ")}
-    rooms = {path.name for path in (ROOT / first).iterdir() if path.is_dir() and path.name[0] not in "_."}
-    assert rooms - named == set()
+            assert place.exists(), place
+        if depth == 2:
+            room = places[0]
+        named |= set(places)
+    app = ROOT / first
+    rooms = {*app.iterdir(), *(app / "engine").iterdir(), *(app / "services").iterdir()}
+    assert {path for path in rooms if path.is_dir() and path.name[0] not in "_."} - named == set()

@@ -22,10 +22,10 @@ from app.domain.types import (
     TurnId,
     TurnStatus,
 )
-from app.engine.budget import Budget
-from app.engine.policy import ContextPolicy
-from app.engine.tokens import MESSAGE_FRAMING_TOKENS, message_tokens
-from app.engine.window import Snapshot, Window
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, message_tokens
+from app.engine.policy.budget import Budget
+from app.engine.policy.policy import ContextPolicy
+from app.engine.window.window import Snapshot, Window
 
 _SENTENCES = (
     "The depot in Harbour Street opens at seven and closes at nine, except on the last day of a month with an audit, "

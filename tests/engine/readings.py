@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from hypothesis import assume
 
 from app.domain.types import JsonObject, Message, MessageId, Turn, TurnStatus
-from app.engine.assembly import Ready
-from app.engine.media import media_tokens
-from app.engine.policy import ContextPolicy
-from app.engine.prompt import Prompt
-from app.engine.replay import Needed
-from app.engine.turns import Unit, sendable_units, wire_tokens_of
-from app.engine.window import Snapshot
+from app.engine.messages.media import media_tokens
+from app.engine.messages.turns import Unit, sendable_units, wire_tokens_of
+from app.engine.policy.policy import ContextPolicy
+from app.engine.window.plan import Ready
+from app.engine.window.prompt import Prompt
+from app.engine.window.prompt_refs import Needed
+from app.engine.window.window import Snapshot
 from tests.engine.histories import estimate
 from tests.engine.turn_stand_in import Taken
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.domain.types import Message, Pin
-from app.engine.prompt import pin_text
-from app.engine.window import Snapshot
+from app.engine.window.prompt import pin_text
+from app.engine.window.window import Snapshot
 from tests.engine.histories import estimate
 
 

@@ -18,12 +18,12 @@ from app.domain.types import (
     Turn,
     TurnStatus,
 )
-from app.engine.budget import budget_for
-from app.engine.policy import Allocation, ContextPolicy, PriorityRegion
-from app.engine.presets import PRESETS
-from app.engine.prompt import goal_text
-from app.engine.turns import sendable_units
-from app.engine.window import Snapshot
+from app.engine.messages.turns import sendable_units
+from app.engine.policy.budget import budget_for
+from app.engine.policy.policy import Allocation, ContextPolicy, PriorityRegion
+from app.engine.policy.presets import PRESETS
+from app.engine.window.prompt import goal_text
+from app.engine.window.window import Snapshot
 from tests.engine.histories import History, UnitShape, budget_of, charged_before, text_of
 from tests.engine.pictures import audio, file, image, image_at, png, wav
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from app.domain.types import Pin, Summary, SummaryBody, SummaryItem, Turn, TurnStatus
-from app.engine.allocation import Division, divide
-from app.engine.assembly import Ready, Refused, SummaryDue, plan, plan_after_summary
-from app.engine.budget import budget_for
-from app.engine.overflow_reaction import Stated, react
-from app.engine.policy import PRIORITY_REGIONS, Allocation, ContextPolicy, PriorityRegion
-from app.engine.presets import PRESETS
-from app.engine.sharing import with_shared_budget
-from app.engine.turns import wire_tokens_of
-from app.engine.window import Snapshot
+from app.engine.messages.turns import wire_tokens_of
+from app.engine.policy.budget import budget_for
+from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy, PriorityRegion
+from app.engine.policy.presets import PRESETS
+from app.engine.window.allocation import Division, divide
+from app.engine.window.plan import Ready, Refused, SummaryDue, plan, plan_after_summary
+from app.engine.window.provider_overflow import Stated, react
+from app.engine.window.shares import with_shared_budget
+from app.engine.window.window import Snapshot
 from tests.engine.histories import History, UnitShape, chat, estimate, snapshot_of, text_of
 from tests.engine.turn_stand_in import decide
 

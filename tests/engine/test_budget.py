@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.budget import Budget, budget_for
+from app.engine.policy.budget import Budget, budget_for
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,11 @@ from pathlib import Path
 import orjson
 
 from app.domain.types import Pin, SummaryBody, ToolDefinition, Turn
-from app.engine.assembly import (
+from app.engine.messages.tokens import TOOL_DEFINITION_FRAMING_TOKENS
+from app.engine.policy.budget import budget_for
+from app.engine.policy.policy import ContextPolicy
+from app.engine.summary.block import render_summary
+from app.engine.window.plan import (
     Earlier,
     Ready,
     Refused,
@@ -20,12 +24,8 @@ from app.engine.assembly import (
     summary_actions,
     summary_wire_tokens,
 )
-from app.engine.budget import budget_for
-from app.engine.policy import ContextPolicy
-from app.engine.prompt import pin_text
-from app.engine.summary_block import render_summary
-from app.engine.tokens import TOOL_DEFINITION_FRAMING_TOKENS
-from app.engine.window import Snapshot, Window
+from app.engine.window.prompt import pin_text
+from app.engine.window.window import Snapshot, Window
 from tests.engine.histories import History, estimate, text_of
 from tests.engine.turn_stand_in import new_snapshot
 

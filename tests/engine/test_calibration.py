@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.budget import budget_for
-from app.engine.calibration import SUPPORTED_TOKENS, Calibration, guard_ratio, observe, shared_ratio
+from app.engine.policy.budget import budget_for
+from app.engine.window.calibration import SUPPORTED_TOKENS, Calibration, guard_ratio, observe, shared_ratio
 
 _reports = st.lists(st.tuples(st.integers(0, 10**6), st.integers(-5, 10**7)), max_size=50)
 

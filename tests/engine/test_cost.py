@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.prices import TokenPrices, call_cost, price
 from app.domain.types import Usage
-from app.engine.cost import TokenPrices, call_cost, price
 
 _PRICES = TokenPrices(Decimal("2.5"), Decimal(10), Decimal("0.25"), Decimal("3.125"))
 _tokens = st.integers(0, 5_000_000)

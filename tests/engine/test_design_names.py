@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from app.domain.errors import InvalidRequest
-from app.engine.design_names import DESIGN_NAMES, in_our_names, read_given
-from app.engine.policy import ContextPolicy
-from app.engine.policy_fields import FIELDS, resolve_policy
-from app.engine.presets import PRESETS
+from app.engine.policy.design_names import DESIGN_NAMES, in_our_names, read_given
+from app.engine.policy.fields import FIELDS, resolve_policy
+from app.engine.policy.policy import ContextPolicy
+from app.engine.policy.presets import PRESETS
 
 _OURS = {"goal_pct": 15, "pinned_files_pct": 50, "map_pct": 25, "reserved_for_output_pct": 10}
 

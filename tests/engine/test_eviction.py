@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import Message, MessageId, Turn, TurnStatus
-from app.engine.assembly import Ready, plan
-from app.engine.policy import ContextPolicy, PruneOrder, PruneUnit
-from app.engine.window import Snapshot
-from app.engine.worth import worth_per_token
+from app.engine.policy.policy import ContextPolicy, PruneOrder, PruneUnit
+from app.engine.window.plan import Ready, plan
+from app.engine.window.window import Snapshot
+from app.engine.window.worth import worth_per_token
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
 from tests.engine.readings import never_dropped, ready_of, sent_ids
 from tests.engine.strategies import guarded_policies, snapshots

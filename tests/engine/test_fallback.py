@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import UUID
 
 from app.domain.types import Message, MessageId, Summary, SummaryId, Turn, TurnId, TurnStatus
-from app.engine.fallback import fallback_summary
-from app.engine.folding import Fold
+from app.engine.summary.fallback import fallback_summary
+from app.engine.summary.fold import Fold
 from tests.engine.histories import estimate
 
 _FOLDS = 6

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from hypothesis import assume, given
 
-from app.engine.assembly import Ready, Refused, SummaryDue, SummaryWorthless, plan, plan_after_summary
-from app.engine.folding import wire_tokens_of
-from app.engine.policy import ContextPolicy
-from app.engine.window import Snapshot, Window
+from app.engine.policy.policy import ContextPolicy
+from app.engine.summary.fold import wire_tokens_of
+from app.engine.window.plan import Ready, Refused, SummaryDue, SummaryWorthless, plan, plan_after_summary
+from app.engine.window.window import Snapshot, Window
 from tests.engine.histories import estimate
 from tests.engine.readings import protected_turns
 from tests.engine.strategies import policies, snapshots

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
+from app.archive.document import check_document
 from app.domain.errors import ImportRefused, PromptTooLarge
 from app.domain.types import JsonObject, Message, MessageId, ToolCall, TurnId
-from app.engine.portable import check_document
-from app.engine.prompt import prompt_sha256
-from app.engine.replay import MESSAGE_BYTES, MOST_PROMPT_BYTES, SentHashes, needed_for, rebuild
+from app.engine.window.prompt import prompt_sha256
+from app.engine.window.prompt_refs import MESSAGE_BYTES, MOST_PROMPT_BYTES, SentHashes, needed_for, rebuild
 
 _ID = str(UUID(int=1))
 _MEGABYTE = 1024 * 1024
@@ -42,7 +42,7 @@ def _document(items: list[Any], audits: int = 1, prompt_sha256: str = "0" * 64) 
 
 def _refused(document: JsonObject, **limits: int) -> list[tuple[str, str]]:
     with pytest.raises(ImportRefused) as refused:
-        check_document(document, **limits)
+        check_document(document, SentHashes, **limits)
     return refused.value.faults
 
 
@@ -71,7 +71,7 @@ def test_many_tiny_messages_count_for_what_shows_them() -> None:
 def test_all_prompts_of_a_document_are_bounded_together() -> None:
     sent = [{"role": "user", "content": _LARGE}] * 3
     document = _document([_MESSAGE] * 3, 10, prompt_sha256(sent, []))
-    check_document(document)
+    check_document(document, SentHashes)
     assert _refused(document, most_prompts_bytes=50 * _MEGABYTE) == [
         ("body.audits.3.prompt_refs", f"All prompts together have more than {50 * _MEGABYTE} bytes.")
     ]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from app.domain.content import canonical_json
 from app.domain.types import TurnStatus
-from app.engine.assembly import Ready, Refused, SummaryDue, assemble, plan
-from app.engine.prompt import Prompt, message_item
-from app.engine.replay import needed_for, rebuild
-from app.engine.shortening import NEWEST_RESULT_FLOOR_TOKENS, fit_results
-from app.engine.window import Window
+from app.engine.window.plan import Ready, Refused, SummaryDue, assemble, plan
+from app.engine.window.prompt import Prompt, message_item
+from app.engine.window.prompt_refs import needed_for, rebuild
+from app.engine.window.shortening import NEWEST_RESULT_FLOOR_TOKENS, fit_results
+from app.engine.window.window import Window
 from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of
 from tests.engine.pictures import audio, file, image, image_at, png, wav
 from tests.engine.strategies import any_text

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import ContentPart
-from app.engine.image_rules import image_rule_for, size_rule_for
-from app.engine.media import (
+from app.engine.messages.image_rules import image_rule_for, size_rule_for
+from app.engine.messages.media import (
     FLAT_AUDIO_TOKENS,
     FLAT_FILE_TOKENS,
     FLAT_IMAGE_TOKENS,
@@ -21,8 +21,8 @@ from app.engine.media import (
     marker,
     media_tokens,
 )
-from app.engine.media_headers import image_size as size_of_head
-from app.engine.tokens import content_tokens, message_tokens, with_images_by_rule
+from app.engine.messages.media_headers import image_size as size_of_head
+from app.engine.messages.tokens import content_tokens, message_tokens, with_images_by_rule
 from tests.engine.histories import History, estimate
 from tests.engine.pictures import audio, file, file_of, gif, image, image_at, jpeg, mp3, png, wav, webp
 

@@ -10,12 +10,12 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from app.domain.types import MessageId, Turn, TurnStatus
-from app.engine.assembly import Ready, Refused, assert_tool_pairing, plan, plan_after_overflow
-from app.engine.budget import budget_for
-from app.engine.overflow_reaction import MAX_REACTIONS, Reaction, Stated, learned_limit, react
-from app.engine.policy import ContextPolicy
-from app.engine.prompt import Prompt, pin_text
-from app.engine.window import Snapshot, Window
+from app.engine.policy.budget import budget_for
+from app.engine.policy.policy import ContextPolicy
+from app.engine.window.plan import Ready, Refused, assert_tool_pairing, plan, plan_after_overflow
+from app.engine.window.prompt import Prompt, pin_text
+from app.engine.window.provider_overflow import MAX_REACTIONS, Reaction, Stated, learned_limit, react
+from app.engine.window.window import Snapshot, Window
 from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of
 from tests.engine.pictures import image, png
 from tests.engine.readings import ready_of, sent_ids

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 
 from app.domain.types import TurnStatus
-from app.engine.assembly import Ready, Refused, assemble, assert_tool_pairing, plan
-from app.engine.policy import ContextPolicy, with_whole_past
-from app.engine.prompt import Prompt, prompt_sha256
-from app.engine.replay import SentHashes, needed_for, rebuild
-from app.engine.window import Snapshot, Window
+from app.engine.policy.policy import ContextPolicy, with_whole_past
+from app.engine.window.plan import Ready, Refused, assemble, assert_tool_pairing, plan
+from app.engine.window.prompt import Prompt, prompt_sha256
+from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
+from app.engine.window.window import Snapshot, Window
 from tests.engine.histories import History, estimate, snapshot_of
 from tests.engine.readings import all_units, counted_tokens, read_back, ready_of, sendable, sent_ids, sent_turns
 from tests.engine.strategies import policies, snapshots

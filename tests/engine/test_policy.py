@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 
 from app.domain.errors import InvalidRequest
-from app.engine.policy import Allocation, ContextPolicy, Recall
-from app.engine.policy_fields import FIELDS, resolve_policy
-from app.engine.presets import PRESETS
+from app.engine.policy.fields import FIELDS, resolve_policy
+from app.engine.policy.policy import Allocation, ContextPolicy, Recall
+from app.engine.policy.presets import PRESETS
 
 _VALID: dict[str, tuple[object, ...]] = {
     "preset": ("guarded", "post_turn", "rolling", "allocated", "turn_atomic"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.domain.types import TurnStatus
-from app.engine.assembly import Ready, Refused, plan
-from app.engine.pruning import TrimAction
+from app.engine.window.plan import Ready, Refused, plan
+from app.engine.window.pruning import TrimAction
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
 
 _NO_SUMMARY = replace(GUARDED, auto_summarize=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from app.engine.policy import ContextPolicy
-from app.engine.prompt import pin_text
-from app.engine.pruning import TrimAction
-from app.engine.summaries import anchors_of
-from app.engine.window import Snapshot, Window
+from app.engine.policy.policy import ContextPolicy
+from app.engine.summary.summarizer_prompt import anchors_of
+from app.engine.window.prompt import pin_text
+from app.engine.window.pruning import TrimAction
+from app.engine.window.window import Snapshot, Window
 from tests.engine.histories import estimate
 from tests.engine.readings import labels_of, never_dropped, protected_turns, ready_of, sendable, sent_ids
 from tests.engine.strategies import guarded_policies, snapshots

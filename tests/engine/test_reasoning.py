@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import JsonObject, Message, ReasoningRule, Turn, TurnStatus
-from app.engine.assembly import Ready, assemble, plan
-from app.engine.policy import ContextPolicy
-from app.engine.prompt import Block
-from app.engine.reasoning import with_reasoning
-from app.engine.replay import needed_for, rebuild
-from app.engine.tokens import reasoning_tokens
-from app.engine.window import Snapshot
+from app.engine.messages.reasoning import with_reasoning
+from app.engine.messages.tokens import reasoning_tokens
+from app.engine.policy.policy import ContextPolicy
+from app.engine.window.plan import Ready, assemble, plan
+from app.engine.window.prompt import Block
+from app.engine.window.prompt_refs import needed_for, rebuild
+from app.engine.window.window import Snapshot
 from tests.engine.histories import GUARDED, History, estimate, snapshot_of
 from tests.engine.readings import read_back, ready_of
 from tests.engine.strategies import policies, snapshots

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from app.domain.evicted import Evicted
 from app.domain.types import SummaryBody, Turn
-from app.engine.assembly import Ready, assemble, plan
-from app.engine.policy import ContextPolicy, Recall
-from app.engine.recall import candidates, rarity, wanted_share, with_more_evicted
-from app.engine.recall_terms import MOST_TERMS_OF_A_QUERY, query_terms, terms_of, weighed_terms
-from app.engine.recalling import RECALL_NOTE
-from app.engine.window import Snapshot
+from app.engine.policy.policy import ContextPolicy, Recall
+from app.engine.recall.ranking import candidates, rarity, wanted_share, with_more_evicted
+from app.engine.recall.terms import MOST_TERMS_OF_A_QUERY, query_terms, terms_of, weighed_terms
+from app.engine.window.plan import Ready, assemble, plan
+from app.engine.window.recalled import RECALL_NOTE
+from app.engine.window.window import Snapshot
 from tests.engine.histories import History, chat, estimate, snapshot_of
 
 POLICY = ContextPolicy()

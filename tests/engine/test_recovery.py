@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.engine.assembly import Ready, Refused
-from app.engine.policy import ContextPolicy
-from app.engine.window import Snapshot, Window
+from app.engine.policy.policy import ContextPolicy
+from app.engine.window.plan import Ready, Refused
+from app.engine.window.window import Snapshot, Window
 from tests.engine.histories import budget_of, estimate
 from tests.engine.shortened import shortened
 from tests.engine.strategies import policies, snapshots

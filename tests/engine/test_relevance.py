@@ -7,7 +7,7 @@ from time import process_time
 import pytest
 
 from app.domain.types import Pin
-from app.engine.relevance import relevances
+from app.engine.recall.relevance import relevances
 
 _PUMPS = Pin("pumps", "Valve 12 feeds the cellar pump. The pump was repaired twice this winter.")
 _INVOICES = Pin("invoices", "Invoice 2024-118 is over 4,310 euro and is due in May.")

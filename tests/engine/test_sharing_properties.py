@@ -9,14 +9,14 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from app.domain.types import Pin
-from app.engine.allocation import divide
-from app.engine.assembly import Ready, Refused
-from app.engine.budget import budget_for
-from app.engine.policy import PRIORITY_REGIONS, Allocation, ContextPolicy
-from app.engine.prompt import Prompt, pin_text
-from app.engine.sharing import with_shared_budget
-from app.engine.turns import sendable_messages, wire_tokens_of
-from app.engine.window import Snapshot, Window
+from app.engine.messages.turns import sendable_messages, wire_tokens_of
+from app.engine.policy.budget import budget_for
+from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy
+from app.engine.window.allocation import divide
+from app.engine.window.plan import Ready, Refused
+from app.engine.window.prompt import Prompt, pin_text
+from app.engine.window.shares import with_shared_budget
+from app.engine.window.window import Snapshot, Window
 from tests.engine.histories import charged_before, estimate, text_of
 from tests.engine.readings import never_dropped, sent_ids
 from tests.engine.shortened import shortened

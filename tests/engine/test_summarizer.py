@@ -12,10 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.domain.types import Message, MessageId, SummaryBody, TurnStatus
-from app.engine.assembly import SummaryDue, plan
-from app.engine.fallback import fallback_summary
-from app.engine.folding import Fold
-from app.engine.summaries import (
+from app.engine.messages.turns import sendable_units
+from app.engine.summary.block import render_summary
+from app.engine.summary.fallback import fallback_summary
+from app.engine.summary.fold import Fold
+from app.engine.summary.summarizer_prompt import (
     ITEM_FIELDS,
     SUMMARY_SCHEMA,
     SummaryAsk,
@@ -26,9 +27,8 @@ from app.engine.summaries import (
     split_for_summarizer,
     summarizer_room,
 )
-from app.engine.summary_block import render_summary
-from app.engine.turns import sendable_units
-from app.engine.window import Snapshot
+from app.engine.window.plan import SummaryDue, plan
+from app.engine.window.window import Snapshot
 from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of, text_of
 from tests.engine.strategies import any_text, bodies, snapshots
 

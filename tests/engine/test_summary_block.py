@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.domain.types import MessageId, SummaryBody, SummaryItem
-from app.engine.summary_block import fit_summary, render_summary
+from app.engine.summary.block import fit_summary, render_summary
 from tests.engine.histories import History, estimate, text_of
 from tests.engine.strategies import any_text, bodies
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from app.domain.types import SummaryBody, SummaryItem
-from app.engine.assembly import Ready, Refused, SummaryDue, SummaryWorthless, plan
-from app.engine.policy import ContextPolicy
-from app.engine.window import Snapshot
+from app.engine.policy.policy import ContextPolicy
+from app.engine.window.plan import Ready, Refused, SummaryDue, SummaryWorthless, plan
+from app.engine.window.window import Snapshot
 from tests.engine.histories import (
     GUARDED,
     History,

@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from app.domain.types import Summary, SummaryBody, SummaryId
-from app.engine.assembly import (
+from app.engine.policy.policy import ContextPolicy
+from app.engine.summary.fallback import fallback_summary
+from app.engine.summary.fold import Fold
+from app.engine.window.plan import (
     Decision,
     Ready,
     Refused,
@@ -17,10 +20,7 @@ from app.engine.assembly import (
     summary_actions,
     summary_wire_tokens,
 )
-from app.engine.fallback import fallback_summary
-from app.engine.folding import Fold
-from app.engine.policy import ContextPolicy
-from app.engine.window import Snapshot
+from app.engine.window.window import Snapshot
 from tests.engine.histories import estimate
 
 

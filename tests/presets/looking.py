@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.domain.types import JsonObject
-from app.engine.recalling import RECALL_NOTE
-from app.engine.tokens import MESSAGE_FRAMING_TOKENS
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
+from app.engine.window.recalled import RECALL_NOTE
 from tests.presets.recordings import PlayedTurn, Recording, Sent
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
-from app.services.claiming import TurnOutcome
 from app.services.pins import put_pin
-from app.services.turns import get_audit, get_prompt
+from app.services.turn.claim import TurnOutcome
+from app.services.views.turns import get_audit, get_prompt
 from plimsoll_demo.recording import RecordedTurn, Round
 from tests.presets.conversations import GOAL_OF_ALL, Scene
 from tests.services.service import TENANT, Service, service

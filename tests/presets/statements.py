@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from app.engine.assembly import assert_tool_pairing
-from app.engine.limits import exceeds_window
+from app.engine.policy.turn_window import exceeds_window
+from app.engine.window.plan import assert_tool_pairing
 from plimsoll_demo.client import Answer
 from plimsoll_demo.prompt_check import prompt_faults
 from tests.presets.conversations import GOAL_OF_ALL

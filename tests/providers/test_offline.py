@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.domain.errors import ProviderRefused
 from app.domain.types import CompletionRequest, RecordedReply, SummaryBody, SummaryItem, ToolCall
-from app.engine.summary_block import render_summary
+from app.engine.summary.block import render_summary
 from app.providers.offline import LABEL, OfflineProvider
 
 

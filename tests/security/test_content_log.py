@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from app.services.content_log import MOST_CHARACTERS, MOST_CHARACTERS_OF_A_TEXT
+from app.services.turn.content_log import MOST_CHARACTERS, MOST_CHARACTERS_OF_A_TEXT
 from tests import test_cli
 from tests.providers.server import Answer, Seen, Stream, serving
 from tests.services.service import chat, is_summary, sound_summary

@@ -15,7 +15,7 @@ import pytest
 from app.domain.types import Pin, Session, SessionId
 from app.services.pins import put_pin
 from app.services.summaries import list_summaries, summarize_now, undo_summary
-from app.services.turns import get_prompt
+from app.services.views.turns import get_prompt
 from tests.api.chatting import chat_service
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.security.poisons import POISONS

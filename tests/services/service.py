@@ -20,21 +20,21 @@ from app.api.import_reading import read_import
 from app.db.database import Database
 from app.db.sql import compile_sql
 from app.domain.types import JsonObject, RecordedReply, Session, SessionId, TenantId, TurnId
-from app.engine.policy import ContextPolicy
+from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import load_catalogue
-from app.services.calibrating import Calibrations
-from app.services.chores import Chores
-from app.services.claiming import Asking, OutputsRequest, TurnOutcome, TurnRequest
-from app.services.cooldowns import Cooldowns
-from app.services.events import Listener
-from app.services.heavy_child import Tools
-from app.services.heavy_jobs import HeavyJobs
-from app.services.importing import import_session
-from app.services.leases import Leases
+from app.services.archive.import_session import import_session
+from app.services.heavy.child import Tools
+from app.services.heavy.jobs import HeavyJobs
 from app.services.runtime import Runtime
 from app.services.sessions import create_session
-from app.services.shares import HeavyWork
-from app.services.take_turn import continue_turn, take_turn
+from app.services.turn.claim import Asking, OutputsRequest, TurnOutcome, TurnRequest
+from app.services.turn.events import Listener
+from app.services.turn.take import continue_turn, take_turn
+from app.services.upkeep.calibrations import Calibrations
+from app.services.upkeep.capacity import HeavyWork
+from app.services.upkeep.chores import Chores
+from app.services.upkeep.cooldowns import Cooldowns
+from app.services.upkeep.leases import Leases
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers, encoding_for_model
 from tests.pooling import behind_pooler

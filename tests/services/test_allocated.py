@@ -9,10 +9,10 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import JsonObject, Pin, Session, TurnStatus
-from app.engine.prompt import prompt_sha256
+from app.engine.window.prompt import prompt_sha256
 from app.services.pins import delete_pin, put_pin
-from app.services.turns import get_audit, get_prompt
-from app.services.window import window_now
+from app.services.views.context import window_now
+from app.services.views.turns import get_audit, get_prompt
 from tests.providers.server import serving
 from tests.services.service import TENANT, Service, is_summary, model, models_toml, service
 from tests.services.test_preview import previewed_turn

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.domain.types import TenantId
-from app.engine.calibration import SUPPORTED_TOKENS
-from app.services.calibrating import Calibrations
+from app.engine.window.calibration import SUPPORTED_TOKENS
 from app.services.sessions import create_session
+from app.services.upkeep.calibrations import Calibrations
 from app.tokenizers import Tokenizers
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, service

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from app.providers.registry import Catalogue, load_catalogue
-from app.services.claiming import Asking, TurnRequest
-from app.services.previewing import preview_turn
 from app.services.sessions import session_usage
+from app.services.turn.claim import Asking, TurnRequest
+from app.services.views.preview import preview_turn
 from app.tokenizers import encoding_for_model
 from tests.providers.server import serving
 from tests.providers.wires import ANTHROPIC, OPENAI, Said, Wire

@@ -9,7 +9,7 @@ import pytest
 
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import TurnStatus
-from app.services.turns import get_turn
+from app.services.views.turns import get_turn
 from tests.providers.server import Answer, Seen, serving
 from tests.services.faulty_database import faulty_database
 from tests.services.service import TENANT, chat, models_toml, service

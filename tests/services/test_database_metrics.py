@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from app.db.claims import claim_turn
 from app.db.sql import compile_sql
 from app.domain.errors import DatabaseUnavailable
-from app.services.background import look, sweep_forever
-from app.services.claiming import TurnRequest, draft_turn
+from app.services.turn.claim import TurnRequest, draft_turn
+from app.services.upkeep.background import look, sweep_forever
 from app.telemetry import Telemetry
 from tests.pooling import own_database
 from tests.services.faulty_database import faulty_database

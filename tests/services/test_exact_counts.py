@@ -11,7 +11,7 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import JsonObject, TurnStatus
-from app.services.turns import get_audit
+from app.services.views.turns import get_audit
 from app.tokenizers import Tokenizers
 from tests.providers.server import Answer, Reset, ScriptedServer, Seen, Step, serving
 from tests.providers.wires import ANTHROPIC, Said

@@ -14,11 +14,11 @@ from app.db.sql import Statement
 from app.db.tables import metadata
 from app.domain.errors import ContextBudgetExceeded, NotFound, ProviderError, SummaryNotActive, TurnInProgress
 from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnId, TurnStatus
-from app.services.forking import fork_session
+from app.services.archive.fork import fork_session
 from app.services.pins import list_pins, put_pin
 from app.services.summaries import list_summaries, summarize_now, undo_summary
-from app.services.turns import get_audit, get_prompt, list_turns
-from app.services.window import window_now
+from app.services.views.context import window_now
+from app.services.views.turns import get_audit, get_prompt, list_turns
 from tests.api.conftest import as_sent
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, model, models_toml, service

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.domain.types import TurnStatus
-from app.services.events import to_nobody
-from app.services.turns import get_turn
+from app.services.turn.events import to_nobody
+from app.services.views.turns import get_turn
 from tests.providers.hostile import HOSTILE, Hostile
 from tests.providers.playing import threaded_serving
 from tests.services.service import TENANT, chat, models_toml, service

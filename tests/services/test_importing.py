@@ -9,8 +9,8 @@ import pytest
 from app.domain.errors import InvalidRequest
 from app.domain.types import TurnStatus
 from app.services.sessions import list_sessions
-from app.services.turns import list_turns
-from app.services.window import window_now
+from app.services.views.context import window_now
+from app.services.views.turns import list_turns
 from tests.services.service import TENANT, service
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from app.domain.types import JsonObject, ToolCall
-from app.services.turns import get_audit, get_prompt
+from app.services.views.turns import get_audit, get_prompt
 from tests.engine.pictures import audio, file, image, png, wav
 from tests.providers.server import serving
 from tests.providers.wires import OPENAI, Said

@@ -13,11 +13,11 @@ import asyncpg
 import pytest
 
 from app.db.claims import Claim
-from app.db.settling import Settlement
+from app.db.records import Settlement
 from app.domain.errors import TurnInProgress
 from app.domain.types import JsonObject, SessionId, TurnRecord, TurnStatus
-from app.services.claiming import Asking, TurnRequest, claim_and_gather, draft_turn
-from app.services.settling import settle
+from app.services.turn.claim import Asking, TurnRequest, claim_and_gather, draft_turn
+from app.services.turn.settle import settle
 from tests.services.service import TENANT, Service, service
 
 _PATIENCE_S = 20.0

@@ -10,10 +10,10 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded, ProviderDown, ProviderOverflow
 from app.domain.types import Pin, TurnStatus
-from app.engine.assembly import assert_tool_pairing
+from app.engine.window.plan import assert_tool_pairing
 from app.services.pins import put_pin
 from app.services.sessions import session_usage
-from app.services.turns import get_audit, get_prompt
+from app.services.views.turns import get_audit, get_prompt
 from app.tokenizers import Tokenizers
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, chat, model, models_toml, service

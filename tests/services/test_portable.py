@@ -16,20 +16,20 @@ import pytest
 
 from app.api.portable_json import spooled
 from app.api.portable_schemas import ROWS, SessionRow
-from app.db.portable import COLUMNS
+from app.archive.document import SECTIONS, message_of
+from app.db.archive import COLUMNS
 from app.domain.content import sha256_hex
 from app.domain.errors import ImportRefused, NotFound
 from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnStatus
-from app.engine.portable import SECTIONS, message_of
-from app.engine.replay import SentHashes
-from app.services.calibrating import Calibrations
-from app.services.exporting import export_session
-from app.services.forking import fork_session
+from app.engine.window.prompt_refs import SentHashes
+from app.services.archive.export import export_session
+from app.services.archive.fork import fork_session
 from app.services.pins import put_pin
 from app.services.sessions import list_sessions
 from app.services.summaries import list_summaries, undo_summary
-from app.services.turns import get_audit, get_prompt, list_turns
-from app.services.window import window_now
+from app.services.upkeep.calibrations import Calibrations
+from app.services.views.context import window_now
+from app.services.views.turns import get_audit, get_prompt, list_turns
 from tests.api.conftest import as_sent
 from tests.providers.server import serving
 from tests.providers.wires import ANTHROPIC

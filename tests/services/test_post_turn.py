@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from app.domain.types import SessionId
-from app.services.after_turn import summarize_after_turn
 from app.services.sessions import change_session
 from app.services.summaries import list_summaries
-from app.services.turns import get_prompt
+from app.services.turn.after_turn import summarize_after_turn
+from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, Service, is_summary, model, models_toml, service, sound_summary
 

@@ -10,12 +10,12 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded, InvalidRequest, NotFound
 from app.domain.types import JsonObject, Pin, Session, SessionId, TenantId
-from app.services.claiming import Asking, TurnOutcome, TurnRequest
 from app.services.pins import put_pin
-from app.services.previewing import preview_turn
 from app.services.summaries import summarize_now
-from app.services.take_turn import cancel_turn
-from app.services.turns import get_audit, get_prompt
+from app.services.turn.claim import Asking, TurnOutcome, TurnRequest
+from app.services.turn.take import cancel_turn
+from app.services.views.preview import preview_turn
+from app.services.views.turns import get_audit, get_prompt
 from tests.engine.pictures import image, png
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, model, models_toml, service

@@ -12,12 +12,12 @@ import sqlalchemy as sa
 
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import Pin, RecordedReply, SessionId, TenantId, ToolCall, TurnStatus
-from app.services.claiming import Asking, TurnRequest, claim_and_gather, draft_turn
-from app.services.limits import set_limits
+from app.services.limits.quotas import set_limits
 from app.services.pins import put_pin
-from app.services.purging import BATCH_MESSAGES, BATCH_SESSIONS, Purged, purge
 from app.services.sessions import change_session, create_session
-from app.services.take_turn import cancel_turn
+from app.services.turn.claim import Asking, TurnRequest, claim_and_gather, draft_turn
+from app.services.turn.take import cancel_turn
+from app.services.upkeep.purge import BATCH_MESSAGES, BATCH_SESSIONS, Purged, purge
 from tests.services.service import TENANT, Service, service
 from tests.services.test_erasing import of_a_session, rows_of, session_with_a_row_in_every_table, with_models
 from tests.services.test_limits import usage

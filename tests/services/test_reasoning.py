@@ -10,7 +10,7 @@ import pytest
 
 from app.domain.errors import ProviderRefused
 from app.domain.types import ToolCall, TurnStatus
-from app.services.turns import get_audit, get_prompt
+from app.services.views.turns import get_audit, get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.providers.wires import ANTHROPIC, OPENAI, Said, Wire
 from tests.services.service import TENANT, Service, models_toml, service

@@ -10,14 +10,14 @@ import pytest
 from app.db.recall import SearchBounds, add_postings, find_evicted
 from app.domain.content import content_text
 from app.domain.types import MessageId, SessionId, Turn, TurnId, TurnStatus
-from app.engine.policy import ContextPolicy, Recall
-from app.engine.recall import match, rarity
-from app.engine.recall_shelf import Shelf
-from app.engine.recall_terms import query_terms, weighed_terms
-from app.engine.recalling import RECALL_NOTE
-from app.services import recall
-from app.services.turns import get_audit, get_prompt
-from app.services.window import window_now
+from app.engine.policy.policy import ContextPolicy, Recall
+from app.engine.recall.ranking import match, rarity
+from app.engine.recall.terms import query_terms, weighed_terms
+from app.engine.simulation.recall_shelf import Shelf
+from app.engine.window.recalled import RECALL_NOTE
+from app.services.turn import recall
+from app.services.views.context import window_now
+from app.services.views.turns import get_audit, get_prompt
 from bench.fidelity.recorded import numbered_message
 from tests.providers.server import Seen, serving
 from tests.services.service import TENANT, Service, chat, model, models_toml, service

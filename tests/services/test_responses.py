@@ -14,11 +14,11 @@ from app.db.sessions import erase_later
 from app.domain.errors import LimitExceeded, TurnInProgress
 from app.domain.openai_ids import ResponseRef
 from app.openai.chat_messages import IncomingMessage
-from app.services.background import sweep_forever
-from app.services.chatting import ChatRequest
-from app.services.claiming import Asking, TurnOutcome
-from app.services.limits import set_limits
-from app.services.responding import ERASE_AFTER_S, Place, ResponseRequest, open_place, respond
+from app.services.limits.quotas import set_limits
+from app.services.openai.chat import ChatRequest
+from app.services.openai.responses import ERASE_AFTER_S, Place, ResponseRequest, open_place, respond
+from app.services.turn.claim import Asking, TurnOutcome
+from app.services.upkeep.background import sweep_forever
 from tests.providers.server import Answer, serving
 from tests.services.service import TENANT, Service, models_toml, service
 

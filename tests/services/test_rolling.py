@@ -13,7 +13,7 @@ from app.domain.types import Pin, RecordedReply, ToolCall
 from app.services.pins import put_pin
 from app.services.sessions import change_session
 from app.services.summaries import list_summaries
-from app.services.turns import get_prompt
+from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, chat, is_summary, model, models_toml, service
 

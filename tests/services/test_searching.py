@@ -6,9 +6,9 @@ import pytest
 
 from app.domain.errors import NotFound
 from app.domain.types import JsonObject, SessionId, TenantId
-from app.engine.recall_terms import excerpt, query_terms
-from app.services.forking import fork_session
-from app.services.searching import search_session
+from app.engine.recall.terms import excerpt, query_terms
+from app.services.archive.fork import fork_session
+from app.services.views.search import search_session
 from tests.services.service import TENANT, Service, service
 
 FACTS = ("My sister Ottilie keeps bees behind the lighthouse.", "The invoice of the harbour crane is number 4711.")

@@ -16,7 +16,7 @@ from app.db.sql import compile_sql
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, InvalidRequest, NotFound
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
 from app.services.pins import put_pin
-from app.services.simulating import BATCH_TURNS, THRESHOLDS, Variant, simulate, variant_of
+from app.services.views.simulation import BATCH_TURNS, THRESHOLDS, Variant, simulate, variant_of
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, models_toml, service
 from tests.services.test_tools import TOOLS, calls

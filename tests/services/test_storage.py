@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.domain.types import SessionId
-from app.services.turns import get_prompt, list_turns
+from app.services.views.turns import get_prompt, list_turns
 from tests.services.service import TENANT, Service, service
 
 WORDS = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 3

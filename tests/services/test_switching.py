@@ -12,9 +12,9 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import Pin, TurnStatus
-from app.services.cooldowns import REST_S, Cooldowns
 from app.services.pins import put_pin
 from app.services.sessions import change_session
+from app.services.upkeep.cooldowns import REST_S, Cooldowns
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, models_toml, service, sound_summary
 from tests.services.test_model_faults import LONG, strict_window

@@ -18,9 +18,9 @@ from app.domain.errors import (
     TurnNotOpen,
 )
 from app.domain.types import TurnId, TurnStatus
-from app.engine.assembly import assert_tool_pairing
-from app.services.take_turn import cancel_turn
-from app.services.turns import get_audit, get_prompt, get_turn
+from app.engine.window.plan import assert_tool_pairing
+from app.services.turn.take import cancel_turn
+from app.services.views.turns import get_audit, get_prompt, get_turn
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, chat, models_toml, service
 

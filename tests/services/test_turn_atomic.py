@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from app.domain.types import SessionId
-from app.engine.limits import exceeds_window, history_budget
+from app.engine.policy.turn_window import exceeds_window, history_budget
 from app.services.summaries import list_summaries
-from app.services.timeline import read_timeline
-from app.services.turns import get_audit, get_prompt
+from app.services.views.timeline import read_timeline
+from app.services.views.turns import get_audit, get_prompt
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service
 from tests.services.test_model_faults import strict_window, too_long, unknown_window

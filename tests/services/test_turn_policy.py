@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from app.domain.errors import InvalidRequest
-from app.services.claiming import Asking, TurnRequest
-from app.services.regenerating import prepare_again, take_again
+from app.services.archive.regenerate import prepare_again, take_again
 from app.services.sessions import change_session
 from app.services.summaries import list_summaries
-from app.services.turns import get_audit
+from app.services.turn.claim import Asking, TurnRequest
+from app.services.views.turns import get_audit
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service
 from tests.services.test_preview import LONG, previewed_turn

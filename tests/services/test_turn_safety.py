@@ -23,9 +23,9 @@ from app.domain.errors import (
     TurnLost,
 )
 from app.domain.types import SessionId, TurnStatus
-from app.services.background import renew_forever, sweep_forever
-from app.services.claiming import TurnRequest, draft_turn
-from app.services.turns import get_prompt, get_turn
+from app.services.turn.claim import TurnRequest, draft_turn
+from app.services.upkeep.background import renew_forever, sweep_forever
+from app.services.views.turns import get_prompt, get_turn
 from app.tokenizers import Tokenizers
 from bench.wire import Tally, counting_proxy
 from tests.providers.server import Answer, Seen, serving

@@ -12,8 +12,8 @@ from app.domain.errors import NotFound, SummaryNotActive, TurnInProgress
 from app.domain.types import Pin, SessionId, SummaryId, TenantId
 from app.services.pins import delete_pin, put_pin
 from app.services.summaries import list_summaries, summarize_now, undo_summary
-from app.services.turns import get_prompt, list_turns
-from app.services.window import window_now
+from app.services.views.context import window_now
+from app.services.views.turns import get_prompt, list_turns
 from tests.providers.server import serving
 from tests.services.service import TENANT, Service, model, models_toml, service
 from tests.services.test_tools import TOOLS, calls

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from app.own_database import Refused
-from app.services.simulating import Variant
+from app.services.views.simulation import Variant
 from app.simulate.cli import read_policy
 from tests.test_cli import UNKNOWN_ID, address, plimsoll, refusal, serving
 

@@ -51,21 +51,21 @@ from app.db import embedded, migrate
 from app.db.database import Database
 from app.db.embedded_watch import kept_running
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
-from app.engine.policy import ContextPolicy
-from app.engine.policy_fields import resolve_policy
+from app.engine.policy.fields import resolve_policy
+from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import load_catalogue
-from app.services.activity import Activity
-from app.services.background import calibrate_forever, keep_going, look_forever, renew_forever, sweep_forever
-from app.services.calibrating import Calibrations
-from app.services.chores import Chores
-from app.services.cooldowns import Cooldowns
-from app.services.heavy_child import Tools
-from app.services.heavy_jobs import HeavyJobs
+from app.services.heavy.child import Tools
+from app.services.heavy.jobs import HeavyJobs
 from app.services.keys import Authenticator
-from app.services.learned_windows import load_windows, refresh_forever
-from app.services.leases import Leases
 from app.services.runtime import Runtime
-from app.services.shares import Allowance, HeavyWork
+from app.services.upkeep.background import calibrate_forever, keep_going, look_forever, renew_forever, sweep_forever
+from app.services.upkeep.calibrations import Calibrations
+from app.services.upkeep.capacity import Allowance, HeavyWork
+from app.services.upkeep.chores import Chores
+from app.services.upkeep.cooldowns import Cooldowns
+from app.services.upkeep.learned_windows import load_windows, refresh_forever
+from app.services.upkeep.leases import Leases
+from app.services.views.activity import Activity
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers, encoding_for_model
 

@@ -15,7 +15,7 @@ from app.db.database import Database
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import TenantId
 from app.own_database import Refused, with_database
-from app.services.purging import Purged, purge
+from app.services.upkeep.purge import Purged, purge
 
 EXIT_INTERRUPTED = 130
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}

@@ -32,8 +32,8 @@ from app.db.reachability import reach
 from app.main import create_app, guarded_policy
 from app.own_database import Refused, database_url
 from app.providers.catalogue_file import read_catalogue
-from app.services.draining import Drain
 from app.services.keys import any_key_exists
+from app.services.upkeep.drain import Drain
 from app.telemetry import traces_can_be_made
 
 DRAIN_S = 30

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from app.db.database import Database
-from app.db.windows import StatedWindow
+from app.db.learned_windows import StatedWindow
 from app.own_database import with_database
-from app.services import learned_windows as service
+from app.services.upkeep import learned_windows as service
 
 windows = typer.Typer(no_args_is_help=True, help="Context windows that providers stated when they refused prompts.")
 

@@ -8,9 +8,9 @@ import orjson
 
 from app.api.openai_errors import error_of
 from app.domain.types import JsonObject, ToolCall, Usage
-from app.engine.prompt import tool_call_json
-from app.services.claiming import TurnOutcome
-from app.services.events import TurnEvent
+from app.engine.window.prompt import tool_call_json
+from app.services.turn.claim import TurnOutcome
+from app.services.turn.events import TurnEvent
 
 DONE = b"data: [DONE]\n\n"
 

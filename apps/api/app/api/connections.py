@@ -39,7 +39,8 @@ class Connections:
     half-sent requests shut nobody out. Half of the file descriptors of the process stay for all else.
     """
 
-    def __init__(self, most: int, most_per_address: int) -> None:
+    def __init__(self, most: int, most_per_address: int, unread_s: float = UNREAD_S) -> None:
+        self.unread_s = unread_s
         self._most = most
         self._most_per_address = most_per_address
         self._count = 0
@@ -180,22 +181,22 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client reads more slowly than it is answered: it gets a while for each part."""
         super().pause_writing()
-        self._unread_timer = self.loop.call_later(UNREAD_S, self._look_at_reader, self._unread_bytes())
+        self._watch_reader()
 
     def resume_writing(self) -> None:
         """The client has read most of it."""
         _cancel(self._unread_timer)
         super().resume_writing()
 
-    def _look_at_reader(self, unread_bytes: int) -> None:
-        now_unread = self._unread_bytes()
-        if now_unread > unread_bytes - _READ_BYTES:
+    def _watch_reader(self) -> None:
+        unread_bytes = self.transport.get_write_buffer_size()
+        self._unread_timer = self.loop.call_later(self._connections.unread_s, self._check_reader, unread_bytes)
+
+    def _check_reader(self, unread_bytes_before: int) -> None:
+        if self.transport.get_write_buffer_size() > unread_bytes_before - _READ_BYTES:
             self.transport.abort()
         else:
-            self._unread_timer = self.loop.call_later(UNREAD_S, self._look_at_reader, now_unread)
-
-    def _unread_bytes(self) -> int:
-        return self.transport.get_write_buffer_size()
+            self._watch_reader()
 
     def _head_is_late(self) -> None:
         if self._head_begun and not self.transport.is_closing():

@@ -36,10 +36,10 @@ from app.domain.errors import (
     Unauthenticated,
 )
 from app.domain.types import JsonObject, TenantId
-from app.services.activity import Activity
-from app.services.draining import Drain
 from app.services.keys import Authenticator
 from app.services.runtime import Runtime
+from app.services.upkeep.drain import Drain
+from app.services.views.activity import Activity
 
 _JSON_TYPE = re.compile(rb'(?i)application/(?:[\w.+-]+\+)?json\s*(?:;\s*charset="?utf-?8"?\s*)?;?\s*')
 _NOUN_OF_ID = {"session_id": "session", "turn_id": "turn", "summary_id": "summary"}

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ValidationError
 from app.api import problems
 from app.api.portable_schemas import BLOCKS, ROWS, ConversationIn, ExportHead, ImportIn
 from app.api.strict_json import parse_json
+from app.archive.document import MOST_FAULTS
 from app.domain.errors import ImportRefused, InvalidRequest
 from app.domain.types import JsonObject
-from app.engine.portable import MOST_FAULTS
-from app.services.import_job import Conversation, Export
+from app.services.archive.import_job import Conversation, Export
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -10,7 +10,7 @@ from typing import IO, Any, cast
 import orjson
 
 from app.api.direct_route import plain_json
-from app.engine.portable import FORMAT, SECTIONS, VERSION
+from app.archive.document import FORMAT, SECTIONS, VERSION
 
 _IN_MEMORY_BYTES = 1024 * 1024
 _OPTIONS = orjson.OPT_UTC_Z

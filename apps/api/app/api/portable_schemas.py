@@ -1,4 +1,4 @@
-"""The rows of an exported session as they may come back: each by itself. `engine/portable.py` holds them together."""
+"""The rows of an exported session as they may come back: each by itself. `archive/document.py` holds them together."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from app.api.chat_schemas import ChatIn, ChatMessageIn
 from app.api.schemas import ContentIn, ContentPartIn, In, Name, Open, SessionIn, StoredCall, ToolChoice, ToolIn
 from app.api.stored_schemas import Count, Dollars, Id, Instant, Seq, Sha256, SmallSeq
 from app.api.window_schemas import StoredAudit, StoredSummary
+from app.archive.document import FORMAT, VERSION
 from app.domain.errors import InvalidRequest
-from app.engine.policy_fields import read_fields
-from app.engine.portable import FORMAT, VERSION
-from app.engine.prompt import Region
+from app.engine.policy.fields import read_fields
+from app.engine.window.prompt import Region
 from app.providers.base import CHAT_OPTIONS
 
 
@@ -141,7 +141,7 @@ Ref = Annotated[
 
 
 class PromptRefs(In):
-    """The form is told in `engine/replay.py`."""
+    """The form is told in `engine/window/prompt_refs.py`."""
 
     items: list[Ref]
     tools: Sha256 | None

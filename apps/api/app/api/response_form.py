@@ -14,8 +14,8 @@ from app.db.responses import StoredResponse
 from app.domain.openai_ids import ResponseRef
 from app.domain.types import JsonObject, SessionId
 from app.openai.output_items import message_item, reasoning_item
-from app.services.claiming import TurnOutcome
-from app.services.events import TurnEvent
+from app.services.turn.claim import TurnOutcome
+from app.services.turn.events import TurnEvent
 
 _TERMINAL = {"completed": "response.completed", "incomplete": "response.incomplete"}
 

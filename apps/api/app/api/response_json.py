@@ -13,9 +13,9 @@ from app.db.responses import StoredResponse
 from app.domain.openai_ids import ResponseRef, conversation_id, response_id
 from app.domain.types import Content, FinishReason, JsonObject, Session, ToolCall, TurnStatus, Usage
 from app.openai.output_items import reply_items
-from app.services.claiming import TurnOutcome
-from app.services.items import ItemPage
-from app.services.responses import is_running
+from app.services.openai.items import ItemPage
+from app.services.openai.stored_responses import is_running
+from app.services.turn.claim import TurnOutcome
 
 Status: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled", "in_progress"]
 _INCOMPLETE: Mapping[FinishReason, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}

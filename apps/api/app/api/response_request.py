@@ -12,10 +12,10 @@ from app.domain.errors import InvalidRequest, NotFound
 from app.domain.openai_ids import conversation_id, read_conversation_id, read_response_id
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
 from app.openai.input_items import read_items
-from app.services.chatting import ChatRequest
-from app.services.claiming import Asking
-from app.services.responding import ResponseRequest
+from app.services.openai.chat import ChatRequest
+from app.services.openai.responses import ResponseRequest
 from app.services.runtime import Runtime
+from app.services.turn.claim import Asking
 
 _TOLD_AGAIN = (
     "instructions",

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 
 from app.api.chat_schemas import CallId, JsonFormat, TextFormat
 from app.api.schemas import PARTS_TAG, TEXT_TAG, FunctionIn, InputAudio, Name, Open, content_branch
-from app.services.conversations import MOST_ITEMS
+from app.services.openai.conversations import MOST_ITEMS
 
 _URL = Annotated[str, StringConstraints(min_length=1)]
 _MOST_PAIRS = 16

@@ -19,10 +19,10 @@ from app.api.direct_route import Call, plain_json
 from app.api.turn_json import turn_json
 from app.domain.errors import NotFound, PlimsollError
 from app.domain.types import JsonObject, SessionId, TurnId, TurnStatus
-from app.services.claiming import TurnOutcome
-from app.services.events import Listener, TurnEvent
-from app.services.take_turn import cancel_turn
-from app.services.turns import get_turn
+from app.services.turn.claim import TurnOutcome
+from app.services.turn.events import Listener, TurnEvent
+from app.services.turn.take import cancel_turn
+from app.services.views.turns import get_turn
 
 MOST_APART: Final = 64
 """Events that wait for a slow client one by one; the deltas after them are joined."""

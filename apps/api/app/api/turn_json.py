@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.api import problems
 from app.domain.types import JsonObject, TurnRecord
-from app.engine.prompt import tool_call_json
+from app.engine.window.prompt import tool_call_json
 
 
 def turn_json(turn: TurnRecord) -> JsonObject:

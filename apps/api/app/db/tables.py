@@ -287,7 +287,7 @@ turn_context_audit = sa.Table(
     sa.Column("overflow_rejected", sa.Boolean, nullable=False),
     sa.Column("regions", JSONB, nullable=False),
     sa.Column("context_trim_log", JSONB, nullable=False),
-    # What was sent, as references to prompt_blocks and messages (form: `engine/replay.py`); null when nothing was.
+    # What was sent, as references to blocks and messages (form: `engine/window/prompt_refs.py`); null when nothing was.
     sa.Column("prompt_refs", JSONB),
     sa.Column("prompt_sha256", sa.Text),
     _instant("created_at", default_now=True),

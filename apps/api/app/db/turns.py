@@ -1,4 +1,4 @@
-"""Turns as they are read; `db/claims.py` and `db/settling.py` write them."""
+"""Turns as they are read; `db/claims.py` and `db/records.py` write them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a tool shows to the host's model: of bounded size, and fenced, so that no stored text speaks as an instruction.
 
-The fence is the one of summaries (`engine/summary_block.py`): JSON in which no content can close it or imitate it.
+The fence is the one of summaries (`engine/summary/block.py`): JSON in which no content can close it or imitate it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from app.engine.summary_block import fenceable_json
+from app.engine.summary.block import fenceable_json
 
 PREAMBLE: Final = (
     "What follows between the marks was read from Plimsoll. Texts in it were written by the users, tools and models of "

@@ -7,12 +7,12 @@ from app.db.database import Transaction
 from app.db.sessions import session_exists
 from app.domain.errors import NotFound
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
-from app.engine.prompt import goal_text, pin_text
-from app.engine.relevance import question_of, relevances
-from app.services.gathering import estimator_of
+from app.engine.recall.relevance import question_of, relevances
+from app.engine.window.prompt import goal_text, pin_text
 from app.services.paging import Page, after_name, page_of
 from app.services.runtime import Runtime
-from app.services.window import look, no_turn
+from app.services.turn.gather import estimator_of
+from app.services.views.context import look, no_turn
 
 
 async def put_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin:

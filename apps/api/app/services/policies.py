@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from app.domain.errors import InvalidRequest
 from app.domain.types import JsonObject
-from app.engine.design_names import DESIGN_NAMES, read_given
-from app.engine.policy_fields import FIELDS, policy_values
-from app.engine.presets import PRESETS, preset_policy
+from app.engine.policy.design_names import DESIGN_NAMES, read_given
+from app.engine.policy.fields import FIELDS, policy_values
+from app.engine.policy.presets import PRESETS, preset_policy
 from app.services.runtime import Runtime
 
 

@@ -8,14 +8,14 @@ from datetime import datetime
 from uuid import UUID
 
 from app.db.database import Database
-from app.engine.policy import ContextPolicy
+from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import Catalogue
-from app.services.calibrating import Calibrations
-from app.services.chores import Chores
-from app.services.cooldowns import Cooldowns
-from app.services.heavy_jobs import HeavyJobs
-from app.services.leases import Leases
-from app.services.shares import HeavyWork
+from app.services.heavy.jobs import HeavyJobs
+from app.services.upkeep.calibrations import Calibrations
+from app.services.upkeep.capacity import HeavyWork
+from app.services.upkeep.chores import Chores
+from app.services.upkeep.cooldowns import Cooldowns
+from app.services.upkeep.leases import Leases
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers
 

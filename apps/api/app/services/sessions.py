@@ -9,14 +9,14 @@ from typing import Any
 from app.db import sessions as store
 from app.db.claims import cancel_open_turns
 from app.db.database import Database, Transaction
-from app.db.erasing import erase, lock_session
+from app.db.erasure import erase, lock_session
 from app.db.session_figures import search_sessions as find_sessions
 from app.db.session_figures import session_figures
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Session, SessionId, TenantId
-from app.engine.policy import ContextPolicy
-from app.engine.policy_fields import resolve_policy
+from app.engine.policy.fields import resolve_policy
+from app.engine.policy.policy import ContextPolicy
 from app.openai.input_items import joined_directions
 from app.services.conflicts import retried
 from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from app.db.sessions import session_exists
 from app.db.summaries import get_summary, page_of_summaries
-from app.db.undoing import find_summary, lock_and_restart_count, undo_active
+from app.db.summary_undo import find_summary, lock_and_restart_count, undo_active
 from app.domain.errors import NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress
 from app.domain.types import OPEN_STATUSES, JsonObject, SessionId, SummaryId, TenantId
-from app.engine.window import Window
-from app.services.claiming import RETRY_AFTER_S
+from app.engine.window.window import Window
 from app.services.conflicts import retried
-from app.services.gathering import estimator_of, snapshot_of
 from app.services.paging import Page, after_id, page_of
 from app.services.runtime import Runtime
-from app.services.summarizing import IN_PROGRESS, STALE, Ask, summarize
-from app.services.window import look, no_turn
+from app.services.turn.claim import RETRY_AFTER_S
+from app.services.turn.gather import estimator_of, snapshot_of
+from app.services.turn.summarize import IN_PROGRESS, STALE, Ask, summarize
+from app.services.views.context import look, no_turn
 
 
 async def list_summaries(

@@ -16,7 +16,7 @@ from app.db.database import Database
 from app.domain.types import JsonObject, SessionId, TenantId
 from app.own_database import Refused, read_settings, with_database
 from app.services.keys import OPEN_TENANT
-from app.services.simulating import THRESHOLDS, Variant, simulate, variant_of
+from app.services.views.simulation import THRESHOLDS, Variant, simulate, variant_of
 from app.simulate.render import notes, table
 
 

@@ -22,8 +22,8 @@ from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.types import JsonObject, SessionId
 from app.openai.chat_messages import read_messages
 from app.providers.base import CHAT_OPTIONS
-from app.services.chatting import ChatRequest, complete_chat, open_session
-from app.services.claiming import Asking
+from app.services.openai.chat import ChatRequest, complete_chat, open_session
+from app.services.turn.claim import Asking
 
 SESSION_HEADER = "X-Session-Id"
 _ANSWERS: dict[int | str, dict[str, Any]] = {

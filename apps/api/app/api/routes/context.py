@@ -15,9 +15,10 @@ from app.api.routes.turns import turn_request
 from app.api.schemas import PreviewIn, PreviewOut
 from app.api.window_schemas import FoundOut, SummaryOut, SummaryPage, WindowOut
 from app.domain.types import JsonObject, SessionId, SummaryId
-from app.services import summaries, window
-from app.services.previewing import preview_turn
-from app.services.searching import search_session
+from app.services import summaries
+from app.services.views import context as window
+from app.services.views.preview import preview_turn
+from app.services.views.search import search_session
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["context"], route_class=DirectRoute)
 

@@ -20,8 +20,8 @@ from app.api.routes.responses import After, ItemLimit, Order
 from app.domain.errors import NotFound
 from app.domain.openai_ids import read_conversation_id
 from app.domain.types import JsonObject, SessionId
-from app.services import conversations
-from app.services.items import ItemPage, get_item, page_of_items
+from app.services.openai import conversations
+from app.services.openai.items import ItemPage, get_item, page_of_items
 
 _READ = (400, 401, 404, 503)
 _WRITE = (400, 401, 404, 408, 409, 413, 415, 503)

@@ -15,7 +15,7 @@ from app.api.streaming import STREAM_HEADERS, encoded_event
 from app.api.timeline_schemas import OpenTurns
 from app.domain.errors import PlimsollError
 from app.domain.types import JsonObject
-from app.services.activity import next_news
+from app.services.views.activity import next_news
 
 router = APIRouter(prefix="/v1/events", tags=["events"], route_class=DirectRoute)
 

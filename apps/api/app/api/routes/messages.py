@@ -12,7 +12,7 @@ from app.api.openapi import READ, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
 from app.api.timeline_schemas import MessagePage
 from app.domain.types import JsonObject, SessionId
-from app.services import messages
+from app.services.views import messages
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/messages", tags=["turns"], route_class=DirectRoute)
 

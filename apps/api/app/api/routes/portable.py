@@ -18,8 +18,8 @@ from app.api.portable_schemas import ImportIn
 from app.api.schemas import Document, SessionOut
 from app.api.session_json import session_json
 from app.domain.types import JsonObject, SessionId
-from app.services.exporting import export_session
-from app.services.importing import import_session
+from app.services.archive.export import export_session
+from app.services.archive.import_session import import_session
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 import_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=UnreadRoute)

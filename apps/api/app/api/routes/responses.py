@@ -24,11 +24,11 @@ from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.openai_ids import ResponseRef, read_response_id
 from app.domain.types import JsonObject
 from app.openai.input_items import references_of
-from app.services import responses
-from app.services.claiming import TurnOutcome
-from app.services.events import Listener, TurnEvent
-from app.services.items import referenced
-from app.services.responding import Place, open_place, respond
+from app.services.openai import stored_responses as responses
+from app.services.openai.items import referenced
+from app.services.openai.responses import Place, open_place, respond
+from app.services.turn.claim import TurnOutcome
+from app.services.turn.events import Listener, TurnEvent
 
 Order = Annotated[Literal["asc", "desc"], Query(description="By time; the newest first unless `asc`.")]
 ItemLimit = Annotated[int, Query(ge=1, le=100, description="Most items of one page.")]

@@ -14,7 +14,7 @@ from app.api.schemas import ForkIn, SessionDetail, SessionIn, SessionOut, Sessio
 from app.api.session_json import session_json
 from app.domain.types import JsonObject, SessionId, TurnId
 from app.services import sessions
-from app.services.forking import fork_session
+from app.services.archive.fork import fork_session
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 

@@ -10,7 +10,7 @@ from app.api.direct_route import Call, HeavyRoute
 from app.api.openapi import WRITE, answers
 from app.api.schemas import SimulateIn, SimulationOut
 from app.domain.types import JsonObject, SessionId
-from app.services.simulating import MOST_TURNS_DECIDED, THRESHOLDS, simulate, variant_of
+from app.services.views.simulation import MOST_TURNS_DECIDED, THRESHOLDS, simulate, variant_of
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/simulate", tags=["policies"], route_class=HeavyRoute)
 

@@ -12,7 +12,7 @@ from app.api.openapi import READ, answers
 from app.api.routes.parameters import Cursor
 from app.api.timeline_schemas import TimelinePage
 from app.domain.types import JsonObject, SessionId
-from app.services.timeline import read_timeline
+from app.services.views.timeline import read_timeline
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/timeline", tags=["context"], route_class=DirectRoute)
 

@@ -31,12 +31,12 @@ from app.api.turn_json import turn_json
 from app.api.window_schemas import AuditOut
 from app.domain.errors import InvalidRequest, PlimsollError
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
-from app.services import turns
-from app.services.claiming import Asking, OutputsRequest, TurnRequest
+from app.services.archive.regenerate import prepare_again, take_again
 from app.services.policies import given_policy
-from app.services.regenerating import prepare_again, take_again
 from app.services.sessions import check_alias
-from app.services.take_turn import cancel_turn, continue_turn, take_turn
+from app.services.turn.claim import Asking, OutputsRequest, TurnRequest
+from app.services.turn.take import cancel_turn, continue_turn, take_turn
+from app.services.views import turns
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/turns", tags=["turns"], route_class=DirectRoute)
 

@@ -1,0 +1,233 @@
+"""An exported session as a document: what it is called, and whether one that came from outside holds together.
+
+The shape of every row has been validated before (`api/portable_schemas.py`); here its rows are held against each other:
+numbers, references, hashes. What passes can be stored, run on and rebuilt like a session that was had here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias, cast
+
+from app.domain.content import sha256_hex
+from app.domain.errors import ImportRefused, PromptTooLarge
+from app.domain.types import JsonObject, Message, MessageId, ToolCall, TurnId
+
+FORMAT: Final = "plimsoll.session"
+VERSION: Final = 1
+SECTIONS: Final = ("pins", "blocks", "turns", "messages", "steps", "summaries", "audits")
+"""The lists of a document, in its order."""
+ITEM_FIELDS: Final = ("key_facts", "open_questions", "decisions", "action_items")
+
+MOST_FAULTS: Final = 20
+MOST_PROMPTS_BYTES: Final = 8 * 1024 * 1024 * 1024
+"""Of all prompts of a document together, each message with its `MESSAGE_BYTES`: what checking its hashes may cost."""
+
+
+class _Faults:
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str]] = []
+
+    def add(self, place: str, sentence: str) -> None:
+        self.found.append((f"body.{place}", sentence))
+        if len(self.found) == MOST_FAULTS:
+            raise ImportRefused(self.found)
+
+    def settle(self) -> None:
+        """What follows counts on what was checked so far."""
+        if self.found:
+            raise ImportRefused(self.found)
+
+
+class PromptHashes(Protocol):
+    """Rebuilds stored prompts and hashes them; raises `KeyError`, `TypeError` or `ValueError` where that fails."""
+
+    total_bytes: int
+
+    def sha256(self, refs: JsonObject) -> str: ...
+
+
+PromptHashesOf: TypeAlias = Callable[[Mapping[str, str], Mapping[int, Message]], PromptHashes]
+"""Made of the contents of blocks by hash, and of messages by number."""
+
+
+def check_document(
+    document: Mapping[str, Any], hashes_of: PromptHashesOf, *, most_prompts_bytes: int = MOST_PROMPTS_BYTES
+) -> None:
+    """Raises `ImportRefused`, with places, for a document whose parts contradict each other. CPU-bound."""
+    faults = _Faults()
+    for section, key in (
+        ("pins", "name"),
+        ("blocks", "sha256"),
+        *((name, "id") for name in ("turns", "messages", "steps", "summaries", "audits")),
+    ):
+        _check_unique(document[section], section, (key,), faults)
+    _check_turns(document, faults)
+    faults.settle()
+    turn_seqs: dict[str, int] = {turn["id"]: turn["seq"] for turn in document["turns"]}
+    for section, keys in (("messages", ()), ("steps", ("seq",)), ("audits", ("round", "attempt"))):
+        _check_turn_ids(document[section], section, turn_seqs, faults)
+        if keys:
+            _check_unique(document[section], section, ("turn_id", *keys), faults)
+    _check_messages(document["messages"], turn_seqs, faults)
+    faults.settle()
+    _check_summaries(document, turn_seqs, faults)
+    for at, block in enumerate(document["blocks"]):
+        if sha256_hex(block["content"]) != block["sha256"]:
+            faults.add(f"blocks.{at}.sha256", "This is not the hash of the content.")
+    faults.settle()
+    _check_prompts(document, hashes_of, most_prompts_bytes, faults)
+    faults.settle()
+
+
+def _check_unique(rows: Sequence[JsonObject], section: str, keys: tuple[str, ...], faults: _Faults) -> None:
+    seen: set[tuple[Any, ...]] = set()
+    for at, row in enumerate(rows):
+        value = tuple(row[key] for key in keys)
+        if value in seen:
+            faults.add(
+                f"{section}.{at}.{keys[-1]}", f"An earlier one of the {section} has the same {' and '.join(keys)}."
+            )
+        seen.add(value)
+
+
+def _check_turns(document: Mapping[str, Any], faults: _Faults) -> None:
+    turns: Sequence[JsonObject] = document["turns"]
+    for at, turn in enumerate(turns):
+        if turn["seq"] != at + 1:
+            faults.add(f"turns.{at}.seq", f"Turns are numbered from 1 without a gap; this one is number {at + 1}.")
+        if (turn["status"] == "completed") != (turn["error"] is None):
+            faults.add(f"turns.{at}.error", "A completed turn has no error, and any other has one.")
+        if turn["status"] == "completed" and turn["assistant_output"] is None:
+            faults.add(f"turns.{at}.assistant_output", "A completed turn has an output.")
+    if document["session"]["summary_count_after_seq"] > len(turns):
+        faults.add("session.summary_count_after_seq", "There is no turn of this number.")
+
+
+def _check_turn_ids(rows: Sequence[JsonObject], section: str, turn_seqs: Mapping[str, int], faults: _Faults) -> None:
+    for at, row in enumerate(rows):
+        if row["turn_id"] not in turn_seqs:
+            faults.add(f"{section}.{at}.turn_id", "The document has no turn of this id.")
+
+
+def _check_messages(messages: Sequence[JsonObject], turn_seqs: Mapping[str, int], faults: _Faults) -> None:
+    faults.settle()
+    newest_seq = newest_turn = 0
+    callable_ids: set[str] = set()
+    for at, message in enumerate(messages):
+        turn_seq = turn_seqs[message["turn_id"]]
+        if message["seq"] <= newest_seq:
+            faults.add(f"messages.{at}.seq", "Messages stand in the order of their numbers, and none repeats.")
+        if turn_seq not in (newest_turn, newest_turn + 1):
+            faults.add(f"messages.{at}.turn_id", "Messages stand in the order of their turns, and every turn has one.")
+        if turn_seq != newest_turn:
+            callable_ids = set()
+        newest_seq, newest_turn = message["seq"], turn_seq
+        for sentence in _wrong_for_role(message, callable_ids):
+            faults.add(f"messages.{at}", sentence)
+        if message["role"] == "assistant":
+            callable_ids = {call["id"] for call in message["tool_calls"] or ()}
+        elif message["role"] == "user":
+            callable_ids = set()
+        callable_ids.discard(message["tool_call_id"] or "")
+    if newest_turn != len(turn_seqs):
+        faults.add("messages", f"Turn {newest_turn + 1} has no message.")
+
+
+def _wrong_for_role(message: JsonObject, callable_ids: set[str]) -> Iterable[str]:
+    calls: Sequence[JsonObject] = message["tool_calls"] or ()
+    if message["role"] != "assistant":
+        if message["content"] is None:
+            yield "A message of this role has content."
+        if calls or message["reasoning"] is not None or message["reasoning_blocks"] is not None:
+            yield "Only an assistant's message has tool calls or reasoning."
+    elif len({call["id"] for call in calls}) < len(calls):
+        yield "Two tool calls of this message have the same id."
+    if (message["role"] == "tool") != (message["tool_call_id"] is not None):
+        yield "A tool's message, and no other, has a tool_call_id."
+    elif message["role"] == "tool" and message["tool_call_id"] not in callable_ids:
+        yield "This tool message answers no open call of its turn."
+
+
+def _check_summaries(document: Mapping[str, Any], turn_seqs: Mapping[str, int], faults: _Faults) -> None:
+    places: dict[str, int] = {message["id"]: at for at, message in enumerate(document["messages"])}
+    turn_ends = set({message["turn_id"]: at for at, message in enumerate(document["messages"])}.values())
+    ends: dict[str, int] = {}
+    active: list[int] = []
+    for at, summary in enumerate(document["summaries"]):
+        first, last = places.get(summary["from_message_id"]), places.get(summary["to_message_id"])
+        if first is None or last is None:
+            faults.add(f"summaries.{at}", "The document has no messages of the ids that the summary stands for.")
+            continue
+        if first > last or last not in turn_ends:
+            faults.add(f"summaries.{at}.to_message_id", "A summary stands for whole turns, from the first to the last.")
+        previous = summary["previous_summary_id"]
+        if previous is not None and ends.get(previous, last + 1) > last:
+            faults.add(f"summaries.{at}.previous_summary_id", "No summary before this one, of no more, has this id.")
+        if summary["created_by_turn_id"] is not None and summary["created_by_turn_id"] not in turn_seqs:
+            faults.add(f"summaries.{at}.created_by_turn_id", "The document has no turn of this id.")
+        for field in ITEM_FIELDS:
+            if any(cited not in places for item in summary[field] for cited in item["message_ids"]):
+                faults.add(f"summaries.{at}.{field}", "An item cites a message that the document does not have.")
+        ends[summary["id"]] = last
+        active += [at] if summary["status"] == "active" else []
+    for at in active[1:]:
+        faults.add(f"summaries.{at}.status", "Another summary is the active one.")
+
+
+def _check_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, most_bytes: int, faults: _Faults) -> None:
+    """Holds every prompt to its hash: one that can not be shown again is not taken in."""
+    hashes = hashes_of(
+        {block["sha256"]: block["content"] for block in document["blocks"]},
+        {message["seq"]: message_of(message) for message in document["messages"]},
+    )
+    for at, audit in enumerate(document["audits"]):
+        refs, expected = audit["prompt_refs"], audit["prompt_sha256"]
+        if (refs is None) != (expected is None):
+            faults.add(f"audits.{at}.prompt_sha256", "A prompt has references and a hash, or neither.")
+        if refs is None or expected is None:
+            continue
+        try:
+            sha256 = hashes.sha256(refs)
+        except PromptTooLarge as error:
+            faults.add(f"audits.{at}.prompt_refs", error.detail)
+            continue
+        except (KeyError, TypeError, ValueError):
+            faults.add(f"audits.{at}.prompt_refs", "The prompt can not be rebuilt from the blocks and messages here.")
+            continue
+        if sha256 != expected:
+            faults.add(f"audits.{at}.prompt_sha256", "The rebuilt prompt has another hash.")
+        if hashes.total_bytes > most_bytes:
+            faults.add(f"audits.{at}.prompt_refs", f"All prompts together have more than {most_bytes} bytes.")
+            break
+
+
+def message_of(row: Mapping[str, Any]) -> Message:
+    """A message of a document as the domain's value; its count is not trusted, and is 0."""
+    return Message(
+        id=MessageId(row["id"]),
+        turn_id=TurnId(row["turn_id"]),
+        seq=row["seq"],
+        role=row["role"],
+        content=row["content"],
+        tokens=0,
+        tool_calls=tuple(
+            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in row["tool_calls"] or ()
+        ),
+        tool_call_id=row["tool_call_id"],
+        reasoning=row["reasoning"],
+        reasoning_blocks=tuple(row["reasoning_blocks"] or ()),
+    )
+
+
+def with_ids(value: Any, ids: Mapping[str, str]) -> Any:
+    """A JSON value in which every string that is a known id, or one behind a kind (`message:…`), is the new one."""
+    if isinstance(value, str):
+        kind, colon, tail = value.rpartition(":")
+        return kind + colon + ids.get(tail, tail)
+    if isinstance(value, dict):
+        return {name: with_ids(member, ids) for name, member in cast("JsonObject", value).items()}
+    if isinstance(value, list):
+        return [with_ids(item, ids) for item in cast("list[Any]", value)]
+    return value

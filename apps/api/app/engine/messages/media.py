@@ -1,0 +1,148 @@
+"""What a picture, a recording or a file in a message costs, and the line that stands for one that was left out.
+
+Never by bytes: a photograph of 3 MB is about a thousand tokens at most providers, and its base64 as text a million.
+Images go by the model family's rule (`image_rules.py`), recordings by their length, PDFs by their pages, plain text by
+its own tokens, other files by a flat figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import ceil
+from typing import Any, TypeAlias, cast
+
+from app.domain.types import Content, ContentPart
+from app.engine.messages.media_headers import Size, size_of_base64
+from app.engine.messages.media_lengths import decoded, pages_of_pdf, seconds_of_mp3, seconds_of_wav
+
+ImageTokens: TypeAlias = Callable[[ContentPart], int]
+"""What an `image_url` part costs some model."""
+
+FLAT_IMAGE_TOKENS = 1600
+"""Where the model family is unknown: above what a large image costs most of the known ones (OpenAI's tiles 1,445 at
+most, Gemini 3 1,120, Claude before 4.7 1,568)."""
+AUDIO_TOKENS_PER_S = 32
+"""Gemini's figure ("Understand and count tokens", ai.google.dev), the highest that is published."""
+FLAT_AUDIO_TOKENS = 1000
+"""Half a minute, for a recording whose header does not tell its length."""
+FLAT_FILE_TOKENS = 2000
+PDF_PAGE_TOKENS = 2250
+"""The middle of what Anthropic publishes for the text of a page, 1,500 to 3,000 ("PDF support", platform.claude.com).
+Google's 258 a page is for its picture alone."""
+UNKNOWN_PART_TOKENS = 1000
+_SHOWN_NAME_CHARS = 80
+
+
+def flat_image_tokens(_part: ContentPart) -> int:
+    """The figure for an image of a model family nobody knows."""
+    return FLAT_IMAGE_TOKENS
+
+
+def is_media(part: ContentPart) -> bool:
+    """Whether the part is anything but text."""
+    return part.get("type") != "text"
+
+
+def has_media(content: Content) -> bool:
+    """Whether a message's content holds anything but text."""
+    return content is not None and not isinstance(content, str) and any(is_media(part) for part in content)
+
+
+def media_tokens(part: ContentPart, image_tokens: ImageTokens = flat_image_tokens) -> int:
+    """Tokens of a part that is no text."""
+    match part.get("type"):
+        case "image_url":
+            return image_tokens(part)
+        case "input_audio":
+            seconds = audio_seconds(part)
+            return FLAT_AUDIO_TOKENS if seconds is None else ceil(seconds * AUDIO_TOKENS_PER_S)
+        case "file":
+            pages = pdf_pages(part)
+            return FLAT_FILE_TOKENS if pages is None else pages * PDF_PAGE_TOKENS
+        case _:
+            return UNKNOWN_PART_TOKENS
+
+
+def image_size(part: ContentPart) -> Size | None:
+    """Width and height of an image that comes as a `data:` URL; None for any other, which nobody fetches."""
+    inner = part.get("image_url")
+    url = inner if isinstance(inner, str) else _fields(inner).get("url")
+    if not isinstance(url, str) or url[:5].lower() != "data:":
+        return None
+    comma = url.find(",", 0, 256)
+    return size_of_base64(url[comma + 1 :]) if comma > 0 and url[:comma].lower().endswith(";base64") else None
+
+
+def image_detail(part: ContentPart) -> str:
+    """The detail the client asked for: `low`, `high`, `original` or `auto`."""
+    detail = _fields(part.get("image_url")).get("detail")
+    return detail if isinstance(detail, str) else "auto"
+
+
+def audio_seconds(part: ContentPart) -> float | None:
+    """How long the recording is; None where its header does not tell."""
+    data = _fields(part.get("input_audio")).get("data")
+    if not isinstance(data, str):
+        return None
+    seconds = seconds_of_wav(data)
+    return seconds_of_mp3(data) if seconds is None else seconds
+
+
+def pdf_pages(part: ContentPart) -> int | None:
+    """How many pages a file has that comes as a `data:` URL of a PDF; None where that can not be told."""
+    kind, data = _file_data(part)
+    return pages_of_pdf(data) if kind == "application/pdf" else None
+
+
+def file_text(part: ContentPart) -> str | None:
+    """The words of a file that is plain text in a `data:` URL, which models read as such; None for any other."""
+    kind, data = _file_data(part)
+    return decoded(data).decode("utf-8", "replace") if kind == "text/plain" else None
+
+
+def _file_data(part: ContentPart) -> tuple[str, str]:
+    """Media type and base64 of a file's content; two empty texts where it has none in that form."""
+    url = _fields(part.get("file")).get("file_data")
+    if part.get("type") != "file" or not isinstance(url, str) or url[:5].lower() != "data:":
+        return "", ""
+    comma = url.find(",", 0, 256)
+    said = url[5:comma].lower().split(";") if comma > 0 else []
+    return (said[0], url[comma + 1 :]) if said and said[-1] == "base64" else ("", "")
+
+
+def marker(part: ContentPart) -> str:
+    """The line that stands for a part that was left out."""
+    match part.get("type"):
+        case "image_url":
+            size = image_size(part)
+            said = f"image left out: {size[0]}x{size[1]}" if size else "image left out"
+        case "input_audio":
+            seconds = audio_seconds(part)
+            said = "audio left out" if seconds is None else f"audio left out: {round(seconds)} s"
+        case "file":
+            name = _fields(part.get("file")).get("filename")
+            said = f"file left out: {_one_line(name)}" if isinstance(name, str) and name.strip() else "file left out"
+        case kind:
+            said = f"{_one_line(str(kind))} left out"
+    return f"[{said}]"
+
+
+def marked_parts(content: Content) -> list[dict[str, Any]]:
+    """The parts of a content with a line of text in the place of each that is no text; the others as they are."""
+    if content is None or isinstance(content, str):
+        return [{"type": "text", "text": content or ""}]
+    return [{"type": "text", "text": marker(part)} if is_media(part) else dict(part) for part in content]
+
+
+def marked_text(content: Content) -> str:
+    """A content as one text, with those lines in it."""
+    return "\n".join(str(part.get("text", "")) for part in marked_parts(content))
+
+
+def _fields(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _one_line(name: str) -> str:
+    shown = " ".join(name.split())
+    return shown if len(shown) <= _SHOWN_NAME_CHARS else shown[: _SHOWN_NAME_CHARS - 1] + "…"

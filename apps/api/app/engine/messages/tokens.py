@@ -1,0 +1,104 @@
+"""What a message, a part of one, and a tool definition cost. The estimator is an argument: `str -> int` tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from math import ceil
+from typing import TypeAlias
+
+import orjson
+
+from app.domain.types import Content, ContentPart, JsonObject, Message, ToolCall, ToolDefinition
+from app.engine.messages.media import ImageTokens, file_text, flat_image_tokens, is_media, media_tokens
+
+Estimate: TypeAlias = Callable[[str], int]
+
+MESSAGE_FRAMING_TOKENS = 4
+"""Role and delimiters of a message in the chat format (OpenAI's cookbook: three, and one for the role)."""
+PROMPT_FRAMING_TOKENS = 3
+"""What primes the reply, once a prompt (same source)."""
+TOOL_CALL_FRAMING_TOKENS = 3
+TOOL_DEFINITION_FRAMING_TOKENS = 8
+_SEALED_CHARS_PER_TOKEN = 16 / 3
+"""Base64 of encrypted text: four characters hold three bytes, and a token of text is about four of those."""
+
+
+def part_tokens(part: ContentPart, estimate: Estimate, image_tokens: ImageTokens = flat_image_tokens) -> int:
+    """Tokens of one content part."""
+    text = part_text(part)
+    return media_tokens(part, image_tokens) if text is None else estimate(text)
+
+
+def part_text(part: ContentPart) -> str | None:
+    """The words a part is counted by: its text, or those of a file of plain text; None for what is no text."""
+    return file_text(part) if is_media(part) else str(part.get("text", ""))
+
+
+def content_tokens(content: Content, estimate: Estimate, image_tokens: ImageTokens = flat_image_tokens) -> int:
+    """Tokens of a message's content; None costs nothing."""
+    if content is None:
+        return 0
+    if isinstance(content, str):
+        return estimate(content)
+    return sum(part_tokens(part, estimate, image_tokens) for part in content)
+
+
+def with_images_by_rule(message: Message, image_tokens: ImageTokens) -> Message:
+    """A message counted with the flat figure, its images now by a model's rule.
+
+    What is stored holds the flat figure: it depends on the encoding alone, while two models of one encoding can have
+    two rules. The difference is a few header bytes' work, so it is made when a message is read for a model.
+    """
+    content = message.content
+    if content is None or isinstance(content, str):
+        return message
+    more = sum(image_tokens(part) - flat_image_tokens(part) for part in content if part.get("type") == "image_url")
+    return replace(message, tokens=message.tokens + more) if more else message
+
+
+def tool_calls_tokens(tool_calls: Iterable[ToolCall], estimate: Estimate) -> int:
+    """Tokens of the calls an assistant made: id, type, name and arguments each."""
+    return sum(
+        estimate(call.id) + estimate(call.name) + estimate(call.arguments) + TOOL_CALL_FRAMING_TOKENS
+        for call in tool_calls
+    )
+
+
+def message_tokens(
+    content: Content,
+    estimate: Estimate,
+    *,
+    tool_calls: Sequence[ToolCall] = (),
+    tool_call_id: str | None = None,
+    image_tokens: ImageTokens = flat_image_tokens,
+) -> int:
+    """Tokens of all a message carries over the wire, without its framing and its reasoning."""
+    return (
+        content_tokens(content, estimate, image_tokens)
+        + tool_calls_tokens(tool_calls, estimate)
+        + (estimate(tool_call_id) if tool_call_id else 0)
+    )
+
+
+def reasoning_tokens(reasoning: str | None, blocks: Iterable[JsonObject], estimate: Estimate) -> int:
+    """What a message's reasoning costs where it is sent back: the dearer of its text and the provider's blocks.
+
+    A provider may show a digest and keep the whole thought sealed in the block's signature (Claude 4), or show nothing
+    (redacted blocks). It reads the whole again, so a block costs what is sealed in it when that is more than its text.
+    """
+    of_text = estimate(reasoning) if reasoning else 0
+    return max(of_text, sum(_block_tokens(block, estimate) for block in blocks))
+
+
+def _block_tokens(block: JsonObject, estimate: Estimate) -> int:
+    sealed = str(block.get("signature") or block.get("data") or "")
+    return max(estimate(str(block.get("thinking", ""))), ceil(len(sealed) / _SEALED_CHARS_PER_TOKEN))
+
+
+def tools_tokens(tools: Sequence[ToolDefinition], estimate: Estimate) -> int:
+    """Tokens of the tool definitions of a prompt."""
+    return sum(
+        estimate(orjson.dumps(tool, option=orjson.OPT_SORT_KEYS).decode()) + TOOL_DEFINITION_FRAMING_TOKENS
+        for tool in tools
+    )

@@ -1,0 +1,115 @@
+"""Turn boundaries and tool groups: what of a stored turn may be sent, and what belongs together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, assert_never
+
+from app.domain.types import Message, Turn, TurnStatus
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
+
+UnitKind: TypeAlias = Literal["user", "assistant", "tool_group"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Messages that stay or go together: a user's words, an assistant's words, or a tool call with all its results."""
+
+    kind: UnitKind
+    messages: tuple[Message, ...]
+
+    @property
+    def last_seq(self) -> int:
+        return self.messages[-1].seq
+
+
+def units_of(messages: Sequence[Message]) -> tuple[Unit, ...]:
+    """Cuts a turn's messages into units.
+
+    A tool group whose results are not all there, and a result nobody called for, yield no unit: sending either would
+    be an error at every provider.
+    """
+    units: list[Unit] = []
+    at = 0
+    while at < len(messages):
+        message = messages[at]
+        at += 1
+        if message.role == "user":
+            units.append(Unit("user", (message,)))
+        elif message.role == "assistant" and not message.tool_calls:
+            units.append(Unit("assistant", (message,)))
+        elif message.role == "assistant":
+            results: list[Message] = []
+            while at < len(messages) and messages[at].role == "tool":
+                results.append(messages[at])
+                at += 1
+            called = {call.id for call in message.tool_calls}
+            answered = [result.tool_call_id for result in results]
+            if called == set(answered) and len(answered) == len(called):
+                units.append(Unit("tool_group", (message, *results)))
+    return tuple(units)
+
+
+def sendable_units(turn: Turn) -> tuple[Unit, ...]:
+    """What later prompts may hold of a turn (contract.md, decision 7).
+
+    A rejected turn gives nothing. A failed or cancelled one gives the user's words and its complete tool groups; a
+    completed one, and the running one, all they have.
+    """
+    match turn.status:
+        case TurnStatus.REJECTED:
+            return ()
+        case TurnStatus.FAILED | TurnStatus.CANCELLED:
+            return tuple(unit for unit in units_of(turn.messages) if unit.kind != "assistant")
+        case TurnStatus.COMPLETED | TurnStatus.PENDING | TurnStatus.RUNNING | TurnStatus.AWAITING_TOOLS:
+            return units_of(turn.messages)
+    assert_never(turn.status)
+
+
+def sendable_messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
+    """The messages of the turns that later prompts may hold, in time order."""
+    return tuple(message for turn in turns for unit in sendable_units(turn) for message in unit.messages)
+
+
+def latest_unresolved(turns: Sequence[Turn]) -> Turn | None:
+    """The turn whose newest messages never leave: only the latest that was not rejected (contract.md, decision 7)."""
+    latest = next((turn for turn in reversed(turns) if turn.status is not TurnStatus.REJECTED), None)
+    return latest if latest is not None and latest.unresolved else None
+
+
+def wire_tokens_of(turns: Sequence[Turn]) -> int:
+    """What the sendable messages of the turns cost on the wire."""
+    return sum(message.tokens + MESSAGE_FRAMING_TOKENS for message in sendable_messages(turns))
+
+
+def split_protected(
+    turns: Sequence[Turn], protected_turns: int | None, room_tokens: int | None = None
+) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
+    """The turns older than the newest that are protected, and those. Both in time order; a turn is never cut.
+
+    Protected are at most `protected_turns`, and of them as many as `room_tokens` on the wire have room for, the newest
+    in any case; None is no bound. Rejected turns do not count, since they send nothing: a client that tries an
+    oversized message again and again would push the real conversation out. An unresolved latest turn is protected by
+    any policy.
+    """
+    most = len(turns) if protected_turns is None else protected_turns
+    left = max(most, 1 if latest_unresolved(turns) else 0)
+    cut = len(turns)
+    used_tokens = 0
+    newest = True
+    while cut and left:
+        turn = turns[cut - 1]
+        if turn.status is not TurnStatus.REJECTED:
+            used_tokens += wire_tokens_of((turn,))
+            if not newest and room_tokens is not None and used_tokens > room_tokens:
+                break
+            newest = False
+            left -= 1
+        cut -= 1
+    return tuple(turns[:cut]), tuple(turns[cut:])
+
+
+def completed_after(turns: Sequence[Turn], seq: int) -> int:
+    """How many completed turns have a `seq` above the given one."""
+    return sum(1 for turn in turns if turn.status is TurnStatus.COMPLETED and turn.seq > seq)

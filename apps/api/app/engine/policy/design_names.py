@@ -1,0 +1,214 @@
+"""The configuration of each published design, by its own names and units, and the policy fields that it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from math import floor, isfinite
+from typing import Any, TypeAlias, TypeGuard, cast
+
+from app.domain.errors import InvalidRequest
+from app.domain.types import JsonObject
+from app.engine.policy.budget import LEAST_OUTPUT_TOKENS, budget_for
+from app.engine.policy.fields import read_fields
+from app.engine.policy.policy import Allocation
+from app.engine.policy.presets import PRESETS
+
+Convert: TypeAlias = Callable[[object], object]
+"""A value in the design's unit to the value of our field. Raises `ValueError`. What is no value of the design either is
+handed on as it is: the field refuses it by name."""
+
+LEAST_SHARE = 0.01
+"""A smaller share is a mistake in its unit, unless `allow_extreme` says otherwise."""
+_ROUNDING = 1e-9
+_REGIONS = {"pinned_files_by_relevance": "pins", "map_summary": "summary"}
+
+
+@dataclass(frozen=True, slots=True)
+class DesignName:
+    """A setting of a design: how its project spells it, what it publishes as its value, and what it becomes here."""
+
+    design: str
+    spellings: tuple[str, ...]
+    fields: tuple[str, ...]
+    published: object
+    unit: str = "as ours"
+    convert: Convert | None = None
+
+
+def _whole_percent(value: object) -> object:
+    return value / 100 if _is_number(value) else value
+
+
+def _regions(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    named = cast("list[object]", value)
+    return [_REGIONS.get(region, region) if isinstance(region, str) else region for region in named]
+
+
+def _percents(value: object) -> object:
+    """Shares of up to 1 that sum to at most 1 are fractions; those that sum to more, and at most 100, are percents."""
+    defaults: dict[str, float] = asdict(Allocation())
+    shares = cast("dict[str, Any]", value)
+    if not isinstance(value, dict):
+        return value
+    if not shares.keys() <= defaults.keys() or not all(_is_number(share) and share >= 0 for share in shares.values()):
+        return shares
+    as_fractions = {name: round(share * 100, 9) for name, share in shares.items()}
+    read = as_fractions if sum(shares.values()) <= 1 + _ROUNDING else shares
+    if sum((defaults | read).values()) > 100 + _ROUNDING:
+        of_fractions, of_percents = (sum((defaults | each).values()) for each in (as_fractions, shares))
+        raise ValueError(
+            f"shares out more than 100 percent: read as fractions of 1 {of_fractions:g} percent, read as percents "
+            f"{of_percents:g}, each with the defaults of what is left out"
+        )
+    return read
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+
+
+DESIGN_NAMES: tuple[DesignName, ...] = (
+    DesignName("guarded", ("CONTEXT_MAX_OUTPUT_TOKENS",), ("max_output_tokens",), 2048),
+    DesignName("guarded", ("CONTEXT_SUMMARY_TRIGGER_RATIO",), ("summary_trigger_ratio",), 0.70),
+    DesignName("guarded", ("CONTEXT_PRUNE_TRIGGER_RATIO",), ("prune_trigger_ratio",), 0.90),
+    DesignName("guarded", ("CONTEXT_MANDATORY_SUMMARY_TURN",), ("mandatory_summary_turn",), 8),
+    DesignName("guarded", ("CONTEXT_RECENT_TURNS_TO_KEEP", "CONTEXT_PROTECTED_TURNS"), ("protected_turns",), 4),
+    DesignName("guarded", ("CONTEXT_DEFAULT_MODEL_LIMIT", "CONTEXT_FALLBACK_LIMIT"), ("unknown_window_tokens",), 8192),
+    DesignName("guarded", ("CONTEXT_SUMMARY_MODEL",), ("summary_model",), ""),
+    DesignName("post_turn", ("summarization_threshold",), ("usage_threshold",), 0.80),
+    DesignName("post_turn", ("summarization_preserve_turns",), ("protected_turns",), 5),
+    DesignName("post_turn", ("summarization_provider",), (), "cerebras", "goes with summarization_model"),
+    DesignName(
+        "post_turn",
+        ("summarization_model",),
+        ("summary_model",),
+        "llama3.1-8b",
+        "an alias `provider/model` or `model`, or the model's name where one alias has it",
+    ),
+    DesignName("rolling", ("context_usage_threshold",), ("usage_threshold",), 0.8),
+    DesignName("rolling", ("context_summary_model",), ("summary_model",), ""),
+    DesignName("allocated", ("max_context_tokens",), ("max_context_tokens",), 120_000),
+    DesignName(
+        "allocated",
+        ("allocation",),
+        ("allocation",),
+        {"goal_pct": 0.15, "pinned_files_pct": 0.50, "map_pct": 0.25, "reserved_for_output_pct": 0.10},
+        "fractions that sum to at most 1, or percents that sum to more than 1 and at most 100",
+        _percents,
+    ),
+    DesignName(
+        "allocated",
+        ("context_priority",),
+        ("context_priority",),
+        ["goal", "pinned_files_by_relevance", "map_summary", "history"],
+        "pinned_files_by_relevance is pins, map_summary is summary",
+        _regions,
+    ),
+    DesignName(
+        "turn_atomic",
+        ("context_window", "ContextWindow"),
+        ("max_context_tokens", "unknown_window_tokens"),
+        None,
+        "caps a window that is known, and is the window of a model nobody knows",
+    ),
+    DesignName("turn_atomic", ("max_tokens", "MaxTokens"), ("max_output_tokens",), 32_768),
+    DesignName("turn_atomic", ("summarize_message_threshold", "SummarizeMessageThreshold"), ("max_messages",), 20),
+    DesignName(
+        "turn_atomic",
+        ("summarize_token_percent", "SummarizeTokenPercent"),
+        ("usage_threshold",),
+        75,
+        "whole percents of the window",
+        _whole_percent,
+    ),
+)
+_BY_SPELLING = {spelling: name for name in DESIGN_NAMES for spelling in name.spellings}
+
+
+def read_given(given: Mapping[str, object]) -> JsonObject:
+    """A client's overrides in our names and units, each value checked by itself.
+
+    Raises `InvalidRequest` naming what was given: for a name or value that cannot be, two names of one field that say
+    different things, and a value whose effect would be absurd.
+    """
+    read = in_our_names(given)
+    try:
+        refuse_extremes(read_fields(read))
+    except InvalidRequest as error:
+        field = error.where[-1]
+        name = next((name for name in given if name in _BY_SPELLING and field in _BY_SPELLING[name].fields), field)
+        if name in given and field not in given:
+            raise InvalidRequest(f"{name} is the policy field {field}. {error.detail}", ("policy", name)) from error
+        raise
+    return read
+
+
+def in_our_names(given: Mapping[str, object]) -> JsonObject:
+    """The overrides with every name and unit of a design as our field; what is ours stays as it is.
+
+    Raises `InvalidRequest` naming what was given, where its value cannot be read or two names say different things.
+    """
+    read: JsonObject = {}
+    said_by: dict[str, str] = {}
+    for name, value in _with_provider(given).items():
+        design = _BY_SPELLING.get(name)
+        try:
+            converted = value if design is None or design.convert is None else design.convert(value)
+        except ValueError as error:
+            raise InvalidRequest(f"The policy field {name} {error}.", ("policy", name)) from error
+        for field in (name,) if design is None else design.fields:
+            if field in read and read[field] != converted:
+                raise InvalidRequest(
+                    f"{said_by[field]} and {name} are names of the same field, {field}, and say different things: "
+                    f"{read[field]!r} and {converted!r}.",
+                    ("policy", name),
+                )
+            read[field] = converted
+            said_by.setdefault(field, name)
+    return read
+
+
+def _with_provider(given: Mapping[str, object]) -> Mapping[str, object]:
+    """The same with the summarizer's provider in front of its model."""
+    provider, model = given.get("summarization_provider", ""), given.get("summarization_model")
+    if provider == "":
+        return given
+    if not isinstance(provider, str) or not isinstance(model, str):
+        raise InvalidRequest(
+            "summarization_provider is the name of a provider, and goes with a summarization_model.",
+            ("policy", "summarization_provider"),
+        )
+    return {**given, "summarization_model": f"{provider}/{model}"}
+
+
+def refuse_extremes(values: Mapping[str, Any]) -> None:
+    """Raises `InvalidRequest` for a value whose effect would be absurd, unless `allow_extreme` is given with it.
+
+    `values` are overrides as `read_fields` gives them.
+    """
+    if values.get("allow_extreme"):
+        return
+    preset = PRESETS.get(values.get("preset", ""))
+    allocation: Allocation | None = values.get("allocation") or (preset.policy.allocation if preset else None)
+    shares = {name: value for name, value in values.items() if _is_number(value) and value > 0}
+    if allocation is not None:
+        shares |= {f"allocation.{name}": percent / 100 for name, percent in asdict(allocation).items()}
+    for name, share in shares.items():
+        if share < LEAST_SHARE:
+            raise _extreme(name, f"is a share of {share * 100:g} percent, which is under 1")
+    if values.get("max_output_tokens", LEAST_OUTPUT_TOKENS) < LEAST_OUTPUT_TOKENS:
+        raise _extreme("max_output_tokens", f"leaves the answer less than {LEAST_OUTPUT_TOKENS} tokens")
+    cap: int | None = values.get("max_context_tokens")
+    if allocation is not None and cap is not None:
+        room = cap - budget_for(cap, "policy", 0).overhead_reserve
+        reserve = floor(room * allocation.reserved_for_output_pct / 100)
+        if reserve < LEAST_OUTPUT_TOKENS:
+            raise _extreme("max_context_tokens", f"of {cap} leaves the answer {reserve} tokens by its share")
+
+
+def _extreme(name: str, what: str) -> InvalidRequest:
+    field = name.partition(".")[0]
+    return InvalidRequest(f"The policy field {name} {what}; with allow_extreme: true it is taken.", ("policy", field))

@@ -1,0 +1,107 @@
+"""The published designs, each a value of `ContextPolicy` (contract.md, sections 9 and 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from app.engine.policy.policy import Allocation, ContextPolicy, Recall
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A design by name. `policy` has its values; its output ceiling is the deployment's."""
+
+    name: str
+    description: str
+    policy: ContextPolicy
+
+
+_NO_RECALL = Recall(enabled=False)
+"""The published designs know none; a session can switch it on."""
+
+_POST_TURN = ContextPolicy(
+    preset="post_turn",
+    summary_trigger_ratio=None,
+    mandatory_summary_turn=None,
+    usage_threshold=0.80,
+    protected_turns=5,
+    summarize_when="post_turn",
+    recall=_NO_RECALL,
+)
+_ROLLING = ContextPolicy(
+    preset="rolling",
+    summary_trigger_ratio=None,
+    mandatory_summary_turn=None,
+    usage_threshold=0.80,
+    protected_turns=None,
+    protected_share=0.50,
+    incremental=True,
+    recall=_NO_RECALL,
+)
+_ALLOCATED = ContextPolicy(
+    preset="allocated",
+    summary_trigger_ratio=None,
+    mandatory_summary_turn=None,
+    prune_unit="turn",
+    allocation=Allocation(),
+    recall=_NO_RECALL,
+)
+_TURN_ATOMIC = ContextPolicy(
+    preset="turn_atomic",
+    summary_trigger_ratio=None,
+    mandatory_summary_turn=None,
+    usage_threshold=0.75,
+    max_messages=20,
+    prune_unit="turn",
+    summarize_when="both",
+    emergency_drop_ratio=0.5,
+    unknown_window_outputs=4,
+    recall=_NO_RECALL,
+)
+
+GUARDED = Preset(
+    "guarded",
+    "Before the call: a summary at 70 % of the input budget or after 8 turns, then a prune at 90 %, then a refusal.",
+    ContextPolicy(),
+)
+PRESETS: Mapping[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        GUARDED,
+        Preset(
+            "post_turn",
+            "After the answer, in the background: a summary at 80 % of the window by a summarizer of its own; the last "
+            "5 turns stay raw.",
+            _POST_TURN,
+        ),
+        Preset(
+            "rolling",
+            "Before the call, at 80 % of the window: the summary is extended by what is new, and as many recent turns "
+            "stay raw as fit.",
+            _ROLLING,
+        ),
+        Preset(
+            "allocated",
+            "Shares of the window for goal, pins, summary and output; what is over its share is shortened, then "
+            "dropped, in order of priority.",
+            _ALLOCATED,
+        ),
+        Preset(
+            "turn_atomic",
+            "Whole turns only: summarized in the background and before the call, and the oldest half leaves when the "
+            "provider refuses.",
+            _TURN_ATOMIC,
+        ),
+    )
+}
+
+
+def preset_policy(name: str, guarded: ContextPolicy) -> ContextPolicy:
+    """The preset's values. `guarded` is the deployment's own; of it the others take only the output ceiling.
+
+    Raises `KeyError` for a name that is no preset.
+    """
+    if name == GUARDED.name:
+        return guarded
+    return replace(PRESETS[name].policy, max_output_tokens=guarded.max_output_tokens)

@@ -1,0 +1,101 @@
+"""Which turns a summary takes in, and whether making one is worth its price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from app.domain.types import Message, Summary, Turn
+from app.engine.messages.turns import sendable_messages, wire_tokens_of
+from app.engine.policy.policy import ContextPolicy
+
+SummaryReason: TypeAlias = Literal[
+    "threshold", "turn_count", "usage", "message_count", "window", "allocation", "requested", "provider_overflow"
+]
+"""What asked for a summary: the trigger ratio or the prune threshold, the completed turns, the share of the window, the
+messages in it, the window with the output beside it, what the other regions leave to the history, somebody, or the
+provider that refused the prompt."""
+
+MIN_RECLAIM_SHARE = 0.05
+"""Below the prune threshold a summary must take in at least this share of the input budget, or the next turn would
+make the next one: peers' users paid for a summary every turn."""
+MIN_SUMMARY_TOKENS = 96
+"""The fence and a sentence or two: nothing smaller can stand for anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A summary that is to be made.
+
+    `turns` are folded in, `protected` are shown to the summarizer as context that its items may cite, `previous` is the
+    active summary, which the new one takes over. `folded_tokens` is what leaves the wire: the turns' messages and the
+    previous block. `cap_tokens` is the largest block that may take their place.
+    """
+
+    reason: SummaryReason
+    turns: tuple[Turn, ...]
+    protected: tuple[Turn, ...]
+    previous: Summary | None
+    previous_tokens: int
+    folded_tokens: int
+    cap_tokens: int
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """All messages the new summary will stand for beyond its predecessor's: its range."""
+        return tuple(message for turn in self.turns for message in turn.messages)
+
+    @property
+    def sources(self) -> tuple[Message, ...]:
+        """What of them a summary may be made from: what could have been sent, so nothing that was rejected."""
+        return sendable_messages(self.turns)
+
+    @property
+    def context(self) -> tuple[Message, ...]:
+        """The messages of the protected turns that a summarizer is shown and may cite: those that are sent."""
+        return sendable_messages(self.protected)
+
+
+def choose_fold(
+    eligible: Sequence[Turn],
+    protected: Sequence[Turn],
+    *,
+    policy: ContextPolicy,
+    input_budget: int,
+    reason: SummaryReason,
+    previous: Summary | None,
+    previous_tokens: int,
+    room_tokens: int,
+) -> Fold | None:
+    """A summary of the eligible turns, or None when one would not shrink anything.
+
+    The cap is never over `room_tokens`, what the summary finds left beside all that may never leave: a summary that was
+    paid for must not be what a turn is refused for.
+    """
+    newly_folded_tokens = wire_tokens_of(eligible)
+    if not newly_folded_tokens:
+        return None
+    folded_tokens = newly_folded_tokens + previous_tokens
+    cap_tokens = min(int(input_budget * policy.summary_max_ratio), folded_tokens * 3 // 4, room_tokens)
+    if cap_tokens < MIN_SUMMARY_TOKENS:
+        return None
+    return fold_of(reason, eligible, protected, previous, previous_tokens, cap_tokens)
+
+
+def fold_of(
+    reason: SummaryReason,
+    turns: Sequence[Turn],
+    protected: Sequence[Turn],
+    previous: Summary | None,
+    previous_tokens: int,
+    cap_tokens: int,
+) -> Fold:
+    """A fold of just these turns."""
+    folded_tokens = wire_tokens_of(turns) + previous_tokens
+    return Fold(reason, tuple(turns), tuple(protected), previous, previous_tokens, folded_tokens, cap_tokens)
+
+
+def reclaims_enough(fold: Fold, input_budget: int) -> bool:
+    """Whether the newly folded turns are worth a summary that only the threshold asks for."""
+    return fold.folded_tokens - fold.previous_tokens >= MIN_RECLAIM_SHARE * input_budget

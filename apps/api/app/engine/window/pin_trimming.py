@@ -1,0 +1,75 @@
+"""Pins that are over their share: the least relevant are shortened, and where that is not enough they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.domain.types import Pin
+from app.engine.messages.tokens import Estimate
+from app.engine.window.prompt import PromptItem, block_item, pin_text
+from app.engine.window.pruning import TrimAction
+from app.engine.window.shortening import without_middle
+
+LEAST_KEPT_CHARS = 240
+"""Of a shortened pin's text: with less it says nothing, and the pin leaves."""
+_REASON = "low_relevance"
+_TRIES = 4
+
+
+def fit_pins(
+    pins: Sequence[Pin],
+    items: Sequence[PromptItem],
+    relevances: Sequence[float],
+    room_tokens: int,
+    estimate: Estimate,
+) -> tuple[list[PromptItem], list[TrimAction]]:
+    """The pins' items within `room_tokens` (without framing), and what was done to them.
+
+    `items` and `relevances` are those of `pins`, one each. The least relevant pin is shortened first, then the next,
+    none below a few sentences; of equals the later. Only when all of them shortened are still too much does the least
+    relevant leave. What is sent keeps its order, whatever the relevance: a provider's cache goes by the prefix.
+    """
+    first_to_go = sorted(range(len(pins)), key=lambda at: (relevances[at], -at))
+    least = [_shortened(pin, item, LEAST_KEPT_CHARS, estimate) for pin, item in zip(pins, items, strict=True)]
+    now: dict[int, PromptItem] = dict(enumerate(items))
+    actions: list[TrimAction] = []
+    least_tokens = sum(item.tokens for item in least)
+    for at in first_to_go:
+        if least_tokens <= room_tokens:
+            break
+        least_tokens -= least[at].tokens
+        actions.append(TrimAction("pinned_drop", pins[at].name, _REASON, now.pop(at).wire_tokens))
+    excess = sum(item.tokens for item in now.values()) - room_tokens
+    for at in first_to_go:
+        if excess <= 0:
+            break
+        if at not in now or least[at] is items[at]:
+            continue
+        now[at] = _fitted(pins[at], items[at], items[at].tokens - excess, least[at], estimate)
+        removed = items[at].tokens - now[at].tokens
+        actions.append(TrimAction("pinned_trim", pins[at].name, _REASON, removed))
+        excess -= removed
+    return list(now.values()), actions
+
+
+def _fitted(pin: Pin, item: PromptItem, most_tokens: int, least: PromptItem, estimate: Estimate) -> PromptItem:
+    """The pin with as much of its text as fits, by its own characters a token: a long text is counted once or twice."""
+    keep_chars = len(pin.content) * most_tokens // item.tokens
+    for _ in range(_TRIES):
+        if keep_chars <= LEAST_KEPT_CHARS:
+            break
+        shorter = _shortened(pin, item, keep_chars, estimate)
+        if shorter.tokens <= most_tokens:
+            return shorter
+        keep_chars = keep_chars * most_tokens * 49 // (shorter.tokens * 50)
+    return least
+
+
+def _shortened(pin: Pin, item: PromptItem, keep_chars: int, estimate: Estimate) -> PromptItem:
+    """The item with so much of the pin's text; the item itself when it would not get smaller."""
+    if len(pin.content) <= keep_chars:
+        return item
+    text = pin_text(replace(pin, content=without_middle(pin.content, keep_chars, "pin")))
+    shorter = block_item("pins", item.label, "system", text, estimate)
+    return shorter if shorter.tokens < item.tokens else item

@@ -1,0 +1,201 @@
+"""Prompts as references: what an audit row keeps of a prompt, and how the exact prompt is rebuilt from it.
+
+The form is `{"items": [...], "tools": sha256 | null}` where an item is `["b", sha256, role]` for a block,
+`["m", first_seq, last_seq]` for a run of stored messages with neighbouring numbers, or `["s", seq, sha256]` for a
+stored message whose content a block's text replaces; `"j"` in the place of `"s"` when the block is the JSON of a list
+of parts. A run whose messages took their reasoning with them is `"mt"` where that was text, `"mb"` where it was the
+provider's blocks. A run costs the same however long it is, so storage grows with the number of turns, not with what
+they send. `"regions": [[region, messages], …]`, in prompt order, says where each message stood; older rows have none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import groupby
+from typing import Any, Final, cast
+
+import orjson
+
+from app.domain.errors import PromptTooLarge
+from app.domain.types import JsonObject, Message, PromptMessage, ReasoningForm, ToolDefinition
+from app.engine.window.prompt import REGIONS, Prompt, Region, neutral_message, tools_block
+
+MOST_PROMPT_BYTES: Final = 64 * 1024 * 1024
+"""Of a prompt that is rebuilt. No provider takes a request of this size."""
+MESSAGE_BYTES: Final = 512
+"""What each message of a prompt counts beside its JSON: it has a row in the prompt's layout."""
+
+_RUN_OF_FORM: Final[Mapping[ReasoningForm | None, str]] = {None: "m", "text": "mt", "blocks": "mb"}
+_FORM_OF_RUN: Final[Mapping[str, ReasoningForm | None]] = {kind: form for form, kind in _RUN_OF_FORM.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What has to be read to rebuild a prompt. `runs` are inclusive ranges of message `seq`."""
+
+    sha256s: tuple[str, ...]
+    runs: tuple[tuple[int, int], ...]
+
+
+def refs_of(prompt: Prompt) -> JsonObject:
+    """The references that stand for a prompt."""
+    items: list[list[object]] = []
+    run: list[object] | None = None
+    for item in prompt.items:
+        if item.message is not None and item.block is None:
+            kind = _RUN_OF_FORM[item.message.reasoning_sent]
+            if run is not None and run[0] == kind and run[2] == item.message.seq - 1:
+                run[2] = item.message.seq
+            else:
+                run = [kind, item.message.seq, item.message.seq]
+                items.append(run)
+            continue
+        run = None
+        if item.block is None:
+            raise ValueError(f"{item.label} has neither a message nor a block")
+        if item.message is not None:
+            items.append(["j" if item.block.is_json else "s", item.message.seq, item.block.sha256])
+        else:
+            items.append(["b", item.block.sha256, item.block.role])
+    regions: list[list[object]] = [
+        [region, len(list(run))] for region, run in groupby(item.region for item in prompt.items)
+    ]
+    return {"items": items, "tools": tools_block(prompt.tools).sha256 if prompt.tools else None, "regions": regions}
+
+
+def needed_for(refs: JsonObject) -> Needed:
+    """Which blocks and messages a rebuild reads."""
+    sha256s = [ref[1] if ref[0] == "b" else ref[2] for ref in refs["items"] if ref[0] not in _FORM_OF_RUN]
+    if refs["tools"]:
+        sha256s.append(refs["tools"])
+    runs = [(ref[1], ref[2] if ref[0] in _FORM_OF_RUN else ref[1]) for ref in refs["items"] if ref[0] != "b"]
+    return Needed(tuple(dict.fromkeys(sha256s)), tuple(_merged(runs)))
+
+
+def _merged(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same messages in ranges that do not overlap: one that is named often is read once."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(runs):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def rebuild(
+    refs: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
+) -> tuple[list[PromptMessage], list[ToolDefinition]]:
+    """The exact messages and tools that were sent.
+
+    `blocks` maps sha256 to text, `messages` maps `seq` to the stored message. Raises `KeyError` when a part is missing.
+    """
+    sent = [part.sent for part in rebuilt_parts(refs, blocks, messages)]
+    tools: list[ToolDefinition] = json.loads(blocks[refs["tools"]]) if refs["tools"] else []
+    return sent, tools
+
+
+class SentHashes:
+    """The hashes of stored prompts, taken piece by piece: no prompt is ever held whole.
+
+    Blocks and messages are as `rebuild` takes them. Each is encoded once, however many prompts name it.
+    """
+
+    def __init__(self, blocks: Mapping[str, str], messages: Mapping[int, Message]) -> None:
+        self._blocks = blocks
+        self._messages = messages
+        self._encoded: dict[tuple[str | int, str], bytes] = {}
+        self.total_bytes = 0
+        """Of all prompts so far, as `MOST_PROMPT_BYTES` counts them."""
+
+    def sha256(self, refs: JsonObject) -> str:
+        """The hash of one prompt, as `prompt_sha256` of its rebuilt messages and tools.
+
+        Raises `PromptTooLarge` as soon as there are more than `MOST_PROMPT_BYTES`, `KeyError` when a part is missing.
+        """
+        digest = sha256(b'{"messages":[')
+        size = 0
+        for piece in self._messages_of(refs):
+            # Every piece but the first keeps its comma.
+            digest.update(piece if size else piece[1:])
+            size += len(piece) + MESSAGE_BYTES
+            if size > MOST_PROMPT_BYTES:
+                raise PromptTooLarge(MOST_PROMPT_BYTES)
+        tools = self._block(refs["tools"], "json") if refs["tools"] else b"[]"
+        self.total_bytes += size + len(tools)
+        digest.update(b'],"tools":' + tools + b"}")
+        return digest.hexdigest()
+
+    def _messages_of(self, refs: JsonObject) -> Iterator[bytes]:
+        """The canonical JSON of each message in order, behind a comma. `content` is the first key of them all."""
+        for kind, first, second in refs["items"]:
+            if kind == "b":
+                yield b',{"content":%b,"role":%b}' % (self._block(first, "text"), _canonical(second))
+            elif kind in {"s", "j"}:
+                content = self._block(second, "text" if kind == "s" else "json")
+                rest = _canonical(neutral_message(self._messages[first], content=""))
+                yield b',{"content":%b%b' % (content, rest.removeprefix(b'{"content":""'))
+            else:
+                for seq in range(first, second + 1):
+                    yield self._encoded.get((seq, kind)) or self._message(seq, kind)
+
+    def _message(self, seq: int, kind: str) -> bytes:
+        message = replace(self._messages[seq], reasoning_sent=_FORM_OF_RUN[kind])
+        piece = b"," + _canonical(neutral_message(message))
+        self._encoded[seq, kind] = piece
+        return piece
+
+    def _block(self, sha256_hex: str, form: str) -> bytes:
+        if (sha256_hex, form) not in self._encoded:
+            text = self._blocks[sha256_hex]
+            self._encoded[sha256_hex, form] = _canonical(json.loads(text) if form == "json" else text)
+        return self._encoded[sha256_hex, form]
+
+
+def _canonical(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltPart:
+    """One message of a rebuilt prompt, and the stored message that it is, or None for a block's text."""
+
+    sent: PromptMessage
+    message: Message | None
+    shortened: bool = False
+
+
+def rebuilt_parts(
+    refs: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
+) -> Iterator[RebuiltPart]:
+    """The messages of a prompt in order. Raises `KeyError` when a part is missing."""
+    for kind, first, second in refs["items"]:
+        if kind == "b":
+            yield RebuiltPart({"role": second, "content": blocks[first]}, None)
+        elif kind in {"s", "j"}:
+            content = blocks[second] if kind == "s" else json.loads(blocks[second])
+            message = messages[first]
+            yield RebuiltPart(neutral_message(message, content=content), message, shortened=True)
+        else:
+            form = _FORM_OF_RUN[kind]
+            for seq in range(first, second + 1):
+                message = replace(messages[seq], reasoning_sent=form)
+                yield RebuiltPart(neutral_message(message), message)
+
+
+def regions_of(refs: JsonObject, messages: int) -> list[Region] | None:
+    """The region of each of so many messages; None where none are stored, or an import brought something else."""
+    stored = refs.get("regions")
+    runs: list[tuple[Region, int]] = []
+    for run in cast("list[Any]", stored) if isinstance(stored, list) else []:
+        match run:
+            case [str(region), int(count)] if region in REGIONS and count > 0:
+                runs.append((region, count))
+            case _:
+                return None
+    if sum(count for _, count in runs) != messages:
+        return None
+    return [region for region, count in runs for _ in range(count)]

@@ -1,0 +1,126 @@
+"""What to do when the provider says that the prompt is too long: the budget to plan with again, and what to learn.
+
+Our estimate was too low, or the window is smaller than was believed; what the provider stated decides by how much to
+shrink. `plan_after_overflow` then makes the plan again within that budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, floor
+from typing import Literal, TypeAlias
+
+from app.engine.policy.budget import Budget, budget_at
+from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
+from app.engine.window.prompt import Prompt
+
+MAX_REACTIONS = 2
+SMALLEST_WINDOW_TOKENS = 1281
+"""Anything smaller has no input budget: no provider's window, but a number from somewhere else in its sentence."""
+_ABSURD_PART = 32
+"""128k published and 4k served is common. What is under this part of the window that was believed is not a window."""
+_MARGIN_SHARE = 0.03
+"""Of what was sent, for each reaction so far: the second is more careful than the first."""
+_MIN_MARGIN_TOKENS = 16
+_BLIND_SHARE = 0.7
+
+ReactionBasis: TypeAlias = Literal["overage", "limit", "share"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What the provider's error said, in its own tokens; None where it did not.
+
+    `limit_tokens` is its window, or with `limit_is_window` false what it lets through for another reason (tokens a
+    minute), or a figure that the request itself holds. `requested_tokens` is the prompt and the output that was asked
+    for, `prompt_tokens` the prompt alone.
+    """
+
+    limit_tokens: int | None = None
+    requested_tokens: int | None = None
+    prompt_tokens: int | None = None
+    limit_is_window: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """The budget to plan with again, and what it is based on: the overage that was measured, the window that was
+    stated, or a share of what was sent."""
+
+    budget: Budget
+    basis: ReactionBasis
+
+
+def react(
+    reactions_so_far: int,
+    stated: Stated,
+    *,
+    sent: Prompt,
+    output_tokens: int,
+    budget: Budget,
+    max_output_tokens: int,
+    calibration_ratio: float = 1.0,
+) -> Reaction | None:
+    """The budget of another try, or None after two.
+
+    `sent` is the prompt that was refused, `output_tokens` the output it asked for, `budget` what it was planned with,
+    `max_output_tokens` the ceiling of an output reserve. A prompt of the same tools within the new budget is smaller on
+    the wire than `sent`, by as much as the provider's words call for; where a smaller window was learned it is within
+    that window's own budget too, and so is the new output reserve.
+    """
+    if reactions_so_far >= MAX_REACTIONS:
+        return None
+    limit = learned_limit(
+        stated, configured=budget.limit, sent_wire_tokens=sent.wire_tokens, output_tokens=output_tokens
+    )
+    new = budget if limit is None else budget_at(limit, "learned", max_output_tokens, budget)
+    margin = max(_MIN_MARGIN_TOKENS, ceil(sent.wire_tokens * _MARGIN_SHARE * (reactions_so_far + 1)))
+    overage = _overage(stated, sent.wire_tokens, output_tokens)
+    room = new.wire_room(overhead_tokens=sent.overhead_tokens, calibration_ratio=calibration_ratio)
+    basis: ReactionBasis
+    if overage is not None:
+        basis, target = "overage", sent.wire_tokens - overage - margin
+    elif limit is not None and room <= sent.wire_tokens - margin:
+        basis, target = "limit", room
+    else:
+        basis, target = "share", floor(sent.wire_tokens * _BLIND_SHARE)
+    # Messages leave and tools stay, so the overhead of the next prompt is at most this one's.
+    charged = floor(target * calibration_ratio) - min(new.overhead_reserve, sent.overhead_tokens)
+    return Reaction(replace(new, input_budget=min(charged, budget.input_budget, new.input_budget)), basis)
+
+
+def learned_limit(stated: Stated, *, configured: int, sent_wire_tokens: int, output_tokens: int) -> int | None:
+    """The window a provider stated, in tokens, if it is news and agrees with what was sent; else None.
+
+    Always below `configured`, the window that was believed, but not absurdly: a provider that refuses what fits a
+    window has not named a larger one, and less than a thirty-second part of it is some other figure. And more than the
+    limit was sent: by the provider's own count, where that can be a count of this prompt, else by our estimate
+    `sent_wire_tokens` with the output that was asked for.
+    """
+    limit = stated.limit_tokens
+    least = max(SMALLEST_WINDOW_TOKENS, configured // _ABSURD_PART)
+    if not stated.limit_is_window or limit is None or not least <= limit < configured:
+        return None
+    requested = stated.requested_tokens or stated.prompt_tokens
+    if requested is None:
+        return limit if sent_wire_tokens + output_tokens > limit else None
+    prompt = stated.prompt_tokens or requested - output_tokens
+    agrees = LOWEST_RATIO <= prompt / sent_wire_tokens <= HIGHEST_RATIO
+    total = max(requested, prompt + output_tokens)
+    return limit if agrees and total > limit else None
+
+
+def _overage(stated: Stated, sent_wire_tokens: int, output_tokens: int) -> int | None:
+    """By how much the prompt was over, in our tokens; None when that was not stated, or can not be believed.
+
+    What counts is the prompt and its output together. The provider's tokens become ours by what both of us counted of
+    the same prompt.
+    """
+    limit, requested, prompt = stated.limit_tokens, stated.requested_tokens, stated.prompt_tokens
+    if requested is None and prompt is not None:
+        requested = prompt + output_tokens
+    if limit is None or requested is None or not 0 < limit < requested:
+        return None
+    ratio = (requested - output_tokens if prompt is None else prompt) / sent_wire_tokens
+    overage = ceil((requested - limit) / min(HIGHEST_RATIO, max(LOWEST_RATIO, ratio)))
+    return overage if overage < sent_wire_tokens else None

@@ -1,0 +1,136 @@
+"""One message made smaller where it stands: the middle of a long text, or the media of a message, left out.
+
+The stored message is never touched: a block stands in for its content in this prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from app.domain.content import canonical_json
+from app.engine.messages.media import has_media, marked_parts, marked_text
+from app.engine.messages.tokens import Estimate, message_tokens
+from app.engine.window.prompt import Block, PromptItem
+
+ShorteningKind: TypeAlias = Literal["tool_result_shortened", "assistant_shortened", "media_marked"]
+
+NEWEST_RESULT_FLOOR_TOKENS = 200
+"""A newest result is never cut below this: with less the model would only call the tool again."""
+_HEAD_SHARE = 0.75
+_SEARCH_STEPS = 64
+"""The cut that fits is searched to within this fraction of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortening:
+    """An item and what takes its place; `now` costs fewer tokens than `was`."""
+
+    kind: ShorteningKind
+    was: PromptItem
+    now: PromptItem
+
+    @property
+    def tokens_removed(self) -> int:
+        return self.was.tokens - self.now.tokens
+
+
+def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate) -> Shortening | None:
+    """A tool result or an answer with its head and tail kept, `keep_chars` in all, and a mark of what was left out.
+
+    A content of parts is taken as text, its media as the lines that stand for them. None when the item is neither, is
+    no longer than that, or would not get smaller.
+    """
+    message = item.message
+    if message is None or message.role == "user":
+        return None
+    text = marked_text(message.content)
+    left_out = len(text) - keep_chars
+    if left_out <= 0:
+        return None
+    is_result = message.role == "tool"
+    shorter = without_middle(text, keep_chars, "tool result" if is_result else "answer")
+    kind: ShorteningKind = "tool_result_shortened" if is_result else "assistant_shortened"
+    return _replaced(kind, item, Block(message.role, shorter), estimate)
+
+
+def without_middle(text: str, keep_chars: int, noun: str) -> str:
+    """Head and tail of the text, `keep_chars` in all, and between them a mark of how much of the `noun` is left out."""
+    left_out = len(text) - keep_chars
+    head = int(keep_chars * _HEAD_SHARE)
+    return f"{text[:head]}\n[… {left_out} characters of this {noun} left out …]\n{text[head + left_out :]}"
+
+
+def mark_media(item: PromptItem, estimate: Estimate) -> Shortening | None:
+    """The message with a line of text in the place of each picture, recording and file, all else word for word.
+
+    None when there are none, or the lines would cost more.
+    """
+    message = item.message
+    if message is None or item.block is not None or not has_media(message.content):
+        return None
+    parts = canonical_json(marked_parts(message.content))
+    return _replaced("media_marked", item, Block(message.role, parts, is_json=True), estimate)
+
+
+def fit_results(items: Sequence[PromptItem], excess_tokens: int, estimate: Estimate) -> list[Shortening]:
+    """Shortens tool results, the longest first, each to what would fit, until `excess_tokens` have left.
+
+    Pictures leave before text does. No result goes below the floor; when all are there, that is all that could leave.
+    """
+    done: list[Shortening] = []
+    for item in sorted(items, key=lambda item: -item.tokens):
+        if excess_tokens <= 0:
+            break
+        shortening = _fit_result(item, excess_tokens, estimate)
+        if shortening is not None:
+            done.append(shortening)
+            excess_tokens -= shortening.tokens_removed
+    return done
+
+
+def _fit_result(item: PromptItem, excess_tokens: int, estimate: Estimate) -> Shortening | None:
+    message = item.message
+    if message is None or message.role != "tool":
+        return None
+    least = NEWEST_RESULT_FLOOR_TOKENS + (estimate(message.tool_call_id) if message.tool_call_id else 0)
+    most = max(least, item.tokens - excess_tokens)
+    if item.tokens <= most:
+        return None
+    without_media = mark_media(item, estimate)
+    if without_media is not None and without_media.now.tokens <= most:
+        return without_media
+    return _longest_that_fits(item, most, estimate) or without_media
+
+
+def _longest_that_fits(item: PromptItem, most_tokens: int, estimate: Estimate) -> Shortening | None:
+    """The search starts at the text's own characters a token, so that no long text is counted again and again."""
+    content = item.message.content if item.message else None
+    text = marked_text(content)
+    text_tokens = estimate(text) if has_media(content) else item.tokens
+    low, high = 0, min(len(text) - 1, 2 * most_tokens * len(text) // max(1, text_tokens))
+    found = shorten_text(item, low, estimate)
+    if found is None or found.now.tokens > most_tokens:
+        return None
+    while high - low > high // _SEARCH_STEPS:
+        middle = (low + high + 1) // 2
+        candidate = shorten_text(item, middle, estimate)
+        if candidate is not None and candidate.now.tokens <= most_tokens:
+            found, low = candidate, middle
+        else:
+            high = middle - 1
+    return found
+
+
+def _replaced(kind: ShorteningKind, item: PromptItem, block: Block, estimate: Estimate) -> Shortening | None:
+    message = item.message
+    if message is None:
+        return None
+    tokens = message_tokens(
+        block.content,
+        estimate,
+        tool_calls=message.tool_calls,
+        tool_call_id=message.tool_call_id,
+    )
+    return Shortening(kind, item, replace(item, tokens=tokens, block=block)) if tokens < item.tokens else None

@@ -1,0 +1,229 @@
+"""Chat completions and responses: a client's list of messages becomes what its session does next.
+
+The session remembers; the list says what is new. Past that the session does not hold is stored first, and then one turn
+is taken, continued, tried again, or told again where the list asks for what has been answered already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from app.db.append_turns import Newest, newest_messages, newest_of
+from app.db.audits import get_audit
+from app.db.claims import cancel_turn as store_cancelled
+from app.db.claims import fail_lost_turns, reclaim_turn, waiting_turn
+from app.db.sessions import erase_later, keep_key, session_exists, session_of_key
+from app.db.turns import get_turn, turn_by_key
+from app.domain.errors import InvalidRequest, NotFound, TurnInProgress
+from app.domain.types import Content, Message, SessionId, TenantId, TurnId, TurnStatus
+from app.openai.chat_messages import IncomingMessage
+from app.openai.input_items import joined_directions
+from app.openai.new_messages import NewMessages, NextStep, new_messages, next_step
+from app.services.archive.import_session import add_history, draft_history
+from app.services.conflicts import retried
+from app.services.runtime import Runtime
+from app.services.sessions import add_directions, insert_checked, with_defaults
+from app.services.turn.claim import (
+    RETRY_AFTER_S,
+    Asking,
+    OutputsRequest,
+    TurnOutcome,
+    TurnRequest,
+    check_outputs,
+    draft_outputs,
+    replay,
+)
+from app.services.turn.events import Listener
+from app.services.turn.record import context_of
+from app.services.turn.take import continue_turn, take_turn, try_again
+
+_MOST_TRIES = 5
+_IN_PROGRESS = "The session already runs a turn."
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What a chat client sends. `is_retry` is true when it says itself that it has sent the same before.
+
+    With `is_news` all of `said` is new, whatever the session holds. `directions` are the session's instructions from
+    now on, behind those it has. With `after_turn_seq` the session's newest turn must be of this number. `within` is
+    where the list stands in the body.
+    """
+
+    said: tuple[IncomingMessage, ...]
+    asking: Asking
+    model_alias: str
+    request_sha256: str
+    is_retry: bool = False
+    is_news: bool = False
+    directions: tuple[str, ...] = ()
+    after_turn_seq: int | None = None
+    within: str = "messages"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    newest: Newest
+    messages: Sequence[Message]
+
+
+async def open_session(
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId | None,
+    request: ChatRequest,
+    idempotency_key: str | None,
+    *,
+    erase_after_s: float | None = None,
+) -> SessionId:
+    """The session of a request: the one it names, the one its key made before, or a new one of the request's model.
+
+    With `erase_after_s` a new one is not to be kept.
+    Raises `NotFound`, and `InvalidRequest` before anything is stored.
+    """
+    check_options(rt, request)
+    if session_id is not None:
+        async with rt.database.autocommit() as tx:
+            if not await session_exists(tx, tenant_id, session_id):
+                raise NotFound("session")
+        return session_id
+    next_step(request.said, waiting=False, within=request.within)
+    fields = with_defaults(
+        rt,
+        {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)},
+    )
+    async with rt.database.begin() as tx:
+        known = await session_of_key(tx, tenant_id, idempotency_key) if idempotency_key else None
+        if known is not None:
+            return known
+        session = await insert_checked(rt, tx, tenant_id, fields)
+        if idempotency_key:
+            await keep_key(tx, tenant_id, session.id, idempotency_key)
+        if erase_after_s is not None:
+            await erase_later(tx, session.id, erase_after_s)
+    return session.id
+
+
+async def complete_chat(
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    request: ChatRequest,
+    idempotency_key: str | None,
+    listen: Listener | None = None,
+) -> TurnOutcome:
+    """Answers a list of messages and records the turn.
+
+    What the list says beyond the session (contract.md, decision 18) is stored as past turns. A turn that waits for
+    tools goes on with their outputs, and is cancelled when the user speaks instead. A list that ends with what the
+    newest turn was about is answered by that turn: it is run again if it failed or was cancelled, else answered again.
+    Raises as `take_turn` and `continue_turn`.
+    """
+    for _ in range(_MOST_TRIES):
+        seen = await _look(rt, tenant_id, session_id, request, idempotency_key)
+        if isinstance(seen, TurnOutcome):
+            return seen
+        newest = seen.newest
+        if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
+            raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+        news = NewMessages(request.said) if request.is_news else new_messages(request.said, seen.messages)
+        is_same = request.is_retry and newest.request_sha256 == request.request_sha256
+        if newest.turn_id is not None and (news.repeats_newest or is_same):
+            if newest.status in (TurnStatus.FAILED, TurnStatus.CANCELLED):
+                first_seq = min((m.seq for m in seen.messages if m.turn_id == newest.turn_id), default=0)
+                asking, alias = _noted(request.asking, first_seq), request.model_alias
+                return await try_again(rt, tenant_id, session_id, newest.turn_id, asking, alias, listen)
+            return await _told_again(rt, tenant_id, session_id, newest.turn_id)
+        asked = next_step(news.said, waiting=newest.status is TurnStatus.AWAITING_TOOLS, within=request.within)
+        asking = _noted(request.asking, newest.last_message_seq + 1)
+        if request.directions:
+            await add_directions(rt, tenant_id, session_id, request.directions)
+        turn_id = newest.turn_id
+        if not asked.goes_on and (asked.past or newest.status is TurnStatus.AWAITING_TOOLS):
+            stored = await store_past(rt, tenant_id, session_id, request.model_alias, newest, asked)
+            if stored is None:
+                continue  # somebody else went on with the session: look again
+            turn_id = stored
+        if asked.content is not None:
+            seq = None if request.after_turn_seq is None else request.after_turn_seq + len(asked.past) + 1
+            turn = TurnRequest(asked.content, request.request_sha256, asking, request.model_alias, seq)
+            return await take_turn(rt, tenant_id, session_id, turn, idempotency_key, listen)
+        assert turn_id is not None
+        outputs = OutputsRequest(
+            _pairs(asked.last_outputs or asked.outputs), asking=asking, model_alias=request.model_alias
+        )
+        return await continue_turn(rt, tenant_id, session_id, turn_id, outputs, listen)
+    raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+
+
+@retried
+async def _look(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest, idempotency_key: str | None
+) -> _Seen | TurnOutcome:
+    """Where the session stands; or the outcome, when the request's key has been answered already."""
+    lost = 0
+    async with rt.database.begin() as tx:
+        # Locked, for the turn and the messages to be of one moment.
+        newest = await newest_of(tx, tenant_id, session_id, lock=True)
+        if newest is None:
+            raise NotFound("session")
+        if newest.status is TurnStatus.RUNNING and (lost := await fail_lost_turns(tx, session_id)):
+            newest = await newest_of(tx, tenant_id, session_id) or newest
+        if idempotency_key is not None:
+            found = await turn_by_key(tx, tenant_id, session_id, idempotency_key)
+            if found is not None:
+                return await replay(tx, tenant_id, *found, request.request_sha256)
+        # A list of so many messages is at home among as many; a little more, for turns that nobody resends.
+        messages = await newest_messages(tx, session_id, 2 * len(request.said) + 32)
+    rt.telemetry.turns_lost(lost)
+    return _Seen(newest, messages)
+
+
+@retried
+async def store_past(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, model_alias: str, newest: Newest, asked: NextStep
+) -> TurnId | None:
+    """Ends a turn that waits for tools, and stores the past that the list tells, in one transaction.
+
+    Gives the last stored turn: the one that `last_outputs` go on with, when there are any. None when the session has
+    moved since it was looked at; nothing is stored then.
+    """
+    history = await draft_history(rt, model_alias, asked.past)
+    outputs = await draft_outputs(rt, _pairs(asked.outputs))
+    async with rt.database.begin() as tx:
+        if await newest_of(tx, tenant_id, session_id, lock=True) != newest:
+            return None
+        if newest.turn_id is not None and newest.status is TurnStatus.AWAITING_TOOLS:
+            waiting = await waiting_turn(tx, tenant_id, session_id, newest.turn_id)
+            if waiting is not None and outputs:
+                check_outputs(waiting, [output.tool_call_id for output in outputs])
+                await reclaim_turn(tx, tenant_id, session_id, newest.turn_id, waiting, outputs, rt.turn_lease_s)
+            await store_cancelled(tx, session_id, newest.turn_id)
+        await add_history(tx, tenant_id, session_id, history)
+    return history.last_turn_id or newest.turn_id
+
+
+async def _told_again(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnOutcome:
+    async with rt.database.autocommit() as tx:
+        turn = await get_turn(tx, tenant_id, session_id, turn_id)
+        if turn is None:
+            raise NotFound("session")
+        audit = await get_audit(tx, tenant_id, session_id, turn_id, None)
+    return TurnOutcome(turn, context_of(audit) if audit else {})
+
+
+def _noted(asking: Asking, first_seq: int) -> Asking:
+    """The same with the number of the input's first message, where it is to be noted."""
+    return asking if asking.note is None else replace(asking, note=replace(asking.note, first_seq=first_seq))
+
+
+def check_options(rt: Runtime, request: ChatRequest) -> None:
+    """Raises `InvalidRequest` for a wish that the model's provider does not know."""
+    unknown = sorted(request.asking.options.keys() - rt.catalogue.provider(request.model_alias).options)
+    if unknown:
+        raise InvalidRequest(f"The provider of this model does not know {unknown[0]}.", ("body", unknown[0]))
+
+
+def _pairs(outputs: Sequence[IncomingMessage]) -> tuple[tuple[str, Content], ...]:
+    return tuple((str(output.tool_call_id), output.content) for output in outputs)

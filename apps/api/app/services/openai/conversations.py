@@ -1,0 +1,148 @@
+"""Conversations: sessions as OpenAI's clients know them, with items that are added and taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.db.append_turns import newest_of
+from app.db.claims import cancel_turn as store_cancelled
+from app.db.claims import fail_lost_turns
+from app.db.items import messages_of_turn, withdraw_messages
+from app.db.sessions import session_exists
+from app.db.turns import get_turn
+from app.domain.errors import NotFound, TurnInProgress
+from app.domain.types import JsonObject, Message, Session, SessionId, TenantId, TurnId, TurnStatus
+from app.openai.chat_messages import check_pairing, cut_turns
+from app.openai.input_items import joined_directions, read_items, references_of
+from app.openai.new_messages import NextStep
+from app.services import sessions
+from app.services.openai.chat import store_past
+from app.services.openai.items import get_item, page_of_items, referenced
+from app.services.runtime import Runtime
+from app.services.turn.claim import RETRY_AFTER_S
+
+_MOST_TRIES = 5
+_IN_PROGRESS = "The conversation already runs a response."
+MOST_ITEMS = 20
+"""Of one request, by OpenAI's reference."""
+
+
+async def create_conversation(
+    rt: Runtime, tenant_id: TenantId, metadata: JsonObject, items: Sequence[Mapping[str, Any]]
+) -> Session:
+    """A session of the default model, with these items as its past. Raises `InvalidRequest`; nothing is stored then."""
+    read = read_items(items, await _references(rt, tenant_id, items), within="items")
+    check_pairing(read.said, within="items", may_end_open=True)
+    fields: JsonObject = {"metadata": metadata, "instructions": joined_directions(None, read.directions)}
+    session = await sessions.create_session(rt, tenant_id, fields)
+    if read.said:
+        await add_items(rt, tenant_id, session.id, items)
+    return session
+
+
+async def get_conversation(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Session:
+    """The tenant's session. Raises `NotFound` of the conversation."""
+    try:
+        return await sessions.get_session(rt, tenant_id, session_id)
+    except NotFound:
+        raise NotFound("conversation") from None
+
+
+async def change_conversation(rt: Runtime, tenant_id: TenantId, session_id: SessionId, metadata: JsonObject) -> Session:
+    """Replaces the metadata. Raises `NotFound`."""
+    try:
+        return await sessions.change_session(rt, tenant_id, session_id, {"metadata": metadata})
+    except NotFound:
+        raise NotFound("conversation") from None
+
+
+async def delete_conversation(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> None:
+    """Erases the session with everything in it. Raises `NotFound`."""
+    try:
+        await sessions.delete_session(rt, tenant_id, session_id)
+    except NotFound:
+        raise NotFound("conversation") from None
+
+
+async def add_items(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, items: Sequence[Mapping[str, Any]]
+) -> list[JsonObject]:
+    """Stores items at the conversation's end, and gives them as they are stored.
+
+    Outputs answer the calls that wait; anything else ends a turn that waits for them. Calls that nothing answers wait.
+    Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a response runs.
+    """
+    session = await get_conversation(rt, tenant_id, session_id)
+    read = read_items(items, await _references(rt, tenant_id, items), within="items")
+    led = next((at for at, message in enumerate(read.said) if message.role != "tool"), len(read.said))
+    outputs, rest = read.said[:led], read.said[led:]
+    check_pairing(rest, within="items", may_end_open=True)
+    if read.directions:
+        await sessions.add_directions(rt, tenant_id, session_id, read.directions)
+    for _ in range(_MOST_TRIES):
+        async with rt.database.begin() as tx:
+            newest = await newest_of(tx, tenant_id, session_id, lock=True)
+            if newest is not None and newest.status is TurnStatus.RUNNING and await fail_lost_turns(tx, session_id):
+                newest = await newest_of(tx, tenant_id, session_id)
+        if newest is None:
+            raise NotFound("conversation")
+        if newest.status is TurnStatus.RUNNING:
+            raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+        if outputs and newest.status is not TurnStatus.AWAITING_TOOLS:
+            check_pairing(read.said, within="items")  # says which of them answers nothing
+        asked = NextStep(outputs, cut_turns(rest))
+        if not read.said or await store_past(rt, tenant_id, session_id, session.model_alias, newest, asked) is not None:
+            page = await page_of_items(
+                rt,
+                tenant_id,
+                session_id,
+                first_seq=newest.last_message_seq + 1,
+                after=None,
+                limit=len(read.said) * 200 + 1,
+                newest_first=False,
+            )
+            return page.items
+    raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+
+
+async def withdraw_item(rt: Runtime, tenant_id: TenantId, session_id: SessionId, item_id: str) -> Session:
+    """Takes an item's message out of the conversation and of every later prompt; a call goes with its output.
+
+    Prompts that were sent with it stay what they were. Raises `NotFound`, and `TurnInProgress` while its turn runs.
+    """
+    session = await get_conversation(rt, tenant_id, session_id)
+    message, _ = await get_item(rt, tenant_id, session_id, item_id)
+    async with rt.database.begin() as tx:
+        await newest_of(tx, tenant_id, session_id, lock=True)
+        turn = await get_turn(tx, tenant_id, session_id, TurnId(message.turn_id))
+        if turn is None:
+            raise NotFound("item" if await session_exists(tx, tenant_id, session_id) else "conversation")
+        if turn.status is TurnStatus.RUNNING:
+            raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+        if turn.status is TurnStatus.AWAITING_TOOLS:
+            await store_cancelled(tx, session_id, turn.id)
+        group = _group_of(message, await messages_of_turn(tx, session_id, turn.id))
+        await withdraw_messages(tx, session_id, group)
+    return session
+
+
+def _group_of(message: Message, of_turn: Sequence[Message]) -> list[int]:
+    """The numbers of what can only leave together: a message, or calls and their outputs."""
+    if message.role == "user" or (message.role == "assistant" and not message.tool_calls):
+        return [message.seq]
+    caller = next(
+        (
+            other
+            for other in of_turn
+            if other.seq == message.seq or message.tool_call_id in {call.id for call in other.tool_calls}
+            if other.role == "assistant"
+        ),
+        message,
+    )
+    ids = {call.id for call in caller.tool_calls}
+    return [caller.seq, *(other.seq for other in of_turn if other.role == "tool" and other.tool_call_id in ids)]
+
+
+async def _references(rt: Runtime, tenant_id: TenantId, items: Sequence[Mapping[str, Any]]) -> Mapping[str, Message]:
+    return await referenced(rt, tenant_id, references_of(items))

@@ -1,0 +1,147 @@
+"""Responses: where a request goes on, and one more turn there.
+
+A conversation is a session. A previous response that nothing followed is gone on with in its session; one that
+something followed, in a fork that ends with it. What is not to be stored is answered in a session of its own that is
+erased with the answer.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from app.db.responses import (
+    StoredResponse,
+    erase_session_without_responses,
+    get_response,
+    newest_response,
+)
+from app.db.sessions import keep_key, session_of_key
+from app.db.turns import turn_by_key
+from app.domain.errors import Busy, InvalidRequest, NotFound, PlimsollError, TurnInProgress
+from app.domain.openai_ids import ResponseRef
+from app.domain.types import SessionId, TenantId, TurnStatus
+from app.openai.new_messages import next_step
+from app.services.archive.fork import fork_session, fork_within
+from app.services.openai.chat import ChatRequest, check_options, complete_chat, open_session
+from app.services.runtime import Runtime
+from app.services.sessions import delete_session
+from app.services.turn.claim import RETRY_AFTER_S, TurnOutcome
+from app.services.turn.events import Listener
+
+ERASE_AFTER_S = 3600.0
+"""When somebody else erases what is not to be stored, should the process that answers it have died."""
+_GOES_ON = (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRequest:
+    """What a client of Responses sends: at most one of `previous` and `conversation`."""
+
+    chat: ChatRequest
+    previous: ResponseRef | None = None
+    conversation: SessionId | None = None
+    store: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request is answered. With `told` it has been answered before.
+
+    `made_with_turns` is how many turns the session began with, where it may have been made for this request; `is_kept`
+    says that it stays.
+    """
+
+    session_id: SessionId
+    request: ChatRequest
+    made_with_turns: int | None = None
+    is_kept: bool = True
+    told: StoredResponse | None = None
+
+
+async def open_place(rt: Runtime, tenant_id: TenantId, request: ResponseRequest, idempotency_key: str | None) -> Place:
+    """Finds or makes the session of a request.
+
+    Raises `NotFound` of the conversation or the previous response, `TurnInProgress` while that one runs, and
+    `InvalidRequest` before anything is stored.
+    """
+    chat = request.chat
+    check_options(rt, chat)
+    erase_after_s = None if request.store else ERASE_AFTER_S
+    if request.conversation is not None:
+        try:
+            await open_session(rt, tenant_id, request.conversation, chat, idempotency_key)
+        except NotFound:
+            raise NotFound("conversation") from None
+        async with rt.database.autocommit() as tx:
+            newest = await newest_response(tx, tenant_id, request.conversation)
+        return Place(
+            request.conversation, chat, told=newest if newest and newest.reply and _repeats(chat, newest) else None
+        )
+    if request.previous is not None:
+        return await _after(rt, tenant_id, request.previous, request, idempotency_key)
+    key = idempotency_key if request.store else None
+    made = await open_session(rt, tenant_id, None, chat, key, erase_after_s=erase_after_s)
+    return Place(made, chat, made_with_turns=0, is_kept=request.store)
+
+
+async def respond(
+    rt: Runtime, tenant_id: TenantId, place: Place, idempotency_key: str | None, listen: Listener | None = None
+) -> TurnOutcome:
+    """Takes the turn, and leaves nothing behind where nothing is to be stored. Raises as `complete_chat`."""
+    try:
+        return await complete_chat(rt, tenant_id, place.session_id, place.request, idempotency_key, listen)
+    except PlimsollError:
+        if place.made_with_turns is not None and place.is_kept:
+            async with rt.database.autocommit() as tx:
+                await erase_session_without_responses(tx, tenant_id, place.session_id, place.made_with_turns)
+        raise
+    finally:
+        if not place.is_kept:
+            with suppress(NotFound, Busy):  # it is erased a little later then
+                await delete_session(rt, tenant_id, place.session_id)
+
+
+def _repeats(chat: ChatRequest, newest: StoredResponse | None) -> bool:
+    """Whether a retry asks for what was asked last."""
+    return newest is not None and chat.is_retry and newest.request_sha256 == chat.request_sha256
+
+
+async def _after(
+    rt: Runtime, tenant_id: TenantId, previous: ResponseRef, request: ResponseRequest, idempotency_key: str | None
+) -> Place:
+    """Behind a previous response: in its session while nothing has followed it, else in a fork."""
+    chat = request.chat
+    async with rt.database.begin() as tx:
+        found = await get_response(tx, tenant_id, previous)
+        if found is None:
+            raise NotFound("previous_response")
+        newest = await newest_response(tx, tenant_id, previous.session_id)
+        if idempotency_key is not None and request.store:
+            if await turn_by_key(tx, tenant_id, previous.session_id, idempotency_key):
+                return Place(previous.session_id, chat)
+            made = await session_of_key(tx, tenant_id, idempotency_key)
+            if made is not None:
+                return Place(made, chat)
+    if request.store and _repeats(chat, newest):
+        return Place(previous.session_id, chat, told=newest if newest and newest.reply else None)
+    if found.reply is None:
+        if found.turn_status is TurnStatus.RUNNING and found.is_last_of_turn:
+            raise TurnInProgress("The previous response is still in progress.", RETRY_AFTER_S)
+        raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
+    next_step(chat.said, waiting=bool(found.reply.tool_calls), within=chat.within)
+    if request.store and found.ends_session and found.turn_status in _GOES_ON:
+        return Place(previous.session_id, replace(chat, after_turn_seq=found.last_turn_seq))
+    forked = await _fork(rt, tenant_id, found, None if request.store else ERASE_AFTER_S)
+    if idempotency_key is not None and request.store:
+        async with rt.database.autocommit() as tx:
+            await keep_key(tx, tenant_id, forked, idempotency_key)
+    return Place(forked, chat, made_with_turns=found.turn_seq, is_kept=request.store)
+
+
+async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, erase_after_s: float | None) -> SessionId:
+    session_id, turn_id = found.ref.session_id, found.turn_id
+    if found.ends_turn and found.turn_status is TurnStatus.COMPLETED:
+        return (await fork_session(rt, tenant_id, session_id, turn_id, erase_after_s=erase_after_s)).id
+    made = await fork_within(rt, tenant_id, session_id, turn_id, found.ref.reply_seq, erase_after_s=erase_after_s)
+    return made.id

@@ -1,0 +1,129 @@
+"""Asking a summarizer, chunk by chunk within its own window, and what is made of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError
+from app.domain.types import CompletionRequest, SummaryBody, Usage
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
+from app.engine.summary.block import fit_summary
+from app.engine.summary.fold import Fold
+from app.engine.summary.summarizer_prompt import (
+    SUMMARY_SCHEMA,
+    SummaryAsk,
+    SummaryRefused,
+    accept_summary,
+    ask_for_summary,
+    shrinks,
+    split_for_summarizer,
+    summarizer_room,
+)
+from app.providers.registry import Model
+from app.services.limits.reserve import call_within_limits
+from app.services.runtime import Runtime
+from app.services.turn.gather import SessionView, budget_of, count_message
+from app.tokenizers import Estimator
+
+_ANSWER_TOKENS_PER_CAP = 2
+"""An answer carries ids and JSON beside the text that is capped."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummarizerResult:
+    """What asking came to. `body` is None when `failure` says why; `usages` are paid for either way."""
+
+    body: SummaryBody | None
+    failure: str | None
+    usages: tuple[Usage, ...]
+    limit: LimitExceeded | None = None
+    """The limit that did not allow the call, or the next one."""
+
+
+async def ask_summarizer(
+    rt: Runtime, alias: str, session: SessionView, fold: Fold, estimate: Estimator, *, turns: int
+) -> SummarizerResult:
+    """Asks chunk by chunk, each with what the one before gave as its previous summary. Never raises for an answer.
+
+    Each call is counted against the limits before it is made; `turns` says as how many turns the first one is.
+    """
+    usages: list[Usage] = []
+    try:
+        model = rt.catalogue.model(alias, session.tenant_id)
+        body = await _ask_chunks(rt, model, session, fold, estimate, usages, turns)
+    except LimitExceeded as error:
+        return SummarizerResult(None, error.code, tuple(usages), error)
+    except SummaryRefused as refusal:
+        return SummarizerResult(None, refusal.reason, tuple(usages))
+    except ProviderError as error:
+        return SummarizerResult(None, error.code, tuple(usages))
+    except InvalidRequest:
+        # An alias that the catalogue no longer has is a summarizer that can not be had, not a turn that can not run.
+        return SummarizerResult(None, "unknown_summarizer", ())
+    return SummarizerResult(body, None, tuple(usages))
+
+
+async def _ask_chunks(
+    rt: Runtime, model: Model, session: SessionView, fold: Fold, estimate: Estimator, usages: list[Usage], turns: int
+) -> SummaryBody:
+    budget = budget_of(model, session.policy)
+    answer_tokens = min(budget.output_reserve, fold.cap_tokens * _ANSWER_TOKENS_PER_CAP)
+    room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate)
+    if room <= 0:
+        raise SummaryRefused("summarizer_window_too_small")
+    body = fold.previous.body if fold.previous else None
+    extend = session.policy.incremental
+    for at, chunk in enumerate(split_for_summarizer(fold, room, estimate)):
+        ask = ask_for_summary(
+            chunk,
+            previous=body,
+            context=() if extend else fold.context,
+            max_tokens=fold.cap_tokens,
+            room_tokens=room,
+            estimate=estimate,
+            extend=extend,
+        )
+        answered = await _ask_chunk(rt, session, model, ask, answer_tokens, usages, turns=0 if at else turns)
+        body = fit_summary(answered, fold.cap_tokens, estimate)
+        if body is None:
+            raise SummaryRefused("over_cap")
+    if body is None:
+        raise SummaryRefused("empty")
+    if not shrinks(fold, body, estimate):
+        raise SummaryRefused("would_not_shrink")
+    return body
+
+
+async def _ask_chunk(
+    rt: Runtime,
+    session: SessionView,
+    model: Model,
+    ask: SummaryAsk,
+    answer_tokens: int,
+    usages: list[Usage],
+    *,
+    turns: int,
+) -> SummaryBody:
+    request = CompletionRequest(
+        messages=ask.messages, max_output_tokens=answer_tokens, purpose="summary", response_schema=SUMMARY_SCHEMA
+    )
+    prompt_tokens = PROMPT_FRAMING_TOKENS
+    for message in ask.messages:
+        tokens, _ = await count_message(rt, model.encoding, message["content"])
+        prompt_tokens += tokens + MESSAGE_FRAMING_TOKENS
+    completion = await call_within_limits(rt, session.id, model, request, prompt_tokens=prompt_tokens, turns=turns)
+    usages += [completion.usage] if completion.usage else []
+    return accept_summary(completion.text, ask.known_ids)
+
+
+def sum_of(usages: Sequence[Usage]) -> Usage | None:
+    """All of them as one; None when there is none."""
+    if not usages:
+        return None
+    return Usage(
+        sum(usage.prompt_tokens for usage in usages),
+        sum(usage.completion_tokens for usage in usages),
+        sum(usage.cached_prompt_tokens for usage in usages),
+        sum(usage.cache_write_prompt_tokens for usage in usages),
+    )

@@ -1,0 +1,305 @@
+"""From stored rows to the snapshot the engine decides on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from app.db.database import Transaction
+from app.db.messages import UNCOUNTED, save_token_counts, window_turns
+from app.db.summaries import PromptContext, prompt_context
+from app.domain.content import content_text
+from app.domain.evicted import Evicted
+from app.domain.types import (
+    Content,
+    JsonObject,
+    Message,
+    SessionId,
+    TenantId,
+    ToolCall,
+    ToolDefinition,
+    Turn,
+    TurnStatus,
+)
+from app.engine.messages.image_rules import image_rule_for
+from app.engine.messages.reasoning import with_reasoning
+from app.engine.messages.tokens import message_tokens, part_text, reasoning_tokens, with_images_by_rule
+from app.engine.messages.turns import completed_after
+from app.engine.policy.budget import Budget, budget_for
+from app.engine.policy.fields import resolve_policy
+from app.engine.policy.policy import ContextPolicy
+from app.engine.window.prompt import goal_text, pin_text
+from app.engine.window.shares import with_shared_budget
+from app.engine.window.window import Snapshot
+from app.providers.registry import Model
+from app.services.runtime import Runtime
+from app.services.turn.recall import catch_up, look_up
+from app.tokenizers import TWO_FIFTHS, Estimator
+
+_LARGE_PIN_CHARS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """What a prompt depends on of a session's row, read under its lock for a turn, or without one for a look."""
+
+    tenant_id: TenantId
+    id: SessionId
+    model_alias: str
+    mode: str | None
+    agent_role: str | None
+    room_goal: str | None
+    instructions: str | None
+    policy: ContextPolicy
+    summary_count_after_seq: int
+    summary_failures: int
+    summary_failed_at: datetime | None
+    recall_indexed_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Rows of one moment: the model they are counted for, what stands around the window, and the window's turns."""
+
+    session: SessionView
+    model: Model
+    context: PromptContext
+    turns: tuple[Turn, ...]
+    evicted: Evicted | None = None
+    fell_back: bool = False
+    """Whether a message had to be counted by the heuristic because the tokenizer failed."""
+
+    @property
+    def encoding(self) -> str:
+        """The encoding counts are wanted in."""
+        return encoding_of(self.model, self.session.policy)
+
+    def messages(self) -> Iterator[Message]:
+        """All messages that may be sent: those of the window, and those before it that may be recalled."""
+        for turn in (*self.turns, *(self.evicted.turns if self.evicted else ())):
+            yield from turn.messages
+
+
+def encoding_of(model: Model, policy: ContextPolicy) -> str:
+    """The model's encoding, unless the policy asks for a count by length."""
+    return TWO_FIFTHS if policy.estimator == "heuristic" else model.encoding
+
+
+def session_policy(
+    rt: Runtime, stored: Mapping[str, object], asked: Mapping[str, object] | None = None
+) -> ContextPolicy:
+    """The deployment's defaults with the session's overrides, and over them a request's. Raises `InvalidRequest`."""
+    overrides = {**stored, **(asked or {})}
+    return resolve_policy(rt.guarded, overrides) if overrides else rt.guarded
+
+
+async def read_window(
+    tx: Transaction,
+    rt: Runtime,
+    session: SessionView,
+    model_alias: str,
+    *,
+    before_seq: int,
+    last_message_seq: int,
+    asked: Content = None,
+    for_turn: bool = False,
+) -> Gathered:
+    """Two statements: what stands around the raw window, and the window after the active summary; and where the policy
+    recalls, a third that looks before that for what matches the user's message.
+
+    `before_seq` is the running turn's number, or one past the last; `last_message_seq` the last number given out.
+    What is looked for is `asked`, or with `for_turn` the message of the running turn; without either nothing is.
+    Raises `InvalidRequest` for an unknown alias.
+    """
+    model = rt.catalogue.model(model_alias, session.tenant_id)
+    context = await prompt_context(tx, session.id, before_seq)
+    if session.policy.whole_past:
+        context = replace(context, summary=None)
+    after_seq = context.summary.to_message_seq if context.summary else 0
+    turns = await window_turns(
+        tx,
+        session.id,
+        after_seq,
+        last_message_seq,
+        encoding_of(model, session.policy),
+        step_failed=context.step_failed,
+    )
+    gathered = Gathered(session, model, context, tuple(turns))
+    if not (after_seq and session.policy.recall.enabled):
+        return gathered
+    return await _with_evicted(tx, gathered, asked, for_turn=for_turn)
+
+
+async def _with_evicted(tx: Transaction, gathered: Gathered, asked: Content, *, for_turn: bool) -> Gathered:
+    """The same with what matches among the messages that the active summary stands for.
+
+    A turn that runs also indexes a batch of them where they are not; who only looks writes nothing.
+    """
+    session, summary = gathered.session, gathered.context.summary
+    running = [turn for turn in gathered.turns if for_turn and turn.status is TurnStatus.RUNNING]
+    content = running[-1].messages[0].content if running else asked
+    if content is None or summary is None:
+        return gathered
+    if running and session.recall_indexed_seq < summary.to_message_seq:
+        indexed_seq = await catch_up(
+            tx, session.id, indexed_seq=session.recall_indexed_seq, last_seq=summary.to_message_seq
+        )
+        gathered = replace(gathered, session=replace(session, recall_indexed_seq=indexed_seq))
+    share = session.policy.recall.max_share * budget_of(gathered.model, session.policy).input_budget
+    evicted = await look_up(
+        tx,
+        session.id,
+        content_text(content),
+        last_seq=summary.to_message_seq,
+        encoding=gathered.encoding,
+        most_tokens=int(share),
+    )
+    return replace(gathered, evicted=evicted)
+
+
+async def with_all_counts(rt: Runtime, gathered: Gathered, *, store: bool = True) -> Gathered:
+    """The same with every message counted for the model; new counts are stored, once a message and encoding.
+
+    A stored count holds the flat figure for images; what the model's rule makes of them is put right here.
+    """
+    large_pins = [pin_text(pin) for pin in gathered.context.pins if len(pin.content) > _LARGE_PIN_CHARS]
+    if large_pins:
+        # The engine's own count of them is answered from the cache that this fills, off the event loop.
+        await rt.tokenizers.count(gathered.encoding, large_pins)
+    missing = [message for message in gathered.messages() if message.tokens == UNCOUNTED]
+    if missing:
+        gathered = await _count_missing(rt, gathered, missing, store=store)
+    if not any(isinstance(message.content, list) for message in gathered.messages()):
+        return gathered
+    rule = image_rule_for(gathered.model.model)
+    return _with_messages(gathered, lambda message: with_images_by_rule(message, rule))
+
+
+async def _count_missing(rt: Runtime, gathered: Gathered, missing: Sequence[Message], *, store: bool) -> Gathered:
+    counted: dict[int, Message] = {}
+    fell_back = False
+    for message in missing:
+        tokens, used = await count_message(
+            rt,
+            gathered.encoding,
+            message.content,
+            tool_calls=message.tool_calls,
+            tool_call_id=message.tool_call_id,
+        )
+        of_reasoning = await count_reasoning(rt, gathered.encoding, message.reasoning, message.reasoning_blocks)
+        counted[message.seq] = replace(message, tokens=tokens, reasoning_tokens=of_reasoning)
+        fell_back = fell_back or used != gathered.encoding
+    if store and not fell_back:
+        async with rt.database.autocommit() as tx:
+            rows = [(message.id, message.tokens, message.reasoning_tokens) for message in counted.values()]
+            await save_token_counts(tx, gathered.session.id, gathered.encoding, rows)
+    recounted = _with_messages(gathered, lambda message: counted.get(message.seq, message))
+    return replace(recounted, fell_back=fell_back)
+
+
+def _with_messages(gathered: Gathered, change: Callable[[Message], Message]) -> Gathered:
+    def changed(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+        return tuple(replace(turn, messages=tuple(map(change, turn.messages))) for turn in turns)
+
+    evicted = gathered.evicted
+    found = replace(evicted, turns=changed(evicted.turns)) if evicted else None
+    return replace(gathered, turns=changed(gathered.turns), evicted=found)
+
+
+async def count_message(
+    rt: Runtime,
+    encoding: str,
+    content: Content,
+    *,
+    tool_calls: Sequence[ToolCall] = (),
+    tool_call_id: str | None = None,
+) -> tuple[int, str]:
+    """Tokens of all a message carries but its reasoning, and the encoding they are in."""
+    texts = [content] if isinstance(content, str) else [part_text(part) or "" for part in content or ()]
+    texts += [call.arguments for call in tool_calls]
+    estimator = await _ready_estimator(rt, encoding, texts)
+    tokens = message_tokens(content, estimator, tool_calls=tool_calls, tool_call_id=tool_call_id)
+    return tokens, estimator.encoding
+
+
+async def count_reasoning(rt: Runtime, encoding: str, reasoning: str | None, blocks: Sequence[JsonObject]) -> int:
+    """What a message's reasoning costs where it is sent back."""
+    if not reasoning and not blocks:
+        return 0
+    texts = [reasoning or "", *(str(block.get("thinking", "")) for block in blocks)]
+    return reasoning_tokens(reasoning, blocks, await _ready_estimator(rt, encoding, texts))
+
+
+async def _ready_estimator(rt: Runtime, encoding: str, texts: Sequence[str]) -> Estimator:
+    """An estimator that has these texts in the cache it answers from; long ones were counted off the event loop."""
+    _, used = await rt.tokenizers.count(encoding, texts)
+    return rt.tokenizers.estimator(used)
+
+
+def budget_of(model: Model, policy: ContextPolicy) -> Budget:
+    """The budget of the model's window, capped where the policy caps it."""
+    window, source = model.context_window, model.context_limit_source
+    if source == "fallback" and policy.unknown_window_tokens is not None:
+        window, source = policy.unknown_window_tokens, "policy"
+    elif source == "fallback" and policy.unknown_window_outputs is not None:
+        window, source = policy.unknown_window_outputs * policy.max_output_tokens, "policy"
+    if policy.max_context_tokens is not None and policy.max_context_tokens < window:
+        window, source = policy.max_context_tokens, "policy"
+    return budget_for(window, source, policy.max_output_tokens)
+
+
+def snapshot_of(
+    rt: Runtime,
+    gathered: Gathered,
+    current: Turn,
+    *,
+    tools: tuple[ToolDefinition, ...] = (),
+    instructions: str | None = None,
+) -> Snapshot:
+    """The engine's view of gathered rows; `current` is the running turn, which need not be stored.
+
+    `instructions` are the turn's own, a system layer behind the session's.
+    """
+    session = gathered.session
+    rule = gathered.model.reasoning_rule
+    past = tuple(with_reasoning(turn, rule) for turn in gathered.turns if turn.id != current.id)
+    snapshot = Snapshot(
+        budget=budget_of(gathered.model, session.policy),
+        layers=layers_of(rt, session, instructions),
+        goal=goal_text(session.room_goal, session.mode),
+        pins=gathered.context.pins,
+        summary=gathered.context.summary,
+        turns=past,
+        current=with_reasoning(current, rule),
+        tools=tools,
+        completed_since_summary=completed_after(past, session.summary_count_after_seq),
+        calibration_ratio=rt.calibrations.ratio(session.tenant_id, gathered.model.alias, gathered.encoding),
+        evicted=_evicted_with_reasoning(gathered),
+    )
+    return with_shared_budget(snapshot, session.policy, estimator_of(rt, gathered))
+
+
+def _evicted_with_reasoning(gathered: Gathered) -> Evicted | None:
+    evicted, rule = gathered.evicted, gathered.model.reasoning_rule
+    if evicted is None or rule is None:
+        return evicted
+    return replace(evicted, turns=tuple(with_reasoning(turn, rule) for turn in evicted.turns))
+
+
+def layers_of(rt: Runtime, session: SessionView, of_turn: str | None = None) -> tuple[tuple[str, str], ...]:
+    """The active system layers, outermost first (contract.md, section 8)."""
+    instructions = rt.catalogue.instructions
+    layers = (
+        ("system:global", instructions.global_),
+        ("system:mode", instructions.modes.get(session.mode or "")),
+        ("system:role", instructions.roles.get(session.agent_role or "")),
+        ("system:session", session.instructions),
+        ("system:turn", of_turn),
+    )
+    return tuple((label, text) for label, text in layers if text)
+
+
+def estimator_of(rt: Runtime, gathered: Gathered) -> Estimator:
+    """A fresh estimator in the encoding of the model that runs."""
+    return rt.tokenizers.estimator(gathered.encoding)

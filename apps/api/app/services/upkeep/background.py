@@ -1,0 +1,101 @@
+"""What a process does beside its requests, for as long as it lives. A database that is away is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from app.db.claims import renew_leases
+from app.db.erasure import due_sessions, erase
+from app.db.open_turns import open_turns
+from app.domain.errors import DatabaseUnavailable
+from app.services.runtime import Runtime
+from app.services.upkeep.leases import end_lost_turns
+
+logger = logging.getLogger(__name__)
+
+_RENEWALS_PER_LEASE = 3
+_FLUSH_S = 2.0
+_FLUSHES_PER_LOAD = 15
+_FLUSHES_PER_CLEANING = 1800
+_AGAIN_AFTER_S = 1.0
+_MOST_ERASED = 100
+_LOOK_S = 10.0
+
+
+async def keep_going(work: Callable[[Runtime], Awaitable[None]], rt: Runtime) -> None:
+    """Runs one of these, and again a moment after it broke: who renews no lease loses every turn that it runs."""
+    while True:
+        try:
+            await work(rt)
+        except Exception:
+            logger.exception("background_work_broke: %s", getattr(work, "__name__", work))
+        await asyncio.sleep(_AGAIN_AFTER_S)
+
+
+async def renew_forever(rt: Runtime) -> None:
+    """Renews what this process runs, three times a lease, in one statement."""
+    while True:
+        await asyncio.sleep(rt.turn_lease_s / _RENEWALS_PER_LEASE)
+        claims = rt.leases.claims()
+        if not claims:
+            continue
+        try:
+            async with rt.database.autocommit() as tx:
+                await renew_leases(tx, claims, rt.turn_lease_s)
+        except DatabaseUnavailable:
+            logger.warning("%d leases could not be renewed: the database can not be reached", len(claims))
+
+
+async def sweep_forever(rt: Runtime) -> None:
+    """Once a lease, ends the turns of dead workers, so that nobody has to post to a session to see it, and erases what
+    they were to erase themselves."""
+    while True:
+        await asyncio.sleep(rt.turn_lease_s)
+        try:
+            lost = await end_lost_turns(rt.database)
+            async with rt.heavy.database.begin() as tx:
+                left = await due_sessions(tx, _MOST_ERASED)
+                if left:
+                    await erase(tx, left)
+        except DatabaseUnavailable:
+            continue
+        rt.telemetry.turns_lost(lost)
+        if lost:
+            logger.warning("%d turns of lost workers were ended", lost)
+        if left:
+            logger.warning("%d sessions that were not to be kept were erased late", len(left))
+
+
+async def look_forever(rt: Runtime) -> None:
+    """Looks at the database every ten seconds."""
+    while True:
+        await look(rt)
+        await asyncio.sleep(_LOOK_S)
+
+
+async def look(rt: Runtime) -> None:
+    """Measures whether the database answers and takes writes, and what turns are open in it."""
+    found = None
+    with suppress(DatabaseUnavailable):
+        if not await rt.database.is_read_only():
+            async with rt.database.autocommit() as tx:
+                found = await open_turns(tx)
+    rt.telemetry.database.looked_at(found)
+
+
+async def calibrate_forever(rt: Runtime) -> None:
+    """Loads, then merges every two seconds what was observed, loads again every half minute, and deletes what nobody
+    uses any more once an hour."""
+    flushes = 0
+    while True:
+        with suppress(DatabaseUnavailable):
+            if flushes % _FLUSHES_PER_CLEANING == 0:
+                await rt.calibrations.forget_unused(rt.database)
+            if flushes % _FLUSHES_PER_LOAD == 0:
+                await rt.calibrations.load(rt.database)
+            await rt.calibrations.flush(rt.database)
+        flushes += 1
+        await asyncio.sleep(_FLUSH_S)

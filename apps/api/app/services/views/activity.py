@@ -1,0 +1,147 @@
+"""What turns do, told as it happens to whoever follows a tenant: one poll of the database for a whole process.
+
+A poll and no LISTEN: behind PgBouncer in transaction mode nobody would hear, and NOTIFY makes all commits wait for each
+other. It runs while somebody listens, and no follower holds a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from contextvars import Context
+from dataclasses import dataclass, field
+from time import monotonic
+from uuid import UUID
+
+from app.db.activity import changed_turns, open_turns
+from app.db.database import Record
+from app.domain.errors import DatabaseUnavailable, ProcessBusy, TooManyStreams
+from app.domain.types import OPEN_STATUSES, JsonObject, TenantId
+from app.services.runtime import Runtime
+from app.services.upkeep.capacity import Allowance
+
+logger = logging.getLogger(__name__)
+
+MOST_OPEN_TURNS = 200
+_STREAMS_END_WITHIN_S = 30
+"""When it is worth asking a process again that has no stream left; another process may have one at once."""
+_MOST_WAITING = 256
+_MOST_ROWS = 5000
+_COMMITS_WITHIN_S = 5.0
+"""A turn is seen at its commit, which is later than the instant it bears."""
+
+
+@dataclass(slots=True, eq=False)
+class Follower:
+    """One listener. `missed` is set when something could not be told, because it was too much or the database away."""
+
+    tenant_id: TenantId
+    news: asyncio.Queue[JsonObject] = field(default_factory=lambda: asyncio.Queue[JsonObject](_MOST_WAITING))
+    missed: bool = False
+
+    def tell(self, news: JsonObject) -> None:
+        try:
+            self.news.put_nowait(news)
+        except asyncio.QueueFull:
+            self.missed = True
+
+
+class Activity:
+    """The followers of a process and the one poll that serves them all."""
+
+    def __init__(self, streams: Allowance, poll_s: float = 1.0) -> None:
+        self._streams = streams
+        self._poll_s = poll_s
+        self._followers: set[Follower] = set()
+        self._known: dict[UUID, Record] = {}
+        self._polling: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def follow(self, rt: Runtime, tenant_id: TenantId) -> Generator[Follower]:
+        """Tells of the tenant's turns until the block ends. Raises `TenantBusy`, `TooManyStreams`."""
+        try:
+            self._streams.take(tenant_id)
+        except ProcessBusy as error:
+            raise TooManyStreams(error.detail, _STREAMS_END_WITHIN_S) from None
+        follower = Follower(tenant_id)
+        self._followers.add(follower)
+        if self._polling is None:
+            # Of no request: it goes on for others when the one that began it has ended.
+            self._polling = asyncio.create_task(self._poll_forever(rt), name="activity", context=Context())
+        try:
+            yield follower
+        finally:
+            self._leave(follower)
+
+    def _leave(self, follower: Follower) -> None:
+        self._followers.discard(follower)
+        self._streams.give_back(follower.tenant_id)
+        if not self._followers and self._polling is not None:
+            self._polling.cancel()
+            self._polling = None
+            self._known.clear()
+
+    async def open_turns(self, rt: Runtime, tenant_id: TenantId) -> list[JsonObject]:
+        """The tenant's turns that run or wait for tools, newest first, at most `MOST_OPEN_TURNS`.
+
+        They are watched from now on, so that whoever follows hears of their end.
+        """
+        async with rt.database.autocommit() as tx:
+            rows = await open_turns(tx, tenant_id, MOST_OPEN_TURNS)
+        if self._polling is not None:
+            for row in rows:
+                self._known.setdefault(row["turn_id"], row)
+        return [_news(row) for row in rows]
+
+    async def _poll_forever(self, rt: Runtime) -> None:
+        last = monotonic()
+        while True:
+            await asyncio.sleep(self._poll_s)
+            began = monotonic()
+            try:
+                await self._poll(rt, within_s=began - last + _COMMITS_WITHIN_S)
+            except DatabaseUnavailable:
+                for follower in self._followers:
+                    follower.missed = True
+                continue
+            except Exception:
+                logger.exception("the poll of what turns do broke")
+                for follower in self._followers:
+                    follower.missed = True
+            last = began
+
+    async def _poll(self, rt: Runtime, within_s: float) -> None:
+        tenants = {follower.tenant_id for follower in self._followers}
+        watched = [
+            (row["session_id"], row["turn_id"]) for row in self._known.values() if row["status"] in OPEN_STATUSES
+        ]
+        async with rt.database.autocommit() as tx:
+            rows = await changed_turns(tx, sorted(tenants), watched, within_s=within_s, limit=_MOST_ROWS)
+        before, self._known = self._known, {row["turn_id"]: row for row in rows}
+        for row in rows:
+            known = before.get(row["turn_id"])
+            if known is None or known["status"] != row["status"]:
+                self._tell(row)
+        if len(rows) == _MOST_ROWS:
+            for follower in self._followers:
+                follower.missed = True
+
+    def _tell(self, row: Record) -> None:
+        news = _news(row)
+        for follower in self._followers:
+            if follower.tenant_id == row["tenant_id"]:
+                follower.tell(news)
+
+
+async def next_news(follower: Follower, within_s: float) -> JsonObject | None:
+    """What is told next; None when nothing was in that time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            return await follower.news.get()
+    return None
+
+
+def _news(row: Record) -> JsonObject:
+    return {name: value for name, value in row.items() if name != "tenant_id"}

@@ -1,0 +1,149 @@
+"""What a turn would send, before it is posted: no model is called and nothing is written.
+
+A provider is asked at most to count, where its alias asks for exact counts and the turn would ask too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from app.db.messages import UNCOUNTED
+from app.domain.types import (
+    OPEN_STATUSES,
+    JsonObject,
+    Message,
+    MessageId,
+    PromptMessage,
+    SessionId,
+    Summary,
+    SummaryBody,
+    SummaryId,
+    TenantId,
+    ToolDefinition,
+    Turn,
+    TurnId,
+    TurnStatus,
+    Usage,
+)
+from app.engine.messages.tokens import Estimate
+from app.engine.summary.block import render_summary
+from app.engine.summary.fold import Fold
+from app.engine.summary.summarizer_prompt import summary_of
+from app.engine.window.layout import layout_of
+from app.engine.window.plan import (
+    Assembled,
+    Decision,
+    Ready,
+    Refused,
+    SummaryDue,
+    SummaryWorthless,
+    assemble,
+    plan,
+    plan_after_summary,
+    with_summary,
+)
+from app.engine.window.window import Snapshot
+from app.services.runtime import Runtime
+from app.services.turn.claim import TurnRequest, awake_alias, check, check_recorded, policy_of_turn
+from app.services.turn.cost import cost_of
+from app.services.turn.decide import counted_by_provider, first_snapshot, refusal_of
+from app.services.turn.gather import Gathered, estimator_of
+from app.services.turn.record import Steps, context_of, decided_row
+from app.services.views.context import read_look
+
+PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
+"""Stands in the trim log for the summary that the turn would make."""
+
+
+async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: TurnRequest) -> JsonObject:
+    """The context, messages and tools that the next turn of this body would have, if nothing changes in between.
+
+    A turn that would be refused is told in `refusal`, and has no messages. Where the turn would make a summary first,
+    `summary_pending` is true, the summary is reckoned at its cap, and there is no hash. No lock is taken: a turn that
+    runs goes on, and stands in the window as far as it has come. Raises `NotFound`, and `InvalidRequest` as the turn
+    would.
+    """
+    check(rt, request)
+    seen = await read_look(
+        rt,
+        tenant_id,
+        session_id,
+        policy_for=lambda own: policy_of_turn(rt, own, request.asking.policy),
+        alias_for=lambda own: awake_alias(rt, request.model_alias or own),
+        asked=request.content,
+    )
+    check_recorded(seen.gathered.model, request.asking.recorded_reply)
+    current = _turn_of(rt, seen.next_seq, request)
+    gathered = replace(seen.gathered, turns=(*seen.gathered.turns, current))
+    estimate = estimator_of(rt, gathered)
+    gathered, snapshot = await first_snapshot(
+        rt, gathered, current.id, request.asking.tools, request.asking.instructions, store_counts=False
+    )
+    snapshot, _ = await counted_by_provider(rt, gathered, snapshot, estimate, Steps(rt))
+    decision = plan(snapshot, gathered.session.policy, estimate)
+    decided = _settled(snapshot, gathered, decision, estimate)
+    pending = isinstance(decision, SummaryDue)
+    assembled = assemble(decided) if isinstance(decided, Ready) else None
+    audit = decided_row(
+        gathered.model.alias,
+        snapshot.budget,
+        decided.prompt,
+        decided.accounts,
+        estimator="heuristic" if gathered.fell_back else estimate.encoding,
+        calibration_ratio=snapshot.calibration_ratio,
+        assembled=assembled,
+    )
+    messages, tools = _sent(assembled)
+    prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
+    cost = cost_of(gathered.model, Usage(prompt_tokens, 0)) if assembled else None
+    return {
+        "seq": seen.next_seq,
+        "open_turn_id": next((turn.id for turn in seen.gathered.turns if turn.status in OPEN_STATUSES), None),
+        "summary_pending": pending,
+        "context": context_of(audit) | ({"prompt_sha256": None} if pending else {}),
+        "messages": messages,
+        "tools": tools,
+        "layout": layout_of(decided.prompt) if assembled else [],
+        "estimated_prompt_cost_usd": None if cost is None else float(cost),
+        "refusal": refusal_of(decided).stored() if isinstance(decided, Refused) else None,
+    }
+
+
+def _turn_of(rt: Runtime, seq: int, request: TurnRequest) -> Turn:
+    """The turn as it would be stored; `_LAST_SEQ` puts its message after every stored one."""
+    turn_id = TurnId(rt.new_id())
+    message = Message(MessageId(rt.new_id()), turn_id, _LAST_SEQ, "user", request.content, UNCOUNTED)
+    return Turn(turn_id, seq, TurnStatus.RUNNING, unresolved=True, messages=(message,))
+
+
+_LAST_SEQ = 2**63 - 1
+
+
+def _settled(snapshot: Snapshot, gathered: Gathered, decision: Decision, estimate: Estimate) -> Ready | Refused:
+    match decision:
+        case SummaryDue() as due:
+            policy = gathered.session.policy
+            pending, reckoned = _pending_summary(due.fold, estimate)
+            after, earlier = with_summary(snapshot, due, pending, policy, reckoned)
+            return plan_after_summary(after, policy, reckoned, earlier)
+        case SummaryWorthless(then):
+            return then
+        case Ready() | Refused() as decided:
+            return decided
+
+
+def _pending_summary(fold: Fold, estimate: Estimate) -> tuple[Summary, Estimate]:
+    """A block that says what will stand there, and an estimate that reckons it at the cap."""
+    first, last = fold.turns[0].seq, fold.turns[-1].seq
+    body = SummaryBody(
+        f"Here stands a summary that takes turns {first} to {last} in; {fold.cap_tokens} tokens at most."
+    )
+    rendered = render_summary(body)
+    pending = summary_of(PENDING_SUMMARY_ID, fold, body, "fallback")
+    return pending, lambda shown: fold.cap_tokens if shown == rendered else estimate(shown)
+
+
+def _sent(assembled: Assembled | None) -> tuple[Sequence[PromptMessage], Sequence[ToolDefinition]]:
+    return (assembled.messages, assembled.tools) if assembled else ((), ())

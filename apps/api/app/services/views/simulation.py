@@ -1,0 +1,191 @@
+"""Simulations: stored turns read in batches and replayed under other policies and models. Nothing is ever written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+
+import orjson
+
+from app.db.database import Record
+from app.db.sessions import get_prompt_view
+from app.db.simulation_rows import (
+    dated_pins,
+    folded,
+    later_summaries,
+    stored_aliases,
+    stored_turns,
+    summary_usage,
+    trim_actions,
+)
+from app.domain.errors import InvalidRequest, NotFound
+from app.domain.prices import tier_of
+from app.domain.types import JsonObject, Pin, SessionId, TenantId
+from app.engine.policy.policy import ContextPolicy
+from app.engine.simulation.simulation import Setting, SimulatedModel, Summarizer
+from app.engine.window.prompt import goal_text
+from app.services.policies import given_policy
+from app.services.runtime import Runtime
+from app.services.sessions import check_alias
+from app.services.turn.cost import price_tiers
+from app.services.turn.gather import budget_of, encoding_of, layers_of, session_policy
+from app.services.views.context import session_view
+from app.services.views.simulation_job import Plan, PlannedLane, SimulationJob, counted_elsewhere
+
+BATCH_TURNS = 25
+"""What is read, and handed on, at once: a millisecond or two in which nobody else is served."""
+SMALL_TURNS_DECIDED = 24
+"""A simulation of so many, counted for each policy and model, runs on a thread: a tenth of a second."""
+MOST_TURNS_DECIDED = 8_000
+"""Turns times policies times models of one request."""
+Progress = Callable[[int, int], None]
+"""Told after each batch: turns done, and turns in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A policy to try: overrides over the session's own, and what its column is called."""
+
+    name: str
+    overrides: JsonObject
+
+
+def variant_of(value: str | JsonObject) -> Variant:
+    """The name of a preset, or overrides with an optional `name` among them."""
+    if isinstance(value, str):
+        return Variant(value, {"preset": value})
+    overrides = {field: each for field, each in value.items() if field != "name"}
+    name = value.get("name") or (orjson.dumps(overrides).decode() if overrides else "as the session has it")
+    return Variant(str(name), overrides)
+
+
+THRESHOLDS = tuple(
+    Variant(f"at {percent} %", {"summary_trigger_ratio": percent / 100, "prune_trigger_ratio": max(90, percent) / 100})
+    for percent in (70, 80, 90, 95)
+)
+"""What is tried when nobody says what: a summary at four shares of the budget. A prune never comes before it."""
+
+
+async def simulate(
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    variants: Sequence[Variant],
+    model_aliases: Sequence[str] = (),
+    *,
+    most_turns: int | None = None,
+    progress: Progress | None = None,
+) -> JsonObject:
+    """The session's turns under each policy, for each of the models, beside what happened and the full history.
+
+    Without `model_aliases` every turn is asked of the model that answered it. `most_turns` bounds the work: what lies
+    beyond is left out, and the answer says so. Raises `NotFound`, `InvalidRequest`.
+    """
+    async with rt.heavy.database.read_only() as tx:
+        row = await get_prompt_view(tx, tenant_id, session_id)
+        if row is None:
+            raise NotFound("session")
+        stored: int = row["last_turn_seq"]
+        through_seq = stored if most_turns is None else min(stored, most_turns)
+        pins = await dated_pins(tx, session_id)
+        asked = await stored_aliases(tx, session_id, through_seq)
+    plan = _plan(rt, tenant_id, session_id, row, variants, model_aliases, through_seq, pins, asked)
+    small = through_seq * len(plan.lanes) <= SMALL_TURNS_DECIDED
+    async with rt.jobs.job(SimulationJob, small=small) as job:
+        await job.do(SimulationJob.begin, plan)
+        done = 0
+        while done < through_seq:
+            async with rt.heavy.database.read_only() as tx:
+                batch = await stored_turns(tx, session_id, after_seq=done, through_seq=through_seq, limit=BATCH_TURNS)
+            if not batch:
+                break
+            await job.do(SimulationJob.feed, batch)
+            done = batch[-1].seq
+            if progress is not None:
+                progress(done, through_seq)
+        async with rt.heavy.database.read_only() as tx:
+            summarizer_tokens = await summary_usage(tx, session_id, through_seq)
+            later = await later_summaries(tx, session_id)
+            in_summary = await folded(tx, session_id) if through_seq == stored else None
+            actions = await trim_actions(tx, session_id, through_seq)
+        return await job.do(SimulationJob.report, summarizer_tokens, later, in_summary, actions)
+
+
+def _plan(
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    row: Record,
+    variants: Sequence[Variant],
+    model_aliases: Sequence[str],
+    through_seq: int,
+    pins: Sequence[tuple[datetime, Pin]],
+    asked: Sequence[str],
+) -> Plan:
+    policies = [_policy(rt, row["policy"], variant, at) for at, variant in enumerate(variants)]
+    known: dict[str, str] = {alias: alias if alias in rt.catalogue.aliases else row["model_alias"] for alias in asked}
+    forced = _checked(rt, model_aliases) or (None,)
+    targets = {alias: known if alias is None else dict.fromkeys(asked, alias) for alias in forced}
+    own = session_policy(rt, row["policy"])
+
+    def setting(policy: ContextPolicy, target: Mapping[str, str]) -> Setting:
+        models = {was: _model(rt, tenant_id, alias, policy) for was, alias in target.items()}
+        return Setting(policy, goal_text(row["room_goal"], row["mode"]), models)
+
+    # The full history goes to the model's own window, which no policy caps.
+    uncapped = replace(own, max_context_tokens=None)
+    return Plan(
+        session_id=session_id,
+        stored_turns=row["last_turn_seq"],
+        through_seq=through_seq,
+        gone_aliases=tuple(alias for alias in asked if alias not in rt.catalogue.aliases),
+        layers=layers_of(rt, session_view(tenant_id, row, own)),
+        lanes=tuple(
+            PlannedLane(variant.name, alias, setting(policy, targets[alias]))
+            for variant, policy in zip(variants, policies, strict=True)
+            for alias in forced
+        ),
+        histories={alias: setting(uncapped, target) for alias, target in targets.items()},
+        pins=tuple(pins),
+        wire_models={
+            alias: rt.catalogue.model(alias).model for target in targets.values() for alias in target.values()
+        },
+    )
+
+
+def _policy(rt: Runtime, stored: JsonObject, variant: Variant, at: int) -> ContextPolicy:
+    try:
+        policy = session_policy(rt, stored, given_policy(rt, variant.overrides))
+        check_alias(rt, policy.summary_model or None)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.detail, ("body", "policies", str(at), *error.where[-1:])) from error
+    return policy
+
+
+def _checked(rt: Runtime, model_aliases: Sequence[str]) -> Sequence[str]:
+    for alias in model_aliases:
+        if alias not in rt.catalogue.aliases:
+            raise InvalidRequest("The catalogue has no model of this alias.", ("body", "model_aliases"))
+    return model_aliases
+
+
+def _model(rt: Runtime, tenant_id: TenantId, alias: str, policy: ContextPolicy) -> SimulatedModel:
+    model = rt.catalogue.model(alias, tenant_id)
+    encoding = encoding_of(model, policy)
+    summarizer = rt.catalogue.model(policy.summary_model or alias, tenant_id)
+    return SimulatedModel(
+        alias=alias,
+        encoding=encoding,
+        budget=budget_of(model, policy),
+        estimate=counted_elsewhere,
+        calibration_ratio=rt.calibrations.ratio(tenant_id, alias, encoding),
+        prices=partial(tier_of, price_tiers(model.prices)),
+        summarizer=Summarizer(
+            summarizer.alias,
+            budget_of(summarizer, policy).prompt_ceiling,
+            partial(tier_of, price_tiers(summarizer.prices)),
+        ),
+        reasoning_rule=model.reasoning_rule,
+    )
