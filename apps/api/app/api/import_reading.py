@@ -1,4 +1,4 @@
-"""The body of an import: strict JSON, then every row by itself. Runs where `services/import_job.py` runs."""
+"""The body of an import: strict JSON, then every row by itself. Runs where `services/archive/import_job.py` runs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from uuid import UUID
 if TYPE_CHECKING:
     from app.tokenizers import Tokenizers
 
-_LESS_URGENT: Final = 10
+_LESS_URGENT: Final = 5
 """Added to the niceness: turns come first."""
 _COUNT: Final = struct.Struct("!I")
 _SIZE: Final = struct.Struct("!Q")
@@ -111,15 +111,24 @@ def main(log_level: Any, log_format: Any) -> None:
         signal.signal(number, signal.SIG_IGN)  # it ends with its parent, which lets running requests end first
     connection = socket.socket(fileno=os.dup(sys.stdin.fileno()))
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
+    try:
+        tools = _tools(log_level, log_format)
+    except Exception as error:
+        sys.stderr.write(f"plimsoll: the process for heavy work can not start: {type(error).__name__}: {error}\n")
+        sys.exit(1)
+    with suppress(ConnectionError, EOFError):
+        _send(connection, Answer())
+        _serve(connection, tools)
+
+
+def _tools(log_level: Any, log_format: Any) -> Tools:
     from uuid_utils.compat import uuid7  # noqa: PLC0415 - late, when the parent's end is watched already
 
     from app.core.logging import configure_logging  # noqa: PLC0415
     from app.tokenizers import Tokenizers  # noqa: PLC0415
 
     configure_logging(log_level, log_format)
-    _send(connection, Answer())
-    with suppress(ConnectionError, EOFError):
-        _serve(connection, Tools(Tokenizers(), uuid7))
+    return Tools(Tokenizers(), uuid7)
 
 
 def _end_with_parent(connection: socket.socket) -> None:

@@ -51,10 +51,17 @@ class HeavyJobs:
     """
 
     def __init__(
-        self, tools: Tools, *, own_processes: bool = True, log_level: str = "INFO", log_format: str = "json"
+        self,
+        tools: Tools,
+        *,
+        own_processes: bool = True,
+        idle_s: float = _IDLE_S,
+        log_level: str = "INFO",
+        log_format: str = "json",
     ) -> None:
         self._tools = tools
         self._own_processes = own_processes
+        self._idle_s = idle_s
         self._log = (log_level, log_format)
         self._children: set[_Child] = set()
         self._idle: list[_Child] = []
@@ -110,7 +117,7 @@ class HeavyJobs:
 
     def _take_back(self, child: _Child) -> None:
         if child.finish():
-            child.wait_idle(_IDLE_S, self._end)
+            child.wait_idle(self._idle_s, self._end)
             self._idle.append(child)
         else:
             self._end(child)
