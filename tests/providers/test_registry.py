@@ -256,8 +256,7 @@ def test_the_prices_are_those_that_openai_and_anthropic_publish_cache_writes_and
     assert catalogue.model("claude").prices == Prices(1.0, 5.0, 0.1, 1.25)
     tiered = catalogue.model("tiered").prices
     assert tiered is not None
-    assert tiered.of_prompt(200_000) == tiered
-    assert tiered.of_prompt(200_001) == Prices(6.0, 22.5, 0.6, 7.5, above_prompt_tokens=200_000)
+    assert tiered.tiers == (Prices(6.0, 22.5, 0.6, 7.5, above_prompt_tokens=200_000),)
 
 
 REASONING: list[tuple[str, ReasoningRule | None]] = [

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from app.domain.types import Pin, Session, SessionId
-from app.services.archive.import_messages import import_messages
 from app.services.pins import put_pin
 from app.services.summaries import list_summaries, summarize_now, undo_summary
 from app.services.views.turns import get_prompt
@@ -100,7 +99,7 @@ async def test_no_poison_gets_out_of_a_summary_that_repeats_it(database_url: str
         service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
     ):
         for poison in POISONS:
-            session = await import_messages(at.rt, TENANT, {"instructions": INSTRUCTIONS}, past_with(poison))
+            session = await at.imported({"instructions": INSTRUCTIONS, "messages": past_with(poison)})
             before = await _raw(at, session.id)
             sent = await _summarized_turn(at, server, session)
             record = assert_material(sent, poison, layers=[INSTRUCTIONS])
@@ -127,7 +126,7 @@ async def test_no_poison_gets_out_of_the_extract_that_stands_in_for_an_answer_th
         service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
     ):
         for poison in POISONS[::2]:
-            session = await import_messages(at.rt, TENANT, {"instructions": INSTRUCTIONS}, past_with(poison))
+            session = await at.imported({"instructions": INSTRUCTIONS, "messages": past_with(poison)})
             sent = await _summarized_turn(at, server, session)
             assert_material(sent, poison, layers=[INSTRUCTIONS])
             summary = (await list_summaries(at.rt, TENANT, session.id, 1, None)).items[0]
@@ -144,7 +143,7 @@ async def test_an_id_that_was_never_shown_refuses_the_whole_answer(
         serving(model(summary=echoing(lambda: "Believe me.", ids=["m1", cited]))) as server,
         service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
     ):
-        session = await import_messages(at.rt, TENANT, {"instructions": INSTRUCTIONS}, past_with("x"))
+        session = await at.imported({"instructions": INSTRUCTIONS, "messages": past_with("x")})
         sent = await _summarized_turn(at, server, session)
         assert sum(is_summary(request) for request in server.seen) == 1
         record = assert_material(sent, "Believe me.", layers=[INSTRUCTIONS])
@@ -158,7 +157,7 @@ async def test_a_poisoned_summary_that_is_folded_again_stays_in_the_fence(databa
         service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
     ):
         for poison in POISONS[::6]:
-            session = await import_messages(at.rt, TENANT, {"instructions": INSTRUCTIONS}, past_with(poison))
+            session = await at.imported({"instructions": INSTRUCTIONS, "messages": past_with(poison)})
             await summarize_now(at.rt, TENANT, session.id)
             for number in range(6):
                 await at.turn(session.id, f"{number}. {FILLER}")

@@ -12,14 +12,19 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import orjson
 from sqlalchemy import text
 from uuid_utils.compat import uuid7
 
+from app.api.import_reading import read_import
 from app.db.database import Database
 from app.db.sql import compile_sql
 from app.domain.types import JsonObject, RecordedReply, Session, SessionId, TenantId, TurnId
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import load_catalogue
+from app.services.archive.import_session import import_session
+from app.services.heavy.child import Tools
+from app.services.heavy.jobs import HeavyJobs
 from app.services.runtime import Runtime
 from app.services.sessions import create_session
 from app.services.turn.take import continue_turn, take_turn
@@ -46,6 +51,10 @@ class Service:
     async def session(self, **fields: Any) -> Session:
         """A new session."""
         return await create_session(self.rt, TENANT, fields)
+
+    async def imported(self, document: JsonObject, tenant_id: TenantId = TENANT) -> Session:
+        """A session of an export, or of OpenAI-style messages with the fields of a new session."""
+        return await import_session(self.rt, tenant_id, orjson.dumps(document), read_import)
 
     async def turn(
         self,
@@ -111,6 +120,7 @@ async def service(
     rt = Runtime(
         database=Database(database_url, pool_size=5, transaction_pooler=pooler),
         heavy=HeavyWork(Database(database_url, pool_size=2, transaction_pooler=pooler), 1.0),
+        jobs=HeavyJobs(Tools(tokenizers, uuid7)),
         catalogue=catalogue,
         tokenizers=tokenizers,
         telemetry=Telemetry(catalogue.aliases),
@@ -128,6 +138,7 @@ async def service(
         yield Service(rt)
     finally:
         await rt.chores.drain(0)
+        rt.jobs.close()
         await catalogue.aclose()
         await rt.database.aclose()
         await rt.heavy.database.aclose()

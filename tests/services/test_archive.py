@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.api.archive_document import read_export, spooled
+from app.api.archive_document import spooled
 from app.api.schemas.archive import ROWS, SessionRow
 from app.archive.document import SECTIONS, message_of
 from app.db.archive import COLUMNS
@@ -24,7 +24,6 @@ from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnStatus
 from app.engine.window.prompt_refs import SentHashes
 from app.services.archive.export import export_session
 from app.services.archive.fork import fork_session
-from app.services.archive.import_export import import_export
 from app.services.pins import put_pin
 from app.services.sessions import list_sessions
 from app.services.summaries import list_summaries, undo_summary
@@ -49,7 +48,7 @@ async def _export(at: Service, session_id: SessionId, tenant_id: TenantId = TENA
 
 
 async def _import(at: Service, document: dict[str, Any], tenant_id: TenantId = TENANT) -> SessionId:
-    return (await import_export(at.rt, tenant_id, read_export(copy.deepcopy(document)))).id
+    return (await at.imported(document, tenant_id)).id
 
 
 def _without_ids(document: dict[str, Any]) -> Any:

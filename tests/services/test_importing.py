@@ -8,7 +8,6 @@ import pytest
 
 from app.domain.errors import InvalidRequest
 from app.domain.types import TurnStatus
-from app.services.archive.import_messages import import_messages
 from app.services.sessions import list_sessions
 from app.services.views.context import window_now
 from app.services.views.turns import list_turns
@@ -34,7 +33,7 @@ AGENT: list[dict[str, Any]] = [
 
 async def test_a_list_becomes_turns_with_their_tool_groups_counted_and_numbered(database_url: str) -> None:
     async with service(database_url) as at:
-        session = await import_messages(at.rt, TENANT, {"instructions": "Speak English."}, AGENT)
+        session = await at.imported({"instructions": "Speak English.", "messages": AGENT})
         assert session.instructions == "Speak English.\n\nBe brief."
         turns = (await list_turns(at.rt, TENANT, session.id, 50, None)).items
         assert [(turn.seq, turn.status, turn.user_input, turn.assistant_output) for turn in turns] == [
@@ -69,10 +68,10 @@ async def test_a_wrong_pairing_is_told_by_its_place_and_nothing_is_stored(
 ) -> None:
     async with service(database_url) as at:
         with pytest.raises(InvalidRequest) as refused:
-            await import_messages(at.rt, TENANT, {}, messages)
+            await at.imported({"messages": messages})
         assert refused.value.where == ("body", "messages", place)
         with pytest.raises(InvalidRequest):
-            await import_messages(at.rt, TENANT, {}, AGENT[:1])
+            await at.imported({"messages": AGENT[:1]})
         with pytest.raises(InvalidRequest):
-            await import_messages(at.rt, TENANT, {"model_alias": "unknown"}, AGENT)
+            await at.imported({"model_alias": "unknown", "messages": AGENT})
         assert (await list_sessions(at.rt, TENANT, 50, None)).items == []

@@ -55,6 +55,8 @@ from app.domain.errors import DatabaseUnavailable, InvalidRequest
 from app.engine.policy.fields import resolve_policy
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import load_catalogue
+from app.services.heavy.child import Tools
+from app.services.heavy.jobs import HeavyJobs
 from app.services.keys import Authenticator
 from app.services.runtime import Runtime
 from app.services.upkeep.background import calibrate_forever, keep_going, look_forever, renew_forever, sweep_forever
@@ -144,14 +146,23 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 async def command_runtime(settings: Settings, database: Database) -> AsyncGenerator[Runtime]:
     """The runtime of a command that only reads: no background work, and what services have learned is known to it."""
     async with AsyncExitStack() as owned:
-        rt = await _runtime(settings, database, HeavyWork(database, 1.0), owned)
+        rt = await _runtime(settings, database, HeavyWork(database, 1.0), owned, own_processes=False)
         await load_windows(rt)
         await rt.calibrations.load(database)
         yield rt
 
 
-async def _runtime(settings: Settings, database: Database, heavy: HeavyWork, owned: AsyncExitStack) -> Runtime:
+async def _runtime(
+    settings: Settings, database: Database, heavy: HeavyWork, owned: AsyncExitStack, *, own_processes: bool
+) -> Runtime:
     tokenizers = Tokenizers()
+    jobs = HeavyJobs(
+        Tools(tokenizers, uuid7),
+        own_processes=own_processes,
+        log_level=settings.log_level,
+        log_format=settings.log_format,
+    )
+    owned.callback(jobs.close)
     catalogue = load_catalogue(
         settings.models_file,
         environ=os.environ,
@@ -166,6 +177,7 @@ async def _runtime(settings: Settings, database: Database, heavy: HeavyWork, own
     return Runtime(
         database=database,
         heavy=heavy,
+        jobs=jobs,
         catalogue=catalogue,
         tokenizers=tokenizers,
         telemetry=Telemetry(catalogue.aliases, multiprocess_dir(os.environ)),
@@ -198,7 +210,7 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     dsn = await _dsn(settings, owned)
     database = _pool(settings, dsn, settings.db_pool_size, owned)
     heavy = HeavyWork(_pool(settings, dsn, settings.db_heavy_pool_size, owned), settings.tenant_share)
-    rt = await _runtime(settings, database, heavy, owned)
+    rt = await _runtime(settings, database, heavy, owned, own_processes=True)
     database.watched_by(rt.telemetry.database)
     rt.telemetry.database.pool_of(settings.workers * settings.db_pool_size)
     rt.telemetry.database.restarts_from(partial(embedded.count_restarts, dsn))

@@ -88,6 +88,11 @@ class Call(Request):
         """The body's JSON as it came, once it has been validated."""
         return self.scope["plimsoll.json"]
 
+    @property
+    def unread_body(self) -> bytes:
+        """The body as it came, of a route that reads it itself."""
+        return cast(Exchange, self.scope["plimsoll"]).body
+
     def note(self, **fields: str) -> None:
         """Puts ids on the request's log line."""
         cast(Exchange, self.scope["plimsoll"]).fields.update(fields)
@@ -122,10 +127,13 @@ class DirectRoute(APIRoute):
                 binders[field.name] = _parameter(read, source, field.alias, adapter, missing)
         if self.body_field is not None:
             model = cast("type[BaseModel]", self.body_field.field_info.annotation)
-            binders[self.dependant.body_params[0].name] = _body(
+            binders[self.dependant.body_params[0].name] = self._bind_body(
                 model, required=self.body_field.field_info.is_required()
             )
         return binders
+
+    def _bind_body(self, model: type[BaseModel], *, required: bool) -> Binder:
+        return _body(model, required=required)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self.authenticated:
@@ -198,6 +206,18 @@ class HeavyRoute(DirectRoute):
     async def _handle(self, call: Call, exchange: Exchange) -> Response:
         async with call.rt.heavy.slot(call.tenant_id):
             return await super()._handle(call, exchange)
+
+
+class UnreadRoute(HeavyRoute):
+    """A heavy route that reads its body itself, `call.unread_body`; its parameter only describes it."""
+
+    def _bind_body(self, model: type[BaseModel], *, required: bool) -> Binder:
+        def bind(_scope: Scope, exchange: Exchange) -> BaseModel:
+            if required:
+                _check_is_json(exchange)
+            return model.model_construct()
+
+        return bind
 
 
 class OpenRoute(DirectRoute):
@@ -295,13 +315,10 @@ def _body(model: type[BaseModel], *, required: bool) -> Binder:
     validate = model.__pydantic_validator__.validate_python
 
     def bind(scope: Scope, exchange: Exchange) -> BaseModel:
-        if not exchange.body:
-            if required:
-                raise InvalidRequest("The body is empty; send a JSON object.", ("body",))
+        if not exchange.body and not required:
             scope["plimsoll.json"] = {}
             return validate({})
-        if not _JSON_TYPE.fullmatch(exchange.headers.get(b"content-type", b"")):
-            raise _NotJson
+        _check_is_json(exchange)
         value = parse_body(exchange.body)
         if not isinstance(value, dict):
             raise InvalidRequest("The body must be a JSON object.", ("body",))
@@ -309,3 +326,10 @@ def _body(model: type[BaseModel], *, required: bool) -> Binder:
         return validate(value)
 
     return bind
+
+
+def _check_is_json(exchange: Exchange) -> None:
+    if not exchange.body:
+        raise InvalidRequest("The body is empty; send a JSON object.", ("body",))
+    if not _JSON_TYPE.fullmatch(exchange.headers.get(b"content-type", b"")):
+        raise _NotJson

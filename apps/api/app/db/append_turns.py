@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.db.database import Transaction
 from app.db.messages import AS_STORED, message_of
 from app.db.sql import sql
-from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnStatus
+from app.domain.stored import NewHistory
+from app.domain.types import Message, SessionId, TenantId, TurnId, TurnStatus
 
 # A statement of its own: one that waits for the lock sees what else it reads as it was before it waited.
 _LOCK = sql("SELECT 1 FROM sessions WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id FOR NO KEY UPDATE")
@@ -71,14 +71,6 @@ class Newest:
     request_sha256: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class NewHistory:
-    """Turns to add, and their messages, as rows by column; `seq` counts from 1 in each list."""
-
-    turns: Sequence[JsonObject]
-    messages: Sequence[JsonObject]
-
-
 async def newest_of(
     tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, lock: bool = False
 ) -> Newest | None:
@@ -107,8 +99,8 @@ async def append_history(tx: Transaction, tenant_id: TenantId, session_id: Sessi
         _APPEND,
         session_id=session_id,
         tenant_id=tenant_id,
-        turn_count=len(new.turns),
-        message_count=len(new.messages),
+        turn_count=new.turn_count,
+        message_count=new.message_count,
         turns=new.turns,
         messages=new.messages,
     )

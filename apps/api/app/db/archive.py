@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,10 +12,11 @@ from app.db import tables
 from app.db.database import Transaction
 from app.db.forks import ForkPoint
 from app.db.sql import Statement, sql
+from app.domain.stored import Counters, NewRows
 from app.domain.types import JsonObject, SessionId, TenantId
 
 BATCH: Final = 25
-"""Turns, or rows, that are read, written or encoded at once: a millisecond or so in which nobody else is served."""
+"""Turns, or rows, that are read or encoded at once: a millisecond or so in which nobody else is served."""
 
 _TABLES: Final[Mapping[str, sa.Table]] = {
     "pins": tables.pins,
@@ -139,20 +140,17 @@ _COUNTERS = sql("""
     """)
 
 
-async def insert_rows(tx: Transaction, session_id: SessionId, section: str, rows: Sequence[JsonObject]) -> None:
-    """Stores a section's rows in a session that was just made; turns come first."""
-    for at in range(0, len(rows), BATCH):
-        await tx.execute(_INSERTS[section], session_id=session_id, rows=rows[at : at + BATCH])
+async def insert_rows(tx: Transaction, session_id: SessionId, new: NewRows) -> None:
+    """Stores rows of a section in a session that was just made; turns come first."""
+    await tx.execute(_INSERTS[new.section], session_id=session_id, rows=new.rows)
 
 
-async def set_counters(
-    tx: Transaction, session_id: SessionId, *, last_turn_seq: int, last_message_seq: int, summary_count_after_seq: int
-) -> None:
+async def set_counters(tx: Transaction, session_id: SessionId, counters: Counters) -> None:
     """Where the numbers of a session that was just filled go on."""
     await tx.execute(
         _COUNTERS,
         session_id=session_id,
-        last_turn_seq=last_turn_seq,
-        last_message_seq=last_message_seq,
-        summary_count_after_seq=summary_count_after_seq,
+        last_turn_seq=counters.last_turn_seq,
+        last_message_seq=counters.last_message_seq,
+        summary_count_after_seq=counters.summary_count_after_seq,
     )

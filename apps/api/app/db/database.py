@@ -21,6 +21,7 @@ from sqlalchemy.util.concurrency import greenlet_spawn
 from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, NotFound, SessionBusy, TransactionConflict
+from app.domain.stored import JsonText
 
 Record: TypeAlias = Mapping[str, Any]
 """A row, by column name."""
@@ -350,6 +351,8 @@ def _prepare(dbapi_connection: Any, record: Any) -> None:
 
 
 def _encode_json(value: object) -> str:
+    if isinstance(value, JsonText):
+        return value
     return orjson.dumps(value, default=_encode_other).decode()
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from uuid import UUID
 
 from app.db.database import Record, Transaction
 from app.db.messages import message_of
 from app.db.sql import sql
-from app.domain.types import JsonObject, Message, Pin, SessionId, TurnStatus
+from app.domain.stored import StoredMessage, StoredTurn
+from app.domain.types import Pin, SessionId, TurnStatus
 
 _TURNS = sql("""
     SELECT t.id, t.seq, t.status, t.model_alias, t.request, t.completion_tokens, t.prompt_tokens, t.cost_usd,
@@ -87,39 +86,6 @@ _ACTIONS = sql("""
         AND a.prompt_sha256 IS NOT NULL AND (x.kind <> 'summary_folded' OR x.target LIKE 'turn:%')
     GROUP BY x.kind ORDER BY x.kind
     """)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
-    """A message with its counts by encoding: its tokens, and those of its reasoning."""
-
-    message: Message
-    counts: Mapping[str, tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTurn:
-    """A turn with its messages, and what its audits sum to over the calls that were made (tokens; None where none).
-
-    `unresolved` is as `Turn` says; `prompt_tokens` and `completion_tokens` are as reported.
-    """
-
-    id: UUID
-    seq: int
-    status: TurnStatus
-    unresolved: bool
-    model_alias: str
-    request: JsonObject | None
-    created_at: datetime
-    messages: tuple[StoredMessage, ...]
-    calls: int
-    wire_tokens: int | None
-    input_tokens: int | None
-    summary: bool
-    prune: bool
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    cost_usd: float | None
 
 
 async def stored_turns(

@@ -53,6 +53,10 @@ class PlimsollError(Exception):
         super().__init__(detail)
         self.detail = detail
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process: made again without its constructor, whose arguments differ from error to error."""
+        return _same_error, (type(self), self.args), self.__dict__
+
     def members(self) -> dict[str, Any]:
         """What the problem carries beside code and detail."""
         return {}
@@ -60,6 +64,10 @@ class PlimsollError(Exception):
     def stored(self) -> dict[str, Any]:
         """The form in which a turn's `error` keeps it."""
         return {"code": self.code, "detail": self.detail, **self.members()}
+
+
+def _same_error(kind: type[PlimsollError], args: tuple[Any, ...]) -> PlimsollError:
+    return kind.__new__(kind, *args)
 
 
 class InvalidRequest(PlimsollError):

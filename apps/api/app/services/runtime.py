@@ -10,6 +10,7 @@ from uuid import UUID
 from app.db.database import Database
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import Catalogue
+from app.services.heavy.jobs import HeavyJobs
 from app.services.upkeep.calibrations import Calibrations
 from app.services.upkeep.capacity import HeavyWork
 from app.services.upkeep.chores import Chores
@@ -30,6 +31,7 @@ class Runtime:
 
     database: Database
     heavy: HeavyWork
+    jobs: HeavyJobs
     catalogue: Catalogue
     tokenizers: Tokenizers
     telemetry: Telemetry

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator
 from typing import IO
@@ -11,18 +10,18 @@ from uuid import UUID
 from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 
-from app.api.archive_document import read_conversation, read_export, spooled
-from app.api.direct_route import Call, DirectRoute, HeavyRoute
+from app.api.archive_document import spooled
+from app.api.direct_route import Call, DirectRoute, UnreadRoute
+from app.api.import_reading import read_import
 from app.api.openapi import READ, answers
 from app.api.schemas.archive import Document, ImportIn
 from app.api.schemas.sessions import SessionOut
-from app.domain.types import JsonObject, Session, SessionId
+from app.domain.types import Session, SessionId
 from app.services.archive.export import export_session
-from app.services.archive.import_export import import_export
-from app.services.archive.import_messages import import_messages
+from app.services.archive.import_session import import_session
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
-import_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=HeavyRoute)
+import_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=UnreadRoute)
 
 IMPORT_PATH = "/v1/sessions/import"
 _CHUNK_BYTES = 64 * 1024
@@ -43,15 +42,9 @@ async def get_export(call: Call, session_id: UUID) -> Response:
 @import_router.post(
     "/import", status_code=201, response_model=SessionOut, responses=answers(401, 408, 413, 415, 422, 429, 503)
 )
-async def post_import(call: Call, body: ImportIn) -> Session:
+async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - describes what is read elsewhere
     """Makes a session of an export, or of `messages` in the OpenAI form: all of it or nothing, under new ids."""
-    document: JsonObject = call.raw_body
-    if body.format is not None:
-        export = await asyncio.to_thread(read_export, document)
-        session = await import_export(call.rt, call.tenant_id, export)
-    else:
-        fields, messages = await asyncio.to_thread(read_conversation, document)
-        session = await import_messages(call.rt, call.tenant_id, fields, messages)
+    session = await import_session(call.rt, call.tenant_id, call.unread_body, read_import)
     call.note(session_id=str(session.id))
     return session
 

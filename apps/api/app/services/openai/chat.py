@@ -20,7 +20,7 @@ from app.domain.types import Content, Message, SessionId, TenantId, TurnId, Turn
 from app.openai.chat_messages import IncomingMessage
 from app.openai.input_items import joined_directions
 from app.openai.new_messages import NewMessages, NextStep, new_messages, next_step
-from app.services.archive.import_messages import add_history, draft_history
+from app.services.archive.import_session import add_history, draft_history
 from app.services.conflicts import retried
 from app.services.runtime import Runtime
 from app.services.sessions import add_directions, insert_checked, with_defaults
@@ -199,7 +199,7 @@ async def store_past(
                 await reclaim_turn(tx, tenant_id, session_id, newest.turn_id, waiting, outputs, rt.turn_lease_s)
             await store_cancelled(tx, session_id, newest.turn_id)
         await add_history(tx, tenant_id, session_id, history)
-    return TurnId(history.turns[-1]["id"]) if history.turns else newest.turn_id
+    return history.last_turn_id or newest.turn_id
 
 
 async def _stored_answer(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnOutcome:

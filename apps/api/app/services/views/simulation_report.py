@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
-from app.db.simulation_rows import StoredTurn
+from app.domain.stored import StoredTurn
 from app.domain.types import JsonObject, SessionId, TurnStatus
 from app.engine.policy.fields import policy_values
 from app.engine.policy.policy import ContextPolicy

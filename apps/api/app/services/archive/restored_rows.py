@@ -1,76 +1,60 @@
-"""An exported session as a new one: checked, counted and numbered anew, stored whole or not at all."""
+"""An exported session as the rows of a new one: numbered and counted anew, and written as JSON for the database."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from app.archive.document import SECTIONS, check_document, message_of, with_ids
-from app.db.archive import insert_rows, set_counters
-from app.db.sessions import CHANGEABLE
+import orjson
+
+from app.archive.document import SECTIONS, message_of, with_ids
 from app.domain.content import canonical_json, content_text, sha256_hex
-from app.domain.errors import ImportRefused, InvalidRequest
-from app.domain.types import (
-    SUMMARY_LISTS,
-    Content,
-    JsonObject,
-    Message,
-    MessageId,
-    Session,
-    SummaryBody,
-    SummaryItem,
-    TenantId,
-)
+from app.domain.stored import Counters, NewRows
+from app.domain.types import SUMMARY_LISTS, Content, JsonObject, Message, MessageId, SummaryBody, SummaryItem
 from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens
 from app.engine.summary.block import render_summary
-from app.engine.window.prompt_refs import SentHashes
 from app.openai.chat_messages import joined
-from app.services.runtime import Runtime
-from app.services.sessions import insert_checked, with_defaults
+from app.services.archive.drafted_turns import BATCH_BYTES, BATCH_ROWS, json_text
+from app.services.heavy.child import Tools
 from app.tokenizers import ENCODINGS, HEURISTIC, TWO_FIFTHS
 
 _STORED_FIRST = ("turns", "messages")
 
 
-async def import_export(rt: Runtime, tenant_id: TenantId, document: Mapping[str, Any]) -> Session:
-    """Makes a session of the tenant from a document whose rows have been validated one by one.
+def restored(tools: Tools, document: Mapping[str, Any], encoding: str) -> Generator[NewRows | Counters]:
+    """What a checked document stores, in the order in which it can be. CPU-bound, most of it at once.
 
     Ids are new; the order of things, their instants and their numbers stay. What can be told from the messages (counts,
-    the user's text) is told anew, in the encoding a message was counted in where this service has it. Every prompt that
-    the document has is rebuilt before anything is stored. Raises `ImportRefused` with the places of what is wrong.
+    the user's text) is told anew, in the encoding a message was counted in where this service has it, else in this one.
     """
-    await asyncio.to_thread(check_document, document, SentHashes)
-    fields = _checked_fields(rt, document["session"])
-    rows = await asyncio.to_thread(_renumbered, rt, document)
-    await rt.tokenizers.off_loop(lambda: _count(rt, rows, fields["model_alias"]))
-    async with rt.heavy.database.begin() as tx:
-        session = await insert_checked(rt, tx, tenant_id, fields)
-        for section in sorted(SECTIONS, key=lambda name: name not in _STORED_FIRST):
-            await insert_rows(tx, session.id, section, rows[section])
-        await set_counters(
-            tx,
-            session.id,
-            last_turn_seq=len(rows["turns"]),
-            last_message_seq=max((message["seq"] for message in rows["messages"]), default=0),
-            summary_count_after_seq=document["session"]["summary_count_after_seq"],
-        )
-    return session
+    rows = _renumbered(tools, document)
+    _count(tools, rows, encoding)
+    counters = Counters(
+        last_turn_seq=len(rows["turns"]),
+        last_message_seq=max((message["seq"] for message in rows["messages"]), default=0),
+        summary_count_after_seq=document["session"]["summary_count_after_seq"],
+    )
+    return _parts(rows, counters)
 
 
-def _checked_fields(rt: Runtime, session: JsonObject) -> JsonObject:
-    fields = {name: session[name] for name in CHANGEABLE if name in session}
-    try:
-        return with_defaults(rt, fields)
-    except InvalidRequest as error:
-        raise ImportRefused([(".".join(("body", "session", *error.where[1:])), error.detail)]) from error
+def _parts(rows: dict[str, list[JsonObject]], counters: Counters) -> Generator[NewRows | Counters]:
+    for section in sorted(SECTIONS, key=lambda name: name not in _STORED_FIRST):
+        batch: list[bytes] = []
+        for row in rows.pop(section):
+            batch.append(orjson.dumps(row))
+            if len(batch) >= BATCH_ROWS or sum(map(len, batch)) >= BATCH_BYTES:
+                yield NewRows(section, json_text(batch))
+                batch = []
+        if batch:
+            yield NewRows(section, json_text(batch))
+    yield counters
 
 
-def _renumbered(rt: Runtime, document: Mapping[str, Any]) -> dict[str, list[JsonObject]]:
+def _renumbered(tools: Tools, document: Mapping[str, Any]) -> dict[str, list[JsonObject]]:
     """The document's rows under new ids, which sort as the rows stand, with what only a stored row has."""
     sections = ("turns", "messages", "steps", "summaries", "audits")
-    ids = {row["id"]: str(rt.new_id()) for section in sections for row in document[section]}
+    ids = {row["id"]: str(tools.new_id()) for section in sections for row in document[section]}
     rows: dict[str, list[JsonObject]] = {
         "pins": document["pins"],
         "blocks": document["blocks"],
@@ -111,16 +95,15 @@ def _summary_row(row: JsonObject, ids: Mapping[str, str], seqs: Mapping[str, int
     return row | new | items | {"to_message_seq": seqs[ids[row["to_message_id"]]]}
 
 
-def _count(rt: Runtime, rows: Mapping[str, Sequence[JsonObject]], model_alias: str) -> None:
+def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> None:
     """Counts every row anew, whatever the document says it costs: a budget is kept by our figures or not at all."""
-    own = rt.catalogue.model(model_alias).encoding
     for row in rows["messages"]:
-        (tokens, of_reasoning), used = rt.tokenizers.count_with(
+        (tokens, of_reasoning), used = tools.tokenizers.count_with(
             _known(row["token_encoding"], own), partial(_message_and_reasoning, message_of(row))
         )
         row |= {"token_estimate": tokens, "reasoning_tokens": of_reasoning, "token_encoding": used}
     for row in rows["summaries"]:
-        row["token_estimate"], row["token_encoding"] = rt.tokenizers.count_with(
+        row["token_estimate"], row["token_encoding"] = tools.tokenizers.count_with(
             _known(row["token_encoding"], own), partial(message_tokens, render_summary(_body(row)))
         )
 

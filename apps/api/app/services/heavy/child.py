@@ -1,0 +1,187 @@
+"""The process in which heavy pure work runs: one job at a time, its steps called one by one over a socket.
+
+It is started by `services/heavy/jobs.py` with the socket as its standard input, and ends with whoever holds the other
+end. A message is a pickle, with large bytes beside it: both ends are this program.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BufferedReader
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from app.tokenizers import Tokenizers
+
+_LESS_URGENT: Final = 5
+"""Added to the niceness: turns come first."""
+_COUNT: Final = struct.Struct("!I")
+_SIZE: Final = struct.Struct("!Q")
+_BESIDE_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a job is made with, in whichever process it runs."""
+
+    tokenizers: Tokenizers
+    new_id: Callable[[], UUID]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A new job in place of the one before. It is answered, like every step."""
+
+    kind: Callable[[Tools], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A method of the job's, and what it is given."""
+
+    method: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Lets go of the job. It is not answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a step gave, or what it raised."""
+
+    value: Any = None
+    error: Exception | None = None
+
+
+class JobFailed(Exception):
+    """A job raised what no caller expects; the child's log has where."""
+
+
+def written(message: Begin | Step | Finish | Answer) -> list[bytes | memoryview]:
+    """The message as pieces to be sent one after the other; large `bytes` among a step's arguments are not copied."""
+    if isinstance(message, Step):
+        message = Step(message.method, tuple(map(_beside, message.arguments)))
+    beside: list[pickle.PickleBuffer] = []
+    pieces = [pickle.dumps(message, protocol=5, buffer_callback=beside.append), *(each.raw() for each in beside)]
+    return [b"".join([_COUNT.pack(len(pieces)), *(_SIZE.pack(len(piece)) for piece in pieces)]), *pieces]
+
+
+def _beside(argument: object) -> object:
+    if isinstance(argument, bytes) and len(argument) > _BESIDE_BYTES:
+        return pickle.PickleBuffer(argument)
+    return argument
+
+
+def sizes_in(header: bytes) -> list[int]:
+    """The sizes of a message's pieces, of all of its head but the number of them."""
+    return [size for (size,) in _SIZE.iter_unpack(header)]
+
+
+def head_size(count: bytes) -> int:
+    """How long the rest of a message's head is; `count` is its beginning, of `COUNT_BYTES`."""
+    return _COUNT.unpack(count)[0] * _SIZE.size
+
+
+COUNT_BYTES: Final = _COUNT.size
+
+
+def read(pieces: list[bytes]) -> Any:
+    """The message of these pieces."""
+    return pickle.loads(pieces[0], buffers=pieces[1:])  # noqa: S301 - from the other end, which is this program
+
+
+def main(log_level: Any, log_format: Any) -> None:
+    """Serves the socket that is the standard input, until nobody holds its other end."""
+    os.nice(_LESS_URGENT)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it ends with its parent, which lets running requests end first
+    connection = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
+    try:
+        tools = _tools(log_level, log_format)
+    except Exception as error:
+        sys.stderr.write(f"plimsoll: the process for heavy work can not start: {type(error).__name__}: {error}\n")
+        sys.exit(1)
+    with suppress(ConnectionError, EOFError):
+        _send(connection, Answer())
+        _serve(connection, tools)
+
+
+def _tools(log_level: Any, log_format: Any) -> Tools:
+    from uuid_utils.compat import uuid7  # noqa: PLC0415 - late, when the parent's end is watched already
+
+    from app.core.logging import configure_logging  # noqa: PLC0415
+    from app.tokenizers import Tokenizers  # noqa: PLC0415
+
+    configure_logging(log_level, log_format)
+    return Tools(Tokenizers(), uuid7)
+
+
+def _end_with_parent(connection: socket.socket) -> None:
+    watch = select.poll()
+    watch.register(connection, 0)  # that the other end is gone is told without being asked for
+    watch.poll()
+    os._exit(0)
+
+
+def _serve(connection: socket.socket, tools: Tools) -> None:
+    reader = connection.makefile("rb")
+    job: object = None
+    while True:
+        message = _receive(reader)
+        if isinstance(message, Finish):
+            job = None
+            continue
+        try:
+            if isinstance(message, Begin):
+                job = None  # before the next one is made
+                job = message.kind(tools)
+                answer = Answer()
+            else:
+                answer = Answer(message.method(job, *message.arguments))
+        except Exception as error:
+            answer = Answer(error=_told(error))
+        del message
+        _send(connection, answer)
+
+
+def _told(error: Exception) -> Exception:
+    from app.domain.errors import PlimsollError  # noqa: PLC0415 - late, as in `main`
+
+    if isinstance(error, PlimsollError):
+        return error.with_traceback(None)
+    import structlog  # noqa: PLC0415
+
+    structlog.get_logger().error("heavy_job_failed", exc_info=error)
+    return JobFailed(type(error).__name__)
+
+
+def _receive(reader: BufferedReader) -> Any:
+    sizes = sizes_in(_exactly(reader, head_size(_exactly(reader, COUNT_BYTES))))
+    return read([_exactly(reader, size) for size in sizes])
+
+
+def _exactly(reader: BufferedReader, size: int) -> bytes:
+    data = reader.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
+def _send(connection: socket.socket, answer: Answer) -> None:
+    for piece in written(answer):
+        connection.sendall(piece)

@@ -1,0 +1,238 @@
+"""Heavy pure work (an import's checks and counts, a simulation) in processes of its own, step by step.
+
+In the serving process it would hold the interpreter for tens of milliseconds at a time, which every turn would feel.
+A job is an object whose methods are called from here, wherever it lives; small ones live on a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
+
+from app.domain.errors import ProcessBusy
+from app.services.heavy.child import COUNT_BYTES, Answer, Begin, Finish, Step, Tools, head_size, read, sizes_in, written
+from app.services.upkeep.capacity import RETRY_AFTER_S
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+R = TypeVar("R")
+Given = TypeVarTuple("Given")
+
+_START_S = 60.0
+_IDLE_S = 300.0
+"""How long a process with nothing to do is kept: its next job saves the second that a start takes."""
+_REAPED_WITHIN_S = 0.2
+_GONE = (ConnectionError, EOFError)
+
+
+class Job(Protocol[T_co]):
+    """An object somewhere, whose methods are run one at a time."""
+
+    async def do(self, method: Callable[[T_co, *Given], R], *given: *Given) -> R:
+        """What the method gives. Arguments and result are values: the object is elsewhere.
+
+        Raises what the method raises of our own errors, `JobFailed` for any other, and `ProcessBusy` when the process
+        of the job has ended, and the job with it.
+        """
+        ...
+
+
+class HeavyJobs:
+    """The processes of a process, each lent to one job at a time. There are as many as jobs run at once, which
+    `HeavyWork.slot` bounds; the first job starts the first one. Without `own_processes` all jobs run on threads.
+    """
+
+    def __init__(
+        self,
+        tools: Tools,
+        *,
+        own_processes: bool = True,
+        idle_s: float = _IDLE_S,
+        log_level: str = "INFO",
+        log_format: str = "json",
+    ) -> None:
+        self._tools = tools
+        self._own_processes = own_processes
+        self._idle_s = idle_s
+        self._log = (log_level, log_format)
+        self._children: set[_Child] = set()
+        self._idle: list[_Child] = []
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that there are now."""
+        return [child.pid for child in self._children]
+
+    @asynccontextmanager
+    async def job(self, kind: Callable[[Tools], T], *, small: bool = False) -> AsyncGenerator[Job[T]]:
+        """A new job, which is let go of at the end; `small` ones are no work for another process.
+
+        What runs of it at the end, because its caller was cancelled, is killed with its process. Raises `ProcessBusy`.
+        """
+        if small or not self._own_processes:
+            yield _OnThread(kind(self._tools))
+            return
+        child = self._idle_child() or await self._started()
+        try:
+            await child.ask(Begin(kind))
+            yield _InChild[T](child)
+        finally:
+            self._take_back(child)
+
+    def close(self) -> None:
+        """Ends every process."""
+        for child in [*self._children]:
+            self._end(child)
+
+    def _idle_child(self) -> _Child | None:
+        while self._idle:
+            child = self._idle.pop()
+            child.stop_waiting()
+            if child.is_alive():
+                return child
+            self._end(child)
+        return None
+
+    async def _started(self) -> _Child:
+        child = _Child(*self._log)
+        self._children.add(child)
+        try:
+            async with asyncio.timeout(_START_S):
+                await child.answer()
+        except TimeoutError as error:
+            self._end(child)
+            raise child.gone() from error
+        except BaseException:
+            self._end(child)
+            raise
+        return child
+
+    def _take_back(self, child: _Child) -> None:
+        if child.finish():
+            child.wait_idle(self._idle_s, self._end)
+            self._idle.append(child)
+        else:
+            self._end(child)
+
+    def _end(self, child: _Child) -> None:
+        self._children.discard(child)
+        if child in self._idle:
+            self._idle.remove(child)
+        child.kill()
+
+
+class _OnThread(Generic[T]):
+    def __init__(self, made: T) -> None:
+        self._made = made
+
+    async def do(self, method: Callable[[T, *Given], R], *given: *Given) -> R:
+        return await asyncio.to_thread(method, self._made, *given)
+
+
+class _InChild(Generic[T]):
+    def __init__(self, child: _Child) -> None:
+        self._child = child
+
+    async def do(self, method: Callable[[T, *Given], R], *given: *Given) -> R:
+        return await self._child.ask(Step(method, given))
+
+
+class _Child:
+    """One process, and this end of the socket to it."""
+
+    def __init__(self, log_level: str, log_format: str) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
+        self._ready = False
+        self._asked = True  # it answers once it is ready
+        self._idle: asyncio.TimerHandle | None = None
+        program = f"from app.services.heavy.child import main; main({log_level!r}, {log_format!r})"
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with a program of our own
+                [sys.executable, "-P", "-c", program], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, process_group=0
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    async def ask(self, message: Begin | Step) -> Any:
+        """What the child answers. Raises what it raised, and `ProcessBusy` when it is gone."""
+        loop = asyncio.get_running_loop()
+        pieces = written(message)
+        self._asked = True
+        try:
+            for piece in pieces:
+                await loop.sock_sendall(self._socket, piece)
+        except _GONE as error:
+            raise self.gone() from error
+        return await self.answer()
+
+    async def answer(self) -> Any:
+        """The next answer, to what was asked or to the start."""
+        try:
+            sizes = sizes_in(await self._exactly(head_size(await self._exactly(COUNT_BYTES))))
+            answer: Answer = read([await self._exactly(size) for size in sizes])
+        except _GONE as error:
+            raise self.gone() from error
+        self._asked, self._ready = False, True
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
+
+    async def _exactly(self, size: int) -> bytes:
+        loop = asyncio.get_running_loop()
+        data = bytearray(size)
+        at = 0
+        while at < size:
+            received = await loop.sock_recv_into(self._socket, memoryview(data)[at:])
+            if received == 0:
+                raise EOFError
+            at += received
+        return bytes(data)
+
+    def gone(self) -> ProcessBusy:
+        """Says in the log that it is, and why; the error for who waits for it."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_REAPED_WITHIN_S)
+        what = "ended" if self._ready else "did not start (its own lines above say why)"
+        logger.error("The process for heavy work %s: pid %d, exit code %s", what, self.pid, self._process.returncode)
+        return ProcessBusy("The process that did this work here has ended; nothing was stored.", RETRY_AFTER_S)
+
+    def finish(self) -> bool:
+        """Has it let go of its job; false when it is gone, or still at work on a step that nobody waits for."""
+        if self._asked:
+            return False
+        try:
+            for piece in written(Finish()):
+                self._socket.send(piece)  # a few bytes, and it has read all before them
+        except OSError:
+            return False
+        return True
+
+    def wait_idle(self, seconds: float, end: Callable[[_Child], None]) -> None:
+        """Has itself ended after so long, unless it is wanted before."""
+        self._idle = asyncio.get_running_loop().call_later(seconds, end, self)
+
+    def stop_waiting(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def kill(self) -> None:
+        """Ends the process; it holds nothing that anybody will miss."""
+        self.stop_waiting()
+        self._socket.close()
+        self._process.kill()
+        threading.Thread(target=self._process.wait, daemon=True).start()

@@ -1,0 +1,141 @@
+"""What a simulation thinks about, wherever it runs: stored turns counted, decided under each policy, and told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from app.domain.stored import StoredMessage, StoredTurn
+from app.domain.types import JsonObject, Message, Pin, SessionId, Turn, TurnId
+from app.engine.messages.image_rules import image_rule_for
+from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens, with_images_by_rule
+from app.engine.simulation.full_history import FullHistory
+from app.engine.simulation.simulation import CountKey, PastTurn, Setting, Simulation
+from app.services.heavy.child import Tools
+from app.services.views.simulation_report import Happened, Lane, report
+from app.tokenizers import Tokenizers
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLane:
+    """One policy for one model, as `Lane` tells of it."""
+
+    name: str
+    model_alias: str | None
+    setting: Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a simulation needs but the turns. The models' counters are made where it runs.
+
+    `layers` are the session's own system layers, `histories` the settings of the full history by the alias that is
+    forced, `pins` those of now with the instant since which each is there, and `wire_models` the names by which
+    providers know the aliases.
+    """
+
+    session_id: SessionId
+    stored_turns: int
+    through_seq: int
+    gone_aliases: tuple[str, ...]
+    layers: tuple[tuple[str, str], ...]
+    lanes: tuple[PlannedLane, ...]
+    histories: Mapping[str | None, Setting]
+    pins: tuple[tuple[datetime, Pin], ...]
+    wire_models: Mapping[str, str]
+
+
+def counted_elsewhere(_text: str) -> int:
+    """Stands in for a model's counter until the job makes its own."""
+    raise NotImplementedError
+
+
+class SimulationJob:
+    """`begin`, then `feed` with the turns in their order, then `report`."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tokenizers = tools.tokenizers
+        self._happened = Happened()
+
+    def begin(self, plan: Plan) -> None:
+        """Takes the plan."""
+        self._plan = plan
+        self._lanes = [
+            Lane(each.name, each.model_alias, setting.policy, Simulation(setting))
+            for each in plan.lanes
+            for setting in (_counting(each.setting, self._tokenizers),)
+        ]
+        self._histories = {
+            alias: FullHistory(_counting(setting, self._tokenizers)) for alias, setting in plan.histories.items()
+        }
+        self._all = [*(lane.simulation for lane in self._lanes), *self._histories.values()]
+        self._estimates: dict[CountKey, Estimate] = {
+            model.key: model.estimate for each in self._all for model in each.setting.models.values()
+        }
+
+    def feed(self, turns: Sequence[StoredTurn]) -> None:
+        """Decides the next turns under every policy."""
+        for turn in turns:
+            self._happened.feed(turn)
+            past = self._past(turn)
+            for each in self._all:
+                each.feed(past)
+
+    def report(
+        self,
+        summarizer_tokens: tuple[int, int],
+        later_summaries: Sequence[datetime],
+        folded: tuple[int, int] | None,
+        actions: Mapping[str, tuple[int, int]],
+    ) -> JsonObject:
+        """The whole answer, with what the database sums up of what happened."""
+        plan, happened = self._plan, self._happened
+        happened.summarizer_tokens, happened.folded, happened.actions = summarizer_tokens, folded, actions
+        happened.note_later_summaries(later_summaries)
+        return report(
+            plan.session_id,
+            plan.stored_turns,
+            plan.through_seq,
+            plan.gone_aliases,
+            happened,
+            self._histories,
+            self._lanes,
+        )
+
+    def _past(self, stored: StoredTurn) -> PastTurn:
+        request = stored.request or {}
+        own = request.get("instructions")
+        return PastTurn(
+            model_alias=stored.model_alias,
+            layers=(*self._plan.layers, ("system:turn", own)) if own else self._plan.layers,
+            tools=tuple(request.get("tools") or ()),
+            pins=tuple(pin for since, pin in self._plan.pins if since <= stored.created_at),
+            completion_tokens=stored.completion_tokens,
+            versions={key: self._version(stored, key) for key in self._estimates},
+        )
+
+    def _version(self, stored: StoredTurn, key: CountKey) -> Turn:
+        alias, encoding = key
+        rule = image_rule_for(self._plan.wire_models[alias])
+        messages = tuple(
+            with_images_by_rule(_counted(each, encoding, self._estimates[key]), rule) for each in stored.messages
+        )
+        return Turn(TurnId(stored.id), stored.seq, stored.status, stored.unresolved, messages)
+
+
+def _counting(setting: Setting, tokenizers: Tokenizers) -> Setting:
+    models = {
+        was: replace(model, estimate=tokenizers.estimator(model.encoding)) for was, model in setting.models.items()
+    }
+    return replace(setting, models=models)
+
+
+def _counted(stored: StoredMessage, encoding: str, estimate: Estimate) -> Message:
+    message = stored.message
+    found = stored.counts.get(encoding)
+    if found is not None:
+        return replace(message, tokens=found[0], reasoning_tokens=found[1])
+    tokens = message_tokens(message.content, estimate, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id)
+    of_reasoning = reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
+    return replace(message, tokens=tokens, reasoning_tokens=of_reasoning)

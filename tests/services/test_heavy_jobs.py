@@ -1,0 +1,313 @@
+"""Jobs in processes of their own: the same answers as here, and nobody is left behind, whoever ends first."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+import pytest
+from uuid_utils.compat import uuid7
+
+from app.api.import_reading import read_import
+from app.domain.errors import InvalidRequest, ProcessBusy
+from app.domain.stored import Counters, NewHistory, NewRows
+from app.services.archive.export import export_session
+from app.services.archive.import_job import ImportJob, Read
+from app.services.archive.import_session import SMALL_BYTES
+from app.services.heavy.child import JobFailed, Tools
+from app.services.heavy.jobs import HeavyJobs
+from app.services.sessions import list_sessions
+from app.services.views.simulation import SMALL_TURNS_DECIDED, THRESHOLDS, simulate
+from app.tokenizers import Tokenizers
+from tests.services.service import TENANT, Service, service
+
+CONVERSATION = {
+    "messages": [
+        {"role": role, "content": f"{role} {number}: " + "the ledger and the bank disagree. " * 18}
+        for number in range(60)
+        for role in ("user", "assistant")
+    ]
+}
+LARGE = orjson.dumps(CONVERSATION)
+UNTIL_WRITTEN = cast(Read, Path.read_bytes)
+"""A `read` that goes on, given a pipe, until somebody writes: what a document that takes long would do."""
+
+
+@contextmanager
+def heavy_jobs(**options: Any) -> Generator[HeavyJobs]:
+    jobs = HeavyJobs(Tools(Tokenizers(), uuid7), **options)
+    try:
+        yield jobs
+    finally:
+        jobs.close()
+
+
+async def until_gone(pid: int) -> None:
+    """Returns once there is no such process, not even a dead one that nobody has asked about."""
+    for _ in range(1000):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"process {pid} is still there")
+
+
+class Pipe:
+    """What a job is held up by; `reached` returns once one is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "pipe"
+        os.mkfifo(self.path)
+
+    async def hold_up(self, jobs: HeavyJobs) -> None:
+        async with jobs.job(ImportJob) as job:
+            await job.do(ImportJob.read, UNTIL_WRITTEN, cast(bytes, self.path))
+
+    async def reached(self) -> int:
+        """The pipe's other end, which keeps whoever reads it waiting."""
+        for _ in range(1000):
+            with suppress(OSError):  # nobody reads yet
+                return os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)
+            await asyncio.sleep(0.02)
+        raise AssertionError("no job reads the pipe")
+
+
+async def outcome(jobs: HeavyJobs, raw: bytes, *, small: bool) -> Any:
+    """All that an import's job tells, with ids as the lengths of their text."""
+    try:
+        async with jobs.job(ImportJob, small=small) as job:
+            given = await job.do(ImportJob.read, read_import, raw)
+            await job.do(ImportJob.draft, "any", "o200k_base")
+            parts: list[Any] = []
+            while (part := await job.do(ImportJob.next_part)) is not None:
+                parts.append(_without_ids(part))
+    except InvalidRequest as error:
+        return type(error), error.detail, error.where, error.members()
+    return given, parts
+
+
+def _without_ids(part: NewHistory | NewRows | Counters) -> Any:
+    match part:
+        case NewHistory():
+            return _rows(part.turns), _rows(part.messages), part.turn_count, part.message_count
+        case NewRows():
+            return part.section, _rows(part.rows)
+        case Counters():
+            return part
+
+
+def _rows(text: str) -> list[Any]:
+    ids = {"id", "turn_id"}
+    return [{name: value for name, value in row.items() if name not in ids} for row in orjson.loads(str(text))]
+
+
+async def _exported(at: Service) -> bytes:
+    session = await at.imported(CONVERSATION)
+    document: dict[str, Any] = {"format": "plimsoll.session", "version": 1}
+    async for name, value in export_session(at.rt, TENANT, session.id):
+        document[name] = value if name == "session" else document.get(name, []) + value
+    for section in ("pins", "blocks", "steps", "summaries", "audits"):
+        document.setdefault(section, [])
+    return orjson.dumps(document, default=str, option=orjson.OPT_UTC_Z)
+
+
+WRONG: dict[str, bytes] = {
+    "no JSON": b"{",
+    "a list": b"[]",
+    "a NUL": b'{"messages": ["\\u0000"]}',
+    "no messages": b"{}",
+    "a message of text": b'{"messages": ["x"]}',
+    "an orphan": orjson.dumps({"messages": [{"role": "tool", "content": "x", "tool_call_id": "a"}]}),
+    "instructions alone": orjson.dumps({"messages": [{"role": "system", "content": "x"}]}),
+    "half an export": orjson.dumps({"messages": [], "format": "plimsoll.session", "version": 1}),
+    "another format": orjson.dumps({"messages": [], "format": "csv"}),
+}
+
+
+async def test_what_is_wrong_is_told_in_the_same_words_from_another_process() -> None:
+    with heavy_jobs() as jobs:
+        for name, raw in WRONG.items():
+            here, there = await outcome(jobs, raw, small=True), await outcome(jobs, raw, small=False)
+            assert here == there, name
+            assert issubclass(here[0], InvalidRequest), name
+        assert len(jobs.pids) == 1, "one process did it all"
+
+
+async def test_a_conversation_and_an_export_come_to_the_same_rows_here_and_there(database_url: str) -> None:
+    async with service(database_url) as at:
+        export = await _exported(at)
+        for raw in (LARGE, export):
+            assert len(raw) > SMALL_BYTES
+            here, there = await outcome(at.rt.jobs, raw, small=True), await outcome(at.rt.jobs, raw, small=False)
+            assert here == there
+            assert len(here[1]) > 1, "in more than one statement"
+        lied = orjson.loads(export)
+        lied["messages"][7]["turn_id"] = lied["messages"][3]["turn_id"]
+        here, there = [await outcome(at.rt.jobs, orjson.dumps(lied), small=small) for small in (True, False)]
+        assert here == there
+        assert here[2] == ("body.messages.7.turn_id",)
+
+
+async def test_a_simulation_in_another_process_answers_what_one_here_does(database_url: str) -> None:
+    async with service(database_url) as at:
+        session = await at.imported(CONVERSATION)
+        assert 60 * len(THRESHOLDS) > SMALL_TURNS_DECIDED
+        there = await simulate(at.rt, TENANT, session.id, THRESHOLDS, ["offline"])
+        assert len(at.rt.jobs.pids) == 1
+        with heavy_jobs(own_processes=False) as jobs:
+            here = await simulate(_with(at, jobs), TENANT, session.id, THRESHOLDS, ["offline"])
+        assert here == there
+        assert here["policies"][0]["summaries"]
+
+
+def _with(at: Service, jobs: HeavyJobs) -> Any:
+    return replace(at.rt, jobs=jobs)
+
+
+async def test_turns_go_on_while_a_simulation_and_imports_are_at_work(database_url: str) -> None:
+    async with service(database_url) as at:
+        session = await at.imported(CONVERSATION)
+        small = await at.session()
+        simulated = asyncio.create_task(simulate(at.rt, TENANT, session.id, THRESHOLDS))
+        imported = asyncio.create_task(at.imported(CONVERSATION))
+        taken = 0
+        while not (simulated.done() and imported.done()):
+            assert (await at.turn(small.id, f"Turn {taken}")).turn.assistant_output
+            taken += 1
+        await simulated
+        await imported
+        assert taken >= 3
+        assert len(at.rt.jobs.pids) == 2
+
+
+async def test_a_job_whose_process_is_killed_is_busy_and_the_next_one_has_another(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    with heavy_jobs() as jobs:
+        pipe = Pipe(tmp_path)
+        at_work = asyncio.create_task(pipe.hold_up(jobs))
+        await pipe.reached()
+        (killed,) = jobs.pids
+        os.kill(killed, signal.SIGKILL)
+        with pytest.raises(ProcessBusy, match="nothing was stored") as refused:
+            await at_work
+        assert refused.value.retry_after_s > 0
+        assert f"ended: pid {killed}, exit code -9" in caplog.text
+        assert jobs.pids == []
+        await outcome(jobs, LARGE, small=False)
+        assert jobs.pids not in ([], [killed])
+
+
+async def test_one_that_is_killed_while_it_waits_for_work_costs_nobody_anything() -> None:
+    with heavy_jobs() as jobs:
+        first = await outcome(jobs, LARGE, small=False)
+        (idle,) = jobs.pids
+        os.kill(idle, signal.SIGKILL)
+        await asyncio.to_thread(os.waitid, os.P_PID, idle, os.WEXITED | os.WNOWAIT)
+        assert await outcome(jobs, LARGE, small=False) == first
+        assert jobs.pids not in ([], [idle])
+
+
+async def test_an_import_whose_process_is_killed_stores_nothing(database_url: str) -> None:
+    async with service(database_url) as at:
+        await at.imported(CONVERSATION)
+        (pid,) = at.rt.jobs.pids
+        importing = asyncio.create_task(at.imported({"messages": CONVERSATION["messages"] * 60}))
+        await asyncio.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ProcessBusy):
+            await importing
+        assert len((await list_sessions(at.rt, TENANT, 50, None)).items) == 1
+        await at.imported(CONVERSATION)
+        assert len((await list_sessions(at.rt, TENANT, 50, None)).items) == 2
+
+
+async def test_a_cancelled_job_is_no_work_for_anybody_any_more(tmp_path: Path) -> None:
+    with heavy_jobs() as jobs:
+        pipe = Pipe(tmp_path)
+        at_work = asyncio.create_task(pipe.hold_up(jobs))
+        await pipe.reached()
+        (pid,) = jobs.pids
+        at_work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await at_work
+        await until_gone(pid)
+        assert jobs.pids == []
+        await outcome(jobs, LARGE, small=False)
+
+
+async def test_what_nobody_expects_is_told_by_its_type_and_the_process_serves_on() -> None:
+    with heavy_jobs() as jobs:
+        for _ in range(2):
+            with pytest.raises(JobFailed, match="TypeError"):
+                async with jobs.job(ImportJob) as job:
+                    await job.do(ImportJob.read, cast(Read, time.sleep), b"no number")
+        assert len(jobs.pids) == 1
+
+
+async def test_a_process_ends_when_it_is_idle_for_long_and_all_do_at_the_end() -> None:
+    with heavy_jobs(idle_s=0.2) as jobs:
+        await outcome(jobs, LARGE, small=False)
+        (pid,) = jobs.pids
+        await until_gone(pid)
+        assert jobs.pids == []
+    with heavy_jobs() as jobs:
+        await outcome(jobs, LARGE, small=False)
+        (pid,) = jobs.pids
+        jobs.close()
+        assert jobs.pids == []
+        await until_gone(pid)
+
+
+async def test_one_that_can_not_start_says_so_in_a_sentence(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with heavy_jobs(log_level="NONSENSE") as jobs, caplog.at_level(logging.ERROR):
+        for _ in range(2):
+            with pytest.raises(ProcessBusy):
+                async with jobs.job(ImportJob):
+                    raise AssertionError("it started")
+        assert jobs.pids == []
+    assert caplog.text.count("The process for heavy work did not start") == 2
+    assert capfd.readouterr().err.count("plimsoll: the process for heavy work can not start: KeyError") == 2
+
+
+PARENT = """
+import asyncio, time
+from uuid_utils.compat import uuid7
+from app.services.archive.import_job import ImportJob
+from app.services.heavy.child import Tools
+from app.services.heavy.jobs import HeavyJobs
+from app.tokenizers import Tokenizers
+
+async def main():
+    jobs = HeavyJobs(Tools(Tokenizers(), uuid7))
+    async with jobs.job(ImportJob) as idle, jobs.job(ImportJob) as job:
+        print(*jobs.pids, flush=True)
+        await job.do(ImportJob.read, time.sleep, 60)
+
+asyncio.run(main())
+"""
+
+
+async def test_no_process_outlives_a_parent_that_was_killed() -> None:
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", PARENT, stdout=subprocess.PIPE)
+    assert parent.stdout
+    pids = list(map(int, (await parent.stdout.readline()).split()))
+    assert len(pids) == 2
+    parent.kill()
+    await parent.wait()
+    for pid in pids:
+        await until_gone(pid)
