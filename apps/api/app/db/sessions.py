@@ -50,12 +50,9 @@ _EXISTS = compile_sql(sa.select(sessions.c.id).where(_OURS))
 _PROMPT_VIEW = compile_sql(
     sa.select(
         *_COLUMNS,
+        *(sessions.c[name] for name in STATE_COLUMNS if sessions.c[name] not in set(_COLUMNS)),
         sessions.c.last_turn_seq,
         sessions.c.last_message_seq,
-        sessions.c.summary_count_after_seq,
-        sessions.c.summary_failures,
-        sessions.c.summary_failed_at,
-        sessions.c.recall_indexed_seq,
     ).where(_OURS)
 )
 
