@@ -8,7 +8,7 @@ from app.api.response_schemas import AllowedTools, ConversationRef, NamedFunctio
 from app.api.routes.chat import wishes
 from app.api.routes.turns import request_sha256
 from app.db.responses import ResponseNote
-from app.domain.errors import InvalidRequest, NotFound
+from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.openai_ids import conversation_id, read_conversation_id, read_response_id
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
 from app.openai.input_items import read_items
@@ -58,7 +58,8 @@ def response_request(
     tools, tool_choice = _tools(raw, body)
     sha256 = request_sha256({name: value for name, value in raw.items() if name != "stream_options"})
     conversation = _conversation(body)
-    read = read_items(input_of(raw), referenced)
+    with located("body", "input"):
+        read = read_items(input_of(raw), referenced)
     asking = Asking(
         tools=tools,
         tool_choice=tool_choice,

@@ -75,27 +75,27 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
     return IncomingList("\n\n".join(text for text in instructions if text.strip()) or None, tuple(said))
 
 
-def check_pairing(said: Sequence[IncomingMessage], *, within: str = "messages", may_end_open: bool = False) -> None:
+def check_pairing(said: Sequence[IncomingMessage], *, may_end_open: bool = False) -> None:
     """Holds every tool result to its call, and every call to exactly one result before anybody else speaks.
 
     With `may_end_open` the last message may be calls that nothing has answered yet. Raises `InvalidRequest` that names
-    the place: `body.<within>.<index>`.
+    the message by its index.
     """
     caller: IncomingMessage | None = None
     open_ids: set[str] = set()
     for message in said:
         if message.role == "tool":
             if message.tool_call_id not in open_ids:
-                raise _misplaced(message, within, "This answers no open tool call before it.")
+                raise misplaced(message, "This answers no open tool call before it.")
             open_ids.remove(message.tool_call_id)
             continue
         if caller is not None and open_ids:
             break
         caller, open_ids = message, {call.id for call in message.tool_calls}
         if len(open_ids) < len(message.tool_calls):
-            raise _misplaced(message, within, "Two of its tool calls have the same id.")
+            raise misplaced(message, "Two of its tool calls have the same id.")
     if caller is not None and open_ids and not (may_end_open and caller is said[-1]):
-        raise _misplaced(caller, within, f"{len(open_ids)} of its tool calls have no output after them.")
+        raise misplaced(caller, f"{len(open_ids)} of its tool calls have no output after them.")
 
 
 def cut_turns(said: Sequence[IncomingMessage]) -> tuple[IncomingTurn, ...]:
@@ -133,5 +133,6 @@ def _spoken(content: Content, refusal: str | None, calls: Sequence[ToolCall]) ->
     return content or refusal or (None if calls else "")
 
 
-def _misplaced(message: IncomingMessage, within: str, detail: str) -> InvalidRequest:
-    return InvalidRequest(detail, ("body", within, str(message.place)))
+def misplaced(message: IncomingMessage, detail: str) -> InvalidRequest:
+    """The error that names a message of a list by its index."""
+    return InvalidRequest(detail, (str(message.place),))

@@ -26,13 +26,11 @@ class ReadItems:
     said: tuple[IncomingMessage, ...]
 
 
-def read_items(
-    items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Message] | None = None, *, within: str = "input"
-) -> ReadItems:
+def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Message] | None = None) -> ReadItems:
     """Takes apart a list whose form has been validated (`api/response_schemas.py`).
 
     `referenced` has the stored messages that `item_reference` items name; a message is said once, whichever of its
-    items are named. Raises `InvalidRequest` for a reference to nothing, at `body.<within>.<index>`.
+    items are named. Raises `InvalidRequest` for a reference to nothing, by its index.
     """
     directions: list[str] = []
     said: list[IncomingMessage] = []
@@ -52,7 +50,7 @@ def read_items(
             case "item_reference":
                 message = (referenced or {}).get(item["id"])
                 if message is None:
-                    raise InvalidRequest("There is no such item.", ("body", within, str(place), "id"))
+                    raise InvalidRequest("There is no such item.", (str(place), "id"))
                 if message.seq not in told:
                     told.add(message.seq)
                     said.append(

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from app.domain.content import canonical_json, content_text
 from app.domain.errors import InvalidRequest
 from app.domain.types import Content, Message
-from app.openai.chat_messages import IncomingMessage, IncomingTurn, check_pairing, cut_turns, joined
+from app.openai.chat_messages import IncomingMessage, IncomingTurn, check_pairing, cut_turns, joined, misplaced
 
 _Key: TypeAlias = tuple[Hashable, ...]
 
@@ -69,34 +69,30 @@ def new_messages(said: Sequence[IncomingMessage], stored: Sequence[Message]) -> 
     return NewMessages(tuple(tail[at:]))
 
 
-def next_step(news: Sequence[IncomingMessage], *, waiting: bool, within: str = "messages") -> NextStep:
+def next_step(news: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
     """Sorts what is new into what is stored and what is asked; `waiting` says whether a stored turn waits for tools.
 
-    Raises `InvalidRequest` that names the place of a message that can not stand there: `body.<within>.<index>`.
+    Raises `InvalidRequest` that names a message that can not stand there by its index.
     """
     if not news:
-        raise InvalidRequest("There is nothing here that has not been answered.", ("body", within))
+        raise InvalidRequest("There is nothing here that has not been answered.")
     led = next((at for at, message in enumerate(news) if message.role != "tool"), len(news))
     outputs, rest = tuple(news[:led]), tuple(news[led:])
     if outputs and not waiting:
-        raise _at(outputs[0], within, "This answers no open tool call.")
+        raise misplaced(outputs[0], "This answers no open tool call.")
     if not rest:
         return NextStep(outputs, ())
     last = rest[-1]
     end = next((at for at in range(len(rest), 0, -1) if rest[at - 1].role != last.role), 0)
-    check_pairing(rest, within=within)
+    check_pairing(rest)
     if last.role == "assistant":
-        raise _at(last, within, "The last message is the assistant's; end with the user's or a tool's.")
+        raise misplaced(last, "The last message is the assistant's; end with the user's or a tool's.")
     if last.role == "tool":
         return NextStep(outputs, cut_turns(rest[:end]), last_outputs=rest[end:])
     content = joined([message.content for message in rest[end:]])
     if not content_text(content).strip():
-        raise _at(last, within, "The content is empty.")
+        raise misplaced(last, "The content is empty.")
     return NextStep(outputs, cut_turns(rest[:end]), content=content)
-
-
-def _at(message: IncomingMessage, within: str, detail: str) -> InvalidRequest:
-    return InvalidRequest(detail, ("body", within, str(message.place)))
 
 
 def _after_anchor(said: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:

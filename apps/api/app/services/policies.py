@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.domain.errors import InvalidRequest
+from app.domain.errors import located
 from app.domain.types import JsonObject
 from app.engine.policy.design_names import DESIGN_NAMES, read_given
 from app.engine.policy.fields import FIELDS, policy_values
@@ -40,10 +40,8 @@ def given_policy(rt: Runtime, overrides: Mapping[str, object]) -> JsonObject:
 
     Raises `InvalidRequest` as `read_given`, at the place in the body.
     """
-    try:
+    with located("body"):
         given = read_given(overrides)
-    except InvalidRequest as error:
-        raise InvalidRequest(error.detail, ("body", *error.where)) from error
     if given.get("summary_model"):
         given["summary_model"] = _alias_of(rt, given["summary_model"])
     return given

@@ -8,7 +8,7 @@ from typing import Any
 from app.db.append_turns import NewHistory, append_history
 from app.db.database import Transaction
 from app.domain.content import canonical_json, sha256_hex
-from app.domain.errors import InvalidRequest, NotFound
+from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.engine.messages.tokens import message_tokens
 from app.engine.window.prompt import tool_call_json
@@ -39,7 +39,8 @@ async def import_messages(
     listed = read_messages(messages)
     if not listed.said:
         raise InvalidRequest("There is no message of a user, an assistant or a tool.", ("body", "messages"))
-    check_pairing(listed.said)
+    with located("body", "messages"):
+        check_pairing(listed.said)
     texts = [text for text in (fields.get("instructions"), listed.instructions) if text]
     fields = with_defaults(rt, with_given_policy(rt, fields) | {"instructions": "\n\n".join(texts) or None})
     history = await draft_history(rt, fields["model_alias"], cut_turns(listed.said))

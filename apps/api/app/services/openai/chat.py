@@ -15,7 +15,7 @@ from app.db.claims import cancel_turn as store_cancelled
 from app.db.claims import fail_lost_turns, reclaim_turn, waiting_turn
 from app.db.sessions import erase_later, keep_key, session_exists, session_of_key
 from app.db.turns import get_turn, turn_by_key
-from app.domain.errors import InvalidRequest, NotFound, TurnInProgress
+from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.types import Content, Message, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import IncomingMessage
 from app.openai.input_items import joined_directions
@@ -88,7 +88,8 @@ async def open_session(
             if not await session_exists(tx, tenant_id, session_id):
                 raise NotFound("session")
         return session_id
-    next_step(request.said, waiting=False, within=request.within)
+    with located("body", request.within):
+        next_step(request.said, waiting=False)
     fields = with_defaults(
         rt,
         {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)},
@@ -135,7 +136,8 @@ async def complete_chat(
                 asking, alias = _noted(request.asking, first_seq), request.model_alias
                 return await try_again(rt, tenant_id, session_id, newest.turn_id, asking, alias, listen)
             return await _told_again(rt, tenant_id, session_id, newest.turn_id)
-        asked = next_step(news.said, waiting=newest.status is TurnStatus.AWAITING_TOOLS, within=request.within)
+        with located("body", request.within):
+            asked = next_step(news.said, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         asking = _noted(request.asking, newest.last_message_seq + 1)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)

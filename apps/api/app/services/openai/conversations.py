@@ -11,10 +11,10 @@ from app.db.claims import fail_lost_turns
 from app.db.items import messages_of_turn, withdraw_messages
 from app.db.sessions import session_exists
 from app.db.turns import get_turn
-from app.domain.errors import NotFound, TurnInProgress
+from app.domain.errors import NotFound, TurnInProgress, located
 from app.domain.types import JsonObject, Message, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import check_pairing, cut_turns
-from app.openai.input_items import joined_directions, read_items, references_of
+from app.openai.input_items import ReadItems, joined_directions, read_items, references_of
 from app.openai.new_messages import NextStep
 from app.services import sessions
 from app.services.openai.chat import store_past
@@ -32,8 +32,9 @@ async def create_conversation(
     rt: Runtime, tenant_id: TenantId, metadata: JsonObject, items: Sequence[Mapping[str, Any]]
 ) -> Session:
     """A session of the default model, with these items as its past. Raises `InvalidRequest`; nothing is stored then."""
-    read = read_items(items, await _references(rt, tenant_id, items), within="items")
-    check_pairing(read.said, within="items", may_end_open=True)
+    read = await _read(rt, tenant_id, items)
+    with located("body", "items"):
+        check_pairing(read.said, may_end_open=True)
     fields: JsonObject = {"metadata": metadata, "instructions": joined_directions(None, read.directions)}
     session = await sessions.create_session(rt, tenant_id, fields)
     if read.said:
@@ -74,10 +75,11 @@ async def add_items(
     Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a response runs.
     """
     session = await get_conversation(rt, tenant_id, session_id)
-    read = read_items(items, await _references(rt, tenant_id, items), within="items")
+    read = await _read(rt, tenant_id, items)
     led = next((at for at, message in enumerate(read.said) if message.role != "tool"), len(read.said))
     outputs, rest = read.said[:led], read.said[led:]
-    check_pairing(rest, within="items", may_end_open=True)
+    with located("body", "items"):
+        check_pairing(rest, may_end_open=True)
     if read.directions:
         await sessions.add_directions(rt, tenant_id, session_id, read.directions)
     for _ in range(_MOST_TRIES):
@@ -90,7 +92,8 @@ async def add_items(
         if newest.status is TurnStatus.RUNNING:
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
         if outputs and newest.status is not TurnStatus.AWAITING_TOOLS:
-            check_pairing(read.said, within="items")  # says which of them answers nothing
+            with located("body", "items"):
+                check_pairing(read.said)  # names the output that answers nothing
         asked = NextStep(outputs, cut_turns(rest))
         if not read.said or await store_past(rt, tenant_id, session_id, session.model_alias, newest, asked) is not None:
             page = await page_of_items(
@@ -144,5 +147,7 @@ def _group_of(message: Message, of_turn: Sequence[Message]) -> list[int]:
     return [caller.seq, *(other.seq for other in of_turn if other.role == "tool" and other.tool_call_id in ids)]
 
 
-async def _references(rt: Runtime, tenant_id: TenantId, items: Sequence[Mapping[str, Any]]) -> Mapping[str, Message]:
-    return await referenced(rt, tenant_id, references_of(items))
+async def _read(rt: Runtime, tenant_id: TenantId, items: Sequence[Mapping[str, Any]]) -> ReadItems:
+    messages = await referenced(rt, tenant_id, references_of(items))
+    with located("body", "items"):
+        return read_items(items, messages)

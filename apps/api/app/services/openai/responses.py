@@ -18,7 +18,7 @@ from app.db.responses import (
 )
 from app.db.sessions import keep_key, session_of_key
 from app.db.turns import turn_by_key
-from app.domain.errors import Busy, InvalidRequest, NotFound, PlimsollError, TurnInProgress
+from app.domain.errors import Busy, InvalidRequest, NotFound, PlimsollError, TurnInProgress, located
 from app.domain.openai_ids import ResponseRef
 from app.domain.types import SessionId, TenantId, TurnStatus
 from app.openai.new_messages import next_step
@@ -129,7 +129,8 @@ async def _after(
         if found.turn_status is TurnStatus.RUNNING and found.is_last_of_turn:
             raise TurnInProgress("The previous response is still in progress.", RETRY_AFTER_S)
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
-    next_step(chat.said, waiting=bool(found.reply.tool_calls), within=chat.within)
+    with located("body", chat.within):
+        next_step(chat.said, waiting=bool(found.reply.tool_calls))
     if request.store and found.ends_session and found.turn_status in _GOES_ON:
         return Place(previous.session_id, replace(chat, after_turn_seq=found.last_turn_seq))
     forked = await _fork(rt, tenant_id, found, None if request.store else ERASE_AFTER_S)
