@@ -51,10 +51,10 @@ from app.db import embedded, migrate
 from app.db.database import Database
 from app.db.embedded_watch import kept_running
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
-from app.engine.policy.fields import resolve_policy
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import load_catalogue
 from app.services.keys import Authenticator
+from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
 from app.services.upkeep.background import calibrate_forever, keep_going, look_forever, renew_forever, sweep_forever
 from app.services.upkeep.calibrations import Calibrations

@@ -13,9 +13,9 @@ from app.api.stored_schemas import Count, Dollars, Id, Instant, Seq, Sha256, Sma
 from app.api.window_schemas import StoredAudit, StoredSummary
 from app.archive.document import FORMAT, VERSION
 from app.domain.errors import InvalidRequest
-from app.engine.policy.fields import read_fields
 from app.engine.window.prompt import Region
 from app.providers.base import CHAT_OPTIONS
+from app.services.policies import read_fields
 
 
 class SessionRow(SessionIn):

@@ -15,12 +15,11 @@ from app.db.session_figures import session_figures
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, Session, SessionId, TenantId
-from app.engine.policy.fields import resolve_policy
 from app.engine.policy.policy import ContextPolicy
 from app.openai.input_items import joined_directions
 from app.services.conflicts import retried
 from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of
-from app.services.policies import given_policy
+from app.services.policies import given_policy, resolve_policy
 from app.services.runtime import Runtime
 
 CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
