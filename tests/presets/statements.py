@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from app.engine.policy.turn_window import exceeds_window
+from app.engine.policy.budget import exceeds_window
 from app.engine.window.plan import assert_tool_pairing
 from plimsoll_demo.client import Answer
 from plimsoll_demo.prompt_check import prompt_faults

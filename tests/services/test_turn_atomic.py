@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from app.domain.types import SessionId
-from app.engine.policy.turn_window import exceeds_window, history_budget
+from app.engine.policy.budget import exceeds_window, history_budget
 from app.services.summaries import list_summaries
 from app.services.views.timeline import read_timeline
 from app.services.views.turns import get_audit, get_prompt

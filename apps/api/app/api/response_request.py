@@ -77,12 +77,12 @@ def response_request(
     )
     return ResponseRequest(
         chat=ChatRequest(
-            said=read.said,
+            messages=read.messages,
             asking=asking,
             model_alias=body.model or rt.catalogue.default,
             request_sha256=sha256,
             is_retry=is_retry,
-            is_news=True,
+            all_new=True,
             directions=read.directions,
             within="input",
         ),

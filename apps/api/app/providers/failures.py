@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from app.domain.errors import ProviderDown, ProviderError, ProviderOverflow, ProviderRateLimited, ProviderRefused
-from app.providers.overflow import Stated, holds_a_figure, stated_overflow, unwrapped
-from app.providers.wire import MalformedAnswerError, fields_of, json_text, parse_json, token_count
+from app.providers.overflow import StatedSizes, holds_a_figure, stated_overflow, unwrapped
+from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_text, token_count
 
 _MESSAGE_CHARS: Final = 4_000
 _SAFE_CODE: Final = re.compile(r"[a-z][a-z_]{0,47}")
@@ -126,7 +126,7 @@ def _messages(text: str) -> tuple[str, ...]:
     inner = unwrapped(text)
     if inner.startswith("{"):
         try:
-            upstream = error_object(parse_json(inner.encode("utf-8", "replace")))
+            upstream = error_object(decode_json(inner.encode("utf-8", "replace")))
         except MalformedAnswerError:
             upstream = None
         return (text, *(upstream.messages if upstream else ()))
@@ -152,7 +152,7 @@ def provider_error(
 
 
 def _overflow(
-    status: int, error: ErrorObject, stated: Stated, label: str, sent: Callable[[], bytes]
+    status: int, error: ErrorObject, stated: StatedSizes, label: str, sent: Callable[[], bytes]
 ) -> ProviderOverflow:
     stated = replace(
         stated,

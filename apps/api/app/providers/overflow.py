@@ -126,7 +126,7 @@ _TOO_LARGE_FOR_A_MINUTE: Final = _sentence(r"request too large for .{0,200}?limi
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class StatedSizes:
     """The figures of an overflow, in tokens, where they are stated; `requested_tokens` is all that was asked for.
 
     `limit_is_window` is false where the limit is an allowance for a minute (a smaller prompt passes, but the model's
@@ -145,7 +145,7 @@ def unwrapped(message: str) -> str:
     return message[wrappers.end() :] if wrappers else message
 
 
-def stated_overflow(status: int, codes: Sequence[str], messages: Sequence[str]) -> Stated | None:
+def stated_overflow(status: int, codes: Sequence[str], messages: Sequence[str]) -> StatedSizes | None:
     """What an error states when it says that the prompt is too long, else None. `codes` are in lower case, `messages`
     the provider's own and those of its upstreams, unwrapped."""
     if status not in _STATUSES:
@@ -155,13 +155,13 @@ def stated_overflow(status: int, codes: Sequence[str], messages: Sequence[str]) 
         stated = _figures(too_large)
         fits = (stated.requested_tokens or 0) <= (stated.limit_tokens or 0)
         return None if fits else replace(stated, limit_is_window=False)
-    by_code = Stated() if _CODES.intersection(codes) else None
+    by_code = StatedSizes() if _CODES.intersection(codes) else None
     if status == 429 and by_code is None:
         return None
     if sentence := _first(_SENTENCES, messages):
         return _figures(sentence)
     in_words = any(words.search(_opening(message)) for message in messages for words in _WORDS)
-    return Stated() if in_words else by_code
+    return StatedSizes() if in_words else by_code
 
 
 def holds_a_figure(request: bytes, figures: Iterable[int | None]) -> bool:
@@ -182,11 +182,11 @@ def _opening(message: str) -> str:
     return _QUOTE.split(message[:_OPENING_CHARS], maxsplit=1)[0]
 
 
-def _figures(found: re.Match[str]) -> Stated:
+def _figures(found: re.Match[str]) -> StatedSizes:
     stated = {name: int(digits.replace(",", "")) for name, digits in found.groupdict().items() if digits}
     prompt, output, asked = (stated.get(name) for name in ("prompt", "output", "asked"))
     if asked is None and prompt is not None:
         asked = prompt + (output or 0)
     if prompt is None and asked is not None and output is not None and output < asked:
         prompt = asked - output
-    return Stated(stated.get("limit"), asked, prompt)
+    return StatedSizes(stated.get("limit"), asked, prompt)

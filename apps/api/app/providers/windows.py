@@ -22,7 +22,7 @@ LearnedWindows: TypeAlias = Mapping[tuple[str, TenantId | None], int]
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars for a million tokens; None where nobody has published one.
+    """US dollars for a million tokens; None where none is published.
 
     `cached_input_usd` is for what was read from the provider's cache, `cache_write_usd` for what was written to it.
     They hold for calls whose prompt has more than `above_prompt_tokens`, and `tiers` are the ones for larger prompts,
@@ -51,7 +51,7 @@ class Published:
 
 
 def published(model: str, base_url: str, at: datetime) -> Published:
-    """Looks a model up by its host and name, and by name alone at a host nobody knows."""
+    """Looks a model up by its host and name, and by name alone at an unknown host."""
     snapshot = data_snapshot.get_snapshot()
     try:
         _, found = snapshot.find_provider_model(model, None, None, base_url)

@@ -12,7 +12,7 @@ from app.engine.window.prompt import goal_text, pin_text
 from app.services.paging import Page, after_name, page_of
 from app.services.runtime import Runtime
 from app.services.turn.gather import estimator_of
-from app.services.views.context import look, no_turn
+from app.services.views.context import no_turn, read_window_now
 
 
 async def put_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin:
@@ -51,7 +51,7 @@ async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
 
     Raises `NotFound` for the session.
     """
-    seen = await look(rt, tenant_id, session_id)
+    seen = await read_window_now(rt, tenant_id, session_id)
     gathered = seen.gathered
     pins, estimate = gathered.context.pins, estimator_of(rt, gathered)
     newest = gathered.turns[-1] if gathered.turns else no_turn(seen.next_seq)

@@ -14,7 +14,7 @@ from app.services.runtime import Runtime
 from app.services.turn.claim import RETRY_AFTER_S
 from app.services.turn.gather import estimator_of, snapshot_of
 from app.services.turn.summarize import IN_PROGRESS, STALE, Ask, summarize
-from app.services.views.context import look, no_turn
+from app.services.views.context import no_turn, read_window_now
 
 
 async def list_summaries(
@@ -31,12 +31,12 @@ async def list_summaries(
 
 
 async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> JsonObject:
-    """Summarizes what is older than the protected turns, whatever the triggers say, and gives the new summary.
+    """Summarizes what is older than the protected turns, whatever the triggers, and gives the new summary.
 
     Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` when a turn runs or something else
     became the active summary meanwhile.
     """
-    seen = await look(rt, tenant_id, session_id)
+    seen = await read_window_now(rt, tenant_id, session_id)
     gathered = seen.gathered
     if any(turn.status in OPEN_STATUSES for turn in gathered.turns):
         raise TurnInProgress("The session runs a turn; summarize when it is done.", RETRY_AFTER_S)
@@ -51,7 +51,7 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
     if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
         raise TurnInProgress("Another summary is being made, or was made meanwhile.", RETRY_AFTER_S)
     if attempt.summary is None:
-        raise NothingToSummarize("No summary came out smaller than what it would stand for.")
+        raise NothingToSummarize("No summary came out smaller than what it would replace.")
     async with rt.database.autocommit() as tx:
         made = await get_summary(tx, session_id, attempt.summary.id)
     if made is None:

@@ -9,7 +9,7 @@ OUTPUT_SHARE = 0.20
 OVERHEAD_SHARE = 0.05
 MIN_OVERHEAD_RESERVE_TOKENS = 1024
 LEAST_OUTPUT_TOKENS = 64
-"""What an output by share gets at least: in less nobody says anything."""
+"""The least that an output by share gets: less is no useful answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +74,15 @@ def budget_at(limit: int, limit_source: str, max_output_tokens: int, like: Budge
     """The budget of another window for the same turn; the output keeps its share where `like` gives it one."""
     budget = budget_for(limit, limit_source, max_output_tokens)
     return with_output_share(budget, like.output_pct, like.fixed_tokens) if like.output_pct else budget
+
+
+def history_budget(
+    *, window_tokens: int, system_tokens: int, summary_tokens: int, tools_tokens: int, max_output_tokens: int
+) -> int:
+    """Tokens that the design `turn_atomic` has left for messages beside all that is sent with them; may be negative."""
+    return window_tokens - system_tokens - summary_tokens - tools_tokens - max_output_tokens
+
+
+def exceeds_window(*, messages_tokens: int, tools_tokens: int, max_output_tokens: int, window_tokens: int) -> bool:
+    """Whether the messages, system text and summary among them, do not fit beside the tools and the answer."""
+    return messages_tokens + tools_tokens + max_output_tokens > window_tokens

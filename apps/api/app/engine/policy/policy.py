@@ -58,9 +58,9 @@ class ContextPolicy:
     The newest `protected_turns` turns stay raw, as far as they fit into `protected_share` of the input budget; either
     may be None, not both. A prune takes the oldest first, or what is worth the least per token, and `prune_block_share`
     of the input budget more than it must, so that the next turns need none. `max_context_tokens` caps the model's
-    window from above, so that a model with a window of a million tokens still compacts at a size somebody chose.
-    The window of a model nobody knows is `unknown_window_tokens`, or else `unknown_window_outputs` times
-    `max_output_tokens`, the ceiling of the output reserve, which is the deployment's where nobody sets it.
+    window from above, so that a model with a window of a million tokens still compacts at a chosen size.
+    The window of an unknown model is `unknown_window_tokens`, or else `unknown_window_outputs` times
+    `max_output_tokens`, the ceiling of the output reserve, which is the deployment's by default.
     `allow_extreme` takes values that are mistakes most often. `whole_past` is no field of a session's policy
     (`with_whole_past`).
     """
@@ -116,8 +116,8 @@ class ContextPolicy:
 
 
 def with_whole_past(policy: ContextPolicy) -> ContextPolicy:
-    """The policy of a turn that sends all of the past as it was said, or is refused: nothing is summarized, pruned,
-    shortened or recalled, and no summary that was made before stands in for what it took in."""
+    """The policy of a turn that sends all of the past verbatim, or is refused: nothing is summarized, pruned,
+    shortened or recalled, and no summary that was made before replaces what it took in."""
     return replace(
         policy, whole_past=True, summarize_when="never", allocation=None, recall=replace(policy.recall, enabled=False)
     )

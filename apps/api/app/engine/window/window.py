@@ -17,9 +17,8 @@ from app.engine.messages.turns import (
     split_protected,
     wire_tokens_of,
 )
-from app.engine.policy.budget import Budget
+from app.engine.policy.budget import Budget, exceeds_window
 from app.engine.policy.policy import ContextPolicy
-from app.engine.policy.turn_window import exceeds_window
 from app.engine.summary.block import fit_summary, render_summary
 from app.engine.summary.fold import Fold, SummaryReason, choose_fold, reclaims_enough
 from app.engine.summary.summarizer_prompt import anchors_of

@@ -37,13 +37,13 @@ async def import_messages(
     result without its call, which it names by its place (`body.messages.<index>`).
     """
     listed = read_messages(messages)
-    if not listed.said:
+    if not listed.messages:
         raise InvalidRequest("There is no message of a user, an assistant or a tool.", ("body", "messages"))
     with located("body", "messages"):
-        check_pairing(listed.said)
+        check_pairing(listed.messages)
     texts = [text for text in (fields.get("instructions"), listed.instructions) if text]
     fields = with_defaults(rt, with_given_policy(rt, fields) | {"instructions": "\n\n".join(texts) or None})
-    history = await draft_history(rt, fields["model_alias"], cut_turns(listed.said))
+    history = await draft_history(rt, fields["model_alias"], cut_turns(listed.messages))
     async with rt.heavy.database.begin() as tx:
         session = await insert_checked(rt, tx, tenant_id, fields)
         await add_history(tx, tenant_id, session.id, history)

@@ -34,10 +34,10 @@ async def create_conversation(
     """A session of the default model, with these items as its past. Raises `InvalidRequest`; nothing is stored then."""
     read = await _read(rt, tenant_id, items)
     with located("body", "items"):
-        check_pairing(read.said, may_end_open=True)
+        check_pairing(read.messages, may_end_open=True)
     fields: JsonObject = {"metadata": metadata, "instructions": joined_directions(None, read.directions)}
     session = await sessions.create_session(rt, tenant_id, fields)
-    if read.said:
+    if read.messages:
         await add_items(rt, tenant_id, session.id, items)
     return session
 
@@ -76,8 +76,8 @@ async def add_items(
     """
     session = await get_conversation(rt, tenant_id, session_id)
     read = await _read(rt, tenant_id, items)
-    led = next((at for at, message in enumerate(read.said) if message.role != "tool"), len(read.said))
-    outputs, rest = read.said[:led], read.said[led:]
+    led = next((at for at, message in enumerate(read.messages) if message.role != "tool"), len(read.messages))
+    outputs, rest = read.messages[:led], read.messages[led:]
     with located("body", "items"):
         check_pairing(rest, may_end_open=True)
     if read.directions:
@@ -93,16 +93,19 @@ async def add_items(
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
         if outputs and newest.status is not TurnStatus.AWAITING_TOOLS:
             with located("body", "items"):
-                check_pairing(read.said)  # names the output that answers nothing
+                check_pairing(read.messages)  # names the output that answers nothing
         asked = NextStep(outputs, cut_turns(rest))
-        if not read.said or await store_past(rt, tenant_id, session_id, session.model_alias, newest, asked) is not None:
+        if (
+            not read.messages
+            or await store_past(rt, tenant_id, session_id, session.model_alias, newest, asked) is not None
+        ):
             page = await page_of_items(
                 rt,
                 tenant_id,
                 session_id,
                 first_seq=newest.last_message_seq + 1,
                 after=None,
-                limit=len(read.said) * 200 + 1,
+                limit=len(read.messages) * 200 + 1,
                 newest_first=False,
             )
             return page.items

@@ -15,7 +15,7 @@ from app.engine.window.plan import plan_after_turn
 from app.services.runtime import Runtime
 from app.services.turn.gather import estimator_of, snapshot_of
 from app.services.turn.summarize import IN_PROGRESS, STALE, Ask, summarize
-from app.services.views.context import look, no_turn
+from app.services.views.context import no_turn, read_window_now
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ async def _summarize_if_due(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, tools: tuple[ToolDefinition, ...]
 ) -> None:
     try:
-        seen = await look(rt, tenant_id, session_id)
+        seen = await read_window_now(rt, tenant_id, session_id)
     except NotFound:
         return  # erased meanwhile
     gathered = replace(

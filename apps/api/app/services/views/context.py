@@ -10,8 +10,8 @@ from app.db.database import Record
 from app.db.sessions import get_prompt_view
 from app.domain.errors import NotFound
 from app.domain.types import Content, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.engine.policy.budget import history_budget
 from app.engine.policy.policy import ContextPolicy
-from app.engine.policy.turn_window import history_budget
 from app.engine.window.triggers import summary_trigger_tokens, turns_to_next_summary
 from app.engine.window.window import Window
 from app.services.runtime import Runtime
@@ -27,14 +27,14 @@ from app.services.turn.gather import (
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class WindowNow:
     """A session's window read without a lock; `next_seq` is the number its next turn would get."""
 
     gathered: Gathered
     next_seq: int
 
 
-async def look(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Look:
+async def read_window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> WindowNow:
     """Reads the window for the session's own model, every message counted. Raises `NotFound`."""
     seen = await read_look(rt, tenant_id, session_id)
     return replace(seen, gathered=await with_all_counts(rt, seen.gathered))
@@ -48,11 +48,11 @@ async def read_look(
     policy_for: Callable[[JsonObject], ContextPolicy] | None = None,
     alias_for: Callable[[str], str] | None = None,
     asked: Content = None,
-) -> Look:
+) -> WindowNow:
     """Reads the window, and writes nothing; messages without a count in the model's encoding are left uncounted.
 
-    `asked` is a user's message that is not stored, for which what left the window is looked through.
-    `policy_for` and `alias_for` say under which policy it is read and which alias is asked, given the session's own.
+    `asked` is a user's message that is not stored, for which older messages are searched.
+    `policy_for` and `alias_for` give the policy and the alias to read it with, from the session's own.
     Raises `NotFound`, and `InvalidRequest` for a policy or an alias that can not be.
     """
     async with rt.database.begin() as tx:
@@ -71,7 +71,7 @@ async def read_look(
             last_message_seq=row["last_message_seq"],
             asked=asked,
         )
-    return Look(gathered, next_seq)
+    return WindowNow(gathered, next_seq)
 
 
 def session_view(tenant_id: TenantId, row: Record, policy: ContextPolicy) -> SessionView:
@@ -97,7 +97,7 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
 
     The figures are those of the stored window, before the next message and before what that turn would compress.
     """
-    seen = await look(rt, tenant_id, session_id)
+    seen = await read_window_now(rt, tenant_id, session_id)
     gathered = seen.gathered
     policy = gathered.session.policy
     estimate = estimator_of(rt, gathered)
@@ -131,5 +131,5 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
 
 
 def no_turn(seq: int) -> Turn:
-    """A running turn in which nobody has said anything yet."""
+    """A running turn without a message yet."""
     return Turn(TurnId(UUID(int=0)), seq, TurnStatus.RUNNING, unresolved=True, messages=())
