@@ -30,7 +30,7 @@ telemetry.turns_lost(3)
 telemetry.database.pool_of(20)
 telemetry.database.connection_waited_for(0.5)
 telemetry.database.connection_used(1.5)
-telemetry.database.looked_at({TurnStatus.RUNNING: OpenTurns(tokens, 2.5)})
+telemetry.database.probed({TurnStatus.RUNNING: OpenTurns(tokens, 2.5)})
 print(telemetry.render()[0].decode())
 """
 

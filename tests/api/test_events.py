@@ -126,10 +126,10 @@ def test_a_process_serves_so_many_streams_and_refuses_one_more(database_url: str
 async def test_a_follower_that_does_not_read_is_told_of_the_gap_and_holds_nobody_up() -> None:
     follower = activity.Follower(TenantId("t"))
     for number in range(1000):
-        follower.tell({"seq": number})
+        follower.deliver({"seq": number})
     assert follower.missed
-    assert follower.news.qsize() < 1000
-    assert await activity.next_news(follower, 0.01) == {"seq": 0}
+    assert follower.events.qsize() < 1000
+    assert await activity.next_event(follower, 0.01) == {"seq": 0}
 
 
 async def _revoke(database_url: str, key_id: UUID) -> None:

@@ -21,7 +21,7 @@ from app.engine.messages.media import (
     marker,
     media_tokens,
 )
-from app.engine.messages.media_headers import image_size as size_of_head
+from app.engine.messages.media_headers import size_in_header
 from app.engine.messages.tokens import content_tokens, message_tokens, with_images_by_rule
 from tests.engine.histories import History, estimate
 from tests.engine.pictures import audio, file, file_of, gif, image, image_at, jpeg, mp3, png, wav, webp
@@ -132,7 +132,7 @@ def test_the_size_is_read_from_the_header_of_every_format(size: tuple[int, int],
     st.binary(max_size=60),
 )
 def test_a_torn_or_made_up_header_gives_a_size_or_none_and_never_an_error(head: bytes, cut: int, rest: bytes) -> None:
-    size = size_of_head(head[:cut] + rest)
+    size = size_in_header(head[:cut] + rest)
     assert size is None or min(size) > 0
     assert media_tokens(audio(head[:cut] + rest)) >= 0
 

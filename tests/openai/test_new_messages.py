@@ -97,7 +97,7 @@ def words(said: Sequence[IncomingMessage]) -> list[str]:
 def test_what_follows_the_newest_reply_that_both_know_is_new(past: list[str], sent: str, new: str) -> None:
     news = new_messages(listed(*sent.split()), stored(*past))
     assert not news.repeats_newest
-    assert words(news.said) == new.split()
+    assert words(news.messages) == new.split()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_follows_the_newest_reply_that_both_know_is_new(past: list[str], se
 )
 def test_a_list_that_ends_with_what_the_newest_turn_is_about_repeats_it(past: list[str], sent: str) -> None:
     news = new_messages(listed(*sent.split()), stored(*past))
-    assert (news.repeats_newest, news.said) == (True, ())
+    assert (news.repeats_newest, news.messages) == (True, ())
 
 
 def test_several_messages_of_the_user_are_known_again_as_the_one_that_was_stored() -> None:
@@ -126,7 +126,7 @@ def test_several_messages_of_the_user_are_known_again_as_the_one_that_was_stored
     message = stored("u1")[0]
     kept = [Message(message.id, message.turn_id, 1, "user", content, 1)]
     assert new_messages(said, kept).repeats_newest
-    assert words(new_messages([*said, IncomingMessage(2, "user", "u3")], kept).said) == ["u3"]
+    assert words(new_messages([*said, IncomingMessage(2, "user", "u3")], kept).messages) == ["u3"]
 
 
 def test_text_is_the_same_as_one_part_of_text() -> None:
@@ -138,7 +138,7 @@ def test_text_is_the_same_as_one_part_of_text() -> None:
                 IncomingMessage(2, "user", PARTS),
             ],
             stored("u1 a1"),
-        ).said
+        ).messages
     )
     assert new_messages([*listed("u1", "a1"), IncomingMessage(2, "user", PARTS)], stored("u1 a1", "u2")).repeats_newest
 
@@ -162,7 +162,7 @@ def test_news_are_sorted_into_outputs_past_and_what_is_asked() -> None:
 def test_what_can_not_be_asked_is_told_by_its_place(new: str, place: str | None) -> None:
     with pytest.raises(InvalidRequest) as refused:
         next_step(listed(*new.split()), waiting=False)
-    assert refused.value.where == ("body", "messages", *([place] if place else []))
+    assert refused.value.where == ((place,) if place else ())
 
 
 def test_a_list_is_taken_apart_into_instructions_and_what_was_said() -> None:
@@ -178,11 +178,11 @@ def test_a_list_is_taken_apart_into_instructions_and_what_was_said() -> None:
         ]
     )
     assert taken.instructions == "One.\n\nTwo."
-    assert [said.place for said in taken.said] == [1, 3, 4, 5]
-    assert [said.content for said in taken.said] == ["u1", None, "r", "No."]
-    (turn,) = cut_turns(taken.said)
+    assert [said.place for said in taken.messages] == [1, 3, 4, 5]
+    assert [said.content for said in taken.messages] == ["u1", None, "r", "No."]
+    (turn,) = cut_turns(taken.messages)
     assert (turn.user_input, turn.assistant_output, turn.open_calls) == ("u1", "No.", ())
-    check_pairing(taken.said)
+    check_pairing(taken.messages)
 
 
 @given(st.lists(st.sampled_from(["u a", "u cx tx a", "u cx tx cy ty a", "un ok"]), max_size=12), st.integers(0, 40))
@@ -196,4 +196,4 @@ def test_whatever_part_of_its_own_history_a_client_resends_only_its_newest_messa
     history = [word for turn in turns for word in turn.split()]
     sent = [*history[min(dropped, len(history)) :], "u-new"]
     news = new_messages(listed(*sent), stored(*turns))
-    assert (words(news.said), news.repeats_newest) == (["u-new"], False)
+    assert (words(news.messages), news.repeats_newest) == (["u-new"], False)

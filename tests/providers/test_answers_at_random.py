@@ -18,7 +18,7 @@ from app.providers.openai_stream import ChatAssembly
 from app.providers.openai_wire import read_completion
 from app.providers.sse import EventReader
 from app.providers.streaming import Assembly, StreamedError
-from app.providers.wire import MalformedAnswerError, fields_of, items_of, json_bytes, parse_json
+from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_bytes, list_of
 
 from .wires import ANTHROPIC, OPENAI, Said, Wire
 
@@ -33,7 +33,7 @@ _VALUES: st.SearchStrategy[Any] = st.one_of(
 
 def _places(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
     yield path
-    inner: list[tuple[Any, Any]] = [*fields_of(value).items(), *enumerate(items_of(value))]
+    inner: list[tuple[Any, Any]] = [*fields_of(value).items(), *enumerate(list_of(value))]
     for name, child in inner:
         yield from _places(child, *path, name)
 
@@ -63,7 +63,7 @@ def test_a_whole_answer_is_read_or_refused(wire: Wire, read: Callable[..., Compl
     answer = wire.answer(_SAID)
     changed = _replaced(answer, data.draw(st.sampled_from([*_places(answer)])), data.draw(_VALUES))
     try:
-        received = parse_json(json_bytes(changed))
+        received = decode_json(json_bytes(changed))
         provider_error(data.draw(st.integers(300, 999)), error_object(received), "main")
         _check(read(received, attempts=1))
     except MalformedAnswerError:

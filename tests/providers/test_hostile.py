@@ -24,8 +24,8 @@ from app.providers.wire import (
     MOST_REPLY_CHARS,
     MOST_TOOL_CALLS,
     MalformedAnswerError,
+    decode_json,
     json_bytes,
-    parse_json,
 )
 
 from .asking import REQUEST, answer_to, chat, failure_of, streamed
@@ -154,17 +154,17 @@ async def test_a_failure_is_told_by_its_status_however_its_body_is() -> None:
 def test_json_has_so_many_values_and_no_more(mark: bytes) -> None:
     most = MOST_JSON_MARKS[mark]
     fitting = json_bytes((mark * most).decode())
-    assert parse_json(fitting) == (mark * most).decode()
+    assert decode_json(fitting) == (mark * most).decode()
     with pytest.raises(MalformedAnswerError, match="more than"):
-        parse_json(json_bytes((mark * (most + 1)).decode()))
+        decode_json(json_bytes((mark * (most + 1)).decode()))
 
 
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
 @pytest.mark.parametrize("unreadable", [b"1", b'"\\ud800"'])  # the second is read by the slower parser
 def test_json_is_nested_so_deep_and_no_deeper(opening: bytes, closing: bytes, unreadable: bytes) -> None:
-    parse_json(opening * MOST_NESTING + unreadable + closing * MOST_NESTING)
+    decode_json(opening * MOST_NESTING + unreadable + closing * MOST_NESTING)
     with pytest.raises(MalformedAnswerError, match="nested deeper"):
-        parse_json(opening * (MOST_NESTING + 1) + unreadable + closing * (MOST_NESTING + 1))
+        decode_json(opening * (MOST_NESTING + 1) + unreadable + closing * (MOST_NESTING + 1))
 
 
 @pytest.mark.parametrize("count", [MOST_TOOL_CALLS, MOST_TOOL_CALLS + 1])

@@ -31,9 +31,7 @@ from app.services.turn.take import continue_turn, take_turn
 from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 from app.services.upkeep.calibrations import Calibrations
 from app.services.upkeep.capacity import HeavyWork
-from app.services.upkeep.chores import Chores
-from app.services.upkeep.cooldowns import Cooldowns
-from app.services.upkeep.leases import Leases
+from app.services.upkeep.process_state import Chores, Cooldowns, Leases
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers, encoding_for_model
 from tests.pooling import behind_pooler

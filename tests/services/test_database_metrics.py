@@ -12,7 +12,7 @@ from app.db.sql import compile_sql
 from app.domain.errors import DatabaseUnavailable
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
-from app.services.upkeep.background import look, sweep_forever
+from app.services.upkeep.background import probe_database, sweep_forever
 from app.telemetry import Telemetry
 from tests.pooling import own_database
 from tests.services.faulty_database import faulty_database
@@ -60,12 +60,12 @@ async def test_a_wait_for_the_pool_is_measured_also_when_it_was_in_vain(database
 
 async def test_open_turns_are_counted_with_the_age_of_the_oldest_until_they_end(database_url: str) -> None:
     async with service(database_url) as at:
-        await look(at.rt)
+        await probe_database(at.rt)
         assert measured(at.rt.telemetry)["open_turns,status=running"] == 0
         await claim(at)
         await asyncio.sleep(0.2)
         await claim(at)
-        await look(at.rt)
+        await probe_database(at.rt)
         found = measured(at.rt.telemetry)
         assert found["open_turns,status=running"] == 2
         assert 0.2 <= found["oldest_open_turn_seconds,status=running"] < 10
@@ -88,12 +88,12 @@ async def test_lost_turns_are_counted_by_whoever_ends_them(database_url: str) ->
 
 async def test_a_database_that_is_away_is_seen_and_so_is_its_return(database_url: str) -> None:
     async with faulty_database(database_url) as (url, faults), service(url) as at:
-        await look(at.rt)
+        await probe_database(at.rt)
         assert measured(at.rt.telemetry)["database_up"] == 1
         faults.go_away()
-        await look(at.rt)
+        await probe_database(at.rt)
         assert faults.fired > 0
         assert measured(at.rt.telemetry)["database_up"] == 0
         faults.come_back()
-        await look(at.rt)
+        await probe_database(at.rt)
         assert measured(at.rt.telemetry)["database_up"] == 1

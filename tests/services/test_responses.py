@@ -16,7 +16,7 @@ from app.domain.responses import ResponseNote
 from app.openai.chat_messages import IncomingMessage
 from app.services.limits.quotas import set_limits
 from app.services.openai.chat import ChatRequest
-from app.services.openai.responses import ERASE_AFTER_S, Place, ResponseRequest, open_place, respond
+from app.services.openai.responses import ERASE_AFTER_S, ResponseRequest, ResponseTarget, resolve_target, respond
 from app.services.turn.types import TurnOptions, TurnOutcome
 from app.services.upkeep.background import sweep_forever
 from tests.providers.server import Answer, serving
@@ -31,14 +31,14 @@ def asked(at: Service, text: str, *, store: bool = True, previous: ResponseRef |
         TurnOptions(note=note),
         at.rt.catalogue.default,
         digest,
-        is_news=True,
+        all_new=True,
         within="input",
     )
     return ResponseRequest(chat, previous, store=store)
 
 
 async def answered(at: Service, request: ResponseRequest) -> TurnOutcome:
-    return await respond(at.rt, TENANT, await open_place(at.rt, TENANT, request, None), None)
+    return await respond(at.rt, TENANT, await resolve_target(at.rt, TENANT, request, None), None)
 
 
 def ref_of(outcome: TurnOutcome) -> ResponseRef:
@@ -54,11 +54,11 @@ async def test_what_was_not_to_be_kept_is_erased_by_whoever_sweeps_next(database
     """The process that answered died: its time is written with the session."""
     async with service(database_url, lease_s=0.05) as at:
         kept = await answered(at, asked(at, "Keep me"))
-        place = await open_place(at.rt, TENANT, asked(at, "Quiet", store=False), None)
-        fork = await open_place(at.rt, TENANT, asked(at, "Quiet too", store=False, previous=ref_of(kept)), None)
-        running = await open_place(at.rt, TENANT, asked(at, "Runs", store=False), None)
+        target = await resolve_target(at.rt, TENANT, asked(at, "Quiet", store=False), None)
+        fork = await resolve_target(at.rt, TENANT, asked(at, "Quiet too", store=False, previous=ref_of(kept)), None)
+        running = await resolve_target(at.rt, TENANT, asked(at, "Runs", store=False), None)
         due = await at.rows("SELECT id, erase_after - now() AS left FROM sessions WHERE erase_after IS NOT NULL")
-        assert {row["id"] for row in due} == {place.session_id, fork.session_id, running.session_id}
+        assert {row["id"] for row in due} == {target.session_id, fork.session_id, running.session_id}
         assert all(ERASE_AFTER_S - 60 < row["left"].total_seconds() <= ERASE_AFTER_S for row in due)
         await at.turn(running.session_id, "Never answered")
         async with at.rt.database.begin() as tx:
@@ -100,7 +100,7 @@ async def test_a_place_behind_a_response_is_refused_once_the_session_has_gone_on
     reply = Answer({"choices": [{"index": 0, "message": {"content": "Yes."}, "finish_reason": "stop"}]})
     async with serving(reply) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         first = await answered(at, asked(at, "One"))
-        late: Place = await open_place(at.rt, TENANT, asked(at, "Late", previous=ref_of(first)), None)
+        late: ResponseTarget = await resolve_target(at.rt, TENANT, asked(at, "Late", previous=ref_of(first)), None)
         assert late.session_id == first.turn.session_id
         await answered(at, asked(at, "Two", previous=ref_of(first)))
         with pytest.raises(TurnInProgress):

@@ -14,7 +14,7 @@ from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import Pin, TurnStatus
 from app.services.pins import put_pin
 from app.services.sessions import change_session
-from app.services.upkeep.cooldowns import REST_S, Cooldowns
+from app.services.upkeep.process_state import COOLDOWN_S, Cooldowns
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, models_toml, service, sound_summary
 from tests.services.test_model_faults import LONG, strict_window
@@ -90,6 +90,6 @@ def test_an_alias_that_was_down_is_asked_again_when_it_has_rested() -> None:
     assert cooldowns.first_awake("main", ("backup",)) == "backup"
     cooldowns.rest("backup")
     assert cooldowns.first_awake("main", ("backup",)) == "main", "with all at rest somebody has to be asked"
-    now += REST_S
+    now += COOLDOWN_S
     assert cooldowns.first_awake("main", ("backup",)) == "main"
     assert not cooldowns.is_resting("main")

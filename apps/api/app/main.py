@@ -52,20 +52,18 @@ from app.db import embedded, migrate
 from app.db.database import Database
 from app.db.embedded_watch import kept_running
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
-from app.engine.policy.fields import resolve_policy
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import load_catalogue
 from app.services.heavy.child import Tools
 from app.services.heavy.jobs import HeavyJobs
 from app.services.keys import Authenticator
+from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
-from app.services.upkeep.background import calibrate_forever, keep_going, look_forever, renew_forever, sweep_forever
+from app.services.upkeep.background import calibrate_forever, keep_going, probe_forever, renew_forever, sweep_forever
 from app.services.upkeep.calibrations import Calibrations
 from app.services.upkeep.capacity import Allowance, HeavyWork
-from app.services.upkeep.chores import Chores
-from app.services.upkeep.cooldowns import Cooldowns
 from app.services.upkeep.learned_windows import load_windows, refresh_forever
-from app.services.upkeep.leases import Leases
+from app.services.upkeep.process_state import Chores, Cooldowns, Leases
 from app.services.views.activity import Activity
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers, encoding_for_model
@@ -214,7 +212,7 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     database.watched_by(rt.telemetry.database)
     rt.telemetry.database.pool_of(settings.workers * settings.db_pool_size)
     rt.telemetry.database.restarts_from(partial(embedded.count_restarts, dsn))
-    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever, look_forever):
+    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever, probe_forever):
         task = asyncio.create_task(keep_going(work, rt), name=work.__name__)
         owned.push_async_callback(_cancel, task)
     owned.push_async_callback(_keep_observations, rt)

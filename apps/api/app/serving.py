@@ -33,7 +33,7 @@ from app.main import create_app, guarded_policy
 from app.own_database import Refused, database_url
 from app.providers.catalogue_file import read_catalogue
 from app.services.keys import any_key_exists
-from app.services.upkeep.drain import Drain
+from app.services.upkeep.process_state import Drain
 from app.telemetry import traces_can_be_made
 
 DRAIN_S = 30

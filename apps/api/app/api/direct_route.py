@@ -38,7 +38,7 @@ from app.domain.errors import (
 from app.domain.types import JsonObject, TenantId
 from app.services.keys import Authenticator
 from app.services.runtime import Runtime
-from app.services.upkeep.drain import Drain
+from app.services.upkeep.process_state import Drain
 from app.services.views.activity import Activity
 
 _JSON_TYPE = re.compile(rb'(?i)application/(?:[\w.+-]+\+)?json\s*(?:;\s*charset="?utf-?8"?\s*)?;?\s*')

@@ -13,7 +13,7 @@ from app.api.response_json import ResponseOutcome, reply_of_outcome, reply_of_st
 from app.domain.openai_ids import ResponseRef
 from app.domain.responses import StoredResponse
 from app.domain.types import JsonObject, SessionId
-from app.openai.output_items import message_item, reasoning_item
+from app.openai.output_items import reasoning_item, text_item
 from app.services.turn.types import TurnEvent, TurnOutcome
 
 _TERMINAL = {"completed": "response.completed", "incomplete": "response.incomplete"}
@@ -165,7 +165,7 @@ class ResponseForm:
         assert self._ref is not None
         if kind == "reasoning":
             return reasoning_item(self._session_id, self._ref.reply_seq, text)
-        return message_item(self._session_id, self._ref.reply_seq, text, status)
+        return text_item(self._session_id, self._ref.reply_seq, text, status)
 
     def _text_event(self, name: str, **fields: object) -> bytes:
         assert self._open is not None

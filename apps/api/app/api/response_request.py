@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from app.api.routes.chat import wishes
 from app.api.routes.turns import request_sha256
 from app.api.schemas.responses import AllowedTools, ConversationRef, NamedFunction, ResponseIn
-from app.domain.errors import InvalidRequest, NotFound
+from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.openai_ids import conversation_id, read_conversation_id, read_response_id
 from app.domain.responses import ResponseNote
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
@@ -58,7 +58,8 @@ def response_request(
     tools, tool_choice = _tools(raw, body)
     sha256 = request_sha256({name: value for name, value in raw.items() if name != "stream_options"})
     conversation = _conversation(body)
-    read = read_items(input_of(raw), referenced)
+    with located("body", "input"):
+        read = read_items(input_of(raw), referenced)
     options = TurnOptions(
         tools=tools,
         tool_choice=tool_choice,
@@ -76,12 +77,12 @@ def response_request(
     )
     return ResponseRequest(
         chat=ChatRequest(
-            said=read.said,
+            messages=read.messages,
             options=options,
             model_alias=body.model or rt.catalogue.default,
             request_sha256=sha256,
             is_retry=is_retry,
-            is_news=True,
+            all_new=True,
             directions=read.directions,
             within="input",
         ),

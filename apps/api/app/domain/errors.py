@@ -38,6 +38,8 @@ PlimsollError
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -80,13 +82,23 @@ class InvalidRequest(PlimsollError):
         self.where = where
 
 
+@contextmanager
+def located(*path: str) -> Generator[None]:
+    """Puts `path` in front of the place that an `InvalidRequest` raised in here names."""
+    try:
+        yield
+    except InvalidRequest as error:
+        error.where = (*path, *error.where)
+        raise
+
+
 class ToolOutputsMismatch(InvalidRequest):
     """`missing` are open calls without an output, `unknown` outputs for no open call, or a second one for the same."""
 
-    def __init__(self, missing: list[str], unknown: list[str]) -> None:
-        told = [f"{len(missing)} of the open calls have no output"] if missing else []
-        told += [f"{len(unknown)} of the outputs answer no open call"] if unknown else []
-        super().__init__(f"The outputs must answer exactly the open calls: {'; '.join(told)}.", ("body", "outputs"))
+    def __init__(self, missing: list[str], unknown: list[str], where: tuple[str, ...]) -> None:
+        reasons = [f"{len(missing)} of the open calls have no output"] if missing else []
+        reasons += [f"{len(unknown)} of the outputs answer no open call"] if unknown else []
+        super().__init__(f"The outputs must answer exactly the open calls: {'; '.join(reasons)}.", where)
         self.missing = missing
         self.unknown = unknown
 

@@ -1,4 +1,4 @@
-"""A list of OpenAI chat messages: taken apart into instructions and what was said, checked, and cut into turns."""
+"""A list of OpenAI chat messages: split into instructions and messages, checked, and cut into turns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.domain.types import Content, ContentPart, Role, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class IncomingMessage:
-    """A message of somebody's list that is no instruction. `place` is its index in that list."""
+    """A message of a client's list that is no instruction. `place` is its index in that list."""
 
     place: int
     role: Role
@@ -27,12 +27,12 @@ class IncomingList:
     """A whole list: its system and developer messages as one text, and all else in its order."""
 
     instructions: str | None
-    said: tuple[IncomingMessage, ...]
+    messages: tuple[IncomingMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class IncomingTurn:
-    """A turn of the past as a list tells it: the user's words and what they led to.
+    """A past turn in a list: the user's messages and what followed from them.
 
     Several user messages in a row are one turn. A list that begins with the assistant has a first turn without a user.
     """
@@ -41,7 +41,7 @@ class IncomingTurn:
 
     @property
     def user_input(self) -> str:
-        """The readable text of what the user said; empty when nobody asked."""
+        """The text of the user's messages; empty when there are none."""
         return content_text(joined([message.content for message in self.messages if message.role == "user"]))
 
     @property
@@ -57,9 +57,9 @@ class IncomingTurn:
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
-    """Takes apart a list whose form has been validated (`api/schemas/chat.py`); pairing is `check_pairing`'s."""
+    """Splits a list whose form has been validated (`api/schemas/chat.py`); pairing is `check_pairing`'s."""
     instructions: list[str] = []
-    said: list[IncomingMessage] = []
+    kept: list[IncomingMessage] = []
     for place, message in enumerate(messages):
         role: str = message["role"]
         content: Content = message.get("content")
@@ -67,47 +67,47 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
             instructions.append(content_text(content))
         elif role == "assistant":
             calls = tuple(map(_tool_call, message.get("tool_calls") or ()))
-            said.append(IncomingMessage(place, "assistant", _spoken(content, message.get("refusal"), calls), calls))
+            kept.append(IncomingMessage(place, "assistant", _spoken(content, message.get("refusal"), calls), calls))
         elif role == "tool":
-            said.append(IncomingMessage(place, "tool", content, tool_call_id=message["tool_call_id"]))
+            kept.append(IncomingMessage(place, "tool", content, tool_call_id=message["tool_call_id"]))
         else:
-            said.append(IncomingMessage(place, "user", content))
-    return IncomingList("\n\n".join(text for text in instructions if text.strip()) or None, tuple(said))
+            kept.append(IncomingMessage(place, "user", content))
+    return IncomingList("\n\n".join(text for text in instructions if text.strip()) or None, tuple(kept))
 
 
-def check_pairing(said: Sequence[IncomingMessage], *, within: str = "messages", may_end_open: bool = False) -> None:
-    """Holds every tool result to its call, and every call to exactly one result before anybody else speaks.
+def check_pairing(messages: Sequence[IncomingMessage], *, may_end_open: bool = False) -> None:
+    """Holds every tool result to its call, and every call to exactly one result before another message.
 
     With `may_end_open` the last message may be calls that nothing has answered yet. Raises `InvalidRequest` that names
-    the place: `body.<within>.<index>`.
+    the message by its index.
     """
     caller: IncomingMessage | None = None
     open_ids: set[str] = set()
-    for message in said:
+    for message in messages:
         if message.role == "tool":
             if message.tool_call_id not in open_ids:
-                raise _misplaced(message, within, "This answers no open tool call before it.")
+                raise misplaced(message, "This answers no open tool call before it.")
             open_ids.remove(message.tool_call_id)
             continue
         if caller is not None and open_ids:
             break
         caller, open_ids = message, {call.id for call in message.tool_calls}
         if len(open_ids) < len(message.tool_calls):
-            raise _misplaced(message, within, "Two of its tool calls have the same id.")
-    if caller is not None and open_ids and not (may_end_open and caller is said[-1]):
-        raise _misplaced(caller, within, f"{len(open_ids)} of its tool calls have no output after them.")
+            raise misplaced(message, "Two of its tool calls have the same id.")
+    if caller is not None and open_ids and not (may_end_open and caller is messages[-1]):
+        raise misplaced(caller, f"{len(open_ids)} of its tool calls have no output after them.")
 
 
-def cut_turns(said: Sequence[IncomingMessage]) -> tuple[IncomingTurn, ...]:
-    """Cuts what was said into turns: each begins with the user's words, and none is empty."""
+def cut_turns(messages: Sequence[IncomingMessage]) -> tuple[IncomingTurn, ...]:
+    """Cuts messages into turns: each begins with a user message, and none is empty."""
     turns: list[list[IncomingMessage]] = []
     previous: Role | None = None
-    for message in said:
+    for message in messages:
         if not turns or (message.role == "user" and previous != "user"):
             turns.append([])
         turns[-1].append(message)
         previous = message.role
-    return tuple(IncomingTurn(tuple(messages)) for messages in turns)
+    return tuple(IncomingTurn(tuple(turn)) for turn in turns)
 
 
 def joined(contents: Sequence[Content]) -> Content:
@@ -133,5 +133,6 @@ def _spoken(content: Content, refusal: str | None, calls: Sequence[ToolCall]) ->
     return content or refusal or (None if calls else "")
 
 
-def _misplaced(message: IncomingMessage, within: str, detail: str) -> InvalidRequest:
-    return InvalidRequest(detail, ("body", within, str(message.place)))
+def misplaced(message: IncomingMessage, detail: str) -> InvalidRequest:
+    """The error that names a message of a list by its index."""
+    return InvalidRequest(detail, (str(message.place),))

@@ -1,4 +1,4 @@
-"""A list of OpenAI's input items as the messages it tells, in the neutral form.
+"""A list of OpenAI's input items as messages in the neutral form.
 
 A message with calls is one item for its words and one for each call; here it is one message again. Reasoning that comes
 back is left out: what the session holds of it is sent where the model wants it.
@@ -23,20 +23,18 @@ class ReadItems:
     """System and developer messages as texts, and all else in its order, each at the place of its first item."""
 
     directions: tuple[str, ...]
-    said: tuple[IncomingMessage, ...]
+    messages: tuple[IncomingMessage, ...]
 
 
-def read_items(
-    items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Message] | None = None, *, within: str = "input"
-) -> ReadItems:
-    """Takes apart a list whose form has been validated (`api/schemas/items.py`).
+def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Message] | None = None) -> ReadItems:
+    """Splits a list whose form has been validated (`api/schemas/items.py`).
 
-    `referenced` has the stored messages that `item_reference` items name; a message is said once, whichever of its
-    items are named. Raises `InvalidRequest` for a reference to nothing, at `body.<within>.<index>`.
+    `referenced` has the stored messages that `item_reference` items name; a message is included once, whichever of its
+    items are named. Raises `InvalidRequest` for a reference to nothing, by its index.
     """
     directions: list[str] = []
-    said: list[IncomingMessage] = []
-    told: set[int] = set()
+    messages: list[IncomingMessage] = []
+    included: set[int] = set()
     for place, item in enumerate(items):
         match item.get("type") or ("message" if "role" in item else "item_reference"):
             case "message" if item["role"] in ("system", "developer"):
@@ -44,23 +42,23 @@ def read_items(
             case "message":
                 role: Role = "assistant" if item["role"] == "assistant" else "user"
                 content = _spoken(item["content"]) if role == "assistant" else _content(item["content"])
-                said.append(IncomingMessage(place, role, content))
+                messages.append(IncomingMessage(place, role, content))
             case "function_call":
-                _add_call(said, place, ToolCall(item["call_id"], item["name"], item["arguments"]))
+                _add_call(messages, place, ToolCall(item["call_id"], item["name"], item["arguments"]))
             case "function_call_output":
-                said.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=item["call_id"]))
+                messages.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=item["call_id"]))
             case "item_reference":
                 message = (referenced or {}).get(item["id"])
                 if message is None:
-                    raise InvalidRequest("There is no such item.", ("body", within, str(place), "id"))
-                if message.seq not in told:
-                    told.add(message.seq)
-                    said.append(
+                    raise InvalidRequest("There is no such item.", (str(place), "id"))
+                if message.seq not in included:
+                    included.add(message.seq)
+                    messages.append(
                         IncomingMessage(place, message.role, message.content, message.tool_calls, message.tool_call_id)
                     )
             case _:
                 continue
-    return ReadItems(tuple(text for text in directions if text.strip()), tuple(said))
+    return ReadItems(tuple(text for text in directions if text.strip()), tuple(messages))
 
 
 def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -68,13 +66,13 @@ def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:
     return [item["id"] for item in items if (item.get("type") or ("" if "role" in item else _REFERENCE)) == _REFERENCE]
 
 
-def _add_call(said: list[IncomingMessage], place: int, call: ToolCall) -> None:
+def _add_call(messages: list[IncomingMessage], place: int, call: ToolCall) -> None:
     """A call belongs to the words right before it, or to the calls there."""
-    if said and said[-1].role == "assistant":
-        last = said[-1]
-        said[-1] = replace(last, content=last.content or None, tool_calls=(*last.tool_calls, call))
+    if messages and messages[-1].role == "assistant":
+        last = messages[-1]
+        messages[-1] = replace(last, content=last.content or None, tool_calls=(*last.tool_calls, call))
     else:
-        said.append(IncomingMessage(place, "assistant", None, (call,)))
+        messages.append(IncomingMessage(place, "assistant", None, (call,)))
 
 
 def _spoken(content: str | Sequence[Mapping[str, Any]]) -> str:

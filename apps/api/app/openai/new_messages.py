@@ -15,26 +15,26 @@ from typing import TypeAlias
 from app.domain.content import canonical_json, content_text
 from app.domain.errors import InvalidRequest
 from app.domain.types import Content, Message
-from app.openai.chat_messages import IncomingMessage, IncomingTurn, check_pairing, cut_turns, joined
+from app.openai.chat_messages import IncomingMessage, IncomingTurn, check_pairing, cut_turns, joined, misplaced
 
 _Key: TypeAlias = tuple[Hashable, ...]
 
 _MOST_AS_ONE = 16
 _LONGEST_RUN = 64
-"""Two places of a reply that was given several times are told apart by at most so many messages before them."""
+"""Two places of a reply that was given several times are distinguished by at most so many messages before them."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewMessages:
     """What a list brings. With `repeats_newest` nothing is new: it asks once more for the newest stored turn."""
 
-    said: tuple[IncomingMessage, ...]
+    messages: tuple[IncomingMessage, ...]
     repeats_newest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What is to be done about news, in this order.
+    """What is to be done about new messages, in this order.
 
     `outputs` answer the open calls of the stored turn that waits for tools; `past` is to be stored. Then the model is
     asked: about `content`, the user's words of a new turn; or, where that is None, about `last_outputs`, which answer
@@ -48,73 +48,71 @@ class NextStep:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the stored turn that waits for tools is what is asked about."""
+        """Whether the model continues the stored turn that waits for tools."""
         return self.content is None and not self.past
 
 
-def new_messages(said: Sequence[IncomingMessage], stored: Sequence[Message]) -> NewMessages:
+def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> NewMessages:
     """What the session does not hold yet. `stored` is its newest messages in time order, without rejected turns."""
-    first, known = _after_anchor(said, stored)
-    tail = said[first:]
+    first, known = _after_anchor(messages, stored)
+    tail = messages[first:]
     at = taken = 0
     while taken < len(known) and (span := _span(tail[at:], known[taken])):
         at += span
         taken += 1
     if at == len(tail) and at:
         unseen = known[taken:]
-        # The reply to it is stored already, or it never got one. Deeper in the past it is a branch, and said anew.
+        # The reply to it is stored already, or it never got one. Deeper in the past it is a branch, and new.
         if not unseen or (unseen[0].role == "assistant" and unseen[0].turn_id == stored[-1].turn_id):
             return NewMessages((), repeats_newest=True)
         return NewMessages(tuple(tail))
     return NewMessages(tuple(tail[at:]))
 
 
-def next_step(news: Sequence[IncomingMessage], *, waiting: bool, within: str = "messages") -> NextStep:
-    """Sorts what is new into what is stored and what is asked; `waiting` says whether a stored turn waits for tools.
+def next_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
+    """Divides new messages into what is stored and what the model answers.
 
-    Raises `InvalidRequest` that names the place of a message that can not stand there: `body.<within>.<index>`.
+    `waiting` is whether a stored turn waits for tools.
+
+    Raises `InvalidRequest` that names a message that can not stand there by its index.
     """
-    if not news:
-        raise InvalidRequest("There is nothing here that has not been answered.", ("body", within))
-    led = next((at for at, message in enumerate(news) if message.role != "tool"), len(news))
-    outputs, rest = tuple(news[:led]), tuple(news[led:])
+    if not messages:
+        raise InvalidRequest("There is nothing here that has not been answered.")
+    led = next((at for at, message in enumerate(messages) if message.role != "tool"), len(messages))
+    outputs, rest = tuple(messages[:led]), tuple(messages[led:])
     if outputs and not waiting:
-        raise _at(outputs[0], within, "This answers no open tool call.")
+        raise misplaced(outputs[0], "This answers no open tool call.")
     if not rest:
         return NextStep(outputs, ())
     last = rest[-1]
     end = next((at for at in range(len(rest), 0, -1) if rest[at - 1].role != last.role), 0)
-    check_pairing(rest, within=within)
+    check_pairing(rest)
     if last.role == "assistant":
-        raise _at(last, within, "The last message is the assistant's; end with the user's or a tool's.")
+        raise misplaced(last, "The last message is the assistant's; end with the user's or a tool's.")
     if last.role == "tool":
         return NextStep(outputs, cut_turns(rest[:end]), last_outputs=rest[end:])
     content = joined([message.content for message in rest[end:]])
     if not content_text(content).strip():
-        raise _at(last, within, "The content is empty.")
+        raise misplaced(last, "The content is empty.")
     return NextStep(outputs, cut_turns(rest[:end]), content=content)
 
 
-def _at(message: IncomingMessage, within: str, detail: str) -> InvalidRequest:
-    return InvalidRequest(detail, ("body", within, str(message.place)))
-
-
-def _after_anchor(said: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:
+def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:
     """Where in the list the unknown begins, and what of the stored messages comes after what is known of both."""
-    ours, theirs = [_key(message) for message in stored], [_key(message) for message in said]
+    ours, theirs = [_key(message) for message in stored], [_key(message) for message in messages]
     exact, by_question = _places(stored, ours)
-    for at in range(len(said) - 1, -1, -1):
-        if said[at].role != "assistant":
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at].role != "assistant":
             continue
         places = exact.get(theirs[at], [])
-        if not places and at and said[at - 1].role == "user" and not said[at].tool_calls:
+        if not places and at and messages[at - 1].role == "user" and not messages[at].tool_calls:
             places = by_question.get(theirs[at - 1], [])
         if places:
             place = max(places, key=lambda place: _run(theirs, at, ours, place))
             return at + 1, stored[place + 1 :]
-    if said and said[0].role == "tool" and theirs[0] in ours:
+    if messages and messages[0].role == "tool" and theirs[0] in ours:
         return 0, stored[len(ours) - 1 - ours[::-1].index(theirs[0]) :]
-    # Nothing ties the list to the past: all of it is new, unless it says what was last left without an answer.
+    # Nothing ties the list to the past: all of it is new, unless it repeats what was last left without an answer.
     replied = next((place for place in range(len(stored) - 1, -1, -1) if stored[place].role == "assistant"), -1)
     return 0, stored[replied + 1 :]
 
@@ -146,9 +144,9 @@ def _span(tail: Sequence[IncomingMessage], message: Message) -> int:
     if message.role == "tool":
         return 1 if _key(tail[0]) == _key(message) else 0
     wanted = _content_key(message.content)
-    users = next((at for at, said in enumerate(tail) if said.role != "user"), len(tail))
+    users = next((at for at, each in enumerate(tail) if each.role != "user"), len(tail))
     for count in range(1, min(users, _MOST_AS_ONE) + 1):
-        if _content_key(joined([said.content for said in tail[:count]])) == wanted:
+        if _content_key(joined([each.content for each in tail[:count]])) == wanted:
             return count
     return 0
 

@@ -50,18 +50,18 @@ def reply_items(
     *,
     status: Literal["completed", "incomplete"] = "completed",
 ) -> list[JsonObject]:
-    """What a model answered: its thoughts where it told them, its words unless it only called, and its calls."""
+    """A model's answer: its reasoning where there is any, its text unless it only made calls, and its calls."""
     items: list[JsonObject] = []
     if reasoning:
         items.append(reasoning_item(session_id, seq, reasoning))
     if text or not calls:
-        items.append(message_item(session_id, seq, text or "", status))
+        items.append(text_item(session_id, seq, text or "", status))
     items += [call_item(session_id, seq, place, call) for place, call in enumerate(calls)]
     return items
 
 
 def reasoning_item(session_id: UUID, seq: int, text: str) -> JsonObject:
-    """Thoughts as they were told; `summary` is for those who tell a digest."""
+    """Reasoning as it was returned; `summary` is for models that return a digest."""
     return {
         "id": item_id("rs", session_id, seq),
         "type": "reasoning",
@@ -70,10 +70,10 @@ def reasoning_item(session_id: UUID, seq: int, text: str) -> JsonObject:
     }
 
 
-def message_item(
+def text_item(
     session_id: UUID, seq: int, text: str, status: Literal["in_progress", "completed", "incomplete"]
 ) -> JsonObject:
-    """The assistant's words."""
+    """The assistant's text."""
     return {
         "id": item_id("msg", session_id, seq),
         "type": "message",
@@ -84,7 +84,7 @@ def message_item(
 
 
 def output_text(text: str) -> JsonObject:
-    """A part of the assistant's words."""
+    """A part of the assistant's text."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 

@@ -15,10 +15,10 @@ from app.providers.wire import (
     MalformedAnswerError,
     answered_items,
     check_calls,
+    decode_json,
     fields_of,
     json_text,
     model_name,
-    parse_json,
     read_call,
     storable,
     token_count,
@@ -227,7 +227,7 @@ class MessageAssembly:
 
 
 def _parsed(event: Event) -> JsonObject:
-    fields = fields_of(parse_json(event.data))
+    fields = fields_of(decode_json(event.data))
     if fields.get("type") == "error" or event.name == "error" or fields.get("error"):
         raise StreamedError(error_object(fields) or ErrorObject())
     return fields

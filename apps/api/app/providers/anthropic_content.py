@@ -1,4 +1,4 @@
-"""Neutral content -> the Messages API's blocks. What it has no form for becomes a line that says so."""
+"""Neutral content -> the Messages API's blocks. What it has no form for becomes a line of text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from app.domain.types import JsonObject, PromptMessage
-from app.providers.wire import MalformedAnswerError, fields_of, items_of, parse_json
+from app.providers.wire import MalformedAnswerError, decode_json, fields_of, list_of
 
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,(.*)", re.DOTALL | re.ASCII)
 _IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -22,7 +22,7 @@ def text_block(text: str) -> JsonObject:
 
 def content_blocks(content: Any) -> list[JsonObject]:
     """The blocks of a content: a string, null, or a list of parts. Blank texts are left out: the API refuses them."""
-    parts: list[Any] = [content] if isinstance(content, str) else items_of(content)
+    parts: list[Any] = [content] if isinstance(content, str) else list_of(content)
     blocks = [text_block(part) if isinstance(part, str) else _part_block(fields_of(part)) for part in parts]
     return [block for block in blocks if block["type"] != "text" or block["text"].strip()]
 
@@ -30,7 +30,7 @@ def content_blocks(content: Any) -> list[JsonObject]:
 def tool_use_blocks(message: PromptMessage) -> list[JsonObject]:
     """An assistant message's calls."""
     found: list[JsonObject] = []
-    for call in items_of(message.get("tool_calls")):
+    for call in list_of(message.get("tool_calls")):
         function = fields_of(fields_of(call).get("function"))
         found.append(
             {
@@ -44,7 +44,7 @@ def tool_use_blocks(message: PromptMessage) -> list[JsonObject]:
 
 
 def tool_result_block(message: PromptMessage) -> JsonObject:
-    """A tool message. An empty result is told as such by having no content."""
+    """A tool message. An empty result has no content."""
     block: JsonObject = {"type": "tool_result", "tool_use_id": call_id(str(message.get("tool_call_id")))}
     content = message.get("content")
     if isinstance(content, str):
@@ -63,7 +63,7 @@ def call_id(identity: str) -> str:
 def _arguments(text: Any) -> JsonObject:
     """The input has to be an object; what a model wrote that is none is passed on under a name of its own."""
     try:
-        value = parse_json(text.encode("utf-8", "replace")) if isinstance(text, str) else None
+        value = decode_json(text.encode("utf-8", "replace")) if isinstance(text, str) else None
     except MalformedAnswerError:
         value = None
     return fields_of(value) if isinstance(value, dict) else {"malformed_arguments": text} if text else {}

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from app.domain.types import CompletionRequest, JsonObject, PromptMessage
 from app.providers.anthropic_content import content_blocks, text_block, tool_result_block, tool_use_blocks
-from app.providers.wire import fields_of, items_of
+from app.providers.wire import fields_of, list_of
 
 _LEAST_THINKING_TOKENS: Final = 1_024
 _THINKING_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
@@ -120,7 +120,7 @@ def _loop_begins(messages: Sequence[PromptMessage]) -> int:
 
 
 def _thoughts(message: PromptMessage) -> list[JsonObject]:
-    blocks = [fields_of(block) for block in items_of(message.get("reasoning_blocks"))]
+    blocks = [fields_of(block) for block in list_of(message.get("reasoning_blocks"))]
     return [block for block in blocks if block.get("type") in _THINKING_TYPES]
 
 

@@ -20,7 +20,7 @@ from app.domain.errors import (
     StatedOverflow,
 )
 from app.providers.overflow import holds_a_figure, stated_overflow, unwrapped
-from app.providers.wire import MalformedAnswerError, fields_of, json_text, parse_json, token_count
+from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_text, token_count
 
 _MESSAGE_CHARS: Final = 4_000
 _SAFE_CODE: Final = re.compile(r"[a-z][a-z_]{0,47}")
@@ -133,7 +133,7 @@ def _messages(text: str) -> tuple[str, ...]:
     inner = unwrapped(text)
     if inner.startswith("{"):
         try:
-            upstream = error_object(parse_json(inner.encode("utf-8", "replace")))
+            upstream = error_object(decode_json(inner.encode("utf-8", "replace")))
         except MalformedAnswerError:
             upstream = None
         return (text, *(upstream.messages if upstream else ()))

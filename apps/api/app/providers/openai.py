@@ -123,7 +123,7 @@ class _ChatCall:
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
         """Gives up one thing that a server may not know; true when the request is now another one.
 
-        The name of the output limit is changed, and the wish for usage and what was thought before dropped, when the
+        The name of the output limit is changed, and the request for usage and earlier reasoning dropped, when the
         error names them. In a refusal the schema is dropped whatever the error says: servers name it in too many ways,
         and the answer is validated anyway.
         """

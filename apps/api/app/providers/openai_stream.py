@@ -18,11 +18,11 @@ from app.providers.wire import (
     MalformedAnswerError,
     answered_items,
     check_calls,
+    decode_json,
     fields_of,
-    items_of,
     json_text,
+    list_of,
     model_name,
-    parse_json,
 )
 
 
@@ -51,7 +51,7 @@ class ChatAssembly:
         chunk = _parsed(event)
         self.usage = read_usage(chunk.get("usage")) or self.usage
         self._model = model_name(chunk.get("model")) or self._model
-        choice = next((fields_of(found) for found in items_of(chunk.get("choices"))), None)
+        choice = next((fields_of(found) for found in list_of(chunk.get("choices"))), None)
         if choice is None or choice.get("index") not in (None, 0):  # it may be anything, unhashable too
             return Delta()
         self._has_choice = True
@@ -91,7 +91,7 @@ class ChatAssembly:
 
 
 def _parsed(event: Event) -> dict[str, Any]:
-    chunk = parse_json(event.data)
+    chunk = decode_json(event.data)
     error = error_object(chunk)
     if error is None and event.name == "error":
         error = ErrorObject()
@@ -100,7 +100,7 @@ def _parsed(event: Event) -> dict[str, Any]:
     if not isinstance(chunk, dict):
         raise MalformedAnswerError("a chunk of it is not a JSON object")
     fields = fields_of(chunk)
-    if any(fields_of(choice).get("finish_reason") == "error" for choice in items_of(fields.get("choices"))):
+    if any(fields_of(choice).get("finish_reason") == "error" for choice in list_of(fields.get("choices"))):
         raise StreamedError(ErrorObject())
     return fields
 
@@ -116,7 +116,7 @@ class _CallInParts:
         if len(self.arguments) != 1:
             return False
         try:
-            return isinstance(parse_json(self.arguments[0].encode("utf-8", "replace")), dict)
+            return isinstance(decode_json(self.arguments[0].encode("utf-8", "replace")), dict)
         except MalformedAnswerError:
             return False
 

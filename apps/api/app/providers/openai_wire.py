@@ -14,9 +14,9 @@ from app.providers.wire import (
     MalformedAnswerError,
     check_calls,
     fields_of,
-    items_of,
     json_bytes,
     json_text,
+    list_of,
     model_name,
     read_call,
     storable,
@@ -145,7 +145,7 @@ def _tool_calls(value: Any) -> tuple[ToolCall, ...]:
         return ()
     if not isinstance(value, list):
         raise MalformedAnswerError("the message's tool_calls are not a list")
-    calls = items_of(value)
+    calls = list_of(value)
     check_calls(len(calls))
     return tuple(tool_call(call, position) for position, call in enumerate(calls))
 

@@ -25,7 +25,7 @@ _MOONSHOT_HOSTS: Final = frozenset({"api.moonshot.ai", "api.moonshot.cn"})
 
 
 def reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
-    """What the alias's server wants back: what the catalogue says, else what is known of its host; None for nothing."""
+    """What the alias's server expects back: by the catalogue, else what is known of its host; None for nothing."""
     thinking = fields_of(listed.parameters.get("thinking"))
     is_off = thinking.get("type") == "disabled"
     if listed.provider == "anthropic":

@@ -114,7 +114,7 @@ def load_catalogue(
 ) -> Catalogue:
     """Reads the file at `path`, or takes the built-in catalogue, and makes its providers; opens no connection.
 
-    `environ` holds the keys that the file names, `fallback_window` (tokens) is for models nobody knows, and
+    `environ` holds the keys that the file names, `fallback_window` (tokens) is for unknown models, and
     `estimator` gives an encoding's counter, for the offline responder's usage. Raises `CatalogueError`.
     """
     entry = read_catalogue(path, environ)

@@ -22,8 +22,8 @@ from app.providers.streaming import (
     StreamedError,
     read_stream,
 )
-from app.providers.transport import HttpTransport, Reply
-from app.providers.wire import MalformedAnswerError, parse_json
+from app.providers.transport import HttpReply, HttpTransport
+from app.providers.wire import MalformedAnswerError, decode_json
 
 _RETRIED_STATUSES: Final = frozenset({408, 409, 429})
 _ONCE: Final = RetryPolicy(max_attempts=1)
@@ -91,7 +91,7 @@ class RemoteModel:
                 raise AttemptError(self._broke_off()) from empty
             except AttemptError as failure:
                 if tap is not None and tap.has_begun:
-                    raise failure.error from failure  # what was told cannot be taken back
+                    raise failure.error from failure  # what was streamed cannot be withdrawn
                 raise
 
         try:
@@ -123,7 +123,7 @@ class RemoteModel:
     async def aclose(self) -> None:
         await self._transport.aclose()
 
-    def _unusable(self, malformed: MalformedAnswerError, reply: Reply) -> ProviderDown:
+    def _unusable(self, malformed: MalformedAnswerError, reply: HttpReply) -> ProviderDown:
         return ProviderDown(
             f"The answer of the provider of {self._label!r} cannot be used: {malformed}.", status=reply.status
         )
@@ -154,7 +154,7 @@ class RemoteModel:
             await reply.aclose()
 
     async def _read_whole(
-        self, reply: Reply, call: WireCall, tap: DeltaTap | None, number: int, *, stream: bool
+        self, reply: HttpReply, call: WireCall, tap: DeltaTap | None, number: int, *, stream: bool
     ) -> Completion:
         """An answer that is no stream; a server that was asked for one and does not stream tells it all at once."""
         if reply.is_success and "json" not in (reply.content_type or "json"):
@@ -170,7 +170,7 @@ class RemoteModel:
         return completion
 
     def _failure(
-        self, status: int, error: ErrorObject | None, reply: Reply, call: WireCall, *, stream: bool
+        self, status: int, error: ErrorObject | None, reply: HttpReply, call: WireCall, *, stream: bool
     ) -> Exception:
         """What to raise: an error that ends the question, or an `AttemptError`. The call may concede something."""
         mapped = provider_error(status, error, self._label, lambda: call.body(stream=stream))
@@ -186,10 +186,10 @@ class RemoteModel:
         return AttemptError(mapped, retry_after_s=retry_after_s(reply.retry_after, self._now()))
 
 
-async def _read_json(reply: Reply) -> tuple[Any, ErrorObject | None]:
+async def _read_json(reply: HttpReply) -> tuple[Any, ErrorObject | None]:
     """An answer and the error in it. Raises `MalformedAnswerError`, but not of a failure: its status says enough."""
     try:
-        answer = parse_json(await reply.read())
+        answer = decode_json(await reply.read())
     except MalformedAnswerError:
         if reply.is_success:
             raise
@@ -197,7 +197,7 @@ async def _read_json(reply: Reply) -> tuple[Any, ErrorObject | None]:
     return answer, error_object(answer)
 
 
-def _is_stream(reply: Reply, *, asked: bool) -> bool:
+def _is_stream(reply: HttpReply, *, asked: bool) -> bool:
     """Where one was `asked` for, true unless it says that it is something else: not every server names its event
     streams rightly."""
     if not asked:

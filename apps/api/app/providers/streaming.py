@@ -1,4 +1,4 @@
-"""A streamed answer as it grows: what has been told, what has to wait, and when it is whole."""
+"""A streamed answer as it grows: what has been passed on, what has to wait, and when it is complete."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StreamedError(Exception):
 
 
 class BrokenStreamError(Exception):
-    """The stream stopped before the model had said why it stopped."""
+    """The stream stopped before the model's finish reason."""
 
 
 class EmptyStreamError(Exception):
@@ -44,7 +44,7 @@ class EmptyStreamError(Exception):
 class Assembly(Protocol):
     """Puts the events of one answer together.
 
-    `has_finish` once the model has said why it stopped, `is_over` once the end mark has come; `usage` is what has been
+    `has_finish` once the finish reason is known, `is_over` once the end mark has come; `usage` is what has been
     reported so far.
     """
 
@@ -68,7 +68,7 @@ class Assembly(Protocol):
 
 
 class DeltaTap:
-    """Passes deltas on, and remembers their text and the `usage` told with it for the case that the stream breaks."""
+    """Passes deltas on, and keeps their text and the `usage` that came with it for the case that the stream breaks."""
 
     def __init__(self, sink: DeltaSink) -> None:
         self._sink = sink
@@ -111,7 +111,7 @@ class TextFlow:
         self._held = ""
 
     def add(self, piece: str) -> str:
-        """What can be told now. Raises `MalformedAnswerError` when the answer has become too long."""
+        """What can be passed on now. Raises `MalformedAnswerError` when the answer has become too long."""
         piece = self._held + self._room.take(piece)
         self._held = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
         return self._told(piece[: len(piece) - len(self._held)])
@@ -123,7 +123,7 @@ class TextFlow:
 
     @property
     def text(self) -> str:
-        """All that has been told."""
+        """All that has been passed on."""
         return "".join(self._pieces)
 
     def _told(self, piece: str) -> str:
@@ -134,7 +134,7 @@ class TextFlow:
 
 
 async def read_stream(chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap) -> None:
-    """Reads to the end mark, or to the end of a stream whose model has said why it stopped.
+    """Reads to the end mark, or to the end of a stream that has its finish reason.
 
     Once that is said, a server that neither goes on nor closes is waited for only briefly. Raises what the assembly
     raises, `AttemptError` when the connection breaks, `BrokenStreamError` when the stream just ends, and

@@ -35,7 +35,7 @@ _KEEPALIVE_S: Final = 60.0
 _FAULTS: Final = (httpx.HTTPError, aiohttp.ClientError, OSError)
 
 
-class Reply:
+class HttpReply:
     """An answer whose head has arrived. It must be closed; closing it before its end closes the connection."""
 
     def __init__(self, response: httpx.Response, label: str) -> None:
@@ -103,13 +103,13 @@ class HttpTransport:
         # No cookies: what one call's answer sets must not travel with another tenant's call.
         return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
-    async def post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes) -> Reply:
+    async def post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes) -> HttpReply:
         """Sends, and returns once the answer's head is there. Raises `AttemptError` when it cannot be had."""
         request = httpx.Request(
             "POST", url, headers=headers, content=body, extensions={"timeout": {"connect": _CONNECT_TIMEOUT_S}}
         )
         try:
-            return Reply(await self._transport.handle_async_request(request), self._label)
+            return HttpReply(await self._transport.handle_async_request(request), self._label)
         except _FAULTS as error:
             raise _unreachable(self._label, error) from error
 
@@ -125,7 +125,7 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
 
 
 def _decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
-    """What undoes a Content-Encoding. Nothing compressed is asked for: one layer of gzip or deflate is understood."""
+    """What undoes a Content-Encoding. Compression is not requested: one layer of gzip or deflate is understood."""
     match encoding.strip().lower():
         case "" | "identity":
             return lambda raw: iter((raw,))

@@ -30,7 +30,7 @@ class Published:
 
 
 def published(model: str, base_url: str, at: datetime) -> Published:
-    """Looks a model up by its host and name, and by name alone at a host nobody knows."""
+    """Looks a model up by its host and name, and by name alone at an unknown host."""
     snapshot = data_snapshot.get_snapshot()
     try:
         _, found = snapshot.find_provider_model(model, None, None, base_url)

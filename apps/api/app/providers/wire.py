@@ -37,7 +37,7 @@ def json_bytes(body: Any) -> bytes:
         return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def parse_json(raw: bytes) -> Any:
+def decode_json(raw: bytes) -> Any:
     """Reads JSON, also with lone surrogates or broken UTF-8, which orjson refuses. Raises `MalformedAnswerError`.
 
     It does so for too many values, before they are made, and for nesting that is too deep: what walks through the value
@@ -68,7 +68,7 @@ def _is_nested_deeper(value: Any, levels: int) -> bool:
         containers = [
             child
             for container in containers
-            for child in (fields_of(container).values() if isinstance(container, dict) else items_of(container))
+            for child in (fields_of(container).values() if isinstance(container, dict) else list_of(container))
             if isinstance(child, (dict, list))
         ]
     return bool(containers)
@@ -96,14 +96,14 @@ def fields_of(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def items_of(value: Any) -> list[Any]:
+def list_of(value: Any) -> list[Any]:
     """`value` where it is a JSON list, else an empty one."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def answered_items(value: Any, what: str) -> list[Any]:
-    """As `items_of`, of an answer; raises `MalformedAnswerError` for more than `MOST_ITEMS`, which it names `what`."""
-    items = items_of(value)
+    """As `list_of`, of an answer; raises `MalformedAnswerError` for more than `MOST_ITEMS`, which it names `what`."""
+    items = list_of(value)
     if len(items) > MOST_ITEMS:
         raise MalformedAnswerError(f"it has more than {MOST_ITEMS} {what}")
     return items

@@ -74,7 +74,7 @@ class _Known:
 
 
 class Authenticator:
-    """Says whose request it is. The database's word is remembered for `ttl_s`, so that a turn pays no statement for it.
+    """The tenant of a request's key. The database's answer is cached for `ttl_s`, so a turn needs no statement for it.
 
     `monotonic` is a clock in seconds that never goes back.
     """

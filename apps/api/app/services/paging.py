@@ -41,7 +41,7 @@ def page_of(
     item: Callable[[Row], Item],
     position: Callable[[Row], UUID | int | str],
 ) -> Page[Item]:
-    """Makes a page of rows that were fetched with `LIMIT limit + 1`: the row too many only says that more follow."""
+    """Makes a page of rows that were fetched with `LIMIT limit + 1`: the extra row only shows that more follow."""
     shown = rows[:limit]
     more = len(rows) > limit
     return Page([item(row) for row in shown], encode_cursor(scope, position(shown[-1])) if more else None)

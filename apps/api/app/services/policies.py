@@ -1,20 +1,135 @@
-"""The presets and the fields of a policy, as clients read them and as they give them."""
+"""Policies as clients read and set them: presets, fields with their schemas, and the checks of what is set."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, cast, get_type_hints
 
-from app.domain.errors import InvalidRequest
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import ErrorDetails, to_json
+
+from app.domain.errors import InvalidRequest, located
 from app.domain.types import JsonObject
-from app.engine.policy.design_names import DESIGN_NAMES, read_given
-from app.engine.policy.fields import FIELDS, policy_values, read_fields
+from app.engine.policy.design_names import DESIGN_NAMES, by_given_name, in_our_names, refuse_extremes
+from app.engine.policy.fields import MEANINGS, check_allocation, check_combination, check_priority, policy_values
+from app.engine.policy.policy import ContextPolicy
 from app.engine.policy.presets import PRESETS, preset_policy
 from app.services.runtime import Runtime
+
+
+def _overrides_model() -> type[BaseModel]:
+    """The fields of `ContextPolicy` that clients set, each optional and of the type it has there."""
+    types = get_type_hints(ContextPolicy, include_extras=True)
+    allocation, regions = types["allocation"], types["context_priority"]
+    types["allocation"] = Annotated[allocation, AfterValidator(check_allocation)]
+    distinct = Field(json_schema_extra={"uniqueItems": True})
+    types["context_priority"] = Annotated[regions, AfterValidator(check_priority), distinct]
+    fields: dict[str, Any] = {name: (types[name], None) for name in MEANINGS}
+    strict = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    return create_model("PolicyOverrides", __config__=strict, **fields)
+
+
+_OVERRIDES = _overrides_model()
+
+
+def resolve_policy(guarded: ContextPolicy, overrides: Mapping[str, object]) -> ContextPolicy:
+    """The named preset's values, or those of `guarded`, the deployment's defaults, with a session's overrides in them.
+
+    Raises `InvalidRequest` naming the field for an unknown field, an impossible value or an impossible combination.
+    """
+    values = read_fields(overrides)
+    policy = replace(preset_policy(values.get("preset", guarded.preset), guarded), **values)
+    check_combination(policy)
+    return policy
+
+
+def read_fields(overrides: Mapping[str, object]) -> dict[str, Any]:
+    """Each value by itself, as the policy has it. Raises `InvalidRequest` as `resolve_policy`, but for combinations."""
+    try:
+        # From JSON, where an array is what a tuple is read from and an object what a dataclass is, also if strict.
+        read = _OVERRIDES.model_validate_json(to_json(overrides, inf_nan_mode="constants"))
+    except ValidationError as error:
+        names = list(overrides)
+        faults = error.errors(include_url=False, include_input=False)
+        raise _refused(min(faults, key=lambda fault: names.index(str(fault["loc"][0])))) from error
+    return {name: getattr(read, name) for name in overrides}
+
+
+def _refused(fault: ErrorDetails) -> InvalidRequest:
+    name, *inner = map(str, fault["loc"])
+    if fault["type"] == "extra_forbidden" and not inner:
+        return InvalidRequest(f"There is no policy field {name!r}.", ("policy", name))
+    if fault["type"] == "value_error":
+        reason = str(fault["ctx"]["error"]) if "ctx" in fault else fault["msg"]
+        return InvalidRequest(f"The policy field {name} {reason}.", ("policy", name))
+    return InvalidRequest(f"The policy field {'.'.join((name, *inner))}: {fault['msg']}.", ("policy", name))
+
+
+def read_given(given: Mapping[str, object]) -> JsonObject:
+    """A client's overrides in our names and units, each value checked by itself.
+
+    Raises `InvalidRequest` naming what was given: for a name or value that cannot be, two names of one field that say
+    different things, and a value whose effect would be absurd.
+    """
+    read = in_our_names(given)
+    try:
+        refuse_extremes(read_fields(read))
+    except InvalidRequest as error:
+        raise by_given_name(error, given) from error
+    return read
+
+
+def value_schemas() -> dict[str, JsonObject]:
+    """What each field takes, in JSON Schema: each by itself, without references."""
+    document = _OVERRIDES.model_json_schema()
+    return {name: _schema(document["properties"][name], document.get("$defs", {})) for name in MEANINGS}
+
+
+def _schema(schema: JsonObject, shared: Mapping[str, JsonObject]) -> JsonObject:
+    """The same without titles, defaults and references; a value that may be null has two types."""
+    if "$ref" in schema:
+        schema = shared[schema["$ref"].rpartition("/")[2]]
+    if "anyOf" in schema:
+        value = _schema(schema["anyOf"][0], shared)
+        return value | {"type": [value["type"], "null"]}
+    plain: JsonObject = {"type": schema["type"]}
+    plain |= {name: value for name, value in schema.items() if name not in ("title", "description", "default")}
+    if "properties" in plain:
+        plain["properties"] = {name: _schema(part, shared) for name, part in plain["properties"].items()}
+    return plain
+
+
+def _takes(schema: JsonObject) -> str:
+    """The same schema in words."""
+    match schema:
+        case {"type": [kind, "null"]}:
+            words = f"{_takes(schema | {'type': kind})}, or null"
+        case {"type": "boolean"}:
+            words = "true or false"
+        case {"type": "integer", "minimum": least}:
+            words = f"a whole number of at least {least}" if least else "a whole number"
+        case {"exclusiveMinimum": least, "maximum": most}:
+            words = f"a number above {least} and at most {most}"
+        case {"type": "number", "minimum": least, "maximum": most}:
+            words = f"a number of {least} to {most}"
+        case {"properties": parts}:
+            words = f"an object of {', '.join(cast('JsonObject', parts))}"
+        case {"items": {"enum": choices}}:
+            words = f"{', '.join(cast('Sequence[str]', choices))} in an order"
+        case {"enum": [one, other]}:
+            words = f"{one} or {other}"
+        case {"enum": choices}:
+            words = f"one of {', '.join(cast('Sequence[str]', choices))}"
+        case _:
+            words = "an alias, or empty"
+    return words
 
 
 def list_policies(rt: Runtime) -> JsonObject:
     """Every preset with its values and its design's names, and every field with what it takes. `guarded` is as deployed
     here."""
+    schemas = value_schemas()
     values = {name: policy_values(preset_policy(name, rt.guarded)) for name in PRESETS}
     return {
         "default": rt.guarded.preset,
@@ -25,12 +140,12 @@ def list_policies(rt: Runtime) -> JsonObject:
         "fields": [
             {
                 "name": name,
-                "takes": field.takes,
-                "value_schema": field.kind.schema,
-                "meaning": field.meaning,
+                "takes": _takes(schemas[name]),
+                "value_schema": schemas[name],
+                "meaning": meaning,
                 "defaults": {preset: policy[name] for preset, policy in values.items()},
             }
-            for name, field in FIELDS.items()
+            for name, meaning in MEANINGS.items()
         ],
     }
 
@@ -40,10 +155,8 @@ def given_policy(rt: Runtime, overrides: Mapping[str, object]) -> JsonObject:
 
     Raises `InvalidRequest` as `read_given`, at the place in the body.
     """
-    try:
+    with located("body"):
         given = read_given(overrides)
-    except InvalidRequest as error:
-        raise InvalidRequest(error.detail, ("body", *error.where)) from error
     if given.get("summary_model"):
         given["summary_model"] = _alias_of(rt, given["summary_model"])
     return given

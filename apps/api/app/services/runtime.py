@@ -13,9 +13,7 @@ from app.providers.registry import Catalogue
 from app.services.heavy.jobs import HeavyJobs
 from app.services.upkeep.calibrations import Calibrations
 from app.services.upkeep.capacity import HeavyWork
-from app.services.upkeep.chores import Chores
-from app.services.upkeep.cooldowns import Cooldowns
-from app.services.upkeep.leases import Leases
+from app.services.upkeep.process_state import Chores, Cooldowns, Leases
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers
 
@@ -26,7 +24,7 @@ class Runtime:
 
     `now` is the wall clock (UTC) for what people read; leases use the database's clock. `new_id` makes UUIDv7s, so ids
     sort by creation. `guarded` is the default policy with the deployment's `CONTEXT_*` settings in it. `log_content` is
-    whether what is said to models and by them goes into the log.
+    whether prompts and answers go into the log.
     """
 
     database: Database

@@ -13,14 +13,13 @@ from app.db.erasure import erase, lock_session
 from app.db.session_figures import search_sessions as find_sessions
 from app.db.session_figures import session_figures
 from app.db.usage import usage_totals
-from app.domain.errors import InvalidRequest, NotFound
+from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId
-from app.engine.policy.fields import resolve_policy
 from app.engine.policy.policy import ContextPolicy
 from app.openai.input_items import joined_directions
 from app.services.conflicts import retried
 from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of
-from app.services.policies import given_policy
+from app.services.policies import given_policy, resolve_policy
 from app.services.runtime import Runtime
 
 LOOKED_THROUGH = 2000
@@ -194,10 +193,8 @@ def _check(rt: Runtime, fields: JsonObject) -> None:
 
 
 def _check_policy(rt: Runtime, overrides: JsonObject) -> None:
-    try:
+    with located("body"):
         policy = resolve_policy(rt.guarded, overrides)
-    except InvalidRequest as error:
-        raise InvalidRequest(error.detail, ("body", *error.where)) from error
     check_summary_model(rt, policy)
 
 

@@ -31,7 +31,7 @@ async def list_summaries(
 
 
 async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> JsonObject:
-    """Summarizes what is older than the protected turns, whatever the triggers say, and gives the new summary.
+    """Summarizes what is older than the protected turns, whatever the triggers, and gives the new summary.
 
     Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` when a turn runs or something else
     became the active summary meanwhile.
@@ -50,7 +50,7 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
     if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
         raise TurnInProgress("Another summary is being made, or was made meanwhile.", RETRY_AFTER_S)
     if attempt.summary is None:
-        raise NothingToSummarize("No summary came out smaller than what it would stand for.")
+        raise NothingToSummarize("No summary came out smaller than what it would replace.")
     async with rt.database.autocommit() as tx:
         made = await get_summary(tx, session_id, attempt.summary.id)
     if made is None:

@@ -61,8 +61,8 @@ class DatabaseTelemetry(Collector):
             multiprocess_mode="max",
         )
 
-    def looked_at(self, open_turns: Mapping[TurnStatus, OpenTurnCount] | None) -> None:
-        """What a look at the database found; None when it did not answer, or is read-only."""
+    def probed(self, open_turns: Mapping[TurnStatus, OpenTurnCount] | None) -> None:
+        """What a probe of the database found; None when it did not answer, or is read-only."""
         self._up.set(0 if open_turns is None else 1)
         if open_turns is None:
             return

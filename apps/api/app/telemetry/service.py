@@ -16,7 +16,7 @@ from app.telemetry.database import DatabaseTelemetry
 from app.telemetry.means import STORED, Means
 
 SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
-"""A model's summary was used, the deterministic one stands in, somebody else was faster, or none could be made."""
+"""A model's summary was used, the deterministic one was, another process was faster, or none could be made."""
 
 disable_created_metrics()
 

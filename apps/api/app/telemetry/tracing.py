@@ -16,7 +16,7 @@ Attribute: TypeAlias = str | bool | int | float | Sequence[str] | None
 
 
 class Span(Protocol):
-    """A step while it runs. `recording` is false where nobody will see it: then nothing need be put together for it."""
+    """A step while it runs. `recording` is false where the span is not kept: then no attributes need be computed."""
 
     @property
     def recording(self) -> bool: ...
@@ -38,7 +38,7 @@ class Span(Protocol):
 class Tracer(Protocol):
     """Makes spans. What a `with` block runs is inside its span, tasks that it starts included.
 
-    An error that leaves a block is told by its code or its type, and never by its message.
+    An error that leaves a block is recorded by its code or its type, and never by its message.
     """
 
     def span(self, name: str, *, calls_out: bool = False) -> AbstractContextManager[Span]:

@@ -1,4 +1,4 @@
-"""`str -> int` for the engine, and the same off the event loop for whoever may wait."""
+"""`str -> int` for the engine, and the same off the event loop for callers that may wait."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ async def create_chat_completion(
 def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
     listed = read_messages(raw["messages"])
     return ChatRequest(
-        said=listed.said,
+        messages=listed.messages,
         options=TurnOptions(
             tools=tuple(raw.get("tools") or ()),
             tool_choice=raw.get("tool_choice"),

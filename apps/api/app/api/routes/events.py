@@ -15,7 +15,7 @@ from app.api.schemas.events import OpenTurns
 from app.api.streaming import STREAM_HEADERS, encoded_event
 from app.domain.errors import PlimsollError
 from app.domain.types import JsonObject
-from app.services.views.activity import next_news
+from app.services.views.activity import next_event
 
 router = APIRouter(prefix="/v1/events", tags=["events"], route_class=DirectRoute)
 
@@ -57,7 +57,7 @@ async def _events(call: Call) -> AsyncGenerator[bytes]:
         yield encoded_event("stream.ready", {"open": await service.activity.open_turns(call.rt, call.tenant_id)})
         looked_up = monotonic()
         while not service.drain.announced:
-            news = await next_news(follower, _LOOK_UP_S)
+            news = await next_event(follower, _LOOK_UP_S)
             if news is not None:
                 yield encoded_event("turn.changed", news)
             if follower.missed:

@@ -12,7 +12,7 @@ from app.api.openapi import READ, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
 from app.api.schemas.messages import MessagePage
 from app.domain.types import JsonObject, SessionId
-from app.services.views import messages
+from app.services.views import turns
 
 router = APIRouter(prefix="/v1/sessions/{session_id}/messages", tags=["turns"], route_class=DirectRoute)
 
@@ -33,7 +33,7 @@ async def list_messages(
     """The session's messages in time order, as they were said: nothing that compresses a prompt changes them."""
     session = SessionId(session_id)
     if ids is not None:
-        page = await messages.get_messages(call.rt, call.tenant_id, session, [UUID(each) for each in ids.split(",")])
+        page = await turns.get_messages(call.rt, call.tenant_id, session, [UUID(each) for each in ids.split(",")])
     else:
-        page = await messages.list_messages(call.rt, call.tenant_id, session, limit, cursor)
+        page = await turns.list_messages(call.rt, call.tenant_id, session, limit, cursor)
     return {"items": page.items, "next_cursor": page.next_cursor}

@@ -25,9 +25,9 @@ from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.openai_ids import ResponseRef, read_response_id
 from app.domain.types import JsonObject
 from app.openai.input_items import references_of
-from app.services.openai import stored_responses as responses
+from app.services.openai import responses
 from app.services.openai.items import referenced
-from app.services.openai.responses import Place, open_place, respond
+from app.services.openai.responses import ResponseTarget, resolve_target, respond
 from app.services.turn.types import Listener, TurnEvent, TurnOutcome
 
 Order = Annotated[Literal["asc", "desc"], Query(description="By time; the newest first unless `asc`.")]
@@ -56,36 +56,36 @@ async def create_response(
     rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
     named = await referenced(rt, tenant_id, references_of(input_of(raw)))
     request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
-    place = await open_place(rt, tenant_id, request, idempotency_key)
+    target = await resolve_target(rt, tenant_id, request, idempotency_key)
     note = request.chat.options.note
     assert note is not None
-    call.note(session_id=str(place.session_id))
-    headers = {SESSION_HEADER: str(place.session_id)} if place.is_kept else {}
-    form = ResponseForm(place.session_id, note.form, note.created_at, request.chat.model_alias, headers)
+    call.note(session_id=str(target.session_id))
+    headers = {SESSION_HEADER: str(target.session_id)} if target.is_kept else {}
+    form = ResponseForm(target.session_id, note.form, note.created_at, request.chat.model_alias, headers)
     try:
-        return await _answer(call, body, place, form, idempotency_key)
+        return await _answer(call, body, target, form, idempotency_key)
     except PlimsollError as error:
         told = {**(problems.headers_of(error) or {}), **headers}
         return openai_errors.of_problem(problems.document_of(error), told, "input")
 
 
 async def _answer(
-    call: Call, body: ResponseIn, place: Place, form: ResponseForm, idempotency_key: str | None
+    call: Call, body: ResponseIn, target: ResponseTarget, form: ResponseForm, idempotency_key: str | None
 ) -> Response:
-    if place.told is not None:
+    if target.stored is not None:
         if body.stream:
-            return events_response(form.replay(place.told), form.headers)
-        return _json(stored_json(place.told), form)
+            return events_response(form.replay(target.stored), form.headers)
+        return _json(stored_json(target.stored), form)
 
     async def work(listen: Listener | None) -> TurnOutcome:
-        outcome = await respond(call.rt, call.tenant_id, place, idempotency_key, listen)
+        outcome = await respond(call.rt, call.tenant_id, target, idempotency_key, listen)
         if outcome.completion is None:
-            sha256 = place.request.request_sha256
+            sha256 = target.request.request_sha256
             form.stored = await responses.response_of_outcome(call.rt, call.tenant_id, outcome, sha256)
         return outcome
 
     if body.stream:
-        return await stream_turn(call, place.session_id, work, form)
+        return await stream_turn(call, target.session_id, work, form)
     if body.background:
         return _json(await _begin(call, work, form), form)
     outcome = await work(None)

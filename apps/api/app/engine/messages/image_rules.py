@@ -133,7 +133,7 @@ _CLAUDE_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!
 
 
 def image_rule_for(model: str) -> ImageTokens:
-    """What an image costs the model of this name; the flat figure for a family nobody knows.
+    """What an image costs the model of this name; the flat figure for an unknown family.
 
     Prefixes of gateways (`openai/…`, `us.anthropic.…`) are looked through.
     """

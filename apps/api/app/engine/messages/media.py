@@ -1,4 +1,4 @@
-"""What a picture, a recording or a file in a message costs, and the line that stands for one that was left out.
+"""What a picture, a recording or a file in a message costs, and the line in place of one that was left out.
 
 Never by bytes: a photograph of 3 MB is about a thousand tokens at most providers, and its base64 as text a million.
 Images go by the model family's rule (`image_rules.py`), recordings by their length, PDFs by their pages, plain text by
@@ -24,7 +24,7 @@ most, Gemini 3 1,120, Claude before 4.7 1,568)."""
 AUDIO_TOKENS_PER_S = 32
 """Gemini's figure ("Understand and count tokens", ai.google.dev), the highest that is published."""
 FLAT_AUDIO_TOKENS = 1000
-"""Half a minute, for a recording whose header does not tell its length."""
+"""Half a minute, for a recording whose header lacks its length."""
 FLAT_FILE_TOKENS = 2000
 PDF_PAGE_TOKENS = 2250
 """The middle of what Anthropic publishes for the text of a page, 1,500 to 3,000 ("PDF support", platform.claude.com).
@@ -34,7 +34,7 @@ _SHOWN_NAME_CHARS = 80
 
 
 def flat_image_tokens(_part: ContentPart) -> int:
-    """The figure for an image of a model family nobody knows."""
+    """The figure for an image of an unknown model family."""
     return FLAT_IMAGE_TOKENS
 
 
@@ -64,7 +64,7 @@ def media_tokens(part: ContentPart, image_tokens: ImageTokens = flat_image_token
 
 
 def image_size(part: ContentPart) -> Size | None:
-    """Width and height of an image that comes as a `data:` URL; None for any other, which nobody fetches."""
+    """Width and height of an image that comes as a `data:` URL; None for any other, which is not fetched."""
     inner = part.get("image_url")
     url = inner if isinstance(inner, str) else _fields(inner).get("url")
     if not isinstance(url, str) or url[:5].lower() != "data:":
@@ -80,7 +80,7 @@ def image_detail(part: ContentPart) -> str:
 
 
 def audio_seconds(part: ContentPart) -> float | None:
-    """How long the recording is; None where its header does not tell."""
+    """How long the recording is; None where its header lacks it."""
     data = _fields(part.get("input_audio")).get("data")
     if not isinstance(data, str):
         return None
@@ -89,7 +89,7 @@ def audio_seconds(part: ContentPart) -> float | None:
 
 
 def pdf_pages(part: ContentPart) -> int | None:
-    """How many pages a file has that comes as a `data:` URL of a PDF; None where that can not be told."""
+    """How many pages a file has that comes as a `data:` URL of a PDF; None where it is unknown."""
     kind, data = _file_data(part)
     return pages_of_pdf(data) if kind == "application/pdf" else None
 
@@ -111,7 +111,7 @@ def _file_data(part: ContentPart) -> tuple[str, str]:
 
 
 def marker(part: ContentPart) -> str:
-    """The line that stands for a part that was left out."""
+    """The line in place of a part that was left out."""
     match part.get("type"):
         case "image_url":
             size = image_size(part)

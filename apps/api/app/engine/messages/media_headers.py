@@ -18,15 +18,15 @@ _JPEG_BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})
 
 
 def size_of_base64(encoded: str) -> Size | None:
-    """The size of the image whose bytes these are in base64; None when its header does not tell."""
+    """The size of the image whose bytes these are in base64; None when its header lacks it."""
     for chars in _PREFIX_CHARS:
-        size = image_size(decoded(encoded[:chars]))
+        size = size_in_header(decoded(encoded[:chars]))
         if size is not None or len(encoded) <= chars:
             return size
     return None
 
 
-def image_size(head: bytes) -> Size | None:
+def size_in_header(head: bytes) -> Size | None:
     """The size that the beginning of an image file states; None when it is cut short, unknown or nought."""
     if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR" and len(head) >= 24:
         size = int.from_bytes(head[16:20]), int.from_bytes(head[20:24])

@@ -26,7 +26,7 @@ _PDF_PAGE: Final = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
 
 
 def seconds_of_wav(encoded: str) -> float | None:
-    """How long the WAV file is whose bytes these are in base64; None when its header does not tell."""
+    """How long the WAV file is whose bytes these are in base64; None when its header lacks it."""
     head = decoded(encoded[:_HEAD_CHARS])
     if len(head) < 36 or head[:4] != b"RIFF" or head[8:16] != b"WAVEfmt ":
         return None
@@ -38,7 +38,7 @@ def seconds_of_wav(encoded: str) -> float | None:
 
 
 def seconds_of_mp3(encoded: str) -> float | None:
-    """How long the MP3 file is whose bytes these are in base64; None when its first frame does not tell."""
+    """How long the MP3 file is whose bytes these are in base64; None when its first frame lacks it."""
     tag = decoded(encoded[:16])
     begins = 10 + _synchsafe(tag[6:10]) if tag.startswith(b"ID3") else 0
     skipped = begins // 3
@@ -56,7 +56,7 @@ def seconds_of_mp3(encoded: str) -> float | None:
 
 
 def pages_of_pdf(encoded: str) -> int | None:
-    """How many pages the PDF has whose bytes these are in base64; None when they are packed where nobody unpacks."""
+    """How many pages the PDF has whose bytes these are in base64; None when they are in a compressed stream."""
     return len(_PDF_PAGE.findall(decoded(encoded))) or None
 
 

@@ -27,7 +27,7 @@ class Unit:
 def units_of(messages: Sequence[Message]) -> tuple[Unit, ...]:
     """Cuts a turn's messages into units.
 
-    A tool group whose results are not all there, and a result nobody called for, yield no unit: sending either would
+    A tool group whose results are not all there, and a result without a call, yield no unit: sending either would
     be an error at every provider.
     """
     units: list[Unit] = []

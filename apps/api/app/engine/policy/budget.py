@@ -9,7 +9,7 @@ OUTPUT_SHARE = 0.20
 OVERHEAD_SHARE = 0.05
 MIN_OVERHEAD_RESERVE_TOKENS = 1024
 LEAST_OUTPUT_TOKENS = 64
-"""What an output by share gets at least: in less nobody says anything."""
+"""The least that an output by share gets: less is no useful answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias, TypeGuard, cast
 from app.domain.errors import InvalidRequest
 from app.domain.types import JsonObject
 from app.engine.policy.budget import LEAST_OUTPUT_TOKENS, budget_for
-from app.engine.policy.fields import read_fields
 from app.engine.policy.policy import Allocation
 from app.engine.policy.presets import PRESETS
 
@@ -128,24 +127,6 @@ DESIGN_NAMES: tuple[DesignName, ...] = (
 _BY_SPELLING = {spelling: name for name in DESIGN_NAMES for spelling in name.spellings}
 
 
-def read_given(given: Mapping[str, object]) -> JsonObject:
-    """A client's overrides in our names and units, each value checked by itself.
-
-    Raises `InvalidRequest` naming what was given: for a name or value that cannot be, two names of one field that say
-    different things, and a value whose effect would be absurd.
-    """
-    read = in_our_names(given)
-    try:
-        refuse_extremes(read_fields(read))
-    except InvalidRequest as error:
-        field = error.where[-1]
-        name = next((name for name in given if name in _BY_SPELLING and field in _BY_SPELLING[name].fields), field)
-        if name in given and field not in given:
-            raise InvalidRequest(f"{name} is the policy field {field}. {error.detail}", ("policy", name)) from error
-        raise
-    return read
-
-
 def in_our_names(given: Mapping[str, object]) -> JsonObject:
     """The overrides with every name and unit of a design as our field; what is ours stays as it is.
 
@@ -171,6 +152,15 @@ def in_our_names(given: Mapping[str, object]) -> JsonObject:
     return read
 
 
+def by_given_name(error: InvalidRequest, given: Mapping[str, object]) -> InvalidRequest:
+    """The refusal of a field, with the design's name for it where the client used that one."""
+    field = error.where[-1]
+    name = next((name for name in given if name in _BY_SPELLING and field in _BY_SPELLING[name].fields), field)
+    if name not in given or field in given:
+        return error
+    return InvalidRequest(f"{name} is the policy field {field}. {error.detail}", ("policy", name))
+
+
 def _with_provider(given: Mapping[str, object]) -> Mapping[str, object]:
     """The same with the summarizer's provider in front of its model."""
     provider, model = given.get("summarization_provider", ""), given.get("summarization_model")
@@ -187,7 +177,7 @@ def _with_provider(given: Mapping[str, object]) -> Mapping[str, object]:
 def refuse_extremes(values: Mapping[str, Any]) -> None:
     """Raises `InvalidRequest` for a value whose effect would be absurd, unless `allow_extreme` is given with it.
 
-    `values` are overrides as `read_fields` gives them.
+    `values` are overrides in our names, each checked by itself.
     """
     if values.get("allow_extreme"):
         return

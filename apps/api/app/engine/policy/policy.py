@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
+from annotated_types import Ge, Gt, Le, Len
+
+PresetName: TypeAlias = Literal["guarded", "post_turn", "rolling", "allocated", "turn_atomic"]
 SummaryRole: TypeAlias = Literal["system", "user"]
 SummarizeWhen: TypeAlias = Literal["preflight", "post_turn", "both", "never"]
 EstimatorKind: TypeAlias = Literal["tiktoken", "heuristic"]
@@ -14,15 +17,21 @@ PriorityRegion: TypeAlias = Literal["goal", "pins", "summary", "history"]
 
 PRIORITY_REGIONS: tuple[PriorityRegion, ...] = ("goal", "pins", "summary", "history")
 
+LARGEST_INTEGER: Final = 2**31 - 1
+Ratio: TypeAlias = Annotated[float, Gt(0), Le(1)]
+Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
+Percent: TypeAlias = Annotated[float, Ge(0), Le(100.0)]
+Count: TypeAlias = Annotated[int, Ge(1), Le(LARGEST_INTEGER)]
+
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """Shares of the room that system text, the user's message and tools leave, in percent; at most 100 together."""
 
-    goal_pct: float = 15
-    pinned_files_pct: float = 50
-    map_pct: float = 25
-    reserved_for_output_pct: float = 10
+    goal_pct: Percent = 15
+    pinned_files_pct: Percent = 50
+    map_pct: Percent = 25
+    reserved_for_output_pct: Percent = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +40,15 @@ class Recall:
     near to the best match's score they must be."""
 
     enabled: bool = True
-    max_share: float = 0.7
-    min_score_ratio: float = 0.05
+    max_share: Share = 0.7
+    min_score_ratio: Share = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ContextPolicy:
     """What fires compression, when, what is protected from it, and what leaves first.
+
+    The annotations state which values a field takes; `services/policies.py` holds clients to them.
 
     Triggers, each off where it is None: `summary_trigger_ratio` is a share of the turn's input budget,
     `mandatory_summary_turn` a number of completed turns, `usage_threshold` a share of the model's window,
@@ -47,40 +58,40 @@ class ContextPolicy:
     The newest `protected_turns` turns stay raw, as far as they fit into `protected_share` of the input budget; either
     may be None, not both. A prune takes the oldest first, or what is worth the least per token, and `prune_block_share`
     of the input budget more than it must, so that the next turns need none. `max_context_tokens` caps the model's
-    window from above, so that a model with a window of a million tokens still compacts at a size somebody chose.
-    The window of a model nobody knows is `unknown_window_tokens`, or else `unknown_window_outputs` times
-    `max_output_tokens`, the ceiling of the output reserve, which is the deployment's where nobody sets it.
+    window from above, so that a model with a window of a million tokens still compacts at a chosen size.
+    The window of an unknown model is `unknown_window_tokens`, or else `unknown_window_outputs` times
+    `max_output_tokens`, the ceiling of the output reserve, which is the deployment's by default.
     `allow_extreme` takes values that are mistakes most often. `whole_past` is no field of a session's policy
     (`with_whole_past`).
     """
 
-    preset: str = "guarded"
-    summary_trigger_ratio: float | None = 0.70
-    prune_trigger_ratio: float = 0.90
-    mandatory_summary_turn: int | None = 8
-    usage_threshold: float | None = None
-    max_messages: int | None = None
-    protected_turns: int | None = 4
-    protected_share: float | None = None
+    preset: PresetName = "guarded"
+    summary_trigger_ratio: Ratio | None = 0.70
+    prune_trigger_ratio: Ratio = 0.90
+    mandatory_summary_turn: Count | None = 8
+    usage_threshold: Ratio | None = None
+    max_messages: Annotated[int, Ge(2), Le(LARGEST_INTEGER)] | None = None
+    protected_turns: Annotated[int, Ge(0), Le(LARGEST_INTEGER)] | None = 4
+    protected_share: Ratio | None = None
     prune_protected: bool = True
     prune_unit: PruneUnit = "message"
     prune_order: PruneOrder = "oldest"
-    prune_block_share: float = 0.0
+    prune_block_share: Share = 0.0
     summarize_when: SummarizeWhen = "preflight"
     auto_summarize: bool = True
     incremental: bool = False
     summary_model: str = ""
-    summary_max_ratio: float = 0.15
+    summary_max_ratio: Ratio = 0.15
     summary_role: SummaryRole = "system"
     allocation: Allocation | None = None
-    context_priority: tuple[PriorityRegion, ...] = PRIORITY_REGIONS
-    max_context_tokens: int | None = None
+    context_priority: Annotated[tuple[PriorityRegion, ...], Len(4, 4)] = PRIORITY_REGIONS
+    max_context_tokens: Count | None = None
     recall: Recall = Recall()
-    emergency_drop_ratio: float | None = None
-    unknown_window_tokens: int | None = None
-    unknown_window_outputs: int | None = None
+    emergency_drop_ratio: Ratio | None = None
+    unknown_window_tokens: Count | None = None
+    unknown_window_outputs: Count | None = None
     estimator: EstimatorKind = "tiktoken"
-    max_output_tokens: int = 2048
+    max_output_tokens: Count = 2048
     allow_extreme: bool = False
     whole_past: bool = False
 
@@ -105,8 +116,8 @@ class ContextPolicy:
 
 
 def with_whole_past(policy: ContextPolicy) -> ContextPolicy:
-    """The policy of a turn that sends all of the past as it was said, or is refused: nothing is summarized, pruned,
-    shortened or recalled, and no summary that was made before stands in for what it took in."""
+    """The policy of a turn that sends all of the past verbatim, or is refused: nothing is summarized, pruned,
+    shortened or recalled, and no summary that was made before replaces what it took in."""
     return replace(
         policy, whole_past=True, summarize_when="never", allocation=None, recall=replace(policy.recall, enabled=False)
     )

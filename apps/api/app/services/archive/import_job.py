@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from app.archive.document import check_document
-from app.domain.errors import InvalidRequest
+from app.domain.errors import InvalidRequest, located
 from app.domain.stored import Counters, NewHistory, NewRows
 from app.domain.types import JsonObject
 from app.engine.window.prompt_refs import SentHashes
@@ -62,9 +62,10 @@ class ImportJob:
             self._source = source
             return Given(is_export=True, fields=source.document["session"])
         listed = read_messages(source.messages)
-        if not listed.said:
+        if not listed.messages:
             raise InvalidRequest("There is no message of a user, an assistant or a tool.", ("body", "messages"))
-        check_pairing(listed.said)
+        with located("body", "messages"):
+            check_pairing(listed.messages)
         texts = [text for text in (source.fields.get("instructions"), listed.instructions) if text]
         self._source = listed
         return Given(is_export=False, fields=source.fields | {"instructions": "\n\n".join(texts) or None})
@@ -80,7 +81,7 @@ class ImportJob:
         if isinstance(source, Export):
             self._parts = restored(self._tools, source.document, encoding)
         elif source is not None:
-            turns = cut_turns(source.said)
+            turns = cut_turns(source.messages)
             self._parts = iter([*drafted_in_batches(self._tools, encoding, model_alias, turns)])
 
     def next_part(self) -> NewHistory | NewRows | Counters | None:

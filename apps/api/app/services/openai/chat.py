@@ -1,7 +1,7 @@
 """Chat completions and responses: a client's list of messages becomes what its session does next.
 
 The session remembers; the list says what is new. Past that the session does not hold is stored first, and then one turn
-is taken, continued, tried again, or told again where the list asks for what has been answered already.
+is taken, continued, tried again, or answered from storage where the list repeats what has been answered already.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from app.db.claims import cancel_turn as store_cancelled
 from app.db.claims import fail_lost_turns, reclaim_turn, waiting_turn
 from app.db.sessions import erase_later, keep_key, session_exists, session_of_key
 from app.db.turns import get_turn, turn_by_key
-from app.domain.errors import InvalidRequest, NotFound, TurnInProgress
+from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.types import Content, Message, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import IncomingMessage
 from app.openai.input_items import joined_directions
@@ -42,26 +42,26 @@ _IN_PROGRESS = "The session already runs a turn."
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a chat client sends. `is_retry` is true when it says itself that it has sent the same before.
+    """A chat client's request. `is_retry` is true when the client marks it as a retry.
 
-    With `is_news` all of `said` is new, whatever the session holds. `directions` are the session's instructions from
-    now on, behind those it has. With `after_turn_seq` the session's newest turn must be of this number. `within` is
-    where the list stands in the body.
+    With `all_new` all of `messages` are new, whatever the session holds. `directions` are added to the session's
+    instructions. With `after_turn_seq` the session's newest turn must have this number. `within` is the field of the
+    body that has the list.
     """
 
-    said: tuple[IncomingMessage, ...]
+    messages: tuple[IncomingMessage, ...]
     options: TurnOptions
     model_alias: str
     request_sha256: str
     is_retry: bool = False
-    is_news: bool = False
+    all_new: bool = False
     directions: tuple[str, ...] = ()
     after_turn_seq: int | None = None
     within: str = "messages"
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _State:
     newest: Newest
     messages: Sequence[Message]
 
@@ -86,7 +86,8 @@ async def open_session(
             if not await session_exists(tx, tenant_id, session_id):
                 raise NotFound("session")
         return session_id
-    next_step(request.said, waiting=False, within=request.within)
+    with located("body", request.within):
+        next_step(request.messages, waiting=False)
     fields = with_defaults(
         rt,
         {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)},
@@ -113,52 +114,53 @@ async def complete_chat(
 ) -> TurnOutcome:
     """Answers a list of messages and records the turn.
 
-    What the list says beyond the session (contract.md, decision 18) is stored as past turns. A turn that waits for
+    What the list has beyond the session (contract.md, decision 18) is stored as past turns. A turn that waits for
     tools goes on with their outputs, and is cancelled when the user speaks instead. A list that ends with what the
     newest turn was about is answered by that turn: it is run again if it failed or was cancelled, else answered again.
     Raises as `take_turn` and `continue_turn`.
     """
     for _ in range(_MOST_TRIES):
-        seen = await _look(rt, tenant_id, session_id, request, idempotency_key)
-        if isinstance(seen, TurnOutcome):
-            return seen
-        newest = seen.newest
+        state = await _read_state(rt, tenant_id, session_id, request, idempotency_key)
+        if isinstance(state, TurnOutcome):
+            return state
+        newest = state.newest
         if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
-        news = NewMessages(request.said) if request.is_news else new_messages(request.said, seen.messages)
+        new = NewMessages(request.messages) if request.all_new else new_messages(request.messages, state.messages)
         is_same = request.is_retry and newest.request_sha256 == request.request_sha256
-        if newest.turn_id is not None and (news.repeats_newest or is_same):
+        if newest.turn_id is not None and (new.repeats_newest or is_same):
             if newest.status in (TurnStatus.FAILED, TurnStatus.CANCELLED):
-                first_seq = min((m.seq for m in seen.messages if m.turn_id == newest.turn_id), default=0)
+                first_seq = min((m.seq for m in state.messages if m.turn_id == newest.turn_id), default=0)
                 options, alias = _noted(request.options, first_seq), request.model_alias
                 return await retry_turn(rt, tenant_id, session_id, newest.turn_id, options, alias, listen)
             return await _stored_answer(rt, tenant_id, session_id, newest.turn_id)
-        asked = next_step(news.said, waiting=newest.status is TurnStatus.AWAITING_TOOLS, within=request.within)
+        with located("body", request.within):
+            step = next_step(new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         options = _noted(request.options, newest.last_message_seq + 1)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)
         turn_id = newest.turn_id
-        if not asked.goes_on and (asked.past or newest.status is TurnStatus.AWAITING_TOOLS):
-            stored = await store_past(rt, tenant_id, session_id, request.model_alias, newest, asked)
+        if not step.goes_on and (step.past or newest.status is TurnStatus.AWAITING_TOOLS):
+            stored = await store_past(rt, tenant_id, session_id, request.model_alias, newest, step)
             if stored is None:
-                continue  # somebody else went on with the session: look again
+                continue  # another request changed the session: read it again
             turn_id = stored
-        if asked.content is not None:
-            seq = None if request.after_turn_seq is None else request.after_turn_seq + len(asked.past) + 1
-            turn = TurnRequest(asked.content, request.request_sha256, options, request.model_alias, seq)
+        if step.content is not None:
+            seq = None if request.after_turn_seq is None else request.after_turn_seq + len(step.past) + 1
+            turn = TurnRequest(step.content, request.request_sha256, options, request.model_alias, seq)
             return await take_turn(rt, tenant_id, session_id, turn, idempotency_key, listen)
         assert turn_id is not None
         outputs = OutputsRequest(
-            _pairs(asked.last_outputs or asked.outputs), options=options, model_alias=request.model_alias
+            _pairs(step.last_outputs or step.outputs), options=options, model_alias=request.model_alias
         )
         return await continue_turn(rt, tenant_id, session_id, turn_id, outputs, listen)
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
 
 
 @retried
-async def _look(
+async def _read_state(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest, idempotency_key: str | None
-) -> _Seen | TurnOutcome:
+) -> _State | TurnOutcome:
     """Where the session stands; or the outcome, when the request's key has been answered already."""
     lost = 0
     async with rt.database.begin() as tx:
@@ -173,22 +175,22 @@ async def _look(
             if found is not None:
                 return await answer_again(tx, tenant_id, *found, request.request_sha256)
         # A list of so many messages is at home among as many; a little more, for turns that nobody resends.
-        messages = await newest_messages(tx, session_id, 2 * len(request.said) + 32)
+        messages = await newest_messages(tx, session_id, 2 * len(request.messages) + 32)
     rt.telemetry.turns_lost(lost)
-    return _Seen(newest, messages)
+    return _State(newest, messages)
 
 
 @retried
 async def store_past(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, model_alias: str, newest: Newest, asked: NextStep
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, model_alias: str, newest: Newest, step: NextStep
 ) -> TurnId | None:
-    """Ends a turn that waits for tools, and stores the past that the list tells, in one transaction.
+    """Ends a turn that waits for tools, and stores the past turns of the list, in one transaction.
 
     Gives the last stored turn: the one that `last_outputs` go on with, when there are any. None when the session has
     moved since it was looked at; nothing is stored then.
     """
-    history = await draft_history(rt, model_alias, asked.past)
-    outputs = await draft_outputs(rt, _pairs(asked.outputs))
+    history = await draft_history(rt, model_alias, step.past)
+    outputs = await draft_outputs(rt, _pairs(step.outputs))
     async with rt.database.begin() as tx:
         if await newest_of(tx, tenant_id, session_id, lock=True) != newest:
             return None
@@ -217,7 +219,7 @@ def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:
 
 
 def check_options(rt: Runtime, request: ChatRequest) -> None:
-    """Raises `InvalidRequest` for a wish that the model's provider does not know."""
+    """Raises `InvalidRequest` for an option that the model's provider does not support."""
     unknown = sorted(request.options.provider_options.keys() - rt.catalogue.provider(request.model_alias).options)
     if unknown:
         raise InvalidRequest(f"The provider of this model does not know {unknown[0]}.", ("body", unknown[0]))

@@ -11,10 +11,10 @@ from app.db.claims import fail_lost_turns
 from app.db.items import messages_of_turn, withdraw_messages
 from app.db.sessions import session_exists
 from app.db.turns import get_turn
-from app.domain.errors import NotFound, TurnInProgress
+from app.domain.errors import NotFound, TurnInProgress, located
 from app.domain.types import JsonObject, Message, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import check_pairing, cut_turns
-from app.openai.input_items import joined_directions, read_items, references_of
+from app.openai.input_items import ReadItems, joined_directions, read_items, references_of
 from app.openai.new_messages import NextStep
 from app.services import sessions
 from app.services.openai.chat import store_past
@@ -32,11 +32,12 @@ async def create_conversation(
     rt: Runtime, tenant_id: TenantId, metadata: JsonObject, items: Sequence[Mapping[str, Any]]
 ) -> Session:
     """A session of the default model, with these items as its past. Raises `InvalidRequest`; nothing is stored then."""
-    read = read_items(items, await _references(rt, tenant_id, items), within="items")
-    check_pairing(read.said, within="items", may_end_open=True)
+    read = await _read(rt, tenant_id, items)
+    with located("body", "items"):
+        check_pairing(read.messages, may_end_open=True)
     fields: JsonObject = {"metadata": metadata, "instructions": joined_directions(None, read.directions)}
     session = await sessions.create_session(rt, tenant_id, fields)
-    if read.said:
+    if read.messages:
         await add_items(rt, tenant_id, session.id, items)
     return session
 
@@ -74,10 +75,11 @@ async def add_items(
     Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a response runs.
     """
     session = await get_conversation(rt, tenant_id, session_id)
-    read = read_items(items, await _references(rt, tenant_id, items), within="items")
-    led = next((at for at, message in enumerate(read.said) if message.role != "tool"), len(read.said))
-    outputs, rest = read.said[:led], read.said[led:]
-    check_pairing(rest, within="items", may_end_open=True)
+    read = await _read(rt, tenant_id, items)
+    led = next((at for at, message in enumerate(read.messages) if message.role != "tool"), len(read.messages))
+    outputs, rest = read.messages[:led], read.messages[led:]
+    with located("body", "items"):
+        check_pairing(rest, may_end_open=True)
     if read.directions:
         await sessions.add_directions(rt, tenant_id, session_id, read.directions)
     for _ in range(_MOST_TRIES):
@@ -90,16 +92,20 @@ async def add_items(
         if newest.status is TurnStatus.RUNNING:
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
         if outputs and newest.status is not TurnStatus.AWAITING_TOOLS:
-            check_pairing(read.said, within="items")  # says which of them answers nothing
+            with located("body", "items"):
+                check_pairing(read.messages)  # names the output that answers nothing
         asked = NextStep(outputs, cut_turns(rest))
-        if not read.said or await store_past(rt, tenant_id, session_id, session.model_alias, newest, asked) is not None:
+        if (
+            not read.messages
+            or await store_past(rt, tenant_id, session_id, session.model_alias, newest, asked) is not None
+        ):
             page = await page_of_items(
                 rt,
                 tenant_id,
                 session_id,
                 first_seq=newest.last_message_seq + 1,
                 after=None,
-                limit=len(read.said) * 200 + 1,
+                limit=len(read.messages) * 200 + 1,
                 newest_first=False,
             )
             return page.items
@@ -144,5 +150,7 @@ def _group_of(message: Message, of_turn: Sequence[Message]) -> list[int]:
     return [caller.seq, *(other.seq for other in of_turn if other.role == "tool" and other.tool_call_id in ids)]
 
 
-async def _references(rt: Runtime, tenant_id: TenantId, items: Sequence[Mapping[str, Any]]) -> Mapping[str, Message]:
-    return await referenced(rt, tenant_id, references_of(items))
+async def _read(rt: Runtime, tenant_id: TenantId, items: Sequence[Mapping[str, Any]]) -> ReadItems:
+    messages = await referenced(rt, tenant_id, references_of(items))
+    with located("body", "items"):
+        return read_items(items, messages)

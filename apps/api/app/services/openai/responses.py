@@ -11,25 +11,29 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from app.db.responses import (
+    erase_response,
     erase_session_without_responses,
     get_response,
     newest_response,
 )
+from app.db.responses import response_of_request as read_of_request
 from app.db.sessions import keep_key, session_of_key
 from app.db.turns import turn_by_key
-from app.domain.errors import Busy, InvalidRequest, NotFound, PlimsollError, TurnInProgress
+from app.domain.errors import Busy, InvalidRequest, NotFound, PlimsollError, TurnInProgress, TurnNotOpen, located
 from app.domain.openai_ids import ResponseRef
 from app.domain.responses import StoredResponse
 from app.domain.types import SessionId, TenantId, TurnStatus
 from app.openai.new_messages import next_step
 from app.services.archive.fork import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, check_options, complete_chat, open_session
+from app.services.openai.items import ItemPage, page_of_items
 from app.services.runtime import Runtime
 from app.services.sessions import delete_session
+from app.services.turn.take import cancel_turn
 from app.services.turn.types import RETRY_AFTER_S, Listener, TurnOutcome
 
 ERASE_AFTER_S = 3600.0
-"""When somebody else erases what is not to be stored, should the process that answers it have died."""
+"""When another process erases what is not to be stored, should the process that answers it have died."""
 _GOES_ON = (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS)
 
 
@@ -44,8 +48,8 @@ class ResponseRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a request is answered. With `told` it has been answered before.
+class ResponseTarget:
+    """Where a request is answered. With `stored` it has been answered before.
 
     `made_with_turns` is how many turns the session began with, where it may have been made for this request; `is_kept`
     says that it stays.
@@ -55,10 +59,12 @@ class Place:
     request: ChatRequest
     made_with_turns: int | None = None
     is_kept: bool = True
-    told: StoredResponse | None = None
+    stored: StoredResponse | None = None
 
 
-async def open_place(rt: Runtime, tenant_id: TenantId, request: ResponseRequest, idempotency_key: str | None) -> Place:
+async def resolve_target(
+    rt: Runtime, tenant_id: TenantId, request: ResponseRequest, idempotency_key: str | None
+) -> ResponseTarget:
     """Finds or makes the session of a request.
 
     Raises `NotFound` of the conversation or the previous response, `TurnInProgress` while that one runs, and
@@ -74,41 +80,45 @@ async def open_place(rt: Runtime, tenant_id: TenantId, request: ResponseRequest,
             raise NotFound("conversation") from None
         async with rt.database.autocommit() as tx:
             newest = await newest_response(tx, tenant_id, request.conversation)
-        return Place(
-            request.conversation, chat, told=newest if newest and newest.reply and _repeats(chat, newest) else None
+        return ResponseTarget(
+            request.conversation, chat, stored=newest if newest and newest.reply and _repeats(chat, newest) else None
         )
     if request.previous is not None:
         return await _after(rt, tenant_id, request.previous, request, idempotency_key)
     key = idempotency_key if request.store else None
     made = await open_session(rt, tenant_id, None, chat, key, erase_after_s=erase_after_s)
-    return Place(made, chat, made_with_turns=0, is_kept=request.store)
+    return ResponseTarget(made, chat, made_with_turns=0, is_kept=request.store)
 
 
 async def respond(
-    rt: Runtime, tenant_id: TenantId, place: Place, idempotency_key: str | None, listen: Listener | None = None
+    rt: Runtime,
+    tenant_id: TenantId,
+    target: ResponseTarget,
+    idempotency_key: str | None,
+    listen: Listener | None = None,
 ) -> TurnOutcome:
     """Takes the turn, and leaves nothing behind where nothing is to be stored. Raises as `complete_chat`."""
     try:
-        return await complete_chat(rt, tenant_id, place.session_id, place.request, idempotency_key, listen)
+        return await complete_chat(rt, tenant_id, target.session_id, target.request, idempotency_key, listen)
     except PlimsollError:
-        if place.made_with_turns is not None and place.is_kept:
+        if target.made_with_turns is not None and target.is_kept:
             async with rt.database.autocommit() as tx:
-                await erase_session_without_responses(tx, tenant_id, place.session_id, place.made_with_turns)
+                await erase_session_without_responses(tx, tenant_id, target.session_id, target.made_with_turns)
         raise
     finally:
-        if not place.is_kept:
+        if not target.is_kept:
             with suppress(NotFound, Busy):  # it is erased a little later then
-                await delete_session(rt, tenant_id, place.session_id)
+                await delete_session(rt, tenant_id, target.session_id)
 
 
 def _repeats(chat: ChatRequest, newest: StoredResponse | None) -> bool:
-    """Whether a retry asks for what was asked last."""
+    """Whether this is a retry of the newest request."""
     return newest is not None and chat.is_retry and newest.request_sha256 == chat.request_sha256
 
 
 async def _after(
     rt: Runtime, tenant_id: TenantId, previous: ResponseRef, request: ResponseRequest, idempotency_key: str | None
-) -> Place:
+) -> ResponseTarget:
     """Behind a previous response: in its session while nothing has followed it, else in a fork."""
     chat = request.chat
     async with rt.database.begin() as tx:
@@ -118,24 +128,25 @@ async def _after(
         newest = await newest_response(tx, tenant_id, previous.session_id)
         if idempotency_key is not None and request.store:
             if await turn_by_key(tx, tenant_id, previous.session_id, idempotency_key):
-                return Place(previous.session_id, chat)
+                return ResponseTarget(previous.session_id, chat)
             made = await session_of_key(tx, tenant_id, idempotency_key)
             if made is not None:
-                return Place(made, chat)
+                return ResponseTarget(made, chat)
     if request.store and _repeats(chat, newest):
-        return Place(previous.session_id, chat, told=newest if newest and newest.reply else None)
+        return ResponseTarget(previous.session_id, chat, stored=newest if newest and newest.reply else None)
     if found.reply is None:
         if found.turn_status is TurnStatus.RUNNING and found.is_last_of_turn:
             raise TurnInProgress("The previous response is still in progress.", RETRY_AFTER_S)
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
-    next_step(chat.said, waiting=bool(found.reply.tool_calls), within=chat.within)
+    with located("body", chat.within):
+        next_step(chat.messages, waiting=bool(found.reply.tool_calls))
     if request.store and found.ends_session and found.turn_status in _GOES_ON:
-        return Place(previous.session_id, replace(chat, after_turn_seq=found.last_turn_seq))
+        return ResponseTarget(previous.session_id, replace(chat, after_turn_seq=found.last_turn_seq))
     forked = await _fork(rt, tenant_id, found, None if request.store else ERASE_AFTER_S)
     if idempotency_key is not None and request.store:
         async with rt.database.autocommit() as tx:
             await keep_key(tx, tenant_id, forked, idempotency_key)
-    return Place(forked, chat, made_with_turns=found.turn_seq, is_kept=request.store)
+    return ResponseTarget(forked, chat, made_with_turns=found.turn_seq, is_kept=request.store)
 
 
 async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, erase_after_s: float | None) -> SessionId:
@@ -144,3 +155,73 @@ async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, erase_a
         return (await fork_session(rt, tenant_id, session_id, turn_id, erase_after_s=erase_after_s)).id
     made = await fork_within(rt, tenant_id, session_id, turn_id, found.ref.reply_seq, erase_after_s=erase_after_s)
     return made.id
+
+
+async def stored_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:
+    """The tenant's response. Raises `NotFound`."""
+    async with rt.database.autocommit() as tx:
+        found = await get_response(tx, tenant_id, ref)
+    if found is None:
+        raise NotFound("response")
+    return found
+
+
+async def response_of_outcome(
+    rt: Runtime, tenant_id: TenantId, outcome: TurnOutcome, request_sha256: str
+) -> StoredResponse:
+    """The stored response of a request that has been answered before. Raises `NotFound` when it was erased."""
+    turn = outcome.turn
+    async with rt.database.autocommit() as tx:
+        found = await read_of_request(tx, tenant_id, turn.session_id, turn.id, request_sha256)
+    if found is None:
+        raise NotFound("response")
+    return found
+
+
+async def input_items(
+    rt: Runtime, tenant_id: TenantId, ref: ResponseRef, *, after: str | None, limit: int, newest_first: bool
+) -> ItemPage:
+    """The input of a response. Raises `NotFound`, and `InvalidRequest` for an `after` of elsewhere."""
+    found = await stored_response(rt, tenant_id, ref)
+    return await page_of_items(
+        rt,
+        tenant_id,
+        ref.session_id,
+        first_seq=found.first_seq,
+        last_seq=ref.reply_seq - 1,
+        after=after,
+        limit=limit,
+        newest_first=newest_first,
+    )
+
+
+async def cancel_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:
+    """Ends a response that runs; one that has ended stays as it is. Raises `NotFound`."""
+    found = await stored_response(rt, tenant_id, ref)
+    if not is_running(found):
+        return found
+    with suppress(TurnNotOpen):  # it ended by itself meanwhile
+        await cancel_turn(rt, tenant_id, ref.session_id, found.turn_id)
+    return await stored_response(rt, tenant_id, ref)
+
+
+async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> None:
+    """Erases a response: nobody can fetch it or go on from it any more.
+
+    When it was the last of its session, and no conversation of the client's, all of the session is erased; until then
+    its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress` while it runs.
+    """
+    async with rt.database.begin() as tx:
+        found = await get_response(tx, tenant_id, ref)
+        if found is None:
+            raise NotFound("response")
+        if is_running(found):
+            raise TurnInProgress("The response is still in progress; cancel it first.", RETRY_AFTER_S)
+        await erase_response(tx, ref)
+        if found.form.get("conversation") is None:
+            await erase_session_without_responses(tx, tenant_id, ref.session_id, found.turn_seq)
+
+
+def is_running(found: StoredResponse) -> bool:
+    """Whether its model is being called."""
+    return found.reply is None and found.is_last_of_turn and found.turn_status is TurnStatus.RUNNING

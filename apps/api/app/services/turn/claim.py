@@ -31,6 +31,7 @@ from app.domain.errors import (
     ToolOutputsMismatch,
     TurnInProgress,
     TurnNotOpen,
+    located,
 )
 from app.domain.types import (
     Content,
@@ -228,10 +229,8 @@ def policy_of_turn(rt: Runtime, stored: JsonObject, own: Mapping[str, Any] | Non
     """The policy of a turn whose body asks for one over the session's. Raises `InvalidRequest` at its place in it."""
     if not own:
         return session_policy(rt, stored)
-    try:
+    with located("body"):
         policy = session_policy(rt, stored, own)
-    except InvalidRequest as error:
-        raise InvalidRequest(error.detail, ("body", *error.where)) from error
     check_summary_model(rt, policy)
     return policy
 
@@ -277,7 +276,7 @@ def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
     missing = [call_id for call_id in open_ids if call_id not in answered]
     unknown = [call_id for at, call_id in enumerate(answered) if call_id not in open_ids or call_id in answered[:at]]
     if missing or unknown:
-        raise ToolOutputsMismatch(missing, unknown)
+        raise ToolOutputsMismatch(missing, unknown, ("body", "outputs"))
 
 
 def _later_choice(tool_choice: Any) -> Any:

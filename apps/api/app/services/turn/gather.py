@@ -25,12 +25,12 @@ from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import message_tokens, part_text, reasoning_tokens, with_images_by_rule
 from app.engine.messages.turns import completed_after
 from app.engine.policy.budget import Budget, budget_for
-from app.engine.policy.fields import resolve_policy
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.prompt import goal_text, pin_text
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
+from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
 from app.services.turn.recall import catch_up, look_up
 from app.tokenizers import TWO_FIFTHS, Estimator

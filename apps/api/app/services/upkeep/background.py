@@ -7,12 +7,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from app.db.claims import renew_leases
+from app.db.claims import fail_lost_turns, renew_leases, sessions_with_lost_turns
+from app.db.database import Database
 from app.db.erasure import due_sessions, erase
 from app.db.open_turns import count_open_turns
 from app.domain.errors import DatabaseUnavailable
+from app.domain.types import SessionId
+from app.services.conflicts import retried
 from app.services.runtime import Runtime
-from app.services.upkeep.leases import end_lost_turns
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ _FLUSHES_PER_LOAD = 15
 _FLUSHES_PER_CLEANING = 1800
 _AGAIN_AFTER_S = 1.0
 _MOST_ERASED = 100
-_LOOK_S = 10.0
+_PROBE_S = 10.0
 
 
 async def keep_going(work: Callable[[Runtime], Awaitable[None]], rt: Runtime) -> None:
@@ -50,7 +52,7 @@ async def renew_forever(rt: Runtime) -> None:
 
 
 async def sweep_forever(rt: Runtime) -> None:
-    """Once a lease, ends the turns of dead workers, so that nobody has to post to a session to see it, and erases what
+    """Once a lease, ends the turns of dead workers, without a post to the session, and erases what
     they were to erase themselves."""
     while True:
         await asyncio.sleep(rt.turn_lease_s)
@@ -69,21 +71,37 @@ async def sweep_forever(rt: Runtime) -> None:
             logger.warning("%d sessions that were not to be kept were erased late", len(left))
 
 
-async def look_forever(rt: Runtime) -> None:
-    """Looks at the database every ten seconds."""
+async def end_lost_turns(database: Database) -> int:
+    """Ends all running turns whose lease is over, session by session; how many there were."""
+    async with database.autocommit() as tx:
+        sessions = await sessions_with_lost_turns(tx)
+    lost = 0
+    for session_id in sessions:
+        lost += await _end_lost_turns_of(database, session_id)
+    return lost
+
+
+@retried
+async def _end_lost_turns_of(database: Database, session_id: SessionId) -> int:
+    async with database.autocommit() as tx:
+        return await fail_lost_turns(tx, session_id)
+
+
+async def probe_forever(rt: Runtime) -> None:
+    """Probes the database every ten seconds."""
     while True:
-        await look(rt)
-        await asyncio.sleep(_LOOK_S)
+        await probe_database(rt)
+        await asyncio.sleep(_PROBE_S)
 
 
-async def look(rt: Runtime) -> None:
+async def probe_database(rt: Runtime) -> None:
     """Measures whether the database answers and takes writes, and what turns are open in it."""
     found = None
     with suppress(DatabaseUnavailable):
         if not await rt.database.is_read_only():
             async with rt.database.autocommit() as tx:
                 found = await count_open_turns(tx)
-    rt.telemetry.database.looked_at(found)
+    rt.telemetry.database.probed(found)
 
 
 async def calibrate_forever(rt: Runtime) -> None:

@@ -1,4 +1,4 @@
-"""Retention: erasing the sessions that nobody has used for a while, batch by batch."""
+"""Retention: erases sessions that have not been used for a while, batch by batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.db.database import Database
 from app.db.erasure import Idle, count_idle, count_rows, erase, instant_before, next_idle
 from app.domain.errors import InvalidRequest
 from app.domain.types import SessionId, TenantId
-from app.services.upkeep.leases import end_lost_turns
+from app.services.upkeep.background import end_lost_turns
 
 SHORTEST_AGE = timedelta(hours=24)
 """An idempotency key goes with its session, and is promised for so long."""
@@ -46,7 +46,7 @@ async def purge(
     """Erases sessions whose last activity is older, of one tenant or of all; with `dry_run` it only counts.
 
     Activity is what changes a session: a turn or a round of one, a change, a pin, a summary; reading is none. Each
-    batch is a transaction of its own, after which `progress` is told, so that whoever breaks it off has lost nothing
+    batch is a transaction of its own, after which `progress` is called, so that an interruption loses nothing
     and can begin again. A session with a running turn is left alone; turns of dead workers are ended before. Raises
     `InvalidRequest` for an age under a day, `DatabaseUnavailable`.
     """

@@ -1,4 +1,4 @@
-"""What turns do, told as it happens to whoever follows a tenant: one poll of the database for a whole process.
+"""Events of a tenant's turns for its followers: one poll of the database for a whole process.
 
 A poll and no LISTEN: behind PgBouncer in transaction mode nobody would hear, and NOTIFY makes all commits wait for each
 other. It runs while somebody listens, and no follower holds a connection.
@@ -35,15 +35,15 @@ _COMMITS_WITHIN_S = 5.0
 
 @dataclass(slots=True, eq=False)
 class Follower:
-    """One listener. `missed` is set when something could not be told, because it was too much or the database away."""
+    """One listener. `missed` is set when events were lost: too many at once, or the database was away."""
 
     tenant_id: TenantId
-    news: asyncio.Queue[JsonObject] = field(default_factory=lambda: asyncio.Queue[JsonObject](_MOST_WAITING))
+    events: asyncio.Queue[JsonObject] = field(default_factory=lambda: asyncio.Queue[JsonObject](_MOST_WAITING))
     missed: bool = False
 
-    def tell(self, news: JsonObject) -> None:
+    def deliver(self, event: JsonObject) -> None:
         try:
-            self.news.put_nowait(news)
+            self.events.put_nowait(event)
         except asyncio.QueueFull:
             self.missed = True
 
@@ -60,7 +60,7 @@ class Activity:
 
     @contextmanager
     def follow(self, rt: Runtime, tenant_id: TenantId) -> Generator[Follower]:
-        """Tells of the tenant's turns until the block ends. Raises `TenantBusy`, `TooManyStreams`."""
+        """Delivers the events of the tenant's turns until the block ends. Raises `TenantBusy`, `TooManyStreams`."""
         try:
             self._streams.take(tenant_id)
         except ProcessBusy as error:
@@ -86,14 +86,14 @@ class Activity:
     async def open_turns(self, rt: Runtime, tenant_id: TenantId) -> list[JsonObject]:
         """The tenant's turns that run or wait for tools, newest first, at most `MOST_OPEN_TURNS`.
 
-        They are watched from now on, so that whoever follows hears of their end.
+        They are watched from now on, so that followers get their end.
         """
         async with rt.database.autocommit() as tx:
             rows = await open_turns(tx, tenant_id, MOST_OPEN_TURNS)
         if self._polling is not None:
             for row in rows:
                 self._known.setdefault(row["turn_id"], row)
-        return [_news(row) for row in rows]
+        return [_event(row) for row in rows]
 
     async def _poll_forever(self, rt: Runtime) -> None:
         last = monotonic()
@@ -129,19 +129,19 @@ class Activity:
                 follower.missed = True
 
     def _tell(self, row: Record) -> None:
-        news = _news(row)
+        event = _event(row)
         for follower in self._followers:
             if follower.tenant_id == row["tenant_id"]:
-                follower.tell(news)
+                follower.deliver(event)
 
 
-async def next_news(follower: Follower, within_s: float) -> JsonObject | None:
-    """What is told next; None when nothing was in that time."""
+async def next_event(follower: Follower, within_s: float) -> JsonObject | None:
+    """The next event; None when there was none in that time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
-            return await follower.news.get()
+            return await follower.events.get()
     return None
 
 
-def _news(row: Record) -> JsonObject:
+def _event(row: Record) -> JsonObject:
     return {name: value for name, value in row.items() if name != "tenant_id"}

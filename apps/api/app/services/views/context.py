@@ -97,5 +97,5 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
 
 
 def no_turn(seq: int) -> Turn:
-    """A running turn in which nobody has said anything yet."""
+    """A running turn without a message yet."""
     return Turn(TurnId(UUID(int=0)), seq, TurnStatus.RUNNING, unresolved=True, messages=())

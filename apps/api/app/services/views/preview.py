@@ -49,7 +49,7 @@ PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
 async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: TurnRequest) -> JsonObject:
     """The context, messages and tools that the next turn of this body would have, if nothing changes in between.
 
-    A turn that would be refused is told in `refusal`, and has no messages. Where the turn would make a summary first,
+    A turn that would be refused has a `refusal` and no messages. Where the turn would make a summary first,
     `summary_pending` is true, the summary is reckoned at its cap, and there is no hash. No lock is taken: a turn that
     runs goes on, and stands in the window as far as it has come. Raises `NotFound`, and `InvalidRequest` as the turn
     would.

@@ -51,7 +51,7 @@ async def read_timeline(
 ) -> Page[JsonObject]:
     """The session's turns with their windows, newest first. Raises `NotFound`, `InvalidRequest`.
 
-    Thresholds are those of the session's policy as it is now, with what the turn's own request asked over it.
+    Thresholds are those of the session's policy as it is now, with the policy of the turn's own request over it.
     """
     scope = f"timeline:{session_id}"
     before = after_seq(scope, cursor) or _LARGEST
@@ -110,8 +110,10 @@ def _events(row: Record, made: Sequence[Record]) -> list[JsonObject]:
     events: list[JsonObject] = []
     own = next((summary for summary in made if summary["created_by_turn_id"] == row["turn_id"]), None)
     if row["summary"]:
-        told = _summary(own) if own else {}
-        events.append({"kind": "summary", "count": _int(row["folded"]), "tokens": _int(row["folded_tokens"]), **told})
+        details = _summary(own) if own else {}
+        events.append(
+            {"kind": "summary", "count": _int(row["folded"]), "tokens": _int(row["folded_tokens"]), **details}
+        )
     events += [
         {"kind": "later_summary", **_summary(summary)} for summary in made if summary["created_by_turn_id"] is None
     ]

@@ -1,14 +1,15 @@
-"""Reading turns, their audits, and the exact prompts they sent."""
+"""Turns and messages as they are stored, the audits of turns, and the exact prompts they sent."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from uuid import UUID
 
 from app.db import turns as store
 from app.db.audits import blocks_by_sha256
 from app.db.audits import get_audit as read_audit
-from app.db.messages import messages_in_runs
+from app.db.messages import messages_by_id, messages_in_runs, page_of_messages
 from app.db.sessions import session_exists
 from app.domain.content import content_text
 from app.domain.errors import NotFound
@@ -95,3 +96,24 @@ async def _layout(
     return await asyncio.to_thread(
         lambda: [rebuilt_row(part, region, estimate, images) for part, region in zip(parts, regions, strict=True)]
     )
+
+
+async def list_messages(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
+) -> Page[JsonObject]:
+    """The session's messages in time order. Raises `NotFound`, `InvalidRequest` for a cursor that is none."""
+    scope = f"messages:{session_id}"
+    after = after_seq(scope, cursor) or 0
+    async with rt.database.autocommit() as tx:
+        if not await session_exists(tx, tenant_id, session_id):
+            raise NotFound("session")
+        rows = await page_of_messages(tx, session_id, after, limit + 1)
+    return page_of(scope, rows, limit, lambda row: row, lambda row: row["seq"])
+
+
+async def get_messages(rt: Runtime, tenant_id: TenantId, session_id: SessionId, ids: list[UUID]) -> Page[JsonObject]:
+    """Those of the messages that are the session's, in time order, on one page. Raises `NotFound` for the session."""
+    async with rt.database.autocommit() as tx:
+        if not await session_exists(tx, tenant_id, session_id):
+            raise NotFound("session")
+        return Page(await messages_by_id(tx, session_id, ids), None)

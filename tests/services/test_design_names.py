@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from app.domain.errors import InvalidRequest
-from app.engine.policy.design_names import DESIGN_NAMES, in_our_names, read_given
-from app.engine.policy.fields import FIELDS, resolve_policy
+from app.engine.policy.design_names import DESIGN_NAMES, in_our_names
+from app.engine.policy.fields import MEANINGS
 from app.engine.policy.policy import ContextPolicy
 from app.engine.policy.presets import PRESETS
+from app.services.policies import read_given, resolve_policy
 
 _OURS = {"goal_pct": 15, "pinned_files_pct": 50, "map_pct": 25, "reserved_for_output_pct": 10}
 
@@ -27,13 +28,13 @@ def test_what_a_design_publishes_is_its_preset_in_either_spelling(design: str, s
     policy = resolve_policy(ContextPolicy(), given)
     preset = PRESETS[design].policy
     own = {"max_context_tokens", "max_output_tokens", "unknown_window_tokens", "summary_model"}
-    assert {name for name in FIELDS if getattr(policy, name) != getattr(preset, name)} <= own
+    assert {name for name in MEANINGS if getattr(policy, name) != getattr(preset, name)} <= own
 
 
 def test_every_name_leads_to_fields_that_there_are_and_stands_for_one_setting() -> None:
     spellings = [spelling for name in DESIGN_NAMES for spelling in name.spellings]
     assert len(spellings) == len(set(spellings))
-    assert {field for name in DESIGN_NAMES for field in name.fields} <= set(FIELDS)
+    assert {field for name in DESIGN_NAMES for field in name.fields} <= set(MEANINGS)
     assert {name.design for name in DESIGN_NAMES} == set(PRESETS)
 
 

@@ -9,9 +9,10 @@ import jsonschema
 import pytest
 
 from app.domain.errors import InvalidRequest
-from app.engine.policy.fields import FIELDS, resolve_policy
+from app.engine.policy.fields import MEANINGS
 from app.engine.policy.policy import Allocation, ContextPolicy, Recall
 from app.engine.policy.presets import PRESETS
+from app.services.policies import read_fields, resolve_policy, value_schemas
 
 _VALID: dict[str, tuple[object, ...]] = {
     "preset": ("guarded", "post_turn", "rolling", "allocated", "turn_atomic"),
@@ -150,17 +151,17 @@ def test_a_policy_can_do_without_summaries(overrides: dict[str, object]) -> None
 
 
 def test_every_field_of_a_policy_can_be_set_but_the_whole_past_of_a_request() -> None:
-    assert set(FIELDS) == {field.name for field in fields(ContextPolicy)} - {"whole_past"}
-    assert set(_INVALID) == set(FIELDS)
+    assert set(MEANINGS) == {field.name for field in fields(ContextPolicy)} - {"whole_past"}
+    assert set(_INVALID) == set(MEANINGS)
 
 
 _BEYOND_JSON_SCHEMA = ("allocation", "context_priority")
 """Shares that sum up to too much and an order that does not begin with the goal are refused by reading alone."""
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", MEANINGS)
 def test_the_schema_of_a_field_takes_what_reading_takes(field: str) -> None:
-    schema: dict[str, Any] = FIELDS[field].kind.schema
+    schema = value_schemas()[field]
     jsonschema.Draft202012Validator.check_schema(schema)
     validator: Any = jsonschema.Draft202012Validator(schema)
     for value in (getattr(preset.policy, field) for preset in PRESETS.values()):
@@ -174,8 +175,8 @@ def test_the_schema_of_a_field_takes_what_reading_takes(field: str) -> None:
 def can_be_read(field: str, value: object) -> bool:
     """By itself: combinations are no field's own."""
     try:
-        FIELDS[field].kind.parse(value)
-    except ValueError:
+        read_fields({field: value})
+    except InvalidRequest:
         return False
     return True
 

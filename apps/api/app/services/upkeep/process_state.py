@@ -1,0 +1,153 @@
+"""What a process keeps in memory beside the database: the turns it runs, work after answers, models that are down, and
+whether it still takes requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from app.db.claims import Claim
+from app.domain.errors import PlimsollError, ShuttingDown
+from app.domain.types import TurnId
+
+logger = logging.getLogger(__name__)
+
+COOLDOWN_S = 30.0
+_RETRY_AFTER_S = 1
+
+
+class Leases:
+    """The turns this process runs at the moment, each in a task of its own that no client's going away ends."""
+
+    def __init__(self) -> None:
+        self._held: dict[TurnId, tuple[Claim, asyncio.Task[Any]]] = {}
+
+    def hold(self, claim: Claim, task: asyncio.Task[Any]) -> None:
+        """Has the claim renewed until the task is done."""
+        self._held[claim.turn_id] = (claim, task)
+        task.add_done_callback(lambda done: self._release(claim, done))
+
+    def _release(self, claim: Claim, task: asyncio.Task[Any]) -> None:
+        held = self._held.get(claim.turn_id)
+        if held is not None and held[1] is task:
+            del self._held[claim.turn_id]
+        if not task.cancelled():
+            task.exception()  # the waiting caller gets it, and else the turn's record has it
+
+    def cancel(self, *turn_ids: TurnId) -> None:
+        """Stops the turns' work if they run here; their end must have been stored before."""
+        for turn_id in turn_ids:
+            if turn_id in self._held:
+                self._held[turn_id][1].cancel()
+
+    def claims(self) -> tuple[Claim, ...]:
+        """What is held now."""
+        return tuple(claim for claim, _ in self._held.values())
+
+    async def drain(self, timeout_s: float) -> None:
+        """Waits for running turns to end by themselves."""
+        tasks = [task for _, task in self._held.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+
+class Chores:
+    """Running chores. One that is lost with its process must be found due again later."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, object], name: str) -> None:
+        """Runs the work beside everything else; what it raises is logged."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, PlimsollError):
+            logger.warning("%s was given up: %s", task.get_name(), error.code)
+        elif error is not None:
+            logger.error("%s broke", task.get_name(), exc_info=error)
+
+    async def settle(self) -> None:
+        """Waits until nothing is left to do."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Gives what runs so long to end, and cancels the rest."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class Cooldowns:
+    """Kept by each process for itself: `monotonic` is its clock, in seconds."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._until: dict[str, float] = {}
+
+    def rest(self, model_alias: str) -> None:
+        """The alias failed after its retries."""
+        self._until[model_alias] = self._monotonic() + COOLDOWN_S
+
+    def is_resting(self, model_alias: str) -> bool:
+        """Whether the alias should not be called now."""
+        until = self._until.get(model_alias)
+        return until is not None and self._monotonic() < until
+
+    def first_awake(self, model_alias: str, fallbacks: tuple[str, ...]) -> str:
+        """The alias itself, or the first fallback that does not rest when it does; itself when all rest."""
+        return next((alias for alias in (model_alias, *fallbacks) if not self.is_resting(alias)), model_alias)
+
+
+class Drain:
+    """`announced` makes `/readyz` 503, so that balancers send nothing more; `closed` refuses new work too.
+
+    What runs already is not touched by either.
+    """
+
+    def __init__(self) -> None:
+        self.announced = False
+        self.closed = False
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @contextmanager
+    def work(self) -> Generator[None]:
+        """One request, from its beginning to the end of its answer. Raises `ShuttingDown` once new ones are refused."""
+        if self.closed:
+            raise ShuttingDown("This process is about to end; another try meets another one.", _RETRY_AFTER_S)
+        self._running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+
+    async def until_idle(self, timeout_s: float) -> None:
+        """Returns once no request runs, or when the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+
+    def announce(self) -> None:
+        """This process is about to end."""
+        self.announced = True
+
+    def close(self) -> None:
+        """New requests are refused, and meet another process."""
+        self.announced = True
+        self.closed = True
