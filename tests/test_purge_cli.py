@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.own_database import Refused
+from app.own_database import CommandRefused
 from app.purge_cli import read_age
 from tests.db.test_migrations import execute
 from tests.test_cli import address, plimsoll, refusal, serving
@@ -55,5 +55,5 @@ def test_an_age_is_a_number_of_hours_days_or_weeks() -> None:
         timedelta(weeks=8),
     ]
     for text in ("", "30", "1m", "1.5d", "999999d", "30 d", "d30"):
-        with pytest.raises(Refused):
+        with pytest.raises(CommandRefused):
             read_age(text)

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.own_database import Refused
+from app.own_database import CommandRefused
 from app.services.views.simulation import Variant
 from app.simulate.cli import read_policy
 from tests.test_cli import UNKNOWN_ID, address, plimsoll, refusal, serving
@@ -62,5 +62,5 @@ def test_a_policy_is_read_as_a_preset_as_json_or_under_a_name() -> None:
         'mine={"protected_turns": 2}': Variant("mine", {"protected_turns": 2}),
     }.items():
         assert read_policy(text) == variant
-    with pytest.raises(Refused):
+    with pytest.raises(CommandRefused):
         read_policy("mine={")

@@ -21,7 +21,7 @@ from app.domain.errors import PlimsollError
 from app.domain.types import TenantId
 from app.limits_cli import limits
 from app.mcp.cli import mcp_command
-from app.own_database import Refused, database_url, read_settings, with_database
+from app.own_database import CommandRefused, database_url, read_settings, with_database
 from app.providers.catalogue_file import CatalogueError
 from app.purge_cli import purge_command
 from app.services import keys as key_service
@@ -139,7 +139,7 @@ def main() -> None:
         command_line()
     except PlimsollError as error:
         _fail(error.detail)
-    except (CatalogueError, Refused, EmbeddedPostgresError, MigrationFailed, DatabaseUnreachable) as error:
+    except (CatalogueError, CommandRefused, EmbeddedPostgresError, MigrationFailed, DatabaseUnreachable) as error:
         _fail(str(error))
 
 

@@ -9,7 +9,7 @@ import typer
 
 from app.db.database import Database
 from app.domain.types import TenantId
-from app.own_database import Refused, with_database
+from app.own_database import CommandRefused, with_database
 from app.services.limits import quotas as service
 
 limits = typer.Typer(no_args_is_help=True, help="What a tenant may use by minute, day or month (UTC), or in total.")
@@ -46,7 +46,7 @@ def set_command(
     }
     values = {name: Decimal(str(value)) for name, value in given.items() if value is not None}
     if not values:
-        raise Refused("name at least one limit, for example --turns-per-minute 60")
+        raise CommandRefused("name at least one limit, for example --turns-per-minute 60")
 
     async def work(database: Database) -> None:
         await service.set_limits(database, TenantId(tenant), values)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 _ENV_FILE = Path(str(Settings.model_config.get("env_file")))
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """A command can not be carried out as things are; the sentence says what to do."""
 
 
@@ -54,7 +54,7 @@ def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
 
     async def run(dsn: str) -> T:
         if (state := await reach(dsn)) is not SchemaState.CURRENT:
-            raise Refused(f"the database's schema is {state}: run `plimsoll migrate` first")
+            raise CommandRefused(f"the database's schema is {state}: run `plimsoll migrate` first")
         database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without one
         try:
             return await work(database)
@@ -66,16 +66,16 @@ def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
 
 
 def read_settings() -> Settings:
-    """The settings. Raises `Refused`, which never quotes a value."""
+    """The settings. Raises `CommandRefused`, which never quotes a value."""
     try:
         return Settings()
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False)
         named = [(_variable(problem["loc"]), problem["msg"]) for problem in problems]
-        raise Refused("; ".join(f"{name}{_place(name)}: {message}" for name, message in named)) from error
+        raise CommandRefused("; ".join(f"{name}{_place(name)}: {message}" for name, message in named)) from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise Refused(f".env can not be read: {reason}") from error
+        raise CommandRefused(f".env can not be read: {reason}") from error
 
 
 def _place(variable: str) -> str:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from app.db.database import Database
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import TenantId
-from app.own_database import Refused, with_database
+from app.own_database import CommandRefused, with_database
 from app.services.upkeep.purge import Purged, purge
 
 EXIT_INTERRUPTED = 130
@@ -63,11 +63,11 @@ def purge_command(
 
 
 def read_age(text: str) -> timedelta:
-    """`30d` and the like. Raises `Refused`."""
+    """`30d` and the like. Raises `CommandRefused`."""
     found = re.fullmatch(r"([0-9]{1,6})([hdw])", text.strip())
     age = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
     if age is None or age > _LONGEST:
-        raise Refused(f"--older-than {text}: give hours, days or weeks, for example 36h, 30d or 8w")
+        raise CommandRefused(f"--older-than {text}: give hours, days or weeks, for example 36h, 30d or 8w")
     return age
 
 

@@ -30,7 +30,7 @@ from app.db.database import Database
 from app.db.migrate import SchemaState
 from app.db.reachability import reach
 from app.main import create_app, guarded_policy
-from app.own_database import Refused, database_url
+from app.own_database import CommandRefused, database_url
 from app.providers.catalogue_file import read_catalogue
 from app.services.keys import any_key_exists
 from app.services.upkeep.process_state import Drain
@@ -51,15 +51,17 @@ Python's own 5 ms would be felt: a turn asks for the interpreter several times."
 def serve(settings: Settings) -> None:
     """Serves until a signal ends it; running requests get `DRAIN_S`.
 
-    Raises `Refused`, `EmbeddedPostgresError`, `MigrationFailed`, `DatabaseUnreachable`, `CatalogueError` or
+    Raises `CommandRefused`, `EmbeddedPostgresError`, `MigrationFailed`, `DatabaseUnreachable`, `CatalogueError` or
     `InvalidRequest` (of the policy settings) before it listens.
     """
     catalogue = read_catalogue(settings.models_file, os.environ)
     if settings.context_summary_model not in {"", *catalogue.models}:
         known = ", ".join(catalogue.models)
-        raise Refused(f"CONTEXT_SUMMARY_MODEL: there is no model {settings.context_summary_model!r}; there are {known}")
+        raise CommandRefused(
+            f"CONTEXT_SUMMARY_MODEL: there is no model {settings.context_summary_model!r}; there are {known}"
+        )
     if settings.traces != "off" and not traces_can_be_made():
-        raise Refused("PLIMSOLL_TRACES needs packages that are not installed: the extra otel of plimsoll-server")
+        raise CommandRefused("PLIMSOLL_TRACES needs packages that are not installed: the extra otel of plimsoll-server")
     guarded_policy(settings)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
@@ -194,7 +196,7 @@ def _run(settings: Settings, listener: socket.socket, welcome: str) -> None:
             server.run(sockets=[listener])
             failed = not server.started
         if failed:
-            raise Refused("the application did not start; its log above says why")
+            raise CommandRefused("the application did not start; its log above says why")
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
@@ -211,14 +213,14 @@ def _listening(host: str, port: int) -> Generator[socket.socket]:
         listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "that is no host name"
-        raise Refused(f"PLIMSOLL_HOST: can not listen on {host}: {reason}") from error
+        raise CommandRefused(f"PLIMSOLL_HOST: can not listen on {host}: {reason}") from error
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)
             listener.listen(_BACKLOG)  # so that a first request waits instead of being refused
         except OSError as error:
-            raise Refused(
+            raise CommandRefused(
                 f"can not listen on {host}:{port}: {error.strerror}; {_other_address(error, port)}"
             ) from error
         yield listener
@@ -239,7 +241,7 @@ def _check_database(dsn: str, listener: socket.socket) -> bool:
     host = listener.getsockname()[0]
     if not keys_exist and not ipaddress.ip_address(host).is_loopback:
         first = "" if state is SchemaState.CURRENT else "plimsoll migrate && "
-        raise Refused(
+        raise CommandRefused(
             f"{host} (PLIMSOLL_HOST) can be reached from other machines and there is no API key yet: make one with "
             f"`{first}plimsoll keys create --tenant default --name first`, or use PLIMSOLL_HOST=127.0.0.1"
         )
@@ -267,7 +269,7 @@ def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[No
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise Refused(f"PLIMSOLL_DATA_DIR: several workers share {folder}: {error.strerror}") from error
+        raise CommandRefused(f"PLIMSOLL_DATA_DIR: several workers share {folder}: {error.strerror}") from error
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
     try:
         yield

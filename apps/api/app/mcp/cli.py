@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.own_database import Refused
+from app.own_database import CommandRefused
 
 
 def mcp_command(
@@ -24,9 +24,11 @@ def mcp_command(
     except ModuleNotFoundError as error:
         if error.name not in {"mcp", "plimsoll_sdk"}:
             raise
-        raise Refused(f"the package {error.name} is missing; it comes with the extra mcp of plimsoll-server") from error
+        raise CommandRefused(
+            f"the package {error.name} is missing; it comes with the extra mcp of plimsoll-server"
+        ) from error
     try:
         server = make_server(url, write=write)
     except ValueError as error:
-        raise Refused(str(error)) from error
+        raise CommandRefused(str(error)) from error
     server.run("stdio")

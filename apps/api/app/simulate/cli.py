@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from app.db.database import Database
 from app.domain.types import JsonObject, SessionId, TenantId
-from app.own_database import Refused, read_settings, with_database
+from app.own_database import CommandRefused, read_settings, with_database
 from app.services.keys import OPEN_TENANT
 from app.services.views.simulation import THRESHOLDS, Variant, simulate, variant_of
 from app.simulate.render import notes, table
@@ -52,7 +52,7 @@ def simulate_command(
 
 
 def read_policy(text: str) -> Variant:
-    """`rolling`, `{"protected_turns": 2}`, or either behind `NAME=`. Raises `Refused` for JSON that is none."""
+    """`rolling`, `{"protected_turns": 2}`, or either behind `NAME=`. Raises `CommandRefused` for JSON that is none."""
     name, separator, value = text.partition("=") if not text.lstrip().startswith("{") else ("", "", text)
     given = value if separator or not name else name
     if not given.lstrip().startswith("{"):
@@ -61,7 +61,7 @@ def read_policy(text: str) -> Variant:
         try:
             overrides = json.loads(given)
         except ValueError as error:
-            raise Refused(f"--policy {text}: this is no JSON ({error})") from error
+            raise CommandRefused(f"--policy {text}: this is no JSON ({error})") from error
         variant = variant_of(overrides)
     return Variant(name.strip(), variant.overrides) if separator else variant
 

@@ -47,7 +47,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class JobStep:
     """A method of the job's, and what it is given."""
 
     method: Callable[..., Any]
@@ -71,10 +71,10 @@ class JobFailed(Exception):
     """A job raised what no caller expects; the child's log has where."""
 
 
-def written(message: Begin | Step | Finish | Answer) -> list[bytes | memoryview]:
+def written(message: Begin | JobStep | Finish | Answer) -> list[bytes | memoryview]:
     """The message as pieces to be sent one after the other; large `bytes` among a step's arguments are not copied."""
-    if isinstance(message, Step):
-        message = Step(message.method, tuple(map(_beside, message.arguments)))
+    if isinstance(message, JobStep):
+        message = JobStep(message.method, tuple(map(_beside, message.arguments)))
     beside: list[pickle.PickleBuffer] = []
     pieces = [pickle.dumps(message, protocol=5, buffer_callback=beside.append), *(each.raw() for each in beside)]
     return [b"".join([_COUNT.pack(len(pieces)), *(_SIZE.pack(len(piece)) for piece in pieces)]), *pieces]

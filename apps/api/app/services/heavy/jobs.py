@@ -17,7 +17,18 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
 
 from app.domain.errors import ProcessBusy
-from app.services.heavy.child import COUNT_BYTES, Answer, Begin, Finish, Step, Tools, head_size, read, sizes_in, written
+from app.services.heavy.child import (
+    COUNT_BYTES,
+    Answer,
+    Begin,
+    Finish,
+    JobStep,
+    Tools,
+    head_size,
+    read,
+    sizes_in,
+    written,
+)
 from app.services.upkeep.capacity import RETRY_AFTER_S
 
 logger = logging.getLogger(__name__)
@@ -142,7 +153,7 @@ class _InChild(Generic[T]):
         self._child = child
 
     async def do(self, method: Callable[[T, *Given], R], *given: *Given) -> R:
-        return await self._child.ask(Step(method, given))
+        return await self._child.ask(JobStep(method, given))
 
 
 class _Child:
@@ -167,7 +178,7 @@ class _Child:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    async def ask(self, message: Begin | Step) -> Any:
+    async def ask(self, message: Begin | JobStep) -> Any:
         """What the child answers. Raises what it raised, and `ProcessBusy` when it is gone."""
         loop = asyncio.get_running_loop()
         pieces = written(message)
