@@ -14,7 +14,7 @@ from app.telemetry import Telemetry
 _WORKER = """
 import sys
 from pathlib import Path
-from app.domain.types import OpenTurns, TurnStatus
+from app.domain.types import OpenTurnCount, TurnStatus
 from app.telemetry import Telemetry
 telemetry = Telemetry(["main"], Path(sys.argv[1]))
 tokens = int(sys.argv[2])
@@ -30,7 +30,7 @@ telemetry.turns_lost(3)
 telemetry.database.pool_of(20)
 telemetry.database.connection_waited_for(0.5)
 telemetry.database.connection_used(1.5)
-telemetry.database.probed({TurnStatus.RUNNING: OpenTurns(tokens, 2.5)})
+telemetry.database.probed({TurnStatus.RUNNING: OpenTurnCount(tokens, 2.5)})
 print(telemetry.render()[0].decode())
 """
 
