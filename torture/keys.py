@@ -22,6 +22,7 @@ from torture.site import NETWORK_ERRORS, Answered, Site
 KEYS = 500
 DUPLICATES = 8
 _AT_ONCE = 64
+_TOGETHER = 50
 _DUPLICATE = "duplicates answered from the store"
 _IN_FLIGHT = "duplicates told that the first is in flight"
 _CUT = "duplicates that met the restart"
@@ -75,6 +76,9 @@ async def keys(site: Site) -> Result:
         posts = [(mark, number) for number in range(1 + DUPLICATES) for mark in marks]
         first, second = posts[: len(posts) // 2], posts[len(posts) // 2 :]
         random.shuffle(first)
+        # Those of some keys arrive together, so that they meet their first in flight and not by chance.
+        together = {mark: place for place, mark in enumerate(marks[:_TOGETHER])}
+        first.sort(key=lambda post: together.get(post[0], _TOGETHER))
         sessions = await _sessions(site, service.replica, tokens[0], marks)
         site.models.delay_s = 0.05
         await _post_all(service, sessions, tokens[0], first, answered, result)

@@ -45,7 +45,7 @@ async def vanishing(site: Site) -> Result:
     result.expect(_CANCELLED, CANCELLATIONS * 3 // 10)
     async with (
         site.database() as (url, database),
-        site.nursery.running(site.environment(url, db_pool_size=_POOL), name="vanishing") as replica,
+        site.nursery.running(site.environment(url, db_pool_size=_POOL, tenant_share=1), name="vanishing") as replica,
     ):
         await _warm(site, replica)
         before = await _open(database, replica)
