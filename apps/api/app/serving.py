@@ -153,7 +153,7 @@ class _Workers(Multiprocess):
     def init_processes(self) -> None:
         super().init_processes()
         first = self.processes[0]
-        while not self.signal_queue:  # else it was told to end before it began
+        while not self.signal_queue:  # else it was asked to end before it began
             if first.wait_until_ready(1):
                 return _print(self._welcome)
             if not first.process.is_alive():

@@ -334,8 +334,8 @@ _READ_ONLY_SETTINGS = ("in_hot_standby", "default_transaction_read_only")
 
 def _reports_read_only(connection: _Driver) -> bool:
     """What the server said of itself with its last answer; a pooler may keep it to itself."""
-    told = connection.get_settings()
-    return any(getattr(told, name, "off") == "on" for name in _READ_ONLY_SETTINGS)
+    reported = connection.get_settings()
+    return any(getattr(reported, name, "off") == "on" for name in _READ_ONLY_SETTINGS)
 
 
 def _prepare(dbapi_connection: Any, record: Any) -> None:

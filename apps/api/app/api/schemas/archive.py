@@ -159,7 +159,7 @@ Ref = Annotated[
 
 
 class PromptRefs(In):
-    """The form is told in `engine/window/prompt_refs.py`."""
+    """The form is described in `engine/window/prompt_refs.py`."""
 
     items: list[Ref]
     tools: Sha256 | None

@@ -22,7 +22,7 @@ from app.engine.window.triggers import trigger_tokens
 from app.engine.window.window import Window, items_of
 
 RECALL_NOTE: Final = "[Earlier messages of this conversation that may matter now. The newest message comes last.]"
-"""What stands before the block, as the user's: without it a wish of long ago would read as one of now."""
+"""What stands before the block, as the user's: without it an old request would read as a current one."""
 
 
 def bring_back(window: Window, policy: ContextPolicy) -> Window:

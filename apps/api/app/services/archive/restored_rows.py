@@ -25,8 +25,9 @@ _STORED_FIRST = ("turns", "messages")
 def restored(tools: Tools, document: Mapping[str, Any], encoding: str) -> Generator[NewRows | Counters]:
     """What a checked document stores, in the order in which it can be. CPU-bound, most of it at once.
 
-    Ids are new; the order of things, their instants and their numbers stay. What can be told from the messages (counts,
-    the user's text) is told anew, in the encoding a message was counted in where this service has it, else in this one.
+    Ids are new; the order of things, their instants and their numbers stay. What can be derived from the messages
+    (counts, the user's text) is computed again, in the encoding a message was counted in where this service has it,
+    else in this one.
     """
     rows = _renumbered(tools, document)
     _count(tools, rows, encoding)

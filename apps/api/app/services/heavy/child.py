@@ -133,7 +133,7 @@ def _tools(log_level: Any, log_format: Any) -> Tools:
 
 def _end_with_parent(connection: socket.socket) -> None:
     watch = select.poll()
-    watch.register(connection, 0)  # that the other end is gone is told without being asked for
+    watch.register(connection, 0)  # poll reports a closed peer without any event being asked for
     watch.poll()
     os._exit(0)
 
@@ -154,12 +154,12 @@ def _serve(connection: socket.socket, tools: Tools) -> None:
             else:
                 answer = Answer(message.method(job, *message.arguments))
         except Exception as error:
-            answer = Answer(error=_told(error))
+            answer = Answer(error=_sendable(error))
         del message
         _send(connection, answer)
 
 
-def _told(error: Exception) -> Exception:
+def _sendable(error: Exception) -> Exception:
     from app.domain.errors import PlimsollError  # noqa: PLC0415 - late, as in `main`
 
     if isinstance(error, PlimsollError):

@@ -65,7 +65,7 @@ _Claimed: TypeAlias = tuple[Claim | None, TurnOptions, str]
 
 
 def check(rt: Runtime, request: TurnRequest) -> None:
-    """Raises `InvalidRequest` for what can be told before anything is stored."""
+    """Raises `InvalidRequest` for what can be checked before anything is stored."""
     if request.model_alias is not None:
         rt.catalogue.model(request.model_alias)
 

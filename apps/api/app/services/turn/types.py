@@ -113,7 +113,7 @@ class TurnEvent:
     name: EventName
     data: JsonObject
     reply_seq: int | None = None
-    """With `turn.created`: the number that is set aside for the reply's message. It is not told to everybody."""
+    """With `turn.created`: the number that is set aside for the reply's message. It is not part of the public event."""
 
 
 Listener: TypeAlias = Callable[[TurnEvent], None]

@@ -38,7 +38,7 @@ SMALL_TURNS_DECIDED = 24
 MOST_TURNS_DECIDED = 8_000
 """Turns times policies times models of one request."""
 Progress = Callable[[int, int], None]
-"""Told after each batch: turns done, and turns in all."""
+"""Called after each batch with the turns done and the turns in all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a simulation thinks about, wherever it runs: stored turns counted, decided under each policy, and told."""
+"""What a simulation computes, in whichever process it runs: stored turns counted, decided by each policy, reported."""
 
 from __future__ import annotations
 
