@@ -48,7 +48,7 @@ class Plan:
 
 def counted_elsewhere(_text: str) -> int:
     """Stands in for a model's counter until the job makes its own."""
-    raise NotImplementedError
+    raise RuntimeError("a plan counts nothing; its job does, with tokenizers of its own")
 
 
 class SimulationJob:
