@@ -276,7 +276,7 @@ class Sessions(RuleBasedStateMachine):
                 assert sent == turn.prompts.setdefault(number, sent)
 
     def _adopt(self, session_id: str, turns: int) -> None:
-        """A session whose past is this one's first turns, under ids of its own; their prompts are the same."""
+        """A session whose past is this one's first turns, with the same ids; their prompts are the same."""
         source = self.now
         found = self.client.get(f"/v1/sessions/{session_id}/turns?limit=200").json()["items"][:turns]
         copied = deepcopy(source.turns[:turns])

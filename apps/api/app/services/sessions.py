@@ -153,7 +153,7 @@ async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
 async def _cancel_open(rt: Runtime, database: Database, tenant_id: TenantId, session_id: SessionId) -> None:
     async with database.autocommit() as tx:
         cancelled = await cancel_open_turns(tx, tenant_id, session_id)
-    rt.leases.cancel(*cancelled)
+    rt.leases.cancel(session_id, *cancelled)
 
 
 @retried
@@ -163,7 +163,7 @@ async def _erase_session(rt: Runtime, database: Database, tenant_id: TenantId, s
             raise NotFound("session")
         cancelled = await cancel_open_turns(tx, tenant_id, session_id)
         await erase(tx, [session_id])
-    rt.leases.cancel(*cancelled)
+    rt.leases.cancel(session_id, *cancelled)
 
 
 def with_given_policy(rt: Runtime, fields: JsonObject) -> JsonObject:

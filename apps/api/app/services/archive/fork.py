@@ -35,7 +35,7 @@ async def fork_session(
 ) -> Session:
     """A new session of the tenant with the past of another, through the given turn or the last that has ended.
 
-    It has the same settings, pins, turns, messages, audits and summaries, under ids of its own; what its turns decide
+    It has the same settings, pins, turns, messages, audits and summaries, with the ids they have; what its turns decide
     and what its prompts are rebuilt to is what it would be in the source. Nothing of the source changes. With
     `erase_after_s` it is not to be kept. Raises `NotFound` for the session or the turn, `TurnInProgress` when the turn
     has not ended, and as `HeavyWork.slot`.
