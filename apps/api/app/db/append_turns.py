@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.db.database import Transaction
-from app.db.messages import AS_STORED, message_of
+from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
 from app.domain.stored import NewHistory
 from app.domain.types import Message, SessionId, TenantId, TurnId, TurnStatus
@@ -87,7 +87,7 @@ async def newest_of(
 async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) -> list[Message]:
     """The newest messages in time order, those of rejected turns left out."""
     rows = await tx.fetch(_TAIL, session_id=session_id, limit=limit)
-    return [message_of(row) for row in reversed(rows)]
+    return [message_from_row(row) for row in reversed(rows)]
 
 
 async def append_history(tx: Transaction, tenant_id: TenantId, session_id: SessionId, new: NewHistory) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.db.database import Transaction
-from app.db.messages import AS_STORED, message_of
+from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
 from app.domain.types import Message, SessionId, TenantId, TurnId
 
@@ -64,7 +64,7 @@ async def page_of_item_messages(
         last_seq=last_seq,
         limit=limit,
     )
-    return [message_of(row) for row in rows]
+    return [message_from_row(row) for row in rows]
 
 
 async def numbered_messages(
@@ -72,13 +72,13 @@ async def numbered_messages(
 ) -> dict[int, Message]:
     """Messages of a session by their numbers; what is not there, or another tenant's, is left out."""
     rows = await tx.fetch(_NUMBERED, session_id=session_id, tenant_id=tenant_id, seqs=list(seqs))
-    return {row["seq"]: message_of(row) for row in rows}
+    return {row["seq"]: message_from_row(row) for row in rows}
 
 
 async def messages_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> list[Message]:
     """A turn's messages in time order. The caller has checked whose session it is."""
     rows = await tx.fetch(_OF_TURN, session_id=session_id, turn_id=turn_id)
-    return [message_of(row) for row in rows]
+    return [message_from_row(row) for row in rows]
 
 
 async def withdraw_messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> None:

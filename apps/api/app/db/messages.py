@@ -3,35 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from itertools import groupby
-from typing import Any
 from uuid import UUID
 
 from app.db.database import Record, Transaction
 from app.db.sql import sql
+from app.db.tables import messages
 from app.db.turns import tool_calls_from_json
 from app.domain.types import JsonObject, Message, MessageId, SessionId, Turn, TurnId, TurnStatus
 
 UNCOUNTED = -1
 """`tokens` of a message that has no count yet in the encoding that was asked for."""
 
-COLUMNS = "m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning, m.reasoning_blocks"
-"""What `message_of` reads, beside `tokens` and `reasoning_tokens`, which depend on the encoding that is asked for."""
-AS_STORED = f"{COLUMNS}, m.token_estimate AS tokens, m.reasoning_tokens"
+_FIELDS = frozenset(field.name for field in fields(Message))
+_STORED = tuple(column.name for column in messages.columns if column.name in _FIELDS)
+AS_STORED = f"{', '.join(f'm.{name}' for name in _STORED)}, m.token_estimate AS tokens"
+"""What `message_from_row` reads, with the counts in the encoding that a message was stored with."""
 
+# Two index ranges without a join: joined, they are planned as a scan of one for each row of the other until somebody has
+# analyzed the tables; and each in the order of the index that is meant, since others look as good to a planner that
+# believes in a session of one row. The first turn is the one in which the messages before ended, rejected ones left
+# out: no message after them belongs to an earlier one, since only the newest turn that was not rejected is run again.
 _WINDOW = sql(f"""
-    SELECT {COLUMNS},
-        CASE WHEN m.token_encoding = :encoding THEN m.token_estimate ELSE c.token_estimate END AS tokens,
-        CASE WHEN m.token_encoding = :encoding THEN m.reasoning_tokens ELSE c.reasoning_tokens END
-            AS reasoning_tokens,
-        t.seq AS turn_seq, t.status, t.assistant_output IS NULL AS without_output
+    (SELECT {AS_STORED}, m.token_encoding, NULL AS status, NULL AS without_output
     FROM messages m
-    JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-    LEFT JOIN message_token_counts c ON c.session_id = m.session_id AND c.message_id = m.id
-        AND c.token_encoding = :encoding AND m.token_encoding <> :encoding
     WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq > CAST(:after_seq AS bigint)
-        AND m.seq <= CAST(:last_seq AS bigint) AND t.status <> 'rejected' AND NOT m.withdrawn
-    ORDER BY m.seq
+        AND m.seq <= CAST(:last_seq AS bigint) AND NOT m.withdrawn
+    ORDER BY m.seq)
+    UNION ALL
+    (SELECT {", ".join({"id": "t.id", "seq": "t.seq"}.get(name, "NULL") for name in _STORED)}, NULL, NULL,
+        t.status, t.assistant_output IS NULL
+    FROM turns t
+    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq >= coalesce((
+        SELECT f.seq FROM turns f
+        WHERE f.session_id = CAST(:session_id AS uuid) AND f.status <> 'rejected' AND f.seq <= (
+            SELECT e.seq FROM turns e WHERE e.session_id = CAST(:session_id AS uuid) AND e.id >= (
+                SELECT m.turn_id FROM messages m
+                WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq <= CAST(:after_seq AS bigint)
+                ORDER BY m.seq DESC LIMIT 1)
+            ORDER BY e.id LIMIT 1)
+        ORDER BY f.seq DESC LIMIT 1), 0)
+    ORDER BY t.seq)
+    """)
+
+# By a range of ids, which are given out in time order, not by a list of them: what it takes in beside them does no harm.
+_COUNTS = sql("""
+    SELECT message_id, token_estimate, reasoning_tokens FROM message_token_counts
+    WHERE session_id = CAST(:session_id AS uuid) AND message_id >= CAST(:first_id AS uuid)
+        AND message_id <= CAST(:last_id AS uuid) AND token_encoding = :encoding
     """)
 
 _BY_RUN = sql(f"""
@@ -76,22 +96,44 @@ async def window_turns(
     `step_failed` says whether a step of the newest settled turn did not succeed; only the newest two can be unresolved
     (it, and the running one). A message without a count in `encoding` has `UNCOUNTED` tokens.
     """
-    rows = await tx.fetch(_WINDOW, session_id=session_id, after_seq=after_seq, last_seq=last_seq, encoding=encoding)
-    turns: list[Turn] = []
-    for _, group in groupby(rows, key=lambda row: row["turn_id"]):
-        of_turn = list(group)
-        first = of_turn[0]
-        status = TurnStatus(first["status"])
-        turns.append(
+    rows = await tx.fetch(_WINDOW, session_id=session_id, after_seq=after_seq, last_seq=last_seq)
+    turns = {row["id"]: row for row in rows if row["status"] is not None}
+    stored = sorted(
+        (row for row in rows if row["status"] is None and turns[row["turn_id"]]["status"] != TurnStatus.REJECTED),
+        key=lambda row: row["seq"],
+    )
+    counts = await _counts(tx, session_id, encoding, [row["id"] for row in stored if row["token_encoding"] != encoding])
+    window: list[Turn] = []
+    for turn_id, group in groupby(stored, key=lambda row: row["turn_id"]):
+        turn = turns[turn_id]
+        status = TurnStatus(turn["status"])
+        window.append(
             Turn(
-                id=TurnId(first["turn_id"]),
-                seq=first["turn_seq"],
+                id=TurnId(turn_id),
+                seq=turn["seq"],
                 status=status,
-                unresolved=status is not TurnStatus.COMPLETED or bool(first["without_output"]),
-                messages=tuple(message_of(row) for row in of_turn),
+                unresolved=status is not TurnStatus.COMPLETED or bool(turn["without_output"]),
+                messages=tuple(
+                    message_from_row(row)
+                    if row["token_encoding"] == encoding
+                    else message_from_row(row, counts.get(row["id"], (UNCOUNTED, 0)))
+                    for row in group
+                ),
             )
         )
-    return _with_unresolved(turns, step_failed=step_failed)
+    return _with_unresolved(window, step_failed=step_failed)
+
+
+async def _counts(
+    tx: Transaction, session_id: SessionId, encoding: str, message_ids: Sequence[UUID]
+) -> dict[UUID, tuple[int, int]]:
+    """Tokens and reasoning tokens of these messages, and maybe of others, where they were counted in the encoding."""
+    if not message_ids:
+        return {}
+    rows = await tx.fetch(
+        _COUNTS, session_id=session_id, first_id=min(message_ids), last_id=max(message_ids), encoding=encoding
+    )
+    return {row["message_id"]: (row["token_estimate"], row["reasoning_tokens"]) for row in rows}
 
 
 def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
@@ -113,7 +155,7 @@ async def messages_in_runs(
     rows = await tx.fetch(
         _BY_RUN, session_id=session_id, firsts=[first for first, _ in runs], lasts=[last for _, last in runs]
     )
-    return {row["seq"]: message_of(row) for row in rows}
+    return {row["seq"]: message_from_row(row) for row in rows}
 
 
 async def page_of_messages(tx: Transaction, session_id: SessionId, after_seq: int, limit: int) -> list[JsonObject]:
@@ -141,9 +183,9 @@ async def save_token_counts(
     )
 
 
-def message_of(row: Record) -> Message:
-    """A row with a message's columns and its `tokens` as the domain's value."""
-    tokens: Any = row["tokens"]
+def message_from_row(row: Record, counts: tuple[int, int] | None = None) -> Message:
+    """A row with the columns of `AS_STORED` as the domain's value, with these counts or those it was stored with."""
+    tokens, of_reasoning = counts or (row["tokens"], row["reasoning_tokens"])
     return Message(
         id=row["id"],
         turn_id=row["turn_id"],
@@ -155,5 +197,5 @@ def message_of(row: Record) -> Message:
         tool_call_id=row["tool_call_id"],
         reasoning=row["reasoning"],
         reasoning_blocks=tuple(row["reasoning_blocks"] or ()),
-        reasoning_tokens=row["reasoning_tokens"] or 0,
+        reasoning_tokens=of_reasoning or 0,
     )
