@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -11,11 +10,13 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from app.db.database import Record, Transaction
+from app.db.database import Database, Record, Transaction
+from app.db.forks import copy_past, fork_point
 from app.db.messages import UNCOUNTED, window_turns
+from app.db.planner_statistics import analyze_for
 from app.db.sql import Statement
-from app.domain.content import sha256_hex
 from app.domain.types import SessionId
+from tests.services.service import service
 
 TURNS, MESSAGES = 300, 600
 SESSION = SessionId(UUID(int=2))
@@ -42,43 +43,41 @@ _FILL = """
 
 
 class Explained(Transaction):
-    """A transaction that keeps the generic plan, as it ran, of each statement that reads."""
+    """A transaction that keeps the plan, as it ran, of each statement that reads."""
 
-    def __init__(self, connection: Any) -> None:
-        super().__init__(connection)
-        self._driver = connection
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
         self.plans: list[Any] = []
 
     async def fetch(self, statement: Statement, **parameters: Any) -> list[Record]:
-        name = f"explained_{sha256_hex(statement.text)[:8]}"
-        if not await self._driver.fetchval("SELECT count(*) FROM pg_prepared_statements WHERE name = $1", name):
-            prepared = await self._driver.prepare(statement.text)
-            types = ", ".join(parameter.name for parameter in prepared.get_parameters())
-            await self._driver.execute(f"PREPARE {name} ({types}) AS {statement.text}")
+        rows = await self._tx.fetch(statement, **parameters)
+        found = Statement("SELECT name FROM pg_prepared_statements WHERE statement = $1", ("text",))
+        name = await self._tx.fetchval(found, text=statement.text)
         values = ", ".join(f"'{value}'" for value in statement.arguments(parameters))
-        found = await self._driver.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {name} ({values})")
-        self.plans.append(json.loads(found)[0]["Plan"])
-        return await super().fetch(statement, **parameters)
+        explain = Statement(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {name} ({values})", ())
+        self.plans.append((await self._tx.fetchval(explain))[0]["Plan"])
+        return rows
 
 
 @asynccontextmanager
-async def filled(database_url: str) -> AsyncGenerator[Explained]:
-    """Eight sessions of 600 messages in tables that nobody has analyzed, on a connection as the service has them.
+async def filled(database_url: str) -> AsyncGenerator[Database]:
+    """Eight sessions of 600 messages in tables that nobody has analyzed.
 
-    The plans are made when the sessions have two turns each, and kept: the worst that a fresh installation does.
+    The one connection made its plans, which it keeps, when the sessions had two turns each: the worst that a fresh
+    installation does.
     """
-    connection = await cast(Any, asyncpg).connect(
-        database_url, server_settings={"plan_cache_mode": "force_generic_plan"}
-    )
+    database = Database(database_url, pool_size=1)
+    connection = await cast(Any, asyncpg).connect(database_url)
     try:
-        explained = Explained(connection)
         await connection.execute(_SETTLED + _FILL.format(first=1, last=2))
-        await window_turns(explained, SESSION, 0, 4, "ours", step_failed=False)
+        async with database.begin() as tx:
+            await window_turns(tx, SESSION, 0, 4, "ours", step_failed=False)
+            await copy_past(tx, SESSION, SessionId(UUID(int=101)), await fork_point(tx, SESSION, None))
         await connection.execute(_FILL.format(first=3, last=TURNS))
-        explained.plans.clear()
-        yield explained
+        yield database
     finally:
         await connection.close()
+        await database.aclose()
 
 
 def nodes(plan: Any) -> Iterator[Any]:
@@ -89,7 +88,8 @@ def nodes(plan: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("after_seq", [0, 40, 99, 580])
 async def test_a_window_is_read_by_one_index_range_a_table(database_url: str, after_seq: int) -> None:
-    async with filled(database_url) as tx:
+    async with filled(database_url) as database, database.begin() as transaction:
+        tx = Explained(transaction)
         window = await window_turns(tx, SESSION, after_seq, MESSAGES, "ours", step_failed=False)
         ranges, counts = tx.plans
         found = list(nodes(ranges)) + list(nodes(counts))
@@ -113,6 +113,39 @@ async def test_a_window_is_read_by_one_index_range_a_table(database_url: str, af
 
 
 async def test_counts_are_not_looked_for_where_every_message_has_its_own(database_url: str) -> None:
-    async with filled(database_url) as tx:
+    async with filled(database_url) as database, database.begin() as transaction:
+        tx = Explained(transaction)
         await window_turns(tx, SESSION, MESSAGES - 2, MESSAGES - 1, "ours", step_failed=False)
         assert len(tx.plans) == 1
+
+
+async def test_the_keys_of_a_large_fork_are_checked_by_index_once_the_tables_are_analyzed(database_url: str) -> None:
+    async with filled(database_url) as database:
+        assert await fetched_by_a_fork(database, 102) > 20 * (MESSAGES + TURNS)
+        async with database.autocommit() as tx:
+            await tx.fetch(Statement("UPDATE sessions SET last_message_seq = 1001 WHERE id = $1", ("id",)), id=SESSION)
+            await analyze_for(tx, SESSION)
+        assert await fetched_by_a_fork(database, 103) <= 2 * (MESSAGES + TURNS)
+
+
+async def fetched_by_a_fork(database: Database, number: int) -> int:
+    """Rows of `turns` that are read by index while a session is forked."""
+    target = SessionId(UUID(int=number))
+    fetched = Statement("SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'turns'", ())
+    async with database.begin() as tx:
+        before = await tx.fetchval(fetched)
+        await copy_past(tx, SESSION, target, await fork_point(tx, SESSION, None))
+        copied = Statement("SELECT count(*) FROM messages WHERE session_id = $1", ("id",))
+        assert await tx.fetchval(copied, id=target) == MESSAGES
+        return await tx.fetchval(fetched) - before
+
+
+async def test_a_large_import_is_analyzed_and_a_small_one_is_not(database_url: str) -> None:
+    known = "SELECT reltuples FROM pg_class WHERE oid = CAST('messages' AS regclass)"
+    async with service(database_url) as at:
+        before = await at.rows(known)
+        for turns in (1, 501):
+            messages = [{"role": role, "content": "Hi"} for _ in range(turns) for role in ("user", "assistant")]
+            assert await at.rows(known) == before
+            await at.imported({"messages": messages})
+        assert await at.rows(known) == [{"reltuples": 1004}]

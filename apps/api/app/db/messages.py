@@ -21,9 +21,9 @@ _STORED = tuple(column.name for column in messages.columns if column.name in _FI
 AS_STORED = f"{', '.join(f'm.{name}' for name in _STORED)}, m.token_estimate AS tokens"
 """What `message_from_row` reads, with the counts in the encoding that a message was stored with."""
 
-# Two index ranges without a join: joined, they are planned as a scan of one for each row of the other until somebody has
-# analyzed the tables; and each in the order of the index that is meant, since others look as good to a planner that
-# believes in a session of one row. The first turn is the one in which the messages before ended, rejected ones left
+# Two index ranges without a join: joined, one is scanned for each row of the other until somebody has analyzed the
+# tables. Each is in the order of the index that is meant: others look as good to a planner that believes in sessions of
+# one row. The first turn is the one in which the messages before ended, rejected ones left
 # out: no message after them belongs to an earlier one, since only the newest turn that was not rejected is run again.
 _WINDOW = sql(f"""
     (SELECT {AS_STORED}, m.token_encoding, NULL AS status, NULL AS without_output
@@ -47,7 +47,7 @@ _WINDOW = sql(f"""
     ORDER BY t.seq)
     """)
 
-# By a range of ids, which are given out in time order, not by a list of them: what it takes in beside them does no harm.
+# By a range of ids, which are given out in time order, and not by a list: what it takes in beside them does no harm.
 _COUNTS = sql("""
     SELECT message_id, token_estimate, reasoning_tokens FROM message_token_counts
     WHERE session_id = CAST(:session_id AS uuid) AND message_id >= CAST(:first_id AS uuid)

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -14,15 +14,17 @@ from typing import Any, TypeAlias, cast
 import asyncpg
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 import app
 from app.db.database import Transaction
+from app.db.planner_statistics import ANALYZE
 from app.db.sql import Statement
 
 CONNECT_TIMEOUT_S = 10.0
@@ -48,6 +50,7 @@ class MigrationFailed(Exception):
 async def upgrade(dsn: str, revision: str = "head", *, table_wait_s: float = TABLE_WAIT_S) -> None:
     """Migrates up to the revision, all or nothing.
 
+    What was changed is analyzed then, so that plans know the tables as they are.
     Safe when several start at once: one works, the others wait and then find nothing to do. Raises `MigrationFailed`
     when the server refuses a statement or a table stays locked for `table_wait_s`, and what the driver raises when the
     server can not be reached.
@@ -118,20 +121,27 @@ def _run_alone(dsn: str, what: _Command, revision: str, table_wait_s: float) -> 
 
 
 async def _run_in_one_transaction(dsn: str, what: _Command, revision: str, table_wait_s: float) -> None:
-    def work(connection: Connection) -> None:
+    def work(connection: Connection) -> bool:
+        """Whether there was something to do."""
         config = _config()
         config.attributes.update(connection=connection, table_wait_s=table_wait_s)
+        was = MigrationContext.configure(connection).get_current_revision()
         what(config, revision)
+        return MigrationContext.configure(connection).get_current_revision() not in (was, None)
 
     async with migration_engine(dsn) as engine:
         try:
             async with engine.begin() as connection:
-                await connection.run_sync(work)
+                changed = await connection.run_sync(work)
         except DBAPIError as error:
             reason = str(cast(Any, error.orig).__cause__ or error.orig)
             raise MigrationFailed(f"The migration was rolled back: {reason}") from error
         except CommandError as error:
             raise MigrationFailed("The database is of a later release than this one; nothing was changed.") from error
+        with suppress(DBAPIError):  # the schema is there; autovacuum comes by itself
+            if changed and revision == "head":
+                async with engine.begin() as connection:
+                    await connection.execute(text(ANALYZE.text))
 
 
 def _config() -> Config:
