@@ -21,6 +21,9 @@ _STORED = tuple(column.name for column in messages.columns if column.name in _FI
 AS_STORED = f"{', '.join(f'm.{name}' for name in _STORED)}, m.token_estimate AS tokens"
 """What `message_from_row` reads, with the counts in the encoding that a message was stored with."""
 
+UNGIVEN = ("created_at", "reasoning_tokens", "withdrawn")
+"""Columns that a message gets by default unless it is a model's reply, or imported."""
+
 # Two index ranges without a join: joined, one is scanned for each row of the other until somebody has analyzed the
 # tables. Each is in the order of the index that is meant: others look as good to a planner that believes in sessions of
 # one row. The first turn is the one in which the messages before ended, rejected ones left

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.db.database import Transaction
-from app.db.sql import sql
+from app.db.sql import insert_from, json_rows, sql
 from app.db.tables import usage_records
 from app.domain.types import JsonObject, SessionId, SessionUsage, TurnId
 
-_GIVEN = tuple(
-    each.name for each in usage_records.columns if each.name not in ("session_id", "turn_id", "round", "created_at")
+_INSERT = sql(
+    insert_from(
+        usage_records,
+        json_rows(usage_records, "usages"),
+        {"session_id": "CAST(:session_id AS uuid)", "turn_id": "CAST(:turn_id AS uuid)"},
+        without=("created_at",),
+    )
 )
-_INSERT = sql(f"""
-    INSERT INTO usage_records (session_id, turn_id, {", ".join(_GIVEN)})
-    SELECT CAST(:session_id AS uuid), CAST(:turn_id AS uuid), {", ".join(f"x.{name}" for name in _GIVEN)}
-    FROM jsonb_populate_recordset(CAST(NULL AS usage_records), CAST(:usages AS jsonb)) AS x
-    """)
 
 _TOTALS = sql("""
     SELECT model_alias, purpose, count(*) AS calls, CAST(sum(prompt_tokens) AS bigint) AS prompt_tokens,
