@@ -15,8 +15,7 @@ from uuid_utils.compat import uuid7
 
 from app.db.database import Database
 from app.db.embedded import EmbeddedPostgresError
-from app.db.migrate import MigrationFailed, upgrade
-from app.db.reachability import DatabaseUnreachable, reach
+from app.db.migrate import DatabaseUnreachable, MigrationFailed, reach, upgrade
 from app.domain.errors import PlimsollError
 from app.domain.types import TenantId
 from app.limits_cli import limits

@@ -27,8 +27,7 @@ from app.api.connections import KEEP_ALIVE_S, Connection, Connections
 from app.core.config import Settings
 from app.core.logging import configure_logging
 from app.db.database import Database
-from app.db.migrate import SchemaState
-from app.db.reachability import reach
+from app.db.migrate import SchemaState, reach
 from app.main import create_app, guarded_policy
 from app.own_database import CommandRefused, database_url
 from app.providers.catalogue_file import read_catalogue

@@ -31,6 +31,22 @@ _TAIL = sql(f"""
     """)
 
 # `seq` of the rows counts from 1 within what is added; the session's counters are raised under its lock.
+_TURNS = insert_from(
+    tables.turns,
+    f"s, {json_rows(tables.turns, 'turns')}",
+    {
+        "session_id": "s.id",
+        "seq": "s.turns_before + x.seq",
+        "completed_at": "CASE WHEN x.status = 'awaiting_tools' THEN NULL ELSE clock_timestamp() END",
+    },
+    without=("created_at", "fence"),
+)
+_MESSAGES = insert_from(
+    tables.messages,
+    f"s, {json_rows(tables.messages, 'messages')} JOIN t ON t.id = x.turn_id",
+    {"session_id": "t.session_id", "seq": "s.messages_before + x.seq"},
+    without=UNGIVEN,
+)
 _APPEND = sql(f"""
     WITH s AS (
         UPDATE sessions
@@ -40,28 +56,10 @@ _APPEND = sql(f"""
         RETURNING id, last_turn_seq - CAST(:turn_count AS bigint) AS turns_before,
             last_message_seq - CAST(:message_count AS bigint) AS messages_before
     ), t AS (
-        {
-    insert_from(
-        tables.turns,
-        f"s, {json_rows(tables.turns, 'turns')}",
-        {
-            "session_id": "s.id",
-            "seq": "s.turns_before + x.seq",
-            "completed_at": "CASE WHEN x.status = 'awaiting_tools' THEN NULL ELSE clock_timestamp() END",
-        },
-        without=("created_at", "fence"),
-    )
-}
+        {_TURNS}
         RETURNING session_id, id
     ), m AS (
-        {
-    insert_from(
-        tables.messages,
-        f"s, {json_rows(tables.messages, 'messages')} JOIN t ON t.id = x.turn_id",
-        {"session_id": "t.session_id", "seq": "s.messages_before + x.seq"},
-        without=UNGIVEN,
-    )
-}
+        {_MESSAGES}
     )
     SELECT id FROM s
     """)

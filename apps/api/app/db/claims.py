@@ -11,8 +11,7 @@ from app.db import tables
 from app.db.database import Record, Transaction
 from app.db.limits import TENANT_LIMITS, giving_back, limits_of
 from app.db.messages import UNGIVEN
-from app.db.session_locks import locked_session
-from app.db.sessions import STATE_COLUMNS, state_of
+from app.db.sessions import STATE_COLUMNS, locked_session, state_of
 from app.db.sql import insert_from, json_rows, sql
 from app.db.table_parts import OPEN_STATUSES_SQL
 from app.db.turns import tool_calls_from_json
@@ -65,6 +64,12 @@ _WAITING = sql("""
     WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.id = CAST(:turn_id AS uuid)
     """)
 
+_OUTPUTS = insert_from(
+    tables.messages,
+    f"t, {json_rows(tables.messages, 'outputs')}",
+    {"session_id": "t.session_id", "turn_id": "t.id", "role": "'tool'"},
+    without=UNGIVEN,
+)
 _RECLAIM = sql(f"""
     WITH t AS (
         UPDATE turns
@@ -75,14 +80,7 @@ _RECLAIM = sql(f"""
             AND status = ANY(CAST(:found_as AS text[]))
         RETURNING session_id, id, fence
     ), m AS (
-        {
-    insert_from(
-        tables.messages,
-        f"t, {json_rows(tables.messages, 'outputs')}",
-        {"session_id": "t.session_id", "turn_id": "t.id", "role": "'tool'"},
-        without=UNGIVEN,
-    )
-}
+        {_OUTPUTS}
     )
     SELECT fence FROM t
     """)

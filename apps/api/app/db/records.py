@@ -1,4 +1,4 @@
-"""The end of a model call, written in one statement: the turn, its reply, its steps, its audits and its blocks."""
+"""What model calls leave: a turn's end with its reply, steps, audits and blocks, in one statement; and what they used."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from app.db import tables
 from app.db.claims import Claim
 from app.db.database import Transaction
 from app.db.limits import giving_back
-from app.db.session_locks import locked_session
+from app.db.sessions import locked_session
 from app.db.sql import insert_from, json_rows, sql
 from app.db.turns import TURN_COLUMNS, turn_record
-from app.domain.types import JsonObject, TurnRecord, TurnStatus
+from app.domain.types import JsonObject, SessionId, SessionUsage, TurnId, TurnRecord, TurnStatus
 
 
 def _of_turn(table: sa.Table, parameter: str, **values: str) -> str:
@@ -73,6 +73,25 @@ _RECORDED_BY_US = sql(f"""
     FROM turns
     WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
         AND fence = CAST(:fence AS integer) AND status <> 'running'
+    """)
+
+_ADD_USAGES = sql(
+    insert_from(
+        tables.usage_records,
+        json_rows(tables.usage_records, "usages"),
+        {"session_id": "CAST(:session_id AS uuid)", "turn_id": "CAST(:turn_id AS uuid)"},
+        without=("created_at",),
+    )
+)
+
+_USAGE_TOTALS = sql("""
+    SELECT model_alias, purpose, count(*) AS calls, CAST(sum(prompt_tokens) AS bigint) AS prompt_tokens,
+        CAST(sum(cached_prompt_tokens) AS bigint) AS cached_prompt_tokens,
+        CAST(sum(cache_write_prompt_tokens) AS bigint) AS cache_write_prompt_tokens,
+        CAST(sum(completion_tokens) AS bigint) AS completion_tokens,
+        CAST(sum(cost_usd) AS float) AS cost_usd
+    FROM usage_records WHERE session_id = CAST(:session_id AS uuid)
+    GROUP BY model_alias, purpose ORDER BY model_alias, purpose
     """)
 
 
@@ -144,3 +163,15 @@ async def recorded_before(tx: Transaction, claim: Claim) -> TurnRecord | None:
     """The turn as we ended it ourselves, when a commit's answer was lost on its way; None when we did not."""
     row = await tx.fetchrow(_RECORDED_BY_US, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence)
     return turn_record(row) if row else None
+
+
+async def add_usages(
+    tx: Transaction, session_id: SessionId, turn_id: TurnId | None, usages: Sequence[JsonObject]
+) -> None:
+    """Stores calls that belong to a turn, or to nobody's; a turn's own calls are stored as it is settled."""
+    await tx.execute(_ADD_USAGES, session_id=session_id, turn_id=turn_id, usages=usages)
+
+
+async def usage_totals(tx: Transaction, session_id: SessionId) -> list[SessionUsage]:
+    """Sums by alias and purpose. The caller has checked whose session it is."""
+    return [SessionUsage(**row) for row in await tx.fetch(_USAGE_TOTALS, session_id=session_id)]

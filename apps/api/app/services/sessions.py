@@ -10,9 +10,9 @@ from app.db import sessions as store
 from app.db.claims import cancel_open_turns
 from app.db.database import Database, Transaction
 from app.db.erasure import erase, lock_session
+from app.db.records import usage_totals
 from app.db.session_figures import search_sessions as find_sessions
 from app.db.session_figures import session_figures
-from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId
 from app.engine.policy.policy import ContextPolicy

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from app.db import sessions as store
 from app.db.database import Transaction
 from app.db.forks import ForkPoint, LastTurn, copy_past, fork_point, last_turn
-from app.db.items import messages_of_turn
+from app.db.messages import messages_of_turn
 from app.db.turns import get_turn
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, TurnNotLast
 from app.domain.types import OPEN_STATUSES, Session, SessionId, TenantId, TurnId, TurnStatus

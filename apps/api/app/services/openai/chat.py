@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.db.append_turns import Newest, newest_messages, newest_of
-from app.db.audits import get_audit
 from app.db.claims import cancel_turn as store_cancelled
 from app.db.claims import fail_lost_turns, reclaim_turn, waiting_turn
 from app.db.sessions import erase_later, keep_key, session_exists, session_of_key
-from app.db.turns import get_turn, turn_by_key
+from app.db.turns import get_audit, get_turn, turn_by_key
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.types import Content, Message, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import IncomingMessage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.db.items import numbered_messages, page_of_item_messages
+from app.db.messages import numbered_messages, page_of_item_messages
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.openai_ids import read_item_id
 from app.domain.types import JsonObject, Message, SessionId, TenantId

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from app.db import turns as store
-from app.db.audits import get_audit
 from app.db.claims import (
     Claim,
     NewTurn,
@@ -21,6 +20,7 @@ from app.db.claims import (
 from app.db.database import Transaction, UniqueViolated
 from app.db.responses import keep_response
 from app.db.sessions import session_exists
+from app.db.turns import get_audit
 from app.domain.content import content_text
 from app.domain.errors import (
     IdempotencyInFlight,

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from app.db import turns as store
-from app.db.audits import blocks_by_sha256
-from app.db.audits import get_audit as read_audit
 from app.db.messages import messages_by_id, messages_in_runs, page_of_messages
 from app.db.sessions import session_exists
+from app.db.turns import blocks_by_sha256
+from app.db.turns import get_audit as read_audit
 from app.domain.content import content_text
 from app.domain.errors import NotFound
 from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnRecord
