@@ -63,7 +63,7 @@ class ChatForm:
 
     def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
         """An error in the stream, without an end mark: what came before it is no whole answer."""
-        yield b"data: %b\n\n" % orjson.dumps({"error": error_of(problem)})
+        yield b"data: %b\n\n" % orjson.dumps({"error": error_of(problem, "messages")})
 
     def _chunk(self, delta: JsonObject, finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}

@@ -13,7 +13,7 @@ from app.api.response_json import ResponseOutcome, reply_of_outcome, reply_of_st
 from app.domain.openai_ids import ResponseRef
 from app.domain.responses import StoredResponse
 from app.domain.types import JsonObject, SessionId
-from app.openai.output_items import reasoning_item, text_item
+from app.openai.items import reasoning_item, text_item
 from app.services.turn.types import TurnEvent, TurnOutcome
 
 _TERMINAL = {"completed": "response.completed", "incomplete": "response.incomplete"}

@@ -11,7 +11,7 @@ from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.openai_ids import conversation_id, read_conversation_id, read_response_id
 from app.domain.responses import ResponseNote
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
-from app.openai.input_items import read_items
+from app.openai.items import read_items
 from app.services.openai.chat import ChatRequest
 from app.services.openai.responses import ResponseRequest
 from app.services.runtime import Runtime

@@ -16,9 +16,10 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api import problems
 from app.api.direct_route import Call, plain_json
-from app.api.turn_json import turn_json
+from app.api.records import as_json
+from app.domain.content import tool_call_json
 from app.domain.errors import NotFound, PlimsollError
-from app.domain.types import JsonObject, SessionId, TurnId, TurnStatus
+from app.domain.types import JsonObject, SessionId, TurnId, TurnRecord, TurnStatus
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import Listener, TurnEvent, TurnOutcome
 from app.services.views.turns import get_turn
@@ -29,6 +30,16 @@ LONG_DELTA_CHARS: Final = 16_384
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 Work: TypeAlias = Callable[[Listener | None], Awaitable[TurnOutcome]]
+
+
+def turn_json(turn: TurnRecord) -> JsonObject:
+    """A turn as clients read it, in answers and in events."""
+    return as_json(
+        turn,
+        tool_calls=[tool_call_json(tool_call) for tool_call in turn.tool_calls],
+        error=problems.complete(turn.error),
+        cost_usd=None if turn.cost_usd is None else float(turn.cost_usd),
+    )
 
 
 class StreamForm(Protocol):

@@ -16,10 +16,10 @@ from app.providers.wire import (
     check_calls,
     decode_json,
     fields_of,
-    json_text,
     model_name,
     read_call,
     storable,
+    storable_json,
     token_count,
 )
 
@@ -79,7 +79,7 @@ def _has_text(block: JsonObject, kind: str) -> bool:
 def _tool_call(block: JsonObject, position: int) -> ToolCall:
     arguments = block.get("input")
     if not isinstance(arguments, str):  # a stream's arguments are text already, as the model wrote them
-        arguments = json_text(arguments if arguments is not None else {})
+        arguments = storable_json(arguments if arguments is not None else {})
     return read_call(block.get("id"), block.get("name"), arguments or "{}", position)
 
 
@@ -199,7 +199,7 @@ class MessageAssembly:
         kept: JsonObject = {name: self._room.take(block[name]) for name in _KEPT if isinstance(block.get(name), str)}
         kind = kept.get("type")
         if kind == "tool_use":
-            kept["input"] = self._room.take(json_text(block.get("input") or {}))
+            kept["input"] = self._room.take(storable_json(block.get("input") or {}))
         self._blocks[_number(index)] = started = _BlockInParts(kept)
         if len(self._blocks) > MOST_ITEMS:
             raise MalformedAnswerError(f"it has more than {MOST_ITEMS} blocks")

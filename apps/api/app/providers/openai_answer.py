@@ -20,11 +20,11 @@ from app.providers.wire import (
     content_of,
     decode_json,
     fields_of,
-    json_text,
     list_of,
     model_name,
     read_call,
     storable,
+    storable_json,
     token_count,
 )
 
@@ -98,7 +98,7 @@ def _tool_call(value: Any, position: int) -> ToolCall:
     fields = fields_of(call.get("function"))
     arguments = fields.get("arguments") or "{}"  # nothing, or the empty text that some servers send for no arguments
     if not isinstance(arguments, str):
-        arguments = json_text(arguments)  # some servers send the object itself
+        arguments = storable_json(arguments)  # some servers send the object itself
     return read_call(call.get("id"), fields.get("name"), arguments, position)
 
 
@@ -255,7 +255,7 @@ class _CallFragments:
         name = function["name"] if isinstance(function.get("name"), str) else ""
         arguments = function.get("arguments")
         if arguments is not None and not isinstance(arguments, str):
-            arguments = json_text(arguments)
+            arguments = storable_json(arguments)
         index = index if isinstance(index, int | str) else None
         call = self._continued(index, identity, name, arguments)
         if call is None:

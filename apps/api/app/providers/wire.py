@@ -74,7 +74,7 @@ def _is_nested_deeper(value: Any, levels: int) -> bool:
     return bool(containers)
 
 
-def json_text(value: Any) -> str:
+def storable_json(value: Any) -> str:
     """JSON of a value that came out of an answer, as text that can be stored."""
     return storable(json.dumps(value, ensure_ascii=False))
 

@@ -9,12 +9,10 @@ from uuid import UUID
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
-from app.api import openai_errors, problems
+from app.api import problems
 from app.api.chat_form import ChatForm
-from app.api.direct_route import UUID_TEXT, Call, json_response
-from app.api.openai_route import ChatRoute, openai_errors_of
-from app.api.openapi import event_stream
-from app.api.routes.parameters import IdempotencyKey
+from app.api.direct_route import UUID_TEXT, Call, DirectRoute, json_response
+from app.api.openapi import IdempotencyKey, event_stream, openai_answers
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn
 from app.api.streaming import stream_turn
@@ -49,10 +47,10 @@ SessionHeader = Annotated[
 RetryCount = Annotated[str | None, Header(alias="X-Stainless-Retry-Count", include_in_schema=False)]
 
 
-router = APIRouter(prefix="/v1/chat", tags=["chat"], route_class=ChatRoute)
+router = APIRouter(prefix="/v1/chat", tags=["chat"], route_class=DirectRoute)
 
 
-@router.post("/completions", response_model=ChatCompletion, responses=_ANSWERS | openai_errors_of())
+@router.post("/completions", response_model=ChatCompletion, responses=_ANSWERS | openai_answers())
 async def create_chat_completion(
     call: Call,
     body: ChatIn,
@@ -85,8 +83,7 @@ async def create_chat_completion(
             )
         outcome = await complete_chat(rt, tenant_id, session_id, request, idempotency_key)
     except PlimsollError as error:
-        headers = problems.headers_of(error) or {}
-        return openai_errors.of_problem(problems.document_of(error), {**headers, **form.headers})
+        return problems.answer_to(call.scope["path"], error, form.headers)
     call.note(turn_id=str(outcome.turn.id))
     answer = json_response(form.whole(outcome))
     answer.headers.update(form.headers)
