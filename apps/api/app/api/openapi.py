@@ -55,7 +55,7 @@ READ = (401, 404, 422, 503)
 WRITE = (401, 404, 408, 409, 413, 415, 422, 429, 503)
 
 
-def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The problems a route can answer with, for `responses=`."""
     schema = {"$ref": "#/components/schemas/Problem"}
     return {
@@ -69,7 +69,7 @@ _OF_BROWSERS = (403, 421)
 _OPENAI = (400, 401, 404, 408, 409, 413, 415, 422, 429, 502, 503, 504)
 
 
-def openai_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def openai_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The same for a route with OpenAI's error shape; every status without a choice."""
     return {status: {"model": ChatErrorOut, "description": "OpenAI's error shape"} for status in statuses or _OPENAI}
 
@@ -127,7 +127,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
     for path, operations in document["paths"].items():
         for operation in operations.values():
             answered = operation["responses"]
-            answered |= {str(status): answer for status, answer in answers(*_BY_CONNECTION, *_OF_BROWSERS).items()}
+            answered |= {str(status): answer for status, answer in refusals(*_BY_CONNECTION, *_OF_BROWSERS).items()}
             if is_openai_path(path):
                 answered |= {str(status): answered["401"] for status in _OF_BROWSERS}
             if path.startswith("/v1/"):

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api.direct_route import Call, DirectRoute, UnreadRoute, plain_json
 from app.api.import_reading import read_import
-from app.api.openapi import READ, answers
+from app.api.openapi import READ, refusals
 from app.api.schemas.archive import Document, ImportIn
 from app.api.schemas.sessions import SessionOut
 from app.archive.document import FORMAT, SECTIONS, VERSION
@@ -30,7 +30,7 @@ _CHUNK_BYTES = 64 * 1024
 _IN_MEMORY_BYTES = 1024 * 1024
 
 
-@router.get("/{session_id}/export", response_model=Document, responses=answers(*READ, 429))
+@router.get("/{session_id}/export", response_model=Document, responses=refusals(*READ, 429))
 async def get_export(call: Call, session_id: SessionId) -> Response:
     """The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins."""
     file = await spooled(export_session(call.rt, call.tenant_id, session_id))
@@ -43,7 +43,7 @@ async def get_export(call: Call, session_id: SessionId) -> Response:
 
 
 @import_router.post(
-    "/import", status_code=201, response_model=SessionOut, responses=answers(401, 408, 413, 415, 422, 429, 503)
+    "/import", status_code=201, response_model=SessionOut, responses=refusals(401, 408, 413, 415, 422, 429, 503)
 )
 async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - describes what is read elsewhere
     """Makes a session of an export, or of `messages` in the OpenAI form: all of it or nothing, under new ids."""

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from app.api import problems
 from app.api.chat_form import ChatForm
 from app.api.direct_route import UUID_TEXT, Call, DirectRoute, json_response
-from app.api.openapi import IdempotencyKey, event_stream, openai_answers
+from app.api.openapi import IdempotencyKey, event_stream, openai_refusals
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn
 from app.api.streaming import stream_turn
@@ -30,8 +30,8 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         "headers": {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}},
     }
 }
-# Where a value says no more than its absence does, there is nothing a provider would have to know.
-_NO_WISH: Mapping[str, Any] = {
+# A value that means the same as its absence is not sent: not every provider knows the option.
+_DEFAULTS: Mapping[str, Any] = {
     "presence_penalty": 0,
     "frequency_penalty": 0,
     "logit_bias": {},
@@ -50,7 +50,7 @@ RetryCount = Annotated[str | None, Header(alias="X-Stainless-Retry-Count", inclu
 router = APIRouter(prefix="/v1/chat", tags=["chat"], route_class=DirectRoute)
 
 
-@router.post("/completions", response_model=ChatCompletion, responses=_ANSWERS | openai_answers())
+@router.post("/completions", response_model=ChatCompletion, responses=_ANSWERS | openai_refusals())
 async def create_chat_completion(
     call: Call,
     body: ChatIn,
@@ -99,7 +99,7 @@ def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
             tool_choice=raw.get("tool_choice"),
             max_output_tokens=body.max_completion_tokens or body.max_tokens,
             instructions=listed.instructions,
-            provider_options=wishes(raw),
+            provider_options=provider_options(raw),
         ),
         model_alias=body.model,
         request_sha256=request_sha256({name: value for name, value in raw.items() if name != "stream_options"}),
@@ -107,10 +107,10 @@ def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
     )
 
 
-def wishes(options: Mapping[str, Any]) -> JsonObject:
-    """What of a body, by the names of chat completions, a provider has to know."""
-    wished = {name: options[name] for name in CHAT_OPTIONS & options.keys() if options[name] is not None}
-    return {name: value for name, value in wished.items() if _NO_WISH.get(name) != value}
+def provider_options(options: Mapping[str, Any]) -> JsonObject:
+    """The options of a body, by the names of chat completions, that a provider needs: none at its default."""
+    given = {name: options[name] for name in CHAT_OPTIONS & options.keys() if options[name] is not None}
+    return {name: value for name, value in given.items() if _DEFAULTS.get(name) != value}
 
 
 def _named_session(header: str | None, body: ChatIn) -> SessionId | None:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Limit, answers
+from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Limit, refusals
 from app.api.routes.turns import turn_request
 from app.api.schemas.context import FoundOut, WindowOut
 from app.api.schemas.previews import PreviewIn, PreviewOut
@@ -30,19 +30,19 @@ DEFAULT_FOUND = 10
 Turns = Annotated[int, Query(ge=1, le=500, description="Most turns of one page.")]
 
 
-@router.get("/context", response_model=WindowOut, responses=answers(*READ))
+@router.get("/context", response_model=WindowOut, responses=refusals(*READ))
 async def get_window(call: Call, session_id: SessionId) -> JsonObject:
     """The window now: tokens by region, budget, limit and its source, turns to the next summary."""
     return await window.window_now(call.rt, call.tenant_id, session_id)
 
 
-@router.get("/search", response_model=FoundOut, responses=answers(*READ))
+@router.get("/search", response_model=FoundOut, responses=refusals(*READ))
 async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> JsonObject:
     """The session's messages that have words of `q`, in the window or out of it, best first. Writes nothing."""
     return await search_session(call.rt, call.tenant_id, session_id, q, limit)
 
 
-@router.post("/context/preview", response_model=PreviewOut, responses=answers(*WRITE))
+@router.post("/context/preview", response_model=PreviewOut, responses=refusals(*WRITE))
 async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> JsonObject:
     """What the next turn would send: calls no model, writes nothing, waits for nothing. 200 also where it would be
     refused."""
@@ -50,7 +50,7 @@ async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> JsonObj
     return seen | {"refusal": problems.complete(seen["refusal"])}
 
 
-@router.get("/timeline", response_model=TimelinePage, responses=answers(*READ))
+@router.get("/timeline", response_model=TimelinePage, responses=refusals(*READ))
 async def get_timeline(
     call: Call, session_id: SessionId, limit: Turns = 200, cursor: Cursor = None
 ) -> Page[JsonObject]:
@@ -58,7 +58,7 @@ async def get_timeline(
     return await read_timeline(call.rt, call.tenant_id, session_id, limit, cursor)
 
 
-@router.get("/summaries", response_model=SummaryPage, responses=answers(*READ))
+@router.get("/summaries", response_model=SummaryPage, responses=refusals(*READ))
 async def list_summaries(
     call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Page[JsonObject]:
@@ -66,19 +66,19 @@ async def list_summaries(
     return await summaries.list_summaries(call.rt, call.tenant_id, session_id, limit, cursor)
 
 
-@router.post("/summaries", status_code=201, response_model=SummaryOut, responses=answers(*READ, 409, 429, 502, 504))
+@router.post("/summaries", status_code=201, response_model=SummaryOut, responses=refusals(*READ, 409, 429, 502, 504))
 async def summarize_now(call: Call, session_id: SessionId) -> JsonObject:
     """Summarizes now what may be summarized, whatever the thresholds say. Takes no body."""
     return await summaries.summarize_now(call.rt, call.tenant_id, session_id)
 
 
-@router.post("/summaries/active/undo", response_model=SummaryOut, responses=answers(*READ, 409))
+@router.post("/summaries/active/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
 async def undo_active_summary(call: Call, session_id: SessionId) -> JsonObject:
     """Takes back whichever summary is active now, also one that was made meanwhile. Takes no body."""
     return await summaries.undo_summary(call.rt, call.tenant_id, session_id, None)
 
 
-@router.post("/summaries/{summary_id}/undo", response_model=SummaryOut, responses=answers(*READ, 409))
+@router.post("/summaries/{summary_id}/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
 async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId) -> JsonObject:
     """Takes the active summary back: its predecessor stands again, its range is raw again. Takes no body."""
     return await summaries.undo_summary(call.rt, call.tenant_id, session_id, summary_id)

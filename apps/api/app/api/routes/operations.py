@@ -48,7 +48,7 @@ async def live() -> JsonObject:
 async def ready(call: Call) -> Response:
     """200 when the database answers and takes writes, and its schema is this version's; else 503, and what it is.
 
-    503 with the status `draining` from the moment on that the process was told to end.
+    503 with the status `draining` from the signal to end on.
     """
     state = await readiness(call.rt)
     draining = call.service.drain.announced

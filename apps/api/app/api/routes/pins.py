@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Limit, answers
+from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Limit, refusals
 from app.api.records import as_json
 from app.api.schemas.pins import PinIn, PinOut, PinPage
 from app.domain.errors import InvalidRequest, NotFound
@@ -26,7 +26,7 @@ PinName = Annotated[
 PinFiguresAsked = Annotated[bool, Query(description="Each with its tokens and its relevance.")]
 
 
-@router.get("", response_model=PinPage, responses=answers(*READ))
+@router.get("", response_model=PinPage, responses=refusals(*READ))
 async def list_pins(
     call: Call,
     session_id: SessionId,
@@ -43,7 +43,7 @@ async def list_pins(
     return {"items": items, "next_cursor": page.next_cursor}
 
 
-@router.put("/{name:path}", response_model=PinOut, responses=answers(*WRITE))
+@router.put("/{name:path}", response_model=PinOut, responses=refusals(*WRITE))
 async def put_pin(call: Call, session_id: SessionId, name: PinName, body: PinIn) -> Pin:
     """Pins content to every prompt of the session, or replaces what is pinned under this name."""
     if not _can_be_a_name(name):
@@ -52,7 +52,7 @@ async def put_pin(call: Call, session_id: SessionId, name: PinName, body: PinIn)
     return await pins.put_pin(call.rt, call.tenant_id, session_id, pin)
 
 
-@router.get("/{name:path}", response_model=PinOut, responses=answers(*READ))
+@router.get("/{name:path}", response_model=PinOut, responses=refusals(*READ))
 async def get_pin(call: Call, session_id: SessionId, name: PinName) -> Pin:
     """One pin."""
     if not _can_be_a_name(name):
@@ -60,7 +60,7 @@ async def get_pin(call: Call, session_id: SessionId, name: PinName) -> Pin:
     return await pins.get_pin(call.rt, call.tenant_id, session_id, name)
 
 
-@router.delete("/{name:path}", status_code=204, responses=answers(*READ))
+@router.delete("/{name:path}", status_code=204, responses=refusals(*READ))
 async def delete_pin(call: Call, session_id: SessionId, name: PinName) -> Response:
     """Takes the pin away. Prompts that had it can still be rebuilt."""
     if not _can_be_a_name(name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from app.api.direct_route import Call, DirectRoute, HeavyRoute
-from app.api.openapi import WRITE, answers
+from app.api.openapi import WRITE, refusals
 from app.api.schemas.policies import PolicyList
 from app.api.schemas.simulations import SimulateIn, SimulationOut
 from app.domain.types import JsonObject, SessionId
@@ -18,13 +18,13 @@ simulation_router = APIRouter(prefix="/v1/sessions/{session_id}/simulate", tags=
 _NOTHING_GIVEN = SimulateIn()
 
 
-@router.get("", response_model=PolicyList, responses=answers(401, 503))
+@router.get("", response_model=PolicyList, responses=refusals(401, 503))
 async def get_policies(call: Call) -> JsonObject:
     """The presets with all their values, and each field with what it takes and means."""
     return list_policies(call.rt)
 
 
-@simulation_router.post("", response_model=SimulationOut, responses=answers(*WRITE))
+@simulation_router.post("", response_model=SimulationOut, responses=refusals(*WRITE))
 async def post_simulation(call: Call, session_id: SessionId, body: SimulateIn = _NOTHING_GIVEN) -> JsonObject:
     """What other policies and models would have made of the session's turns. Calls no model and writes nothing."""
     variants = THRESHOLDS if body.policies is None else tuple(map(variant_of, call.raw_body["policies"]))

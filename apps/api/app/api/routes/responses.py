@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute, json_response
-from app.api.openapi import IdempotencyKey, event_stream, openai_answers
+from app.api.openapi import IdempotencyKey, event_stream, openai_refusals
 from app.api.response_form import ResponseForm
 from app.api.response_json import list_json, stored_json
 from app.api.response_request import input_of, response_request
@@ -43,7 +43,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
 
 
-@router.post("", response_model=ResponseOut, responses=_ANSWERS | openai_answers())
+@router.post("", response_model=ResponseOut, responses=_ANSWERS | openai_refusals())
 async def create_response(
     call: Call,
     body: ResponseIn,
@@ -107,12 +107,12 @@ async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
 
 
 async def _quietly(task: asyncio.Future[TurnOutcome]) -> None:
-    """How it ended is told by its record."""
+    """Its record says how it ended."""
     with suppress(PlimsollError):
         await task
 
 
-@router.get("/{response_id}", response_model=ResponseOut, responses=openai_answers(*_READ))
+@router.get("/{response_id}", response_model=ResponseOut, responses=openai_refusals(*_READ))
 async def get_response(call: Call, response_id: str, stream: Annotated[str | None, Query()] = None) -> JsonObject:
     """A stored response; while it runs it is `in_progress`."""
     if stream == "true":
@@ -120,20 +120,20 @@ async def get_response(call: Call, response_id: str, stream: Annotated[str | Non
     return stored_json(await responses.stored_response(call.rt, call.tenant_id, _ref(call, response_id)))
 
 
-@router.delete("/{response_id}", response_model=DeletedOut, responses=openai_answers(*_READ, 409))
+@router.delete("/{response_id}", response_model=DeletedOut, responses=openai_refusals(*_READ, 409))
 async def delete_response(call: Call, response_id: str) -> JsonObject:
     """Erases a response, and its session with it when nothing else is in that one."""
     await responses.delete_response(call.rt, call.tenant_id, _ref(call, response_id))
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-@router.post("/{response_id}/cancel", response_model=ResponseOut, responses=openai_answers(*_READ, 408, 413))
+@router.post("/{response_id}/cancel", response_model=ResponseOut, responses=openai_refusals(*_READ, 408, 413))
 async def cancel_response(call: Call, response_id: str) -> JsonObject:
-    """Ends a response that runs; one that has ended is told as it is."""
+    """Ends a response that runs; one that has ended is answered as it is."""
     return stored_json(await responses.cancel_response(call.rt, call.tenant_id, _ref(call, response_id)))
 
 
-@router.get("/{response_id}/input_items", response_model=ItemListOut, responses=openai_answers(*_READ))
+@router.get("/{response_id}/input_items", response_model=ItemListOut, responses=openai_refusals(*_READ))
 async def list_input_items(
     call: Call, response_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
 ) -> JsonObject:

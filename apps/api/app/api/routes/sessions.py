@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Figures, Limit, Words, answers
+from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Figures, Limit, Words, refusals
 from app.api.records import as_json
 from app.api.schemas.sessions import ForkIn, SessionDetail, SessionIn, SessionOut, SessionPage, SessionPatch
 from app.domain.types import JsonObject, Session, SessionId, TurnId
@@ -20,7 +20,7 @@ _NO_FIELDS = SessionIn()
 _WHOLE = ForkIn()
 
 
-@router.post("", status_code=201, response_model=SessionOut, responses=answers(401, 408, 413, 415, 422, 503))
+@router.post("", status_code=201, response_model=SessionOut, responses=refusals(401, 408, 413, 415, 422, 503))
 async def create_session(call: Call, body: SessionIn = _NO_FIELDS) -> Session:
     """Makes a session. A mode or role is one of the catalogue's instructions; where it has none, any name will do."""
     session = await sessions.create_session(call.rt, call.tenant_id, _given(call, body))
@@ -28,7 +28,7 @@ async def create_session(call: Call, body: SessionIn = _NO_FIELDS) -> Session:
     return session
 
 
-@router.get("", response_model=SessionPage, responses=answers(401, 422, 503))
+@router.get("", response_model=SessionPage, responses=refusals(401, 422, 503))
 async def list_sessions(
     call: Call, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, q: Words = None, figures: Figures = False
 ) -> JsonObject | Page[Session]:
@@ -44,7 +44,7 @@ async def list_sessions(
     return {"items": items, "next_cursor": page.next_cursor}
 
 
-@router.get("/{session_id}", response_model=SessionDetail, responses=answers(*READ))
+@router.get("/{session_id}", response_model=SessionDetail, responses=refusals(*READ))
 async def get_session(call: Call, session_id: SessionId) -> JsonObject:
     """One session, with its state, and the tokens and the cost it used so far, by model and purpose."""
     session = await sessions.get_session(call.rt, call.tenant_id, session_id)
@@ -52,21 +52,21 @@ async def get_session(call: Call, session_id: SessionId) -> JsonObject:
     return as_json(session) | {"usage": await sessions.session_usage(call.rt, session.id), "figures": figures}
 
 
-@router.patch("/{session_id}", response_model=SessionOut, responses=answers(*WRITE))
+@router.patch("/{session_id}", response_model=SessionOut, responses=refusals(*WRITE))
 async def change_session(call: Call, session_id: SessionId, body: SessionPatch) -> Session:
     """Sets what the body names: null takes a value away, `policy`, `metadata` and `limits` are replaced whole."""
     fields = _given(call, body)
     return await sessions.change_session(call.rt, call.tenant_id, session_id, fields)
 
 
-@router.delete("/{session_id}", status_code=204, responses=answers(*READ))
+@router.delete("/{session_id}", status_code=204, responses=refusals(*READ))
 async def delete_session(call: Call, session_id: SessionId) -> Response:
     """Erases the session with everything in it, for good. A turn that runs is cancelled."""
     await sessions.delete_session(call.rt, call.tenant_id, session_id)
     return Response(status_code=204)
 
 
-@router.post("/{session_id}/fork", status_code=201, response_model=SessionOut, responses=answers(*WRITE, 409))
+@router.post("/{session_id}/fork", status_code=201, response_model=SessionOut, responses=refusals(*WRITE, 409))
 async def post_fork(call: Call, session_id: SessionId, body: ForkIn = _WHOLE) -> Session:
     """Makes a new session with the same past, through the given turn or the last that has ended."""
     through = None if body.through_turn_id is None else TurnId(body.through_turn_id)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute, json_response
-from app.api.openapi import DEFAULT_LIMIT, READ, STREAMED, WRITE, Cursor, IdempotencyKey, Limit, Round, answers
+from app.api.openapi import DEFAULT_LIMIT, READ, STREAMED, WRITE, Cursor, IdempotencyKey, Limit, Round, refusals
 from app.api.schemas.chat import ChatIn
 from app.api.schemas.messages import MessagePage
 from app.api.schemas.turns import (
@@ -49,11 +49,11 @@ MessageIds = Annotated[
     ),
 ]
 _AS_IT_WAS = RegenerateIn()
-_TURN_ANSWERS = STREAMED | answers(*WRITE, 409, 429, 502, 504)
+_TURN_ANSWERS = STREAMED | refusals(*WRITE, 409, 429, 502, 504)
 
 
 @router.post(
-    "/turns", status_code=201, response_model=TurnAnswer, responses=STREAMED | answers(*WRITE, 409, 429, 502, 504)
+    "/turns", status_code=201, response_model=TurnAnswer, responses=STREAMED | refusals(*WRITE, 409, 429, 502, 504)
 )
 async def create_turn(
     call: Call, session_id: SessionId, body: TurnIn, idempotency_key: IdempotencyKey = None
@@ -89,7 +89,7 @@ async def post_tool_outputs(
     )
 
 
-@router.post("/turns/{turn_id}/cancel", response_model=TurnOut, responses=answers(*WRITE, 409))
+@router.post("/turns/{turn_id}/cancel", response_model=TurnOut, responses=refusals(*WRITE, 409))
 async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """Ends a turn that runs or waits for tools. Its message is kept; later prompts hold no half of a tool call."""
     return turn_json(await cancel_turn(call.rt, call.tenant_id, session_id, turn_id))
@@ -126,7 +126,7 @@ async def post_regenerate(
     return answer
 
 
-@router.get("/turns", response_model=TurnPage, responses=answers(*READ))
+@router.get("/turns", response_model=TurnPage, responses=refusals(*READ))
 async def list_turns(
     call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> JsonObject:
@@ -135,25 +135,25 @@ async def list_turns(
     return {"items": [turn_json(turn) for turn in page.items], "next_cursor": page.next_cursor}
 
 
-@router.get("/turns/{turn_id}", response_model=TurnOut, responses=answers(*READ))
+@router.get("/turns/{turn_id}", response_model=TurnOut, responses=refusals(*READ))
 async def get_turn(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """One turn."""
     return turn_json(await turns.get_turn(call.rt, call.tenant_id, session_id, turn_id))
 
 
-@router.get("/turns/{turn_id}/audit", response_model=AuditOut, responses=answers(*READ))
+@router.get("/turns/{turn_id}/audit", response_model=AuditOut, responses=refusals(*READ))
 async def get_audit(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
     """Why every token of the turn's prompt went in or stayed out."""
     return await turns.get_audit(call.rt, call.tenant_id, session_id, turn_id, round)
 
 
-@router.get("/turns/{turn_id}/prompt", response_model=PromptOut, responses=answers(*READ))
+@router.get("/turns/{turn_id}/prompt", response_model=PromptOut, responses=refusals(*READ))
 async def get_prompt(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
     """The exact messages and tools that were sent, rebuilt from stored rows."""
     return await turns.get_prompt(call.rt, call.tenant_id, session_id, turn_id, round)
 
 
-@router.get("/messages", response_model=MessagePage, responses=answers(*READ))
+@router.get("/messages", response_model=MessagePage, responses=refusals(*READ))
 async def list_messages(
     call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, ids: MessageIds = None
 ) -> Page[JsonObject]:
