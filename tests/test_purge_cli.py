@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.own_database import CommandRefused
-from app.purge_cli import read_age
+from app.commands.purge import read_age
+from app.commands.resources import CommandRefused
 from tests.db.test_migrations import execute
 from tests.test_cli import address, plimsoll, refusal, serving
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.mcp.shown import CLOSE, MOST_CHARS, OPEN, PREAMBLE, shown
+from app.commands.mcp import CLOSE, MOST_CHARS, OPEN, PREAMBLE, shown
 from mcp import Client, StdioServerParameters
 from plimsoll_sdk import Plimsoll
 from tests.api.conftest import serving, settings_for

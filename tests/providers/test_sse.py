@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.providers.sse import Event, EventReader
+from app.providers.stream import Event, EventReader
 from app.providers.wire import MalformedAnswerError
 
 STREAM = (

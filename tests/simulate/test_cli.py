@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.own_database import CommandRefused
+from app.commands.resources import CommandRefused
+from app.commands.simulate import read_policy
 from app.services.views.simulation import Variant
-from app.simulate.cli import read_policy
 from tests.test_cli import UNKNOWN_ID, address, plimsoll, refusal, serving
 
 

@@ -33,17 +33,12 @@ from app.api.routes import (
     conversations,
     events,
     inspector,
-    messages,
     models,
     operations,
     pins,
     policies,
     responses,
-    root,
     sessions,
-    simulations,
-    summaries,
-    timeline,
     turns,
 )
 from app.core.config import Settings
@@ -78,19 +73,15 @@ _ROUTERS = (
     conversations.router,
     sessions.router,
     context.router,
-    summaries.router,
     pins.router,
     archive.import_router,
     archive.router,
     models.router,
     policies.router,
-    simulations.router,
-    timeline.router,
-    messages.router,
+    policies.simulation_router,
     events.router,
     operations.router,
     inspector.router,
-    root.router,
 )
 
 
@@ -293,7 +284,7 @@ async def _refused_by_router(request: Request, error: Exception) -> Response:
             request.scope,
             "method_not_allowed",
             f"This address takes: {allowed}.",
-            headers={"Allow": allowed} if allowed else None,
+            {"Allow": allowed} if allowed else None,
         )
     return refusal(request.scope, "not_found", "There is nothing at this address.")
 

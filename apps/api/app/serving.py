@@ -24,13 +24,12 @@ from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
 from app.api.connections import KEEP_ALIVE_S, Connection, Connections
+from app.commands.resources import CommandRefused, database_url, on_database
 from app.core.config import Settings
 from app.core.logging import configure_logging
-from app.db.database import Database
 from app.db.migrate import SchemaState
 from app.db.reachability import reach
 from app.main import create_app, guarded_policy
-from app.own_database import CommandRefused, database_url
 from app.providers.catalogue_file import read_catalogue
 from app.services.keys import any_key_exists
 from app.services.upkeep.process_state import Drain
@@ -237,7 +236,7 @@ def _other_address(error: OSError, port: int) -> str:
 def _check_database(dsn: str, listener: socket.socket) -> bool:
     """Whether an API key exists; says what to do where the database is not ready to be served."""
     state = asyncio.run(reach(dsn))
-    keys_exist = state in {SchemaState.CURRENT, SchemaState.AHEAD} and asyncio.run(_any_key(dsn))
+    keys_exist = state in {SchemaState.CURRENT, SchemaState.AHEAD} and asyncio.run(on_database(dsn, any_key_exists))
     host = listener.getsockname()[0]
     if not keys_exist and not ipaddress.ip_address(host).is_loopback:
         first = "" if state is SchemaState.CURRENT else "plimsoll migrate && "
@@ -248,14 +247,6 @@ def _check_database(dsn: str, listener: socket.socket) -> bool:
     if state is not SchemaState.CURRENT:
         sys.stderr.write(f"plimsoll: the database's schema is {state}; /readyz stays 503 until `plimsoll migrate`\n")
     return keys_exist
-
-
-async def _any_key(dsn: str) -> bool:
-    database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without one
-    try:
-        return await any_key_exists(database)
-    finally:
-        await database.aclose()
 
 
 @contextlib.contextmanager

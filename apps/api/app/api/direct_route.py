@@ -35,7 +35,7 @@ from app.domain.errors import (
     ShuttingDown,
     Unauthenticated,
 )
-from app.domain.types import JsonObject, TenantId
+from app.domain.types import TenantId
 from app.services.keys import Authenticator
 from app.services.runtime import Runtime
 from app.services.upkeep.process_state import Drain
@@ -151,31 +151,16 @@ class DirectRoute(APIRoute):
                     if exchange.status >= 500:
                         span.fail(str(exchange.status))
         except ShuttingDown as error:
-            problem, headers = problems.document_of(error), problems.headers_of(error)
-            await self.refusal(problem, headers)(scope, receive, send)
+            await problems.answer_to(scope["path"], error)(scope, receive, send)
 
     async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             response = await self._answer(scope, receive)
         except PlimsollError as error:
-            problem, headers = problems.document_of(error), problems.headers_of(error)
+            response = problems.answer_to(scope["path"], error)
         except ValidationError as error:
-            found = error.errors(include_url=False, include_input=False)
-            problem, headers = problems.document_of_validation(found, "body"), None
-        except _BadParameter as bad:
-            found = bad.error.errors(include_url=False, include_input=False)
-            problem, headers = problems.document_of_validation(found, *bad.path), None
-        except _NotJson:
-            detail = "Send JSON with the header Content-Type: application/json."
-            problem, headers = problems.document("unsupported_media_type", detail), None
-        else:
-            await response(scope, receive, send)
-            return
-        await self.refusal(problem, headers)(scope, receive, send)
-
-    def refusal(self, problem: JsonObject, headers: Mapping[str, str] | None) -> Response:
-        """How a problem is answered here."""
-        return problems.of_document(problem, headers)
+            response = problems.answer_to(scope["path"], problems.InvalidFields(problems.places(error, "body")))
+        await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         call = Call(scope, receive)
@@ -255,15 +240,8 @@ def plain_json(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
-class _BadParameter(Exception):
-    def __init__(self, error: ValidationError, path: tuple[str, str]) -> None:
-        super().__init__(path)
-        self.error = error
-        self.path = path
-
-
-class _NotJson(Exception):
-    pass
+class _NotJson(PlimsollError):
+    code = "unsupported_media_type"
 
 
 def _path_id(name: str, noun: str) -> Binder:
@@ -306,7 +284,7 @@ def _parameter(
         try:
             return adapter.validate_python(text)
         except ValidationError as error:
-            raise _BadParameter(error, (source, name)) from None
+            raise problems.InvalidFields(problems.places(error, source, name)) from None
 
     return bind
 
@@ -332,4 +310,4 @@ def _check_is_json(exchange: Exchange) -> None:
     if not exchange.body:
         raise InvalidRequest("The body is empty; send a JSON object.", ("body",))
     if not _JSON_TYPE.fullmatch(exchange.headers.get(b"content-type", b"")):
-        raise _NotJson
+        raise _NotJson("Send JSON with the header Content-Type: application/json.")

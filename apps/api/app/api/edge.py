@@ -18,7 +18,7 @@ import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api import openai_errors, problems
+from app.api import problems
 from app.api.hosts import Hosts
 from app.core.fairness import ANONYMOUS, tenant_at_work
 from app.core.logging import request_fields
@@ -154,7 +154,7 @@ class Edge:
                 scope,
                 "request_timeout",
                 f"A body has {self._body_timeout_s:g} seconds, and one for each {_SLOWEST_BODY_BYTES_PER_S} bytes.",
-                headers={"Connection": "close"},
+                {"Connection": "close"},
             )(scope, receive, send)
         except _ClientGone:
             return
@@ -207,10 +207,8 @@ async def _refuse_unread(
     known, moderate length is read to its end, after which the connection serves the next request.
     """
     bounded = declared is not None and declared <= _DRAINED_BYTES and b"expect" not in scope["plimsoll"].headers
-    headers = problems.headers_of(error) or {}
-    if not bounded:
-        headers["Connection"] = "close"
-    await _send_before_end(refusal(scope, error.code, error.detail, error.members(), headers), send)
+    answer = problems.answer_to(scope["path"], error, None if bounded else {"Connection": "close"})
+    await _send_before_end(answer, send)
     drained = 0
     try:
         async with asyncio.timeout(_DRAINING_S):
@@ -226,18 +224,9 @@ async def _refuse_unread(
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def refusal(
-    scope: Scope,
-    code: str,
-    detail: str,
-    members: Mapping[str, Any] | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Response:
+def refusal(scope: Scope, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """An answer from outside any route: a problem, in the shape that clients of the address know."""
-    problem = problems.document(code, detail, members)
-    if openai_errors.is_openai_path(scope["path"]):
-        return openai_errors.of_problem(problem, headers)
-    return problems.of_document(problem, headers)
+    return problems.answer(scope["path"], problems.document(code, detail), headers)
 
 
 async def _send_before_end(answer: Response, send: Send) -> None:

@@ -53,17 +53,15 @@ def is_openai_path(path: str) -> bool:
     return path == CHAT_PATH or any(path == other or path.startswith(f"{other}/") for other in _OTHER_PATHS)
 
 
-def of_problem(problem: JsonObject, headers: Mapping[str, str] | None = None, within: str = "messages") -> Response:
-    """The answer that tells of a problem; `within` is the field that what was said stands in."""
-    error = error_of(problem, within)
-    told = dict(headers or {})
-    if error["code"] not in _WORTH_ANOTHER_TRY:
-        told["x-should-retry"] = "false"
-    return Response(orjson.dumps({"error": error}), _status(problem), told, "application/json")
+def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
+    """A problem as the HTTP answer of an OpenAI path."""
+    error = error_of(problem, "messages" if path == CHAT_PATH else "input")
+    retry = {} if error["code"] in _WORTH_ANOTHER_TRY else {"x-should-retry": "false"}
+    return Response(orjson.dumps({"error": error}), _status(problem), {**(headers or {}), **retry}, "application/json")
 
 
-def error_of(problem: JsonObject, within: str = "messages") -> JsonObject:
-    """The `error` object. What the problem carries beside its sentence stands in it too."""
+def error_of(problem: JsonObject, within: str) -> JsonObject:
+    """The `error` object, with the problem's own members; `within` is the field of a body that holds its messages."""
     code: str = problem["code"]
     status = _status(problem)
     kept = {name: value for name, value in problem.items() if name not in ("type", "title", "status", "detail", "code")}

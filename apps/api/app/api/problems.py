@@ -5,7 +5,7 @@ A problem never repeats what the client sent: echoing a NaN or half a surrogate 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
+from app.api import openai_errors
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG
 from app.domain.errors import (
     Busy,
@@ -103,16 +104,27 @@ def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -
     }
 
 
-def response(
-    code: str, detail: str, members: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
-) -> Response:
-    """The problem as an HTTP answer."""
-    return of_document(document(code, detail, members), headers)
+def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
+    """A problem as an HTTP answer, in the shape that clients of this path know."""
+    if openai_errors.is_openai_path(path):
+        return openai_errors.answer(path, problem, headers)
+    return Response(orjson.dumps(problem), problem["status"], headers, PROBLEM_JSON)
 
 
-def of_document(body: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
-    """A problem's document as an HTTP answer."""
-    return Response(orjson.dumps(body), body["status"], headers, PROBLEM_JSON)
+def answer_to(path: str, error: PlimsollError, headers: Mapping[str, str] | None = None) -> Response:
+    """The HTTP answer to an error; `headers` go beside its own."""
+    return answer(path, document_of(error), {**headers_of(error), **(headers or {})})
+
+
+class InvalidFields(InvalidRequest):
+    """Input that Pydantic refused; `found` has (where, why), at least one, and never a value."""
+
+    def __init__(self, found: list[tuple[str, str]]) -> None:
+        super().__init__(": ".join(found[0]))
+        self.found = found
+
+    def members(self) -> dict[str, Any]:
+        return {"errors": [{"where": place, "message": sentence} for place, sentence in self.found]}
 
 
 def document_of(error: PlimsollError) -> JsonObject:
@@ -124,20 +136,10 @@ def document_of(error: PlimsollError) -> JsonObject:
     return document(code if code in KINDS else error.code, error.detail, members)
 
 
-def document_of_validation(errors: Iterable[ErrorDetails], *within: str) -> JsonObject:
-    """The problem of a body or parameter that Pydantic refused: where and why, never the value."""
-    found = [{"where": place, "message": sentence} for place, sentence in _places(errors, *within)]
-    detail = f"{found[0]['where']}: {found[0]['message']}" if found else "The request is not valid."
-    return document("invalid_request", detail, {"errors": found})
-
-
 def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
     """Where Pydantic refused what, and why, never the value."""
-    return _places(error.errors(include_url=False, include_input=False), *within)
-
-
-def _places(errors: Iterable[ErrorDetails], *within: str) -> list[tuple[str, str]]:
-    return [(where(*within, *error["loc"]), _message(error)) for error in list(errors)[:_MOST_ERRORS]]
+    found = error.errors(include_url=False, include_input=False)[:_MOST_ERRORS]
+    return [(where(*within, *each["loc"]), _message(each)) for each in found]
 
 
 def where(*path: object) -> str:
@@ -155,17 +157,15 @@ def complete(stored: JsonObject | None) -> JsonObject | None:
     return document(code, str(stored.get("detail", "")), members)
 
 
-def headers_of(error: PlimsollError) -> dict[str, str] | None:
-    """The headers that an error's answer carries."""
+def headers_of(error: PlimsollError) -> dict[str, str]:
+    """The headers of the answer to an error."""
     if isinstance(error, ShuttingDown):
         return {"Retry-After": str(error.retry_after_s), "Connection": "close"}
-    if isinstance(error, (Busy, Conflict, DatabaseUnavailable)):
+    if isinstance(error, (Busy, Conflict, DatabaseUnavailable, LimitExceeded)) and error.retry_after_s is not None:
         return {"Retry-After": str(max(1, error.retry_after_s))}
-    if isinstance(error, LimitExceeded):
-        return None if error.retry_after_s is None else {"Retry-After": str(max(1, error.retry_after_s))}
     if error.code == "unauthenticated":
         return {"WWW-Authenticate": 'Bearer realm="plimsoll"'}
-    return None
+    return {}
 
 
 def _message(error: ErrorDetails) -> str:

@@ -178,7 +178,7 @@ def _check_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, most_
     """Holds every prompt to its hash: one that can not be shown again is not taken in."""
     hashes = hashes_of(
         {block["sha256"]: block["content"] for block in document["blocks"]},
-        {message["seq"]: message_of(message) for message in document["messages"]},
+        {message["seq"]: archived_message(message) for message in document["messages"]},
     )
     for at, audit in enumerate(document["audits"]):
         refs, expected = audit["prompt_refs"], audit["prompt_sha256"]
@@ -201,7 +201,7 @@ def _check_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, most_
             break
 
 
-def message_of(row: Mapping[str, Any]) -> Message:
+def archived_message(row: Mapping[str, Any]) -> Message:
     """A message of a document as the domain's value; its count is not trusted, and is 0."""
     return Message(
         id=MessageId(row["id"]),

@@ -20,7 +20,7 @@ from app.domain.errors import (
     StatedOverflow,
 )
 from app.providers.overflow import holds_a_figure, stated_overflow, unwrapped
-from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_text, token_count
+from app.providers.wire import MalformedAnswerError, decode_json, fields_of, storable_json, token_count
 
 _MESSAGE_CHARS: Final = 4_000
 _SAFE_CODE: Final = re.compile(r"[a-z][a-z_]{0,47}")
@@ -99,7 +99,7 @@ def error_object(body: Any) -> ErrorObject | None:
         return ErrorObject(_messages(inner))
     if isinstance(inner, Mapping):
         return _from_fields(cast("Mapping[str, Any]", inner))
-    return ErrorObject((json_text(inner)[:_MESSAGE_CHARS],)) if inner else None
+    return ErrorObject((storable_json(inner)[:_MESSAGE_CHARS],)) if inner else None
 
 
 def status_of(error: ErrorObject) -> int:

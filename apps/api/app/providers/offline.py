@@ -19,7 +19,7 @@ from app.domain.errors import ProviderRefused
 from app.domain.extractive import Extract, ExtractItem, SourceText, condense, extract
 from app.domain.types import CHAT_OPTIONS, SUMMARY_LISTS, Completion, CompletionRequest, Delta, RecordedReply, Usage
 from app.providers.base import DeltaSink
-from app.providers.openai_wire import texts_of
+from app.providers.wire import texts_of
 
 LABEL: Final = "[offline responder, not a language model]"
 _INLINE_CHARS: Final = 32_768

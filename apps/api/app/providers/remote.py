@@ -13,7 +13,7 @@ from app.domain.types import Completion, Delta
 from app.providers.base import DeltaSink
 from app.providers.failures import ErrorObject, error_object, provider_error, status_of
 from app.providers.retry import AttemptError, RetryPolicy, call_with_retries, retry_after_s
-from app.providers.streaming import (
+from app.providers.stream import (
     MOST_STREAM_BYTES,
     Assembly,
     BrokenStreamError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import orjson
@@ -74,7 +74,7 @@ def _is_nested_deeper(value: Any, levels: int) -> bool:
     return bool(containers)
 
 
-def json_text(value: Any) -> str:
+def storable_json(value: Any) -> str:
     """JSON of a value that came out of an answer, as text that can be stored."""
     return storable(json.dumps(value, ensure_ascii=False))
 
@@ -99,6 +99,39 @@ def fields_of(value: Any) -> dict[str, Any]:
 def list_of(value: Any) -> list[Any]:
     """`value` where it is a JSON list, else an empty one."""
     return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def content_of(content: Any) -> tuple[str, str]:
+    """Text and reasoning of a content, not yet storable: it is a string, null, or a list of parts."""
+    if content is None:
+        return "", ""
+    if isinstance(content, str):
+        return content, ""
+    if not isinstance(content, list):
+        raise MalformedAnswerError("the message's content is neither text nor a list of parts")
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for part in cast("list[Any]", content):
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        text, thought = (fields_of(part).get(name) for name in ("text", "thinking"))
+        if isinstance(text, str):
+            texts.append(text)
+        elif isinstance(thought, str):
+            thoughts.append(thought)
+        elif isinstance(thought, list):
+            thoughts.append(content_of(thought)[0])
+    return "".join(texts), "".join(thoughts)
+
+
+def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The text of each message, parts joined; empty where it has none."""
+    found: list[str] = []
+    for message in messages:
+        content: Any = message.get("content")
+        found.append(storable(content_of(content)[0]) if isinstance(content, str | list) else "")
+    return found
 
 
 def answered_items(value: Any, what: str) -> list[Any]:

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import answers, event_stream
+from app.api.openapi import event_stream, refusals
 from app.api.schemas.events import OpenTurns
 from app.api.streaming import STREAM_HEADERS, encoded_event
 from app.domain.errors import PlimsollError
@@ -31,7 +31,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("", response_model=OpenTurns, responses=_ANSWERS | answers(401, 429, 503))
+@router.get("", response_model=OpenTurns, responses=_ANSWERS | refusals(401, 429, 503))
 async def get_events(call: Call) -> JsonObject | Response:
     """Your turns that run or wait for tools; to who accepts `text/event-stream`, and then every turn as it changes."""
     accepted = call.headers.get("accept", "")

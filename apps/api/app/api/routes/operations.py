@@ -1,9 +1,12 @@
-"""`/healthz`, `/readyz`, `/metrics`: what balancers and Prometheus ask. They need no key and name no tenant."""
+"""`/`, `/healthz`, `/readyz`, `/metrics`: for people, balancers and Prometheus. They need no key, name no tenant."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from starlette.responses import PlainTextResponse, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Header
+from pydantic import BaseModel, Field
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from app.api.direct_route import Call, OpenRoute, json_response
 from app.api.schemas.operations import HealthOut, ReadyOut
@@ -11,6 +14,26 @@ from app.domain.types import JsonObject
 from app.services.upkeep.readiness import readiness
 
 router = APIRouter(tags=["operations"], route_class=OpenRoute)
+
+
+_LINKS = {
+    "ui": "/ui",
+    "docs": "/docs",
+    "openapi": "/openapi.json",
+    "sessions": "/v1/sessions",
+    "models": "/v1/models",
+    "health": "/healthz",
+    "ready": "/readyz",
+    "metrics": "/metrics",
+}
+
+
+class RootOut(BaseModel):
+    """What answers here, and where the rest of it is."""
+
+    name: str
+    version: str
+    links: dict[str, str] = Field(description="Addresses by what is there.")
 
 
 @router.head("/healthz", include_in_schema=False)
@@ -25,7 +48,7 @@ async def live() -> JsonObject:
 async def ready(call: Call) -> Response:
     """200 when the database answers and takes writes, and its schema is this version's; else 503, and what it is.
 
-    503 with the status `draining` from the moment on that the process was told to end.
+    503 with the status `draining` from the signal to end on.
     """
     state = await readiness(call.rt)
     draining = call.service.drain.announced
@@ -44,3 +67,16 @@ async def metrics(call: Call) -> Response:
     """Prometheus text, of all workers."""
     body, content_type = call.rt.telemetry.render()
     return Response(body, media_type=content_type)
+
+
+@router.head("/", include_in_schema=False)
+@router.get("/", response_model=RootOut, responses={307: {"description": "To the inspector, for who accepts HTML"}})
+async def get_root(call: Call, accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
+    """The service's name, version and addresses; who accepts HTML is sent to the inspector."""
+    vary = {"Vary": "Accept"}
+    if "text/html" in accept:
+        return RedirectResponse("ui/", 307, vary)
+    app = call.scope["app"]
+    answer = json_response({"name": app.title, "version": app.version, "links": _LINKS})
+    answer.headers.update(vary)
+    return answer

@@ -1,33 +1,146 @@
-"""The chunks of a streamed chat completion -> deltas and one `Completion`.
+"""A chat completion -> `Completion`, whole or streamed.
 
-Servers differ most in tool calls: fragments by index, fragments without an index or an id, an id in every fragment,
+Streams differ most in tool calls: fragments by index, fragments without an index or an id, an id in every fragment,
 whole calls at once, several whole calls under one index.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, cast
 
-from app.domain.types import Completion, Delta, Usage
+from app.domain.types import Completion, Delta, FinishReason, ToolCall, Usage
 from app.providers.failures import ErrorObject, error_object
-from app.providers.openai_wire import content_of, finish_reason, read_usage, tool_call
-from app.providers.sse import Event
-from app.providers.streaming import ReplyRoom, StreamedError, TextFlow
+from app.providers.stream import Event, ReplyRoom, StreamedError, TextFlow
 from app.providers.wire import (
     MalformedAnswerError,
     answered_items,
     check_calls,
+    content_of,
     decode_json,
     fields_of,
-    json_text,
     list_of,
     model_name,
+    read_call,
+    storable,
+    storable_json,
+    token_count,
 )
+
+_FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
+    "stop": "stop",
+    "eos": "stop",
+    "end_turn": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+}
+
+
+def read_completion(body: Any, *, attempts: int) -> Completion:
+    """Reads a chat completion's first choice. Raises `MalformedAnswerError`."""
+    if not isinstance(body, dict):
+        raise MalformedAnswerError("the answer is not a JSON object")
+    answer = cast("dict[str, Any]", body)
+    choice = _first_choice(answer)
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise MalformedAnswerError("the first choice carries no message")
+    fields = cast("dict[str, Any]", message)
+    tool_calls = _tool_calls(fields.get("tool_calls"))
+    text, thought = map(storable, content_of(fields.get("content")))
+    if not text and isinstance(fields.get("refusal"), str):
+        text = storable(fields["refusal"])
+    return Completion(
+        text=text or (None if tool_calls else ""),
+        finish_reason=_finish_reason(choice.get("finish_reason"), called_tools=bool(tool_calls)),
+        usage=_usage(answer.get("usage")),
+        tool_calls=tool_calls,
+        reasoning=_text_of(fields, "reasoning_content") or _text_of(fields, "reasoning") or thought or None,
+        provider_model=model_name(answer.get("model")),
+        attempts=attempts,
+    )
+
+
+def _first_choice(answer: dict[str, Any]) -> dict[str, Any]:
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise MalformedAnswerError("the answer carries no choices")
+    first: Any = cast("list[Any]", choices)[0]
+    if not isinstance(first, dict):
+        raise MalformedAnswerError("the first choice is not an object")
+    return cast("dict[str, Any]", first)
+
+
+def _text_of(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    return storable(value) if isinstance(value, str) else ""
+
+
+def _tool_calls(value: Any) -> tuple[ToolCall, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise MalformedAnswerError("the message's tool_calls are not a list")
+    calls = list_of(value)
+    check_calls(len(calls))
+    return tuple(_tool_call(call, position) for position, call in enumerate(calls))
+
+
+def _tool_call(value: Any, position: int) -> ToolCall:
+    """Reads a tool call, the `position`th of its answer; raises as `read_call`."""
+    call = fields_of(value)
+    fields = fields_of(call.get("function"))
+    arguments = fields.get("arguments") or "{}"  # nothing, or the empty text that some servers send for no arguments
+    if not isinstance(arguments, str):
+        arguments = storable_json(arguments)  # some servers send the object itself
+    return read_call(call.get("id"), fields.get("name"), arguments, position)
+
+
+def _finish_reason(value: Any, *, called_tools: bool) -> FinishReason:
+    reason: FinishReason = _FINISH_REASONS.get(value.lower(), "other") if isinstance(value, str) else "other"
+    # Some servers say "stop", or nothing, when the model called tools.
+    if called_tools and reason in {"stop", "other"}:
+        return "tool_calls"
+    return reason
+
+
+def _usage(value: Any) -> Usage | None:
+    """None unless the prompt's tokens can be read: half a figure would falsify what is compared with the estimate."""
+    if not isinstance(value, dict):
+        return None
+    fields = cast("dict[str, Any]", value)
+    prompt, answer, total = (
+        token_count(fields.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+    )
+    if prompt is None and total is not None and answer is not None and total >= answer:
+        prompt = total - answer
+    if prompt is None:
+        return None
+    if answer is None:
+        answer = total - prompt if total is not None and total >= prompt else 0
+    details = fields_of(fields.get("prompt_tokens_details"))
+    cached = _first_count(details.get("cached_tokens"), fields.get("prompt_cache_hit_tokens"))
+    written = _first_count(details.get("cache_write_tokens"), fields.get("cache_creation_input_tokens"))
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=answer,
+        cached_prompt_tokens=min(cached, prompt),
+        cache_write_prompt_tokens=min(written, prompt - min(cached, prompt)),
+    )
+
+
+def _first_count(*values: Any) -> int:
+    return next((found for found in map(token_count, values) if found is not None), 0)
 
 
 class ChatAssembly:
-    """Puts one answer together. See `app.providers.streaming.Assembly`."""
+    """Puts one answer together. See `app.providers.stream.Assembly`."""
 
     def __init__(self) -> None:
         self.has_finish = False
@@ -49,7 +162,7 @@ class ChatAssembly:
         if not event.data.strip():
             return Delta()
         chunk = _parsed(event)
-        self.usage = read_usage(chunk.get("usage")) or self.usage
+        self.usage = _usage(chunk.get("usage")) or self.usage
         self._model = model_name(chunk.get("model")) or self._model
         choice = next((fields_of(found) for found in list_of(chunk.get("choices"))), None)
         if choice is None or choice.get("index") not in (None, 0):  # it may be anything, unhashable too
@@ -66,10 +179,10 @@ class ChatAssembly:
         """The whole answer; raises `MalformedAnswerError`."""
         if not self._has_choice:
             raise MalformedAnswerError("the stream carries no choices")
-        calls = tuple(tool_call(call, position) for position, call in enumerate(self._calls.whole()))
+        calls = tuple(_tool_call(call, position) for position, call in enumerate(self._calls.whole()))
         return Completion(
             text=self._text.text or (None if calls else ""),
-            finish_reason=finish_reason(self._finish, called_tools=bool(calls)),
+            finish_reason=_finish_reason(self._finish, called_tools=bool(calls)),
             usage=self.usage,
             tool_calls=calls,
             reasoning=self._reasoning.text or None,
@@ -142,7 +255,7 @@ class _CallFragments:
         name = function["name"] if isinstance(function.get("name"), str) else ""
         arguments = function.get("arguments")
         if arguments is not None and not isinstance(arguments, str):
-            arguments = json_text(arguments)
+            arguments = storable_json(arguments)
         index = index if isinstance(index, int | str) else None
         call = self._continued(index, identity, name, arguments)
         if call is None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from datetime import timedelta
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from app.commands.resources import CommandRefused, progress_bar, with_database
 from app.db.database import Database
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import TenantId
-from app.own_database import CommandRefused, with_database
 from app.services.upkeep.purge import Purged, purge
 
 EXIT_INTERRUPTED = 130
@@ -32,15 +29,12 @@ def purge_command(
     A session with a running turn stays. It may be broken off at any time, run again, and run while the service does.
     """
     age = read_age(older_than)
-    told: list[Purged] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("sessions"))
-    with Progress(
-        *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
+    newest: list[Purged] = []
+    with progress_bar("sessions") as bar:
         task = bar.add_task("counting" if dry_run else "erasing", total=None)
 
         def show(purged: Purged) -> None:
-            told[:] = [purged]
+            newest[:] = [purged]
             bar.update(task, completed=purged.done, total=purged.sessions)
 
         async def work(database: Database) -> Purged:
@@ -52,13 +46,13 @@ def purge_command(
             with_database(work)
         except (KeyboardInterrupt, DatabaseUnavailable) as error:
             bar.stop()
-            if told and not dry_run:
-                typer.echo(f"Broken off; run it again to go on. {_summary(told[0], dry_run=False)}", err=True)
+            if newest and not dry_run:
+                typer.echo(f"Broken off; run it again to go on. {_summary(newest[0], dry_run=False)}", err=True)
             if isinstance(error, KeyboardInterrupt):
                 raise typer.Exit(EXIT_INTERRUPTED) from error
             raise
-    typer.echo(_summary(told[0], dry_run=dry_run))
-    for name, rows in told[0].rows.items():
+    typer.echo(_summary(newest[0], dry_run=dry_run))
+    for name, rows in newest[0].rows.items():
         typer.echo(f"{rows:>12,}  {name}")
 
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal, TypeAlias
 
 from genai_prices import data_snapshot
 from genai_prices.types import ModelInfo, TieredPrices
 
 from app.domain.prices import Prices
-from app.domain.types import TenantId
-
-WindowSource: TypeAlias = Literal["catalogue", "learned", "genai_prices", "fallback"]
-
-
-LearnedWindows: TypeAlias = Mapping[tuple[str, TenantId | None], int]
-"""Windows that providers named when they refused prompts, in tokens, by alias and tenant; None is every tenant."""
 
 
 @dataclass(frozen=True, slots=True)

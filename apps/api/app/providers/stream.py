@@ -1,17 +1,17 @@
-"""A streamed answer as it grows: what has been passed on, what has to wait, and when it is complete."""
+"""A streamed answer: server-sent events (WHATWG HTML, section 9.2) out of bytes cut anywhere, and its text."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from app.domain.types import Completion, Delta, Usage
 from app.providers.base import DeltaSink
 from app.providers.failures import ErrorObject
 from app.providers.retry import AttemptError
-from app.providers.sse import Event, EventReader
 from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, storable
 
 MOST_EVENT_BYTES: Final = 1024 * 1024
@@ -23,6 +23,83 @@ _SLICE_BYTES: Final = 1024
 """Of a stream that are read before other tasks run: a millisecond or two of the smallest events."""
 _TRAILER_WAIT_S: Final = 5.0
 _CLOSING_WAIT_S: Final = 0.1
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. `name` is empty where the server gave none; `data` are its data lines joined by LF, undecoded."""
+
+    name: str
+    data: bytes
+
+
+class EventReader:
+    """Feed it chunks, it yields events. One event may have `most_event_bytes`; a longer one is malformed.
+
+    Lines are decoded by nobody here: a chunk may end inside a character, inside CRLF, or inside a field's name.
+    """
+
+    def __init__(self, most_event_bytes: int) -> None:
+        self._most_event_bytes = most_event_bytes
+        self._name = ""
+        self._data: list[bytes] = []
+        self._unfinished: list[bytes] = []
+        self._size = 0
+        self._after_cr = False
+        self._at_start = True
+
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """The events that `chunk` completes. Raises `MalformedAnswerError` for one that is too long."""
+        if self._after_cr and chunk:
+            self._after_cr = False
+            chunk = chunk.removeprefix(b"\n")
+        if chunk.endswith(b"\r"):
+            self._after_cr = True
+        # bytes.splitlines splits at CR, LF and CRLF and, other than str's, at nothing else.
+        for piece in chunk.splitlines(keepends=True):
+            self._grow(len(piece))
+            text = piece.rstrip(b"\r\n")
+            self._unfinished.append(text)
+            if len(text) != len(piece):
+                line = b"".join(self._unfinished)
+                self._unfinished.clear()
+                event = self._take(line)
+                if event is not None:
+                    yield event
+
+    def end(self) -> Event | None:
+        """The last event where the server closed without the empty line that should follow it."""
+        line = b"".join(self._unfinished)
+        self._unfinished.clear()
+        return (self._take(line) if line else None) or self._take(b"")
+
+    def _grow(self, by: int) -> None:
+        self._size += by
+        if self._size > self._most_event_bytes:
+            raise MalformedAnswerError(f"an event of it is longer than {self._most_event_bytes} bytes")
+
+    def _take(self, line: bytes) -> Event | None:
+        if self._at_start:
+            self._at_start = False
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        if not line:
+            event = Event(self._name, b"\n".join(self._data)) if self._data else None
+            self._name, self._data, self._size = "", [], 0
+            return event
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"event":
+            self._name = value.decode("utf-8", "replace")
+        elif name == b"error":  # older llama.cpp servers name their errors so
+            self._name = "error"
+            self._data.append(value)
+        elif not name:
+            # A comment: a heartbeat may be all that comes for hours, and is no part of any event.
+            self._size = max(0, self._size - len(line) - 2)
+        return None
 
 
 class StreamedError(Exception):
@@ -114,19 +191,19 @@ class TextFlow:
         """What can be passed on now. Raises `MalformedAnswerError` when the answer has become too long."""
         piece = self._held + self._room.take(piece)
         self._held = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
-        return self._told(piece[: len(piece) - len(self._held)])
+        return self._passed_on(piece[: len(piece) - len(self._held)])
 
     def rest(self) -> str:
         """What was held back."""
         held, self._held = self._held, ""
-        return self._told(held)
+        return self._passed_on(held)
 
     @property
     def text(self) -> str:
         """All that has been passed on."""
         return "".join(self._pieces)
 
-    def _told(self, piece: str) -> str:
+    def _passed_on(self, piece: str) -> str:
         piece = storable(piece)
         if piece:
             self._pieces.append(piece)

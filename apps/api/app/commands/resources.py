@@ -1,6 +1,6 @@
-"""The database of this installation: the configured one, or the embedded one.
+"""What commands work with: the settings, the database of this installation, and a progress bar.
 
-Apart from `serving.py`, so that short commands need not wait for the whole application to be imported.
+It imports no part of the application, so short commands start fast.
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.core.config import Settings
 from app.db import embedded, migrate
@@ -55,14 +58,27 @@ def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
     async def run(dsn: str) -> T:
         if (state := await reach(dsn)) is not SchemaState.CURRENT:
             raise CommandRefused(f"the database's schema is {state}: run `plimsoll migrate` first")
-        database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without one
-        try:
-            return await work(database)
-        finally:
-            await database.aclose()
+        return await on_database(dsn, work)
 
     with database_url(read_settings()) as dsn:
         return asyncio.run(run(dsn))
+
+
+async def on_database(dsn: str, work: Callable[[Database], Awaitable[T]]) -> T:
+    """Runs `work` on the database at this address, over one connection."""
+    database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without one
+    try:
+        return await work(database)
+    finally:
+        await database.aclose()
+
+
+def progress_bar(unit: str) -> Progress:
+    """A bar on standard error that counts `unit`; nothing where that is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
+    return Progress(
+        *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    )
 
 
 def read_settings() -> Settings:
