@@ -1,7 +1,7 @@
 """The built-in responder: needs no key, no network, and is not a language model.
 
-It answers a turn with the recorded reply it is given, or else says what it received and quotes what fits the question
-best; it summarizes by extraction. The same request always gets the same answer.
+It answers a turn with the recorded reply of the request, or else states what it received and quotes the message that
+best matches the question. It summarizes by extraction. The same request always gets the same answer.
 """
 
 from __future__ import annotations
@@ -42,10 +42,9 @@ class OfflineProvider:
         self._count = count
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
-        """Never waits for anything but its own work, which leaves the event loop when the prompt is large.
+        """Runs off the event loop if the prompt is large. Streams a few words at a time.
 
-        Streams a few words at a time. Raises `ProviderRefused` when a summary is asked for and the last message is not
-        the summarizer's document.
+        Raises `ProviderRefused` if a summary is requested and the last message is not the summarizer's document.
         """
         if sum(map(len, texts_of(request.messages))) <= _INLINE_CHARS:
             answer = self._answer(request)
@@ -54,7 +53,7 @@ class OfflineProvider:
         if on_delta is not None and answer.text:
             for words in _A_FEW_WORDS.findall(answer.text):
                 on_delta(Delta(words))
-                await asyncio.sleep(0)  # what listens gets its turn between two deltas
+                await asyncio.sleep(0)  # lets listeners run between two deltas
         return answer
 
     async def count_tokens(self, request: CompletionRequest) -> int | None:  # noqa: ARG002 - the protocol's
@@ -166,12 +165,12 @@ def _document(text: str) -> Mapping[str, Any]:
     except orjson.JSONDecodeError:
         found = None
     if not isinstance(found, dict) or not isinstance(cast("dict[str, Any]", found).get("messages"), list):
-        raise ProviderRefused("The offline summarizer was asked for a summary of something that is not its document.")
+        raise ProviderRefused("The offline summarizer got a message that is not its document.")
     return cast("dict[str, Any]", found)
 
 
 def _summary_text(document: Mapping[str, Any], max_chars: int) -> str:
-    """Carries the previous items over as far as half the room goes; the rest is extracted from what is new."""
+    """Keeps previous items in up to half the room; the rest is extracted from the new messages."""
     previous = document.get("previous_summary")
     before = cast("dict[str, Any]", previous) if isinstance(previous, dict) else {}
     kept = {kind: _carried(before, kind) for kind in SUMMARY_LISTS}
