@@ -83,18 +83,8 @@ def set_limits(
     usd_total: Usd = None,
 ) -> None:
     """Sets the given limits, and leaves the others. They apply from the next turn on, in every worker."""
-    given = {
-        "turns_per_minute": turns_per_minute,
-        "turns_per_day": turns_per_day,
-        "turns_total": turns_total,
-        "tokens_per_minute": tokens_per_minute,
-        "tokens_per_day": tokens_per_day,
-        "tokens_total": tokens_total,
-        "usd_per_day": usd_per_day,
-        "usd_per_month": usd_per_month,
-        "usd_total": usd_total,
-    }
-    values = {name: Decimal(str(value)) for name, value in given.items() if value is not None}
+    options: dict[str, float | None] = {name: value for name, value in locals().items() if name != "tenant"}
+    values = {name: Decimal(str(value)) for name, value in options.items() if value is not None}
     if not values:
         raise CommandRefused("name at least one limit, for example --turns-per-minute 60")
 
