@@ -85,11 +85,11 @@ def mcp_command(
     url: Annotated[
         str, typer.Option(envvar="PLIMSOLL_URL", help="Where the service listens.", show_envvar=True)
     ] = "http://127.0.0.1:8000",
-    write: Annotated[bool, typer.Option("--write", help="Also offer tools that change pins.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Also serve tools that change pins.")] = False,
 ) -> None:
-    """Offers sessions of a running service to a host of the Model Context Protocol, over standard input and output.
+    """Serves sessions of a running service to a host of the Model Context Protocol, over standard input and output.
 
-    The API key is PLIMSOLL_API_KEY of the environment: the tools see what its tenant sees.
+    The API key is PLIMSOLL_API_KEY of the environment; the tools see only its tenant's sessions.
     """
     try:
         from app.commands.mcp import make_server  # noqa: PLC0415 - an extra, which other commands do without

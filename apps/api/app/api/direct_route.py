@@ -1,8 +1,8 @@
-"""A FastAPI route that FastAPI describes and we bind.
+"""A FastAPI route that FastAPI describes, with its own binding of arguments.
 
 The signature of a handler gives the OpenAPI document as usual; at run time its arguments come straight from the
-request: who asks, path, query, headers, and a strictly parsed body. It answers the same with a third of the CPU
-(docs/performance.md), which counts on a path that costs about a millisecond.
+request: tenant, path, query, headers, and a strictly parsed body. It gives the same answers with a third of the CPU
+(docs/performance.md), which matters on a path that costs about a millisecond.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What handlers reach through `Call`; the composition root puts it on the application's state."""
+    """What handlers use through `Call`; the composition root sets it on the application's state."""
 
     rt: Runtime
     authenticator: Authenticator
@@ -62,14 +62,14 @@ class Service:
     aside: set[asyncio.Task[None]] = dataclass_field(default_factory=set[asyncio.Task[None]])
 
     def run_aside(self, work: Coroutine[None, None, None]) -> None:
-        """Runs what nobody waits for any more, and keeps it from being collected."""
+        """Runs work that no request waits for, and keeps it from being collected."""
         task = asyncio.create_task(work)
         self.aside.add(task)
         task.add_done_callback(self.aside.discard)
 
 
 class Call(Request):
-    """One request, authenticated. `tenant_id` is whose sessions it may touch."""
+    """One authenticated request; `tenant_id` is its tenant."""
 
     tenant_id: TenantId
 
@@ -169,7 +169,7 @@ class DirectRoute(APIRoute):
         return await self._handle(call, scope["plimsoll"])
 
     async def _handle(self, call: Call, exchange: Exchange) -> Response:
-        # A body that takes long to look through must not hold up everybody else.
+        # Parsing a large body must not block other requests.
         large = len(exchange.body) > _LARGE_BODY_BYTES
         arguments = (
             await asyncio.to_thread(self._bind, call.scope, exchange) if large else self._bind(call.scope, exchange)
@@ -186,7 +186,7 @@ class DirectRoute(APIRoute):
 
 
 class HeavyRoute(DirectRoute):
-    """Its body is parsed, and its handler runs, in a slot of heavy work: how much is parsed at once is bounded."""
+    """Parses its body and runs its handler in a slot of heavy work, so that concurrent parsing is bounded."""
 
     async def _handle(self, call: Call, exchange: Exchange) -> Response:
         async with call.rt.heavy.slot(call.tenant_id):
@@ -194,7 +194,7 @@ class HeavyRoute(DirectRoute):
 
 
 class UnreadRoute(HeavyRoute):
-    """A heavy route that reads its body itself, `call.unread_body`; its parameter only describes it."""
+    """A heavy route that parses its body itself (`call.unread_body`); its parameter only describes the body."""
 
     def _bind_body(self, model: type[BaseModel], *, required: bool) -> Binder:
         def bind(_scope: Scope, exchange: Exchange) -> BaseModel:
@@ -212,7 +212,7 @@ class OpenRoute(DirectRoute):
 
 
 async def authenticate(scope: Scope) -> TenantId:
-    """Whose request it is, asked once a request. Raises `Unauthenticated`, `DatabaseUnavailable`."""
+    """The tenant of a request, looked up once for each request. Raises `Unauthenticated`, `DatabaseUnavailable`."""
     exchange: Exchange = scope["plimsoll"]
     if exchange.stranger is not None:
         raise exchange.stranger
@@ -221,7 +221,7 @@ async def authenticate(scope: Scope) -> TenantId:
         try:
             exchange.tenant_id = await service.authenticator.tenant_of(exchange.headers.get(b"authorization"))
         except (Unauthenticated, DatabaseUnavailable) as error:
-            exchange.stranger = error  # also for the route: by now the body of a stranger is thrown away
+            exchange.stranger = error  # for the route as well: the body is discarded by then
             raise
         exchange.fields["tenant"] = exchange.tenant_id
         tenant_at_work.set(exchange.tenant_id)
@@ -234,7 +234,7 @@ def json_response(value: object, status: int = 200) -> Response:
 
 
 def plain_json(value: object) -> object:
-    """The driver's UUIDs are a subclass, which orjson leaves to us."""
+    """For orjson: the driver's UUIDs are a subclass that it does not encode."""
     if isinstance(value, UUID):
         return str(value)
     raise TypeError(f"{type(value).__name__} is no JSON")

@@ -1,7 +1,7 @@
 """A problem in OpenAI's error shape, for the routes whose clients know no other.
 
-Those clients branch on the status, and try again by themselves on 408, 409, 429 and 5xx unless `x-should-retry` tells
-them not to. So it does, wherever the service has done its own retries or another try can not help.
+Those clients branch on the status, and retry 408, 409, 429 and 5xx unless `x-should-retry` is false. It is false where
+the service has already retried or a retry cannot help.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PARAMETERS: Mapping[str, str] = {
 
 
 def is_openai_path(path: str) -> bool:
-    """Whether the clients of this address know OpenAI's shape of errors alone."""
+    """Whether the clients of this path expect OpenAI's error shape."""
     return path == CHAT_PATH or any(path == other or path.startswith(f"{other}/") for other in _OTHER_PATHS)
 
 
@@ -75,7 +75,7 @@ def error_of(problem: JsonObject, within: str) -> JsonObject:
 
 
 def _code(problem: JsonObject, status: int) -> str:
-    """What has no room again soon is a quota: clients that know the word do not try again by themselves."""
+    """A limit that does not reset soon is a quota: clients do not retry that code."""
     limit = problem.get("limit")
     if limit and not limit["name"].endswith("_minute"):
         return "insufficient_quota"
@@ -89,7 +89,7 @@ def _status(problem: JsonObject) -> int:
 
 
 def _overflow_message(problem: JsonObject) -> str:
-    """With the words that clients and frameworks look for: the sentence of the API, and the code itself (LangChain)."""
+    """With the texts that clients and frameworks search for: OpenAI's sentence, and the code itself (LangChain)."""
     budget = problem.get("budget")
     if not budget:
         return (

@@ -15,16 +15,16 @@ from app.domain.types import JsonObject
 
 Limit = Annotated[int, Query(ge=1, le=200, description="Most items of one page.")]
 Cursor = Annotated[str | None, Query(max_length=2048, description="`next_cursor` of the page before.")]
-Round = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Tool round; the last one when absent.")]
+Round = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Tool round; defaults to the last one.")]
 Words = Annotated[
     str | None,
     Query(
         max_length=200,
         pattern=r"^[^\x00]*$",
-        description="Only what has these words, in any case, in its id, goal, labels, metadata or first message.",
+        description="Only items with these words, in any case, in id, goal, labels, metadata or first message.",
     ),
 ]
-Figures = Annotated[bool, Query(description="Each with its newest window, its use and its state.")]
+Figures = Annotated[bool, Query(description="Adds the newest window, usage and state of each.")]
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -37,7 +37,7 @@ DEFAULT_LIMIT = 50
 
 
 class Problem(BaseModel):
-    """RFC 9457. `code` is the stable word to branch on."""
+    """RFC 9457. Branch on `code`, which is stable."""
 
     model_config = ConfigDict(extra="allow")
     type: str
@@ -121,7 +121,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
         "key": {
             "type": "http",
             "scheme": "bearer",
-            "description": "An API key (`plimsoll keys create`). Not asked for while no key exists.",
+            "description": "An API key (`plimsoll keys create`). Not needed while no key exists.",
         }
     }
     for path, operations in document["paths"].items():

@@ -1,6 +1,6 @@
-"""Domain error -> `application/problem+json` (RFC 9457). The one table of statuses stands here.
+"""Domain error -> `application/problem+json` (RFC 9457). This module has the only table of statuses.
 
-A problem never repeats what the client sent: echoing a NaN or half a surrogate pair is how a 422 turns into a 500.
+A problem never repeats request content: echoing a NaN or half a surrogate pair is how a 422 turns into a 500.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ KINDS: Mapping[str, ProblemKind] = {
     "summary_not_active": ProblemKind(409, "The summary is not the active one"),
     "turn_not_last": ProblemKind(409, "The turn is not the session's last"),
     "worker_lost": ProblemKind(503, "The turn was ended by another process"),
-    "limit_exceeded": ProblemKind(429, "A limit of what may be used is reached"),
+    "limit_exceeded": ProblemKind(429, "A usage limit is reached"),
     "unauthenticated": ProblemKind(401, "An API key is needed"),
     "session_not_found": ProblemKind(404, "No such session"),
     "model_not_found": ProblemKind(404, "No such model"),
@@ -67,22 +67,22 @@ KINDS: Mapping[str, ProblemKind] = {
     "prompt_not_found": ProblemKind(404, "No such prompt"),
     "not_found": ProblemKind(404, "Not found"),
     "method_not_allowed": ProblemKind(405, "Method not allowed"),
-    "host_not_allowed": ProblemKind(421, "The service is not known by this name"),
-    "origin_not_allowed": ProblemKind(403, "The page that asks is not the service's own"),
+    "host_not_allowed": ProblemKind(421, "The host name is not allowed"),
+    "origin_not_allowed": ProblemKind(403, "The request comes from another site"),
     "invalid_http": ProblemKind(400, "This is not HTTP"),
     "headers_too_large": ProblemKind(431, "The headers are too large"),
-    "too_many_connections": ProblemKind(503, "The process has as many connections as it serves"),
+    "too_many_connections": ProblemKind(503, "The process has reached its limit of connections"),
     "request_timeout": ProblemKind(408, "The request did not arrive in time"),
     "body_too_large": ProblemKind(413, "The body is too large"),
     "unsupported_media_type": ProblemKind(415, "The body is not JSON"),
-    "provider_error": ProblemKind(502, "The model could not be had"),
-    "provider_context_overflow": ProblemKind(502, "The provider says that the prompt is too long"),
+    "provider_error": ProblemKind(502, "The model call failed"),
+    "provider_context_overflow": ProblemKind(502, "The provider rejected the prompt as too long"),
     "provider_timeout": ProblemKind(504, "The model did not answer in time"),
     "database_unavailable": ProblemKind(503, "The database is not available"),
-    "session_busy": ProblemKind(409, "The session is held by other work"),
-    "tenant_busy": ProblemKind(429, "The tenant has as much of this in hand as it may"),
-    "process_busy": ProblemKind(503, "The process has as much of this in hand as it takes"),
-    "too_many_streams": ProblemKind(503, "The process has as many event streams as it serves"),
+    "session_busy": ProblemKind(409, "The session is locked by other work"),
+    "tenant_busy": ProblemKind(429, "The tenant has reached its share of the process"),
+    "process_busy": ProblemKind(503, "The process has reached its capacity"),
+    "too_many_streams": ProblemKind(503, "The process has reached its limit of event streams"),
     "shutting_down": ProblemKind(503, "The process is shutting down"),
     "internal_error": ProblemKind(500, "Something broke on our side"),
 }
@@ -92,7 +92,7 @@ _LONGEST_WHERE = 200
 
 
 def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -> JsonObject:
-    """The problem of this code, ready to be sent or to stand in a stored turn's `error`."""
+    """The problem of this code, for an answer or a stored turn's `error`."""
     kind = KINDS.get(code) or KINDS["internal_error"]
     return {
         "type": f"urn:plimsoll:problem:{code}",
@@ -112,7 +112,7 @@ def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = N
 
 
 def answer_to(path: str, error: PlimsollError, headers: Mapping[str, str] | None = None) -> Response:
-    """The HTTP answer to an error; `headers` go beside its own."""
+    """The HTTP answer to an error; `headers` are added to its own."""
     return answer(path, document_of(error), {**headers_of(error), **(headers or {})})
 
 
@@ -128,7 +128,7 @@ class InvalidFields(InvalidRequest):
 
 
 def document_of(error: PlimsollError) -> JsonObject:
-    """The problem that tells of an error."""
+    """The problem of an error."""
     code = f"{error.noun}_not_found" if isinstance(error, NotFound) else error.code
     members = error.members()
     if isinstance(error, InvalidRequest):
@@ -143,7 +143,7 @@ def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
 
 
 def where(*path: object) -> str:
-    """A field's place for people, cut to a length: keys come from the client."""
+    """The path of a field, cut to a length because keys come from the client."""
     joined = ".".join(str(part) for part in path if part not in _UNION_TAGS)
     return joined if len(joined) <= _LONGEST_WHERE else joined[:_LONGEST_WHERE] + "…"
 

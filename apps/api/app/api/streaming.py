@@ -1,7 +1,7 @@
 """A turn as server-sent events (contract.md, section 5).
 
-The answer begins when the context is assembled, so whatever is refused before that is an ordinary problem with its own
-status. The last event carries what reading the turn gives afterwards.
+The stream begins when the context is assembled; a refusal before that is an ordinary problem with its own status. The
+last event has the turn as it is read afterwards.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ _TURN_EVENTS = TurnEvents()
 
 
 async def stream_turn(call: Call, session_id: SessionId, work: Work, form: StreamForm = _TURN_EVENTS) -> Response:
-    """Starts the work and answers with its events, or raises what it raised before the context was assembled.
+    """Starts the work and streams its events, or raises its error if the context was not assembled.
 
-    A client that goes away ends only the stream: the turn runs on and is stored, unless the deployment says `cancel`.
+    When the client disconnects, the turn continues and is stored, unless the deployment says `cancel`.
     """
     stream = _Stream(call, session_id, work, form)
     await stream.begun()
@@ -98,7 +98,7 @@ async def stream_turn(call: Call, session_id: SessionId, work: Work, form: Strea
 
 
 def events_response(events: Iterable[bytes], headers: Mapping[str, str]) -> Response:
-    """Events that are known already, as a stream."""
+    """A stream of events that are all known."""
     return Response(b"".join(events), headers={**STREAM_HEADERS, **headers}, media_type="text/event-stream")
 
 
@@ -219,7 +219,7 @@ class _Stream:
         try:
             return turn_json(await get_turn(self._call.rt, self._call.tenant_id, self._session_id, self._turn_id))
         except NotFound:
-            return None  # erased with its session, which was not to be kept
+            return None  # deleted with its session (`store: false`)
 
     async def _cancel(self, turn_id: TurnId) -> None:
         try:

@@ -17,9 +17,9 @@ from app.services import keys as key_service
 from app.services.limits import quotas as limit_service
 from app.services.upkeep import learned_windows as window_service
 
-keys = typer.Typer(no_args_is_help=True, help="API keys. Once one was ever made, every request needs one.")
-limits = typer.Typer(no_args_is_help=True, help="What a tenant may use by minute, day or month (UTC), or in total.")
-windows = typer.Typer(no_args_is_help=True, help="Context windows that providers stated when they refused prompts.")
+keys = typer.Typer(no_args_is_help=True, help="API keys. Once one exists, every request needs one.")
+limits = typer.Typer(no_args_is_help=True, help="Limits of a tenant by minute, day or month (UTC), or in total.")
+windows = typer.Typer(no_args_is_help=True, help="Context windows that providers stated when they rejected prompts.")
 
 Tenant = Annotated[str, typer.Argument(help="The tenant of the keys, or `default` while no key exists.")]
 CountOption = Annotated[int | None, typer.Option(min=0)]
@@ -29,10 +29,10 @@ Usd = Annotated[float | None, typer.Option(min=0)]
 @keys.command("create")
 def create_key(
     tenant: Annotated[str, typer.Option(help="Whose sessions the key gives access to.")],
-    name: Annotated[str, typer.Option(help="What the key is for, in your words.")],
-    if_none: Annotated[bool, typer.Option("--if-none", help="Do nothing when a key was ever made.")] = False,
+    name: Annotated[str, typer.Option(help="What the key is for.")],
+    if_none: Annotated[bool, typer.Option("--if-none", help="Do nothing if a key was ever created.")] = False,
 ) -> None:
-    """Makes a key and prints its secret, which is shown only this once: KEY=$(plimsoll keys create …)."""
+    """Creates a key and prints its secret, which is shown only once: KEY=$(plimsoll keys create …)."""
 
     async def work(database: Database) -> str | None:
         if if_none and await key_service.any_key_exists(database):
@@ -82,19 +82,9 @@ def set_limits(
     usd_per_month: Usd = None,
     usd_total: Usd = None,
 ) -> None:
-    """Sets the limits that are named; the tenant's others stay. They hold from the next turn on, in every worker."""
-    given = {
-        "turns_per_minute": turns_per_minute,
-        "turns_per_day": turns_per_day,
-        "turns_total": turns_total,
-        "tokens_per_minute": tokens_per_minute,
-        "tokens_per_day": tokens_per_day,
-        "tokens_total": tokens_total,
-        "usd_per_day": usd_per_day,
-        "usd_per_month": usd_per_month,
-        "usd_total": usd_total,
-    }
-    values = {name: Decimal(str(value)) for name, value in given.items() if value is not None}
+    """Sets the given limits, and leaves the others. They apply from the next turn on, in every worker."""
+    options: dict[str, float | None] = {name: value for name, value in locals().items() if name != "tenant"}
+    values = {name: Decimal(str(value)) for name, value in options.items() if value is not None}
     if not values:
         raise CommandRefused("name at least one limit, for example --turns-per-minute 60")
 
@@ -107,7 +97,7 @@ def set_limits(
 
 @limits.command("list")
 def list_limits(tenant: Annotated[str | None, typer.Argument(help="One tenant; all without it.")] = None) -> None:
-    """Lists limits with what is used of them in the running minute, day or month."""
+    """Lists limits with their use in the current minute, day or month."""
 
     async def work(database: Database) -> list[limit_service.TenantLimit]:
         return await limit_service.list_limits(database, None if tenant is None else TenantId(tenant))
@@ -121,7 +111,7 @@ def list_limits(tenant: Annotated[str | None, typer.Argument(help="One tenant; a
 
 @limits.command("clear")
 def clear_limits(tenant: Tenant) -> None:
-    """Takes all limits of a tenant away, with what was counted for them."""
+    """Removes all limits of a tenant, with their counts."""
 
     async def work(database: Database) -> int:
         return await limit_service.clear_limits(database, TenantId(tenant))
@@ -131,7 +121,7 @@ def clear_limits(tenant: Tenant) -> None:
 
 @windows.command("list")
 def list_windows() -> None:
-    """Lists what was stated, to whom, and for whom it counts: its tenant after two turns, all after two tenants."""
+    """Lists stated windows and for whom they count: their tenant after two turns, all tenants after two tenants."""
 
     async def work(database: Database) -> list[StatedWindow]:
         return await window_service.list_windows(database)
@@ -150,7 +140,7 @@ def list_windows() -> None:
 
 @windows.command("forget")
 def forget_windows(alias: Annotated[str, typer.Argument(help="An alias that `windows list` shows.")]) -> None:
-    """Forgets what was stated of an alias, to every tenant. Running services follow within half a minute."""
+    """Deletes the stated windows of an alias, for every tenant. Running services apply this within 30 seconds."""
 
     async def work(database: Database) -> int:
         return await window_service.forget(database, alias)

@@ -1,4 +1,4 @@
-"""`plimsoll purge`: retention, for a timer of the operator's."""
+"""`plimsoll purge`: retention, to be run by a timer."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _LONGEST = timedelta(days=365 * 100)
 def purge_command(
     older_than: Annotated[str, typer.Option(help="Hours, days or weeks since the last activity: 36h, 30d, 8w.")],
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's sessions; all without it.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be erased.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
 ) -> None:
-    """Erases sessions that nobody has used for so long, for good, with everything that belongs to them.
+    """Permanently deletes sessions without activity for this time, with everything that belongs to them.
 
-    A session with a running turn stays. It may be broken off at any time, run again, and run while the service does.
+    Sessions with a running turn are kept. It can be interrupted, repeated, and run while the service runs.
     """
     age = read_age(older_than)
     newest: list[Purged] = []

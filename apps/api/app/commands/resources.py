@@ -30,7 +30,7 @@ _ENV_FILE = Path(str(Settings.model_config.get("env_file")))
 
 
 class CommandRefused(Exception):
-    """A command can not be carried out as things are; the sentence says what to do."""
+    """A command cannot be run; the sentence says what to do."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def database_url(settings: Settings, *, keep_running: bool = False) -> Generator
         return
     server = embedded.start(settings.data_dir)
     try:
-        asyncio.run(migrate.upgrade(server.dsn))  # it is private to this installation, so nobody else decides when
+        asyncio.run(migrate.upgrade(server.dsn))  # it belongs to this installation only
         with kept_running(server, give_up_after_s=settings.embedded_restart_s) if keep_running else nullcontext():
             yield server.dsn
     finally:
@@ -95,7 +95,7 @@ def read_settings() -> Settings:
 
 
 def _place(variable: str) -> str:
-    """Where a variable stands that is not from the environment, which wins over `.env`."""
+    """The line of `.env` that sets a variable, unless the environment overrides it."""
     if variable in map(str.upper, os.environ) or not _ENV_FILE.is_file():
         return ""
     named = re.compile(rf"\s*(export\s+)?{variable}\s*=", re.IGNORECASE)

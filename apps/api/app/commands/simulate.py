@@ -35,13 +35,11 @@ def simulate_command(
             "Without any: summaries at 70, 80, 90 and 95 % of the budget."
         ),
     ] = None,
-    model: Annotated[
-        list[str] | None, typer.Option(help="Ask every turn of this alias instead. May be repeated.")
-    ] = None,
-    tenant: Annotated[str, typer.Option(help="Whose sessions they are.")] = OPEN_TENANT,
+    model: Annotated[list[str] | None, typer.Option(help="Use this alias for every turn. May be repeated.")] = None,
+    tenant: Annotated[str, typer.Option(help="The tenant of the sessions.")] = OPEN_TENANT,
     as_json: Annotated[bool, typer.Option("--json", help="Everything as one JSON object instead of tables.")] = False,
 ) -> None:
-    """Replays stored turns under other policies and models, side by side. Calls no model and writes nothing."""
+    """Computes stored turns under other policies and models, side by side. Calls no model and writes nothing."""
     variants = [read_policy(text) for text in policy] if policy else THRESHOLDS
     tenant_id, session_ids = TenantId(tenant), [SessionId(session) for session in sessions]
     simulations = with_database(lambda database: _simulate_all(database, tenant_id, session_ids, variants, model or []))
@@ -58,7 +56,7 @@ def simulate_command(
 
 
 def read_policy(text: str) -> Variant:
-    """`rolling`, `{"protected_turns": 2}`, or either behind `NAME=`. Raises `CommandRefused` for JSON that is none."""
+    """`rolling`, `{"protected_turns": 2}`, or either behind `NAME=`. Raises `CommandRefused` for invalid JSON."""
     name, separator, value = text.partition("=") if not text.lstrip().startswith("{") else ("", "", text)
     given = value if separator or not name else name
     if not given.lstrip().startswith("{"):
@@ -122,7 +120,7 @@ def table(title: str, simulations: Sequence[JsonObject]) -> Table:
 
 
 def notes(simulations: Sequence[JsonObject]) -> list[str]:
-    """What the figures stand for."""
+    """Notes on what the figures assume."""
     found = [f"Summaries are made by {simulations[0]['summaries_from']}.", *simulations[0]["assumed"]]
     gone = dict.fromkeys(alias for one in simulations for alias in one["gone_aliases"])
     found += [f"{alias} is no longer in the catalogue; the session's own model stands in." for alias in gone]

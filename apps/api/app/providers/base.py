@@ -15,13 +15,13 @@ DeltaSink: TypeAlias = Callable[[Delta], None]
 
 
 class Provider(Protocol):
-    """A model behind a wire protocol."""
+    """A model with a wire protocol."""
 
     is_language_model: bool
-    """False for the built-in offline responder, which says so wherever it shows."""
+    """False for the built-in offline responder only."""
 
     options: frozenset[str]
-    """Which `options` of a request its wire knows; it leaves the others out."""
+    """The `options` of a request that its protocol supports; others are left out."""
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Asks once, with the alias's retries and whole-call deadline, and gives the whole answer.

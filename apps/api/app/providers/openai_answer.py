@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from app.domain.types import Completion, Delta, FinishReason, ToolCall, Usage
 from app.providers.failures import ErrorObject, error_object
@@ -44,20 +44,18 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 
 def read_completion(body: Any, *, attempts: int) -> Completion:
     """Reads a chat completion's first choice. Raises `MalformedAnswerError`."""
-    if not isinstance(body, dict):
-        raise MalformedAnswerError("the answer is not a JSON object")
-    answer = cast("dict[str, Any]", body)
-    choice = _first_choice(answer)
-    message = choice.get("message")
-    if not isinstance(message, dict):
+    answer = fields_of(body)
+    choices = list_of(answer.get("choices"))
+    if not choices:
+        raise MalformedAnswerError("the answer carries no choices")
+    choice = fields_of(choices[0])
+    if not isinstance(choice.get("message"), dict):
         raise MalformedAnswerError("the first choice carries no message")
-    fields = cast("dict[str, Any]", message)
+    fields = fields_of(choice["message"])
     tool_calls = _tool_calls(fields.get("tool_calls"))
     text, thought = map(storable, content_of(fields.get("content")))
-    if not text and isinstance(fields.get("refusal"), str):
-        text = storable(fields["refusal"])
     return Completion(
-        text=text or (None if tool_calls else ""),
+        text=text or _text_of(fields, "refusal") or (None if tool_calls else ""),
         finish_reason=_finish_reason(choice.get("finish_reason"), called_tools=bool(tool_calls)),
         usage=_usage(answer.get("usage")),
         tool_calls=tool_calls,
@@ -65,16 +63,6 @@ def read_completion(body: Any, *, attempts: int) -> Completion:
         provider_model=model_name(answer.get("model")),
         attempts=attempts,
     )
-
-
-def _first_choice(answer: dict[str, Any]) -> dict[str, Any]:
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices:
-        raise MalformedAnswerError("the answer carries no choices")
-    first: Any = cast("list[Any]", choices)[0]
-    if not isinstance(first, dict):
-        raise MalformedAnswerError("the first choice is not an object")
-    return cast("dict[str, Any]", first)
 
 
 def _text_of(fields: Mapping[str, Any], name: str) -> str:
@@ -112,9 +100,7 @@ def _finish_reason(value: Any, *, called_tools: bool) -> FinishReason:
 
 def _usage(value: Any) -> Usage | None:
     """None unless the prompt's tokens can be read: half a figure would falsify what is compared with the estimate."""
-    if not isinstance(value, dict):
-        return None
-    fields = cast("dict[str, Any]", value)
+    fields = fields_of(value)
     prompt, answer, total = (
         token_count(fields.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
     )

@@ -36,9 +36,9 @@ _MOONSHOT_HOSTS: Final = frozenset({"api.moonshot.ai", "api.moonshot.cn"})
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """An alias as it stands now. `context_window` is in tokens, and `context_limit_source` says who named it.
+    """An alias with its current window, in tokens; `context_limit_source` is where the window comes from.
 
-    `exact_counts` asks for the provider's own count of a prompt that is near a threshold.
+    With `exact_counts` the provider counts prompts near a threshold.
     """
 
     alias: str
@@ -56,7 +56,7 @@ class Model:
 
 
 class Catalogue:
-    """The aliases of a process. Only `learn` changes anything, and only what is not fixed by the catalogue's file."""
+    """The aliases of a process. Only `learn` changes them, and only windows that the catalogue's file does not set."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Catalogue:
     def model(self, alias: str, tenant_id: TenantId | None = None) -> Model:
         """The model of an alias, with the window that counts now: catalogue > learned > published > fallback.
 
-        What the tenant's own turns have learned stands above what was learned for everybody. Raises
+        What the tenant's own turns have learned overrides what applies to all tenants. Raises
         `InvalidRequest` for an alias that is not there.
         """
         model = self._models.get(alias)
@@ -88,11 +88,11 @@ class Catalogue:
         return replace(model, context_window=learned, context_limit_source="learned")
 
     def provider(self, alias: str) -> Provider:
-        """Who answers for an alias. Raises `InvalidRequest` for one that is not there."""
+        """The provider of an alias. Raises `InvalidRequest` for one that is not there."""
         return self._providers[self.model(alias).alias]
 
     def learn(self, windows: LearnedWindows) -> None:
-        """Replaces what this process knows of windows that providers have named."""
+        """Replaces the windows that providers have stated."""
         self._learned = dict(windows)
 
     async def aclose(self) -> None:

@@ -145,7 +145,7 @@ class Assembly(Protocol):
 
 
 class DeltaTap:
-    """Passes deltas on, and keeps their text and the `usage` that came with it for the case that the stream breaks."""
+    """Passes deltas on, and keeps their text and `usage` in case the stream breaks."""
 
     def __init__(self, sink: DeltaSink) -> None:
         self._sink = sink
@@ -166,7 +166,7 @@ class DeltaTap:
 
 
 class ReplyRoom:
-    """What an answer may still have of text, reasoning and tool calls together."""
+    """The remaining size of an answer: text, reasoning and tool calls together."""
 
     def __init__(self) -> None:
         self._left_chars = MOST_REPLY_CHARS
@@ -213,8 +213,8 @@ class TextFlow:
 async def read_stream(chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap) -> None:
     """Reads to the end mark, or to the end of a stream that has its finish reason.
 
-    Once that is said, a server that neither goes on nor closes is waited for only briefly. Raises what the assembly
-    raises, `AttemptError` when the connection breaks, `BrokenStreamError` when the stream just ends, and
+    After the finish reason, a server that neither continues nor closes is waited for only briefly. Raises what the
+    assembly raises, `AttemptError` when the connection breaks, `BrokenStreamError` when the stream just ends, and
     `EmptyStreamError` when it ends before it began.
     """
     patience = asyncio.timeout(None)
@@ -236,7 +236,7 @@ async def read_stream(chunks: AsyncGenerator[bytes], assembly: Assembly, tap: De
 async def _read_events(
     chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap, patience: asyncio.Timeout
 ) -> bool:
-    """Whether there was an event. Other tasks, and with them the deadline, get their turn after every slice."""
+    """Whether there was an event. Other tasks, and the deadline, can run after every slice."""
     events = EventReader(MOST_EVENT_BYTES)
     now = asyncio.get_running_loop().time
     count = 0

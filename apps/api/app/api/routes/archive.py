@@ -45,8 +45,8 @@ async def get_export(call: Call, session_id: SessionId) -> Response:
 @import_router.post(
     "/import", status_code=201, response_model=SessionOut, responses=refusals(401, 408, 413, 415, 422, 429, 503)
 )
-async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - describes what is read elsewhere
-    """Makes a session of an export, or of `messages` in the OpenAI form: all of it or nothing, under new ids."""
+async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - describes the body, which is read elsewhere
+    """Creates a session from an export, or from `messages` in OpenAI's form, with new ids: completely or not at all."""
     session = await import_session(call.rt, call.tenant_id, call.unread_body, read_import)
     call.note(session_id=str(session.id))
     return session
@@ -59,10 +59,10 @@ async def _chunks(file: IO[bytes]) -> AsyncGenerator[bytes]:
 
 
 async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
-    """The document of these parts in a file that nobody else sees, read from its beginning.
+    """The document of these parts as a private temporary file, at its beginning.
 
-    A slow client then reads from the file, while the connection that the parts were read by serves others. Up to 1 MiB
-    stays in memory.
+    A slow client then reads from the file, while the database connection is free for others. Up to 1 MiB stays in
+    memory.
     """
     file = cast("IO[bytes]", SpooledTemporaryFile(_IN_MEMORY_BYTES))  # noqa: SIM115 - whoever sends it closes it
     try:
@@ -97,5 +97,5 @@ def _encoded(value: object) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Prices keep all their digits."""
+    """Prices keep all digits."""
     return format(value, "f") if isinstance(value, Decimal) else plain_json(value)

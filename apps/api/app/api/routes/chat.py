@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: OpenAI's form, with a session behind it."""
+"""`/v1/chat/completions`: OpenAI's chat completions; each request is a turn of a session."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 
 SessionHeader = Annotated[
-    str | None, Header(alias=SESSION_HEADER, description="The session; without it one is made, and answered here.")
+    str | None,
+    Header(alias=SESSION_HEADER, description="The session; without it one is created and named in the answer."),
 ]
 RetryCount = Annotated[str | None, Header(alias="X-Stainless-Retry-Count", include_in_schema=False)]
 
@@ -58,7 +59,7 @@ async def create_chat_completion(
     idempotency_key: IdempotencyKey = None,
     x_stainless_retry_count: RetryCount = None,
 ) -> Response:
-    """Answers a list of messages in OpenAI's form, within the budget, as a turn of a session that remembers."""
+    """Answers a list of messages in OpenAI's form, within the token budget, as a turn of a stored session."""
     rt, tenant_id = call.rt, call.tenant_id
     if body.model not in rt.catalogue.aliases:
         raise NotFound("model")

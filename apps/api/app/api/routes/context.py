@@ -1,4 +1,4 @@
-"""`/v1/sessions/{session_id}/context`, `/search`, `/timeline`, `/summaries`: the window, and what is out of it."""
+"""`/v1/sessions/{session_id}/context`, `/search`, `/timeline`, `/summaries`: the window, and what is not in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from app.services.views.timeline import read_timeline
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["context"], route_class=DirectRoute)
 
 SearchWords = Annotated[str, Query(min_length=1, max_length=1000, description="Words to look for.")]
-MostFound = Annotated[int, Query(ge=1, le=50, description="Most messages that are answered.")]
+MostFound = Annotated[int, Query(ge=1, le=50, description="Most messages in the answer.")]
 DEFAULT_FOUND = 10
 Turns = Annotated[int, Query(ge=1, le=500, description="Most turns of one page.")]
 
@@ -38,14 +38,13 @@ async def get_window(call: Call, session_id: SessionId) -> JsonObject:
 
 @router.get("/search", response_model=FoundOut, responses=refusals(*READ))
 async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> JsonObject:
-    """The session's messages that have words of `q`, in the window or out of it, best first. Writes nothing."""
+    """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing."""
     return await search_session(call.rt, call.tenant_id, session_id, q, limit)
 
 
 @router.post("/context/preview", response_model=PreviewOut, responses=refusals(*WRITE))
 async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> JsonObject:
-    """What the next turn would send: calls no model, writes nothing, waits for nothing. 200 also where it would be
-    refused."""
+    """The prompt that the next turn would send, or its refusal, as a 200. Calls no model and writes nothing."""
     seen = await preview_turn(call.rt, call.tenant_id, session_id, turn_request(call, body))
     return seen | {"refusal": problems.complete(seen["refusal"])}
 
@@ -68,17 +67,17 @@ async def list_summaries(
 
 @router.post("/summaries", status_code=201, response_model=SummaryOut, responses=refusals(*READ, 409, 429, 502, 504))
 async def summarize_now(call: Call, session_id: SessionId) -> JsonObject:
-    """Summarizes now what may be summarized, whatever the thresholds say. Takes no body."""
+    """Summarizes now what can be summarized, regardless of thresholds. Takes no body."""
     return await summaries.summarize_now(call.rt, call.tenant_id, session_id)
 
 
 @router.post("/summaries/active/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
 async def undo_active_summary(call: Call, session_id: SessionId) -> JsonObject:
-    """Takes back whichever summary is active now, also one that was made meanwhile. Takes no body."""
+    """Withdraws whichever summary is active now, also one that was made meanwhile. Takes no body."""
     return await summaries.undo_summary(call.rt, call.tenant_id, session_id, None)
 
 
 @router.post("/summaries/{summary_id}/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
 async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId) -> JsonObject:
-    """Takes the active summary back: its predecessor stands again, its range is raw again. Takes no body."""
+    """Withdraws the active summary: the previous one becomes active again. Takes no body."""
     return await summaries.undo_summary(call.rt, call.tenant_id, session_id, summary_id)

@@ -25,7 +25,7 @@ router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_cla
 
 @router.post("", response_model=ConversationOut, responses=openai_refusals(*_WRITE))
 async def create_conversation(call: Call, body: ConversationIn = _NOTHING) -> JsonObject:
-    """Makes a conversation: a session of the default model, with these items as its past."""
+    """Creates a conversation: a session of the default model, with these items as its history."""
     items = call.raw_body["items"] if body.items else ()
     session = await conversations.create_conversation(call.rt, call.tenant_id, body.metadata or {}, items)
     call.note(session_id=str(session.id))
@@ -49,14 +49,14 @@ async def change_conversation(call: Call, conversation_id: str, body: Conversati
 
 @router.delete("/{conversation_id}", response_model=DeletedOut, responses=openai_refusals(*_READ))
 async def delete_conversation(call: Call, conversation_id: str) -> JsonObject:
-    """Erases a conversation with its items, responses, turns and audits, for good."""
+    """Permanently deletes a conversation with its items, responses, turns and audits."""
     await conversations.delete_conversation(call.rt, call.tenant_id, _session_id(call, conversation_id))
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
 @router.post("/{conversation_id}/items", response_model=ItemListOut, responses=openai_refusals(*_WRITE))
-async def create_items(call: Call, conversation_id: str, body: ItemsIn) -> JsonObject:  # noqa: ARG001 - used as it came
-    """Adds items at the conversation's end; no model is asked."""
+async def create_items(call: Call, conversation_id: str, body: ItemsIn) -> JsonObject:  # noqa: ARG001 - used as received
+    """Appends items to the conversation without calling a model."""
     session_id = _session_id(call, conversation_id)
     items = await conversations.add_items(call.rt, call.tenant_id, session_id, call.raw_body["items"])
     return list_json(ItemPage(items, has_more=False))
@@ -85,7 +85,7 @@ async def get_conversation_item(call: Call, conversation_id: str, item_id: str) 
     "/{conversation_id}/items/{item_id}", response_model=ConversationOut, responses=openai_refusals(*_READ, 409)
 )
 async def delete_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
-    """Takes an item out of the conversation and of every later prompt; a call and its output go together."""
+    """Removes an item from the conversation and from later prompts; a call and its output are removed together."""
     session_id = _session_id(call, conversation_id)
     return conversation_json(await conversations.withdraw_item(call.rt, call.tenant_id, session_id, item_id))
 

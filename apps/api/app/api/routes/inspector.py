@@ -33,7 +33,7 @@ DOCS_POLICY = "; ".join(
         "form-action 'none'",
     )
 )
-# No text can become HTML or script, whatever a component does with it. Swagger UI, at /docs, makes HTML of Markdown.
+# Text can never become HTML or script. Swagger UI, at /docs, renders Markdown as HTML.
 CONTENT_SECURITY_POLICY = f"{DOCS_POLICY}; require-trusted-types-for 'script'; trusted-types 'none'"
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -77,7 +77,7 @@ class InspectorFiles:
         self._files: Mapping[str, _File] = files
 
     def response(self, path: str, if_none_match: str | None) -> Response | None:
-        """The file's answer; None where there is none. Of what was not built, the index says how to build it."""
+        """The answer for a file; None if there is none. If nothing was built, the index says how to build it."""
         file = self._files.get(path)
         return None if file is None and path else _answer(file, CONTENT_SECURITY_POLICY, if_none_match)
 
@@ -116,7 +116,7 @@ _FILES = InspectorFiles()
 @router.head("/ui")
 @router.get("/ui")
 async def to_page() -> Response:
-    """Addresses in the page are relative to its folder, and so is this one: a proxy may serve us below a path."""
+    """A relative address, because a proxy may serve the application below a path."""
     return RedirectResponse("ui/", 307)
 
 
@@ -133,5 +133,5 @@ async def get_page(path: str, if_none_match: Annotated[str | None, Header()] = N
 @router.head("/docs")
 @router.get("/docs")
 async def get_docs(if_none_match: Annotated[str | None, Header()] = None) -> Response:
-    """The API's page, whose script is served from here too."""
+    """The API reference; its script is served from here too."""
     return _FILES.docs(if_none_match)

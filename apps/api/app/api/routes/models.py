@@ -1,4 +1,4 @@
-"""`/v1/models`"""
+"""`/v1/models`: the aliases of the catalogue."""
 
 from __future__ import annotations
 

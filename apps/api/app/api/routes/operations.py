@@ -29,24 +29,24 @@ _LINKS = {
 
 
 class RootOut(BaseModel):
-    """What answers here, and where the rest of it is."""
+    """Name, version and addresses of the service."""
 
     name: str
     version: str
-    links: dict[str, str] = Field(description="Addresses by what is there.")
+    links: dict[str, str] = Field(description="Addresses by name.")
 
 
 @router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", response_model=HealthOut)
 async def live() -> JsonObject:
-    """200 while the process serves. It asks nothing else, so a database outage restarts no worker."""
+    """200 while the process serves. It does not use the database, so an outage restarts no worker."""
     return {"status": "ok"}
 
 
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", response_model=ReadyOut, responses={503: {"model": ReadyOut, "description": "Not ready"}})
 async def ready(call: Call) -> Response:
-    """200 when the database answers and takes writes, and its schema is this version's; else 503, and what it is.
+    """200 when the database answers and accepts writes and its schema is current; else 503 with the reason.
 
     503 with the status `draining` from the signal to end on.
     """
@@ -70,9 +70,9 @@ async def metrics(call: Call) -> Response:
 
 
 @router.head("/", include_in_schema=False)
-@router.get("/", response_model=RootOut, responses={307: {"description": "To the inspector, for who accepts HTML"}})
+@router.get("/", response_model=RootOut, responses={307: {"description": "To the inspector, for browsers"}})
 async def get_root(call: Call, accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
-    """The service's name, version and addresses; who accepts HTML is sent to the inspector."""
+    """The service's name, version and addresses; browsers are redirected to the inspector."""
     vary = {"Vary": "Accept"}
     if "text/html" in accept:
         return RedirectResponse("ui/", 307, vary)

@@ -23,7 +23,7 @@ PinName = Annotated[
     str, Path(min_length=1, max_length=_LONGEST_NAME, description="1 to 255 printable characters; slashes are fine.")
 ]
 
-PinFiguresAsked = Annotated[bool, Query(description="Each with its tokens and its relevance.")]
+PinFiguresQuery = Annotated[bool, Query(description="Adds tokens and relevance of each.")]
 
 
 @router.get("", response_model=PinPage, responses=refusals(*READ))
@@ -32,7 +32,7 @@ async def list_pins(
     session_id: SessionId,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
-    figures: PinFiguresAsked = False,
+    figures: PinFiguresQuery = False,
 ) -> JsonObject | Page[Pin]:
     """The session's pins by name."""
     page = await pins.list_pins(call.rt, call.tenant_id, session_id, limit, cursor)
@@ -45,7 +45,7 @@ async def list_pins(
 
 @router.put("/{name:path}", response_model=PinOut, responses=refusals(*WRITE))
 async def put_pin(call: Call, session_id: SessionId, name: PinName, body: PinIn) -> Pin:
-    """Pins content to every prompt of the session, or replaces what is pinned under this name."""
+    """Adds content to every prompt of the session, or replaces the pin of this name."""
     if not _can_be_a_name(name):
         raise InvalidRequest(f"A pin's name is 1 to {_LONGEST_NAME} printable characters.", ("path", "name"))
     pin = Pin(name=name, content=body.content, relevance=body.relevance, source=body.source)
@@ -62,7 +62,7 @@ async def get_pin(call: Call, session_id: SessionId, name: PinName) -> Pin:
 
 @router.delete("/{name:path}", status_code=204, responses=refusals(*READ))
 async def delete_pin(call: Call, session_id: SessionId, name: PinName) -> Response:
-    """Takes the pin away. Prompts that had it can still be rebuilt."""
+    """Removes the pin. Prompts that contained it can still be rebuilt."""
     if not _can_be_a_name(name):
         raise NotFound("pin")
     await pins.delete_pin(call.rt, call.tenant_id, session_id, name)
@@ -70,5 +70,5 @@ async def delete_pin(call: Call, session_id: SessionId, name: PinName) -> Respon
 
 
 def _can_be_a_name(name: str) -> bool:
-    """U+FFFD stands for bytes of the path that were no UTF-8."""
+    """U+FFFD replaces bytes of the path that are not UTF-8."""
     return 0 < len(name) <= _LONGEST_NAME and name.isprintable() and "\ufffd" not in name

@@ -20,13 +20,13 @@ _NOTHING_GIVEN = SimulateIn()
 
 @router.get("", response_model=PolicyList, responses=refusals(401, 503))
 async def get_policies(call: Call) -> JsonObject:
-    """The presets with all their values, and each field with what it takes and means."""
+    """The presets with all their values, and each field with its range and meaning."""
     return list_policies(call.rt)
 
 
 @simulation_router.post("", response_model=SimulationOut, responses=refusals(*WRITE))
 async def post_simulation(call: Call, session_id: SessionId, body: SimulateIn = _NOTHING_GIVEN) -> JsonObject:
-    """What other policies and models would have made of the session's turns. Calls no model and writes nothing."""
+    """Computes the session's turns under other policies and models. Calls no model and writes nothing."""
     variants = THRESHOLDS if body.policies is None else tuple(map(variant_of, call.raw_body["policies"]))
     aliases = body.model_aliases or []
     most_turns = min(body.max_turns, MOST_TURNS_DECIDED // (len(variants) * max(1, len(aliases))))

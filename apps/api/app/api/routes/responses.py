@@ -1,4 +1,4 @@
-"""`/v1/responses`: OpenAI's Responses, with a session behind each chain of them."""
+"""`/v1/responses`: OpenAI's Responses; each chain of responses is a session."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def create_response(
     idempotency_key: IdempotencyKey = None,
     x_stainless_retry_count: RetryCount = None,
 ) -> Response:
-    """Answers input in OpenAI's form, within the budget: alone, in a conversation, or behind a previous response."""
+    """Creates a response within the token budget: alone, in a conversation, or after a previous response."""
     rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
     named = await referenced(rt, tenant_id, references_of(input_of(raw)))
     request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
@@ -91,7 +91,7 @@ async def _answer(
 
 
 async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
-    """Starts the work, and gives the response as soon as it runs, or has ended before."""
+    """Starts the work, and returns the response once it runs or has ended."""
     begun: asyncio.Future[TurnEvent] = asyncio.get_running_loop().create_future()
 
     def listen(event: TurnEvent) -> None:
@@ -122,7 +122,7 @@ async def get_response(call: Call, response_id: str, stream: Annotated[str | Non
 
 @router.delete("/{response_id}", response_model=DeletedOut, responses=openai_refusals(*_READ, 409))
 async def delete_response(call: Call, response_id: str) -> JsonObject:
-    """Erases a response, and its session with it when nothing else is in that one."""
+    """Deletes a response, and its session if that has nothing else."""
     await responses.delete_response(call.rt, call.tenant_id, _ref(call, response_id))
     return {"id": response_id, "object": "response", "deleted": True}
 
@@ -137,7 +137,7 @@ async def cancel_response(call: Call, response_id: str) -> JsonObject:
 async def list_input_items(
     call: Call, response_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
 ) -> JsonObject:
-    """What a response was asked with, what came before it left out."""
+    """The input of a response, without earlier items."""
     page = await responses.input_items(
         call.rt,
         call.tenant_id,

@@ -45,7 +45,7 @@ MessageIds = Annotated[
     str | None,
     Query(
         pattern=f"^{_UUID}(?:,{_UUID}){{0,99}}$",
-        description="Only these, at most 100, with commas between them, all on one page.",
+        description="Only these ids, separated by commas, at most 100, all on one page.",
     ),
 ]
 _AS_IT_WAS = RegenerateIn()
@@ -58,7 +58,7 @@ _TURN_ANSWERS = STREAMED | refusals(*WRITE, 409, 429, 502, 504)
 async def create_turn(
     call: Call, session_id: SessionId, body: TurnIn, idempotency_key: IdempotencyKey = None
 ) -> JsonObject | Response:
-    """Sends a message within the budget and answers with the turn and how its context came about."""
+    """Sends a message within the token budget, and returns the turn and how its context was built."""
     rt, tenant_id = call.rt, call.tenant_id
     request = turn_request(call, body)
     return await _answer(
@@ -91,7 +91,7 @@ async def post_tool_outputs(
 
 @router.post("/turns/{turn_id}/cancel", response_model=TurnOut, responses=refusals(*WRITE, 409))
 async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
-    """Ends a turn that runs or waits for tools. Its message is kept; later prompts hold no half of a tool call."""
+    """Ends a turn that runs or waits for tools. Its message is kept; later prompts have no unanswered tool calls."""
     return turn_json(await cancel_turn(call.rt, call.tenant_id, session_id, turn_id))
 
 
@@ -104,9 +104,9 @@ async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> Jso
 async def post_regenerate(
     call: Call, session_id: SessionId, turn_id: TurnId, body: RegenerateIn = _AS_IT_WAS
 ) -> JsonObject | Response:
-    """Runs the session's last turn again, with other words where the body has some, in a fork that ends before it.
+    """Runs the session's last turn again in a fork that ends before it, with the fields of the body changed.
 
-    A problem after the fork was made carries its `session_id`: the turn is stored there as it ended.
+    A problem after the fork was created has its `session_id`: the turn is stored there.
     """
     rt, tenant_id = call.rt, call.tenant_id
     request = turn_request(call, body)
@@ -143,7 +143,7 @@ async def get_turn(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonOb
 
 @router.get("/turns/{turn_id}/audit", response_model=AuditOut, responses=refusals(*READ))
 async def get_audit(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
-    """Why every token of the turn's prompt went in or stayed out."""
+    """How the turn's prompt was built: why each part was included or left out."""
     return await turns.get_audit(call.rt, call.tenant_id, session_id, turn_id, round)
 
 
@@ -157,20 +157,20 @@ async def get_prompt(call: Call, session_id: SessionId, turn_id: TurnId, round: 
 async def list_messages(
     call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, ids: MessageIds = None
 ) -> Page[JsonObject]:
-    """The session's messages in time order, as they were said: nothing that compresses a prompt changes them."""
+    """The session's messages in time order, as received: compression of prompts does not change them."""
     if ids is not None:
         return await turns.get_messages(call.rt, call.tenant_id, session_id, [UUID(each) for each in ids.split(",")])
     return await turns.list_messages(call.rt, call.tenant_id, session_id, limit, cursor)
 
 
 def request_sha256(body: JsonObject) -> str:
-    """Tells whether two bodies ask for the same turn: key-sorted JSON, without `stream` (contract.md, decision 14)."""
-    asked = {name: value for name, value in body.items() if name != "stream"}
-    return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    """The same for bodies that request the same turn: key-sorted JSON without `stream` (contract.md, decision 14)."""
+    compared = {name: value for name, value in body.items() if name != "stream"}
+    return hashlib.sha256(orjson.dumps(compared, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
-    """What a body asks for. Raises `InvalidRequest`."""
+    """The request in a body. Raises `InvalidRequest`."""
     check_alias(call.rt, body.model_alias)
     check_tool_choice(body)
     raw: JsonObject = call.raw_body
@@ -205,7 +205,7 @@ def _recorded(reply: RecordedReplyIn | None) -> RecordedReply | None:
 
 
 def check_tool_choice(body: TurnIn | RegenerateIn | ChatIn) -> None:
-    """Raises `InvalidRequest` for a choice of a function that is not there."""
+    """Raises `InvalidRequest` if `tool_choice` names a function that `tools` does not have."""
     if body.tool_choice is None or isinstance(body.tool_choice, str):
         return
     if body.tool_choice.function.name not in {tool.function.name for tool in body.tools or ()}:

@@ -25,7 +25,7 @@ from app.domain.types import Pin, TurnStatus
 from app.services.pins import put_pin
 from app.telemetry import NO_TRACES
 from app.telemetry.otel import OtelTraces
-from tests import test_cli
+from tests.commands import test_cli
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service, sound_summary
 from tests.services.test_post_turn import LONG, POLICY

@@ -11,7 +11,7 @@ import pytest
 from app.commands.resources import CommandRefused
 from app.commands.simulate import read_policy
 from app.services.views.simulation import Variant
-from tests.test_cli import UNKNOWN_ID, address, plimsoll, refusal, serving
+from tests.commands.test_cli import UNKNOWN_ID, address, plimsoll, refusal, serving
 
 
 def test_it_reads_the_database_of_the_settings_and_prints_a_column_for_each_policy(

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp import Client, StdioServerParameters
 
 from app.commands.mcp import CLOSE, MOST_CHARS, OPEN, PREAMBLE, shown
-from mcp import Client, StdioServerParameters
 from plimsoll_sdk import Plimsoll
 from tests.api.conftest import serving, settings_for
 from tests.api.test_auth import make_key
+from tests.commands.test_cli import PLIMSOLL, environment, plimsoll, refusal
 from tests.security.poisons import POISONS
-from tests.test_cli import PLIMSOLL, environment, plimsoll, refusal
 
 READING = {
     "list_sessions",

@@ -11,8 +11,8 @@ import pytest
 
 from app.commands.purge import read_age
 from app.commands.resources import CommandRefused
+from tests.commands.test_cli import address, plimsoll, refusal, serving
 from tests.db.test_migrations import execute
-from tests.test_cli import address, plimsoll, refusal, serving
 
 
 def test_it_counts_then_erases_and_says_what(tmp_path: Path, database_url: str) -> None:

@@ -10,7 +10,7 @@ from pydantic_core import PydanticUndefined
 
 from app.core.config import Settings
 
-EXAMPLE = Path(__file__).parents[1] / ".env.example"
+EXAMPLE = Path(__file__).parents[2] / ".env.example"
 
 
 def variables() -> dict[str, object]:
