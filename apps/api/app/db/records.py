@@ -1,4 +1,4 @@
-"""What model calls leave: a turn's end with its reply, steps, audits and blocks, in one statement; and what they used."""
+"""What model calls leave: the end of a turn with all that belongs to it, in one statement; and what they used."""
 
 from __future__ import annotations
 
