@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from app.domain.errors import InvalidRequest
-from app.services.archive.regenerate import prepare_again, take_again
 from app.services.sessions import change_session
 from app.services.summaries import list_summaries
+from app.services.turn.take import prepare_regeneration, regenerate_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.turns import get_audit
 from tests.providers.server import Answer, Seen, serving
@@ -70,8 +70,8 @@ async def test_run_again_it_has_the_policy_it_had_unless_another_one_is_wished(
 ) -> None:
     async def again(at: Service, session_id: Any, turn_id: Any, **options: Any) -> int:
         wanted = TurnRequest(None, "", TurnOptions(**options))
-        prepared = await prepare_again(at.rt, TENANT, session_id, turn_id, wanted)
-        return _limit((await take_again(at.rt, TENANT, prepared)).context)
+        prepared = await prepare_regeneration(at.rt, TENANT, session_id, turn_id, wanted)
+        return _limit((await regenerate_turn(at.rt, TENANT, prepared)).context)
 
     async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         session = await at.session()

@@ -10,7 +10,7 @@ import typer
 from app.db.database import Database
 from app.domain.types import TenantId
 from app.own_database import CommandRefused, with_database
-from app.services.limits import quotas as service
+from app.services import limits as service
 
 limits = typer.Typer(no_args_is_help=True, help="What a tenant may use by minute, day or month (UTC), or in total.")
 

@@ -17,10 +17,9 @@ from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId
 from app.engine.policy.policy import ContextPolicy
 from app.openai.input_items import joined_directions
-from app.services.conflicts import retried
 from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of
 from app.services.policies import given_policy, resolve_policy
-from app.services.runtime import Runtime
+from app.services.runtime import Runtime, retried
 
 LOOKED_THROUGH = 2000
 """Most sessions that one search reads."""

@@ -14,7 +14,7 @@ from app.domain.errors import NotFound
 from app.domain.openai_ids import read_conversation_id
 from app.domain.types import JsonObject, SessionId
 from app.services.openai import conversations
-from app.services.openai.items import ItemPage, get_item, page_of_items
+from app.services.openai.conversations import ItemPage, get_item, page_of_items
 
 _READ = (400, 401, 404, 503)
 _WRITE = (400, 401, 404, 408, 409, 413, 415, 503)

@@ -30,10 +30,9 @@ from app.api.streaming import Work, stream_turn
 from app.api.turn_json import turn_json
 from app.domain.errors import InvalidRequest, PlimsollError
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
-from app.services.archive.regenerate import prepare_again, take_again
 from app.services.policies import given_policy
 from app.services.sessions import check_alias
-from app.services.turn.take import cancel_turn, continue_turn, take_turn
+from app.services.turn.take import cancel_turn, continue_turn, prepare_regeneration, regenerate_turn, take_turn
 from app.services.turn.types import OutputsRequest, TurnOptions, TurnRequest
 from app.services.views import turns
 
@@ -93,17 +92,17 @@ async def post_regenerate(
     """
     rt, tenant_id = call.rt, call.tenant_id
     request = turn_request(call, body)
-    again = await prepare_again(rt, tenant_id, SessionId(session_id), TurnId(turn_id), request)
-    made = again.session.id
+    prepared = await prepare_regeneration(rt, tenant_id, SessionId(session_id), TurnId(turn_id), request)
+    made = prepared.session.id
     call.note(forked_session_id=str(made))
     try:
-        answer = await _answer(call, made, body.stream, lambda listen: take_again(rt, tenant_id, again, listen))
+        answer = await _answer(call, made, body.stream, lambda listen: regenerate_turn(rt, tenant_id, prepared, listen))
     except InvalidRequest:
         raise
     except PlimsollError as error:
         return problems.of_document(problems.document_of(error) | {"session_id": str(made)}, problems.headers_of(error))
     if isinstance(answer, dict):
-        answer = json_response({"session": again.session, **answer}, 201)
+        answer = json_response({"session": prepared.session, **answer}, 201)
     answer.headers["Location"] = f"/v1/sessions/{made}"
     return answer
 

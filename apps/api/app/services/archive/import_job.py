@@ -12,8 +12,7 @@ from app.domain.stored import Counters, NewHistory, NewRows
 from app.domain.types import JsonObject
 from app.engine.window.prompt_refs import SentHashes
 from app.openai.chat_messages import IncomingList, check_pairing, cut_turns, read_messages
-from app.services.archive.drafted_turns import drafted_in_batches
-from app.services.archive.restored_rows import restored
+from app.services.archive.new_rows import drafted_in_batches, restored
 from app.services.heavy.child import Tools
 
 

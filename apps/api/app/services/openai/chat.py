@@ -20,9 +20,8 @@ from app.domain.types import Content, Message, SessionId, TenantId, TurnId, Turn
 from app.openai.chat_messages import IncomingMessage
 from app.openai.input_items import joined_directions
 from app.openai.new_messages import NewMessages, NextStep, new_messages, next_step
-from app.services.archive.import_session import add_history, draft_history
-from app.services.conflicts import retried
-from app.services.runtime import Runtime
+from app.services.archive.transfer import add_history, draft_history
+from app.services.runtime import Runtime, retried
 from app.services.sessions import add_directions, insert_checked, with_defaults
 from app.services.turn.claim import answer_again, check_outputs, draft_outputs
 from app.services.turn.take import continue_turn, retry_turn, take_turn

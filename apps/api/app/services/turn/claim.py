@@ -45,9 +45,8 @@ from app.domain.types import (
 )
 from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.providers.registry import Model
-from app.services.conflicts import retried
-from app.services.limits.reserve import reserve_call
-from app.services.runtime import Runtime
+from app.services.limits import reserve_call
+from app.services.runtime import Runtime, retried
 from app.services.sessions import check_summary_model
 from app.services.turn.gather import budget_of, count_message, read_window, session_policy
 from app.services.turn.types import (

@@ -20,8 +20,7 @@ from app.providers.registry import Model
 from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, estimator_of, read_window, snapshot_of, with_all_counts
 from app.services.turn.record import Record
-from app.services.turn.spans import of_decision
-from app.services.turn.steps import Step, Steps
+from app.services.turn.steps import Step, Steps, of_decision
 from app.services.turn.summarize import (
     IN_PROGRESS,
     SummaryAttempt,

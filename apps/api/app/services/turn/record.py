@@ -18,13 +18,12 @@ from app.domain.content import tool_call_json
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, PlimsollError, ProviderError, TurnLost
 from app.domain.types import Completion, Delta, JsonObject, ToolCall, TurnRecord, TurnStatus, Usage
 from app.engine.window.plan import Assembled
-from app.services.limits.reserve import spent_of
+from app.services.limits import spent_of
 from app.services.runtime import Runtime
-from app.services.turn.after_turn import start_after_turn
+from app.services.summaries import start_after_turn
 from app.services.turn.gather import count_message, count_reasoning
 from app.services.turn.provider_call import total_cost, used_row
-from app.services.turn.spans import of_audit, of_turn
-from app.services.turn.steps import Step, Steps
+from app.services.turn.steps import Step, Steps, of_audit, of_turn
 from app.services.turn.types import Audit, ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan, to_nobody
 
 logger = logging.getLogger(__name__)

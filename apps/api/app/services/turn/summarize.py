@@ -29,8 +29,7 @@ from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
-from app.services.conflicts import retried
-from app.services.runtime import Runtime
+from app.services.runtime import Runtime, retried
 from app.services.turn.ask_summarizer import SummarizerResult, ask_summarizer, sum_of
 from app.services.turn.gather import WindowRows
 from app.services.turn.provider_call import total_cost, used_row
