@@ -47,7 +47,6 @@ from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.providers.registry import Model
 from app.services.limits import reserve_call
 from app.services.runtime import Runtime, retried
-from app.services.sessions import check_summary_model
 from app.services.turn.gather import budget_of, count_message, read_window, session_policy
 from app.services.turn.types import (
     RETRY_AFTER_S,
@@ -229,9 +228,7 @@ def policy_of_turn(rt: Runtime, stored: JsonObject, own: Mapping[str, Any] | Non
     if not own:
         return session_policy(rt, stored)
     with located("body"):
-        policy = session_policy(rt, stored, own)
-    check_summary_model(rt, policy)
-    return policy
+        return session_policy(rt, stored, own)
 
 
 def _options_again(stored: JsonObject, request: OutputsRequest) -> TurnOptions:
