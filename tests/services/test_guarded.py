@@ -49,7 +49,7 @@ async def test_a_plain_turn_is_answered_stored_audited_and_can_be_replayed(datab
         assert prompt["messages"] == sent
         assert prompt_sha256(sent, []) == outcome.context["prompt_sha256"]
         audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
-        assert audit["actual_prompt_tokens"] == 31
+        assert audit.actual_prompt_tokens == 31
         steps = await at.rows("SELECT kind, status FROM turn_steps ORDER BY seq")
         assert [(step["kind"], step["status"]) for step in steps] == [
             ("gather", "success"),
@@ -150,8 +150,8 @@ async def test_what_does_not_fit_is_refused_before_any_model_is_called(database_
         assert rejected["status"] == "rejected"
         assert rejected["error"]["code"] == "context_budget_exceeded"
         audit = await get_audit(at.rt, TENANT, session.id, rejected["id"], None)
-        assert audit["overflow_rejected"]
-        assert audit["prompt_sha256"] is None
+        assert audit.overflow_rejected
+        assert audit.prompt_sha256 is None
         after = await at.turn(session.id, "Short again")
         sent = await _sent(at, session.id, after.turn.id)
         assert not any("word word" in str(message["content"]) for message in sent)

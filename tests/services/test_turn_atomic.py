@@ -103,7 +103,7 @@ async def test_a_refusal_of_the_provider_takes_the_oldest_half_of_the_turns_and_
         server.script[:] = [strict_window(3600)]
         outcome = await at.turn(session.id, "And now?")
         audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
-        assert audit["attempt"] == 2
+        assert audit.attempt == 2
         actions = outcome.context["context_trim_log"]["actions"]
         assert {action["kind"] for action in actions} == {"emergency_drop"}
         assert len([action for action in actions if action["target"].startswith("turn:")]) == 4

@@ -59,8 +59,8 @@ async def test_its_tool_rounds_are_run_under_it_too(database_url: str, tmp_path:
         waiting = await at.turn(session.id, "Look it up", tools=TOOLS, policy=CAPPED)
         await change_session(at.rt, TENANT, session.id, {"policy": {"max_context_tokens": 9000}})
         outcome = await at.outputs(session.id, waiting.turn.id, {"call-1": "4711"})
-        limits = [_limit(await get_audit(at.rt, TENANT, session.id, waiting.turn.id, number)) for number in (1, 2)]
-        assert limits == [3000, 3000]
+        audits = [await get_audit(at.rt, TENANT, session.id, waiting.turn.id, number) for number in (1, 2)]
+        assert [audit.model_context_limit for audit in audits] == [3000, 3000]
         assert _limit(outcome.context) == 3000
         assert _limit((await at.turn(session.id, "Next")).context) == 9000
 

@@ -11,14 +11,23 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Final, Literal, NewType, TypeAlias
+from typing import Annotated, Any, Final, Literal, NewType, TypeAlias, get_args
 from uuid import UUID
+
+from annotated_types import Ge, Le, Len
 
 SessionId = NewType("SessionId", UUID)
 TurnId = NewType("TurnId", UUID)
 MessageId = NewType("MessageId", UUID)
 SummaryId = NewType("SummaryId", UUID)
 TenantId = NewType("TenantId", str)
+
+LARGEST: Final = 2**42
+"""Of a count or number: more than any session has, and so small that no sum over a session leaves 64 bits."""
+Count: TypeAlias = Annotated[int, Ge(0), Le(LARGEST)]
+Difference: TypeAlias = Annotated[int, Ge(-LARGEST), Le(LARGEST)]
+SmallSeq: TypeAlias = Annotated[int, Ge(1), Le(2**31 - 1)]
+Name: TypeAlias = Annotated[str, Len(1, 200)]
 
 JsonObject: TypeAlias = dict[str, Any]
 ContentPart: TypeAlias = Mapping[str, Any]
@@ -178,7 +187,7 @@ class Usage:
 
 
 Region: TypeAlias = Literal["system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"]
-REGIONS: tuple[Region, ...] = ("system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing")
+REGIONS: Final[tuple[Region, ...]] = get_args(Region)
 """What the tokens of a prompt are counted by, in the order in which they are answered."""
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "other"]

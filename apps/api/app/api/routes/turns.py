@@ -12,6 +12,7 @@ from starlette.responses import Response
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import READ, STREAMED, WRITE, answers
+from app.api.records import as_json
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, IdempotencyKey, Limit, Round
 from app.api.schemas.chat import ChatIn
 from app.api.schemas.turns import (
@@ -123,7 +124,8 @@ async def get_turn(call: Call, session_id: UUID, turn_id: UUID) -> JsonObject:
 @router.get("/{turn_id}/audit", response_model=AuditOut, responses=answers(*READ))
 async def get_audit(call: Call, session_id: UUID, turn_id: UUID, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
     """Why every token of the turn's prompt went in or stayed out."""
-    return await turns.get_audit(call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id), round)
+    audit = await turns.get_audit(call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id), round)
+    return as_json(audit, without="prompt_refs")
 
 
 @router.get("/{turn_id}/prompt", response_model=PromptOut, responses=answers(*READ))

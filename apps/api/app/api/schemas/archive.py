@@ -15,10 +15,10 @@ from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, ToolCh
 from app.api.schemas.sessions import SessionIn
 from app.api.schemas.summaries import StoredSummary
 from app.api.schemas.turns import StoredAudit
-from app.api.schemas.values import Count, Dollars, Id, In, Instant, Name, Open, Seq, Sha256, SmallSeq
+from app.api.schemas.values import Dollars, Id, In, Instant, Open, Seq, Sha256
 from app.archive.document import FORMAT, VERSION
 from app.domain.errors import InvalidRequest
-from app.domain.types import CHAT_OPTIONS, Region
+from app.domain.types import CHAT_OPTIONS, Count, Name, Region, SmallSeq
 from app.services.policies import check_policy_fields
 
 

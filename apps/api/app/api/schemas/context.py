@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from app.api.schemas.values import Count, Difference, Id, In, Name, Open
+from app.api.records import answer_of
+from app.api.schemas.values import Id, In, Open
+from app.domain.audit import TurnContext
+from app.domain.types import REGIONS, Count, Difference
+
+_REGIONS: dict[str, Any] = dict.fromkeys(REGIONS, (Count, ...))
 
 
-class Regions(In):
+class Regions(create_model("Regions", __base__=In, **_REGIONS)):
     """Tokens by region."""
-
-    system: Count
-    goal: Count
-    pins: Count
-    summary: Count
-    history: Count
-    recall: Count
-    user: Count
-    tools: Count
-    framing: Count
 
 
 class TrimAction(Open):
@@ -47,25 +42,11 @@ class TrimLog(Open):
     recalled: list[RecalledOut] = Field(default_factory=list[RecalledOut], description="Absent where nothing was.")
 
 
-class ContextOut(Open):
+class ContextOut(answer_of(TurnContext, Open)):
     """How the prompt of a turn came about. All figures are tokens."""
 
-    model_alias: Name
-    model_context_limit: Count
-    context_limit_source: Name
-    input_budget: Difference
-    output_reserve: Count
-    overhead_reserve: Count
-    estimated_input_tokens_before: Count
-    estimated_input_tokens_after_summary: Count
-    estimated_input_tokens_after_prune: Count
-    summary_triggered: bool
-    prune_triggered: bool
-    overflow_rejected: bool
-    estimated_wire_tokens: Count
     regions: Regions
     context_trim_log: TrimLog
-    prompt_sha256: str | None
 
 
 class WindowOut(BaseModel):

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 
 from app.api.schemas.chat import CallId
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG, InputAudio, content_branch
-from app.api.schemas.values import Name, Open
+from app.api.schemas.values import Open
+from app.domain.types import Name
 
 _URL = Annotated[str, StringConstraints(min_length=1)]
 

@@ -10,8 +10,8 @@ import orjson
 from pydantic import BaseModel, Field, field_validator
 
 from app.api.records import answer_of
-from app.api.schemas.values import In, Name
-from app.domain.types import Session, SessionUsage, TurnStatus
+from app.api.schemas.values import In
+from app.domain.types import Name, Session, SessionUsage, TurnStatus
 
 _METADATA_BYTES = 64 * 1024
 

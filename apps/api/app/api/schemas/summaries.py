@@ -7,7 +7,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field
 
-from app.api.schemas.values import Count, Id, In, Instant, Name, Open
+from app.api.schemas.values import Id, In, Instant, Open
+from app.domain.types import Count, Name
 
 
 class SummaryItemOut(In):

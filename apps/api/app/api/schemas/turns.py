@@ -7,12 +7,13 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from app.api.records import answer_of
+from app.api.records import answer_of, row_of
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, TextPart, ToolCallIn, ToolChoice, ToolIn
 from app.api.schemas.context import ContextOut, LaidOut
 from app.api.schemas.sessions import SessionOut
-from app.api.schemas.values import Count, Id, In, Instant, Name, SmallSeq
-from app.domain.types import TurnRecord
+from app.api.schemas.values import In, Instant
+from app.domain.audit import Audit
+from app.domain.types import Name, TurnRecord
 
 
 class RecordedReplyIn(In):
@@ -114,16 +115,9 @@ class TurnPage(BaseModel):
     next_cursor: str | None
 
 
-class StoredAudit(ContextOut):
+class StoredAudit(row_of(Audit, ContextOut, without=("session_id", "prompt_refs"))):
     """The context of one model call of a turn, as it is stored."""
 
-    id: Id
-    turn_id: Id
-    round: SmallSeq
-    attempt: SmallSeq
-    estimator: Name
-    calibration_ratio: float = Field(ge=0, le=1000)
-    actual_prompt_tokens: Count | None = Field(description="As the provider reported; null before it has.")
     created_at: Instant
 
 

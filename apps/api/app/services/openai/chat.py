@@ -27,7 +27,6 @@ from app.services.turn.claim import answer_again, check_outputs, draft_outputs
 from app.services.turn.take import continue_turn, retry_turn, take_turn
 from app.services.turn.types import (
     RETRY_AFTER_S,
-    Audit,
     Listener,
     OutputsRequest,
     TurnOptions,
@@ -209,7 +208,7 @@ async def _stored_answer(rt: Runtime, tenant_id: TenantId, session_id: SessionId
         if turn is None:
             raise NotFound("session")
         audit = await get_audit(tx, tenant_id, session_id, turn_id, None)
-    return TurnOutcome(turn, Audit.of_row(audit).context() if audit else {})
+    return TurnOutcome(turn, audit.public() if audit else {})
 
 
 def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:

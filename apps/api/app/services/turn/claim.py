@@ -50,7 +50,6 @@ from app.services.runtime import Runtime, retried
 from app.services.turn.gather import budget_of, count_message, read_window, session_policy
 from app.services.turn.types import (
     RETRY_AFTER_S,
-    Audit,
     ClaimedTurn,
     OutputsRequest,
     TurnOptions,
@@ -326,4 +325,4 @@ async def answer_again(
     audit = await get_audit(tx, tenant_id, turn.session_id, turn.id, None)
     if audit is None:
         raise NotFound("audit")
-    return TurnOutcome(turn, Audit.of_row(audit).context())
+    return TurnOutcome(turn, audit.public())

@@ -14,11 +14,11 @@ from decimal import Decimal
 from typing import Any
 
 from app.db.claims import Claim
+from app.domain.audit import Audit
 from app.domain.types import Completion, CompletionRequest, JsonObject, SessionId, TurnRecord
 from app.engine.window.plan import Ready, Refused, SummaryDue
 from app.providers.registry import Model
 from app.services.runtime import Runtime
-from app.services.turn.types import Audit
 from app.telemetry import Attribute
 
 
