@@ -69,7 +69,7 @@ async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tm
         source = await busy_session(at)
         active = (await list_summaries(at.rt, TENANT, source, 1, None)).items[0]
         await at.turn(source, f"Point 20. {LONG}")
-        await undo_summary(at.rt, TENANT, source, SummaryId(active["id"]))
+        await undo_summary(at.rt, TENANT, source, SummaryId(active.id))
         document = await _export(at, source)
         assert [len(document[section]) > 0 for section in SECTIONS] == [True] * len(SECTIONS)
         made = await _import(at, document, OTHER)

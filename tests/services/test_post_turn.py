@@ -31,7 +31,7 @@ def fast_summarizer(server: ScriptedServer) -> str:
 
 
 async def _statuses(at: Service, session_id: SessionId) -> list[str]:
-    return [summary["status"] for summary in (await list_summaries(at.rt, TENANT, session_id, 20, None)).items]
+    return [summary.status for summary in (await list_summaries(at.rt, TENANT, session_id, 20, None)).items]
 
 
 async def _fill(at: Service, session_id: SessionId, turns: int) -> list[Any]:

@@ -49,4 +49,5 @@ def _as_text(hint: Any) -> Any:
     if NoneType in get_args(hint):
         return _as_text(get_args(hint)[0]) | None
     plain = getattr(hint, "__supertype__", hint)
-    return {UUID: Id, datetime: Instant}.get(plain, plain)
+    texts: dict[Any, Any] = {UUID: Id, datetime: Instant}
+    return texts.get(plain, plain)

@@ -13,7 +13,8 @@ from app.db.sessions import session_exists
 from app.db.summaries import get_summary, page_of_summaries
 from app.db.summary_undo import find_summary, lock_and_restart_count, undo_active
 from app.domain.errors import NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress
-from app.domain.types import OPEN_STATUSES, JsonObject, SessionId, SummaryId, TenantId, ToolDefinition
+from app.domain.stored import StoredSummary
+from app.domain.types import OPEN_STATUSES, SessionId, SummaryId, TenantId, ToolDefinition
 from app.engine.window.triggers import fold_after_turn, fold_on_request
 from app.services.paging import Page, after_id, page_of
 from app.services.runtime import Runtime, retried
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 async def list_summaries(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
-) -> Page[JsonObject]:
+) -> Page[StoredSummary]:
     """The session's summaries, newest first, whatever their status. Raises `NotFound`, `InvalidRequest`."""
     scope = f"summaries:{session_id}"
     before = after_id(scope, cursor)
@@ -35,10 +36,10 @@ async def list_summaries(
         if not await session_exists(tx, tenant_id, session_id):
             raise NotFound("session")
         rows = await page_of_summaries(tx, session_id, before, limit + 1)
-    return page_of(scope, rows, limit, lambda row: row, lambda row: row["id"])
+    return page_of(scope, rows, limit, lambda row: row, lambda row: row.id)
 
 
-async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> JsonObject:
+async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> StoredSummary:
     """Summarizes what is older than the protected turns, whatever the triggers, and gives the new summary.
 
     Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` when a turn runs or something else
@@ -102,7 +103,7 @@ async def summarize_after_turn(
 @retried
 async def undo_summary(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, summary_id: SummaryId | None
-) -> JsonObject:
+) -> StoredSummary:
     """Takes the active summary back and gives it as it is then. Without a `summary_id` it is whichever is active now.
 
     The summary it had folded in is active again, what it stood for beyond that one is raw again, and the turn count

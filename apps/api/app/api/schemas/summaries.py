@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
 from uuid import UUID
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from app.api.schemas.values import Id, In, Instant, Open
-from app.domain.types import Count, Name
+from app.api.records import row_of
+from app.api.schemas.values import Id, In, Instant
+from app.domain.stored import StoredSummary
 
 
 class SummaryItemOut(In):
@@ -18,29 +18,17 @@ class SummaryItemOut(In):
     message_ids: list[Id]
 
 
-class StoredSummary(Open):
+class SummaryFields(row_of(StoredSummary, without=("session_id",))):
     """A summary of the messages from `from_message_id` through `to_message_id`."""
 
-    id: Id
-    from_message_id: Id
-    to_message_id: Id
-    previous_summary_id: Id | None = Field(description="The one that it folded in.")
-    summary_text: str
     key_facts: list[SummaryItemOut]
     open_questions: list[SummaryItemOut]
     decisions: list[SummaryItemOut]
     action_items: list[SummaryItemOut]
-    status: Literal["active", "superseded", "undone"]
-    origin: Literal["model", "fallback", "emergency"]
-    model_alias: Name
-    token_estimate: Count
-    prompt_tokens: Count | None
-    completion_tokens: Count | None
-    created_by_turn_id: Id | None
     created_at: Instant
 
 
-class SummaryOut(StoredSummary):
+class SummaryOut(SummaryFields):
     """A summary of the messages from `from_message_id` through `to_message_id`."""
 
     session_id: UUID

@@ -115,13 +115,13 @@ class TurnPage(BaseModel):
     next_cursor: str | None
 
 
-class StoredAudit(row_of(Audit, ContextOut, without=("session_id", "prompt_refs"))):
+class AuditFields(row_of(Audit, ContextOut, without=("session_id", "prompt_refs"))):
     """The context of one model call of a turn, as it is stored."""
 
     created_at: Instant
 
 
-class AuditOut(StoredAudit):
+class AuditOut(AuditFields):
     """The context of one model call of a turn, as it is stored."""
 
     session_id: UUID
