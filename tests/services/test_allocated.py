@@ -94,8 +94,8 @@ async def test_the_outputs_share_is_what_the_audit_the_window_and_the_call_have(
         call = server.seen[0].json
         assert (call.get("max_completion_tokens") or call.get("max_tokens")) == context["output_reserve"]
         now = await window_now(at.rt, TENANT, session.id)
-        assert now["output_reserve"] == (50_000 - 2500 - context["regions"]["system"]) // 10
-        assert now["input_budget"] == 50_000 - 2500 - now["output_reserve"]
+        assert now.output_reserve == (50_000 - 2500 - context["regions"]["system"]) // 10
+        assert now.input_budget == 50_000 - 2500 - now.output_reserve
 
 
 async def test_a_session_may_share_its_window_out_otherwise(database_url: str, tmp_path: Path) -> None:

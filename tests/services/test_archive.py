@@ -85,8 +85,8 @@ async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tm
             audit = await get_audit(at.rt, OTHER, made, copied.id, None)
             assert audit.regions == (await get_audit(at.rt, TENANT, source, turn.id, None)).regions
         uncalibrated = replace(at.rt, calibrations=Calibrations())  # what is learned of a provider is a tenant's own
-        ours = await window_now(uncalibrated, TENANT, source) | {"active_summary_id": None}
-        assert await window_now(uncalibrated, OTHER, made) | {"active_summary_id": None} == ours
+        ours = replace(await window_now(uncalibrated, TENANT, source), active_summary_id=None)
+        assert replace(await window_now(uncalibrated, OTHER, made), active_summary_id=None) == ours
         with pytest.raises(NotFound):
             await _export(at, made, TENANT)
         assert [session.id for session in (await list_sessions(at.rt, OTHER, 9, None)).items] == [made]

@@ -197,7 +197,7 @@ async def test_a_fork_of_the_middle_holds_nothing_that_came_later(database_url: 
         ]
         await undo_summary(at.rt, TENANT, fork, SummaryId(kept[0].id))
         now = await window_now(at.rt, TENANT, fork)
-        assert (now["active_summary_id"], now["raw_turns"]) == (None, 14)
+        assert (now.active_summary_id, now.raw_turns) == (None, 14)
         assert (await list_summaries(at.rt, TENANT, session.id, 9, None)).items[::-1] == [first, second, third]
 
 
@@ -220,7 +220,7 @@ async def test_an_undo_of_the_source_holds_in_its_fork_and_the_forks_chain_can_b
         with pytest.raises(SummaryNotActive):
             await undo_summary(at.rt, TENANT, fork, SummaryId(newest.id))
         await undo_summary(at.rt, TENANT, fork, SummaryId(middle.id))
-        assert (await window_now(at.rt, TENANT, fork))["active_summary_id"] == str(oldest.id)
+        assert (await window_now(at.rt, TENANT, fork)).active_summary_id == oldest.id
 
 
 async def test_an_open_turn_is_not_copied_and_can_not_be_asked_for(database_url: str, tmp_path: Path) -> None:

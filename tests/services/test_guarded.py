@@ -248,9 +248,9 @@ async def test_a_summary_can_be_asked_for_and_says_when_there_is_nothing_to_do(
         summary = await summarize_now(at.rt, TENANT, session.id)
         assert summary.status == "active"
         now = await window_now(at.rt, TENANT, session.id)
-        assert now["active_summary_id"] == str(summary.id)
-        assert now["raw_turns"] == 4
-        assert now["turns_to_next_summary"] == 8
+        assert now.active_summary_id == summary.id
+        assert now.raw_turns == 4
+        assert now.turns_to_next_summary == 8
 
 
 async def test_a_long_fold_is_summarized_in_chunks_of_the_summarizers_window(database_url: str, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ async def test_a_refusal_of_the_provider_takes_the_oldest_half_of_the_turns_and_
         assert len([message for message in sent if message["role"] == "user"]) == 4 + 1
         assert not any("left at once" in str(message["content"]) for message in sent[1:]), "not in the history"
         newest = (await read_timeline(at.rt, TENANT, session.id, 1, None)).items[0]
-        assert [(event["kind"], event.get("count")) for event in newest["events"]] == [("emergency", 4)]
+        assert [(event["kind"], event.get("count")) for event in newest.events] == [("emergency", 4)]
 
 
 async def test_a_second_refusal_takes_half_of_what_is_left_and_the_log_still_sums(

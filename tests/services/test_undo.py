@@ -53,15 +53,15 @@ async def test_undoing_restores_the_predecessor_and_the_raw_range_and_the_next_t
             await at.turn(session.id, f"Point {number}. {LONG}")
         assert await _statuses(at, session.id) == ["superseded", "active"]
         before = await window_now(at.rt, TENANT, session.id)
-        assert before["raw_turns"] == 7  # 13 to 19: turn 17 folded what was older than 13
+        assert before.raw_turns == 7  # 13 to 19: turn 17 folded what was older than 13
         first, second = await _summaries(at, session.id)
         undone = await _undo(at, session.id, second.id)
         assert (undone.id, undone.status) == (second.id, "undone")
         assert await _statuses(at, session.id) == ["active", "undone"]
         now = await window_now(at.rt, TENANT, session.id)
-        assert now["active_summary_id"] == str(first.id)
-        assert now["raw_turns"] == 15
-        assert now["turns_to_next_summary"] == 8
+        assert now.active_summary_id == first.id
+        assert now.raw_turns == 15
+        assert now.turns_to_next_summary == 8
         outcome = await at.turn(session.id, "Point 20.")
         assert not outcome.context["summary_triggered"]
         sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"]
@@ -83,7 +83,7 @@ async def test_after_an_undo_the_next_turn_summarizes_again_when_it_is_over_the_
             await at.turn(session.id, f"Point {number}. {LONG}")
         (first,) = await _summaries(at, session.id)
         await _undo(at, session.id, first.id)
-        assert (await window_now(at.rt, TENANT, session.id))["raw_turns"] == number
+        assert (await window_now(at.rt, TENANT, session.id)).raw_turns == number
         outcome = await at.turn(session.id, "And now?")
         assert outcome.context["summary_triggered"]
         assert await _statuses(at, session.id) == ["undone", "active"]
@@ -120,7 +120,7 @@ async def test_a_chain_of_three_is_taken_back_one_by_one_and_every_prompt_can_st
         await _undo(at, session.id, first.id)
         assert await _statuses(at, session.id) == ["undone", "undone", "undone"]
         now = await window_now(at.rt, TENANT, session.id)
-        assert (now["active_summary_id"], now["raw_turns"]) == (None, 27)
+        assert (now.active_summary_id, now.raw_turns) == (None, 27)
         made = await summarize_now(at.rt, TENANT, session.id)
         assert made.previous_summary_id is None
         afterwards = await _prompts(at, session.id)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
-from app.db.database import Record, Transaction
+from app.db.database import Record, Transaction, record_of
 from app.db.sql import sql
 from app.domain.audit import Audit
 from app.domain.types import REGIONS, JsonObject, SessionId, TenantId, TurnId
@@ -47,9 +46,7 @@ def _audit(row: Record) -> Audit:
     byte."""
     trim_log = _ordered(row["context_trim_log"], _TRIM_LOG_MEMBERS)
     trim_log["actions"] = [_ordered(action, _ACTION_MEMBERS) for action in trim_log["actions"]]
-    values: dict[str, Any] = {each.name: row[each.name] for each in fields(Audit)}
-    values |= {"regions": _ordered(row["regions"], REGIONS), "context_trim_log": trim_log}
-    return Audit(**values)
+    return record_of(Audit, row, regions=_ordered(row["regions"], REGIONS), context_trim_log=trim_log)
 
 
 def _ordered(members: Mapping[str, Any], names: tuple[str, ...]) -> JsonObject:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 from uuid import UUID
 
 import sqlalchemy as sa
 
-from app.db.database import Record, Transaction
+from app.db.database import Record, Transaction, record_of
 from app.db.sql import compile_sql, sql
 from app.db.tables import session_summaries
 from app.domain.stored import NewSummary, StoredSummary
@@ -188,12 +186,10 @@ async def get_summary(tx: Transaction, session_id: SessionId, summary_id: Summar
 
 
 def _stored(row: Record) -> StoredSummary:
-    values: dict[str, Any] = {each.name: row[each.name] for each in fields(StoredSummary)}
-    values |= _items(row)
-    return StoredSummary(**values)
+    return record_of(StoredSummary, row, **_items(row))
 
 
-def _summary(row: Mapping[str, Any]) -> Summary:
+def _summary(row: Record) -> Summary:
     return Summary(
         id=SummaryId(UUID(row["id"])),
         body=SummaryBody(row["summary_text"], **_items(row)),
@@ -204,7 +200,7 @@ def _summary(row: Mapping[str, Any]) -> Summary:
     )
 
 
-def _items(row: Mapping[str, Any] | Record) -> dict[str, tuple[SummaryItem, ...]]:
+def _items(row: Record) -> dict[str, tuple[SummaryItem, ...]]:
     return {
         column: tuple(
             SummaryItem(item["text"], tuple(MessageId(UUID(value)) for value in item["message_ids"]))

@@ -6,7 +6,8 @@ from app.db import pins as store
 from app.db.database import Transaction
 from app.db.sessions import session_exists
 from app.domain.errors import NotFound
-from app.domain.types import JsonObject, Pin, SessionId, TenantId
+from app.domain.figures import PinFigures
+from app.domain.types import Pin, SessionId, TenantId
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import goal_text, pin_text
 from app.services.paging import Page, after_name, page_of
@@ -46,7 +47,7 @@ async def list_pins(
     return page_of(scope, rows, limit, lambda pin: pin, lambda pin: pin.name)
 
 
-async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> dict[str, JsonObject]:
+async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> dict[str, PinFigures]:
     """By name, each pin's tokens as it stands in a prompt, and its relevance to a turn with the newest one's words.
 
     Raises `NotFound` for the session.
@@ -56,11 +57,7 @@ async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
     newest = rows.turns[-1] if rows.turns else no_turn(rows.turn_seq)
     goal = goal_text(rows.session.room_goal, rows.session.mode)
     return {
-        pin.name: {
-            "tokens": estimate(pin_text(pin)),
-            "relevance": relevance,
-            "relevance_from": "computed" if pin.relevance is None else "given",
-        }
+        pin.name: PinFigures(estimate(pin_text(pin)), relevance, "computed" if pin.relevance is None else "given")
         for pin, relevance in zip(pins, relevances(pins, question_of(goal, newest)), strict=True)
     }
 

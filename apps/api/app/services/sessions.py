@@ -14,6 +14,7 @@ from app.db.session_figures import search_sessions as find_sessions
 from app.db.session_figures import session_figures
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound, located
+from app.domain.figures import SessionFigures
 from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId
 from app.openai.input_items import joined_directions
 from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of
@@ -93,7 +94,7 @@ async def search_sessions(
     return page
 
 
-async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId, JsonObject]:
+async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId, SessionFigures]:
     """The newest window, the use and the state of each session."""
     async with rt.database.autocommit() as tx:
         return await session_figures(tx, [session.id for session in sessions])

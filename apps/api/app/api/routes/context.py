@@ -12,7 +12,8 @@ from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, WRITE, answers
 from app.api.routes.turns import turn_request
 from app.api.schemas.context import FoundOut, WindowOut
-from app.api.schemas.previews import PreviewIn, PreviewOut
+from app.api.schemas.turns import PreviewIn, PreviewOut
+from app.domain.figures import CurrentWindow
 from app.domain.types import JsonObject, SessionId
 from app.services.views import context as window
 from app.services.views.preview import preview_turn
@@ -26,7 +27,7 @@ DEFAULT_FOUND = 10
 
 
 @router.get("/context", response_model=WindowOut, responses=answers(*READ))
-async def get_window(call: Call, session_id: UUID) -> JsonObject:
+async def get_window(call: Call, session_id: UUID) -> CurrentWindow:
     """The window now: tokens by region, budget, limit and its source, turns to the next summary."""
     return await window.window_now(call.rt, call.tenant_id, SessionId(session_id))
 

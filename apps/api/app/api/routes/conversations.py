@@ -8,8 +8,15 @@ from app.api.direct_route import Call
 from app.api.openai_route import ResponsesRoute, openai_errors_of
 from app.api.response_json import conversation_json, list_json
 from app.api.routes.responses import After, ItemLimit, Order
-from app.api.schemas.conversations import ConversationIn, ConversationOut, ConversationPatch, ItemsIn
-from app.api.schemas.items import DeletedOut, ItemListOut, ItemOut
+from app.api.schemas.items import (
+    ConversationIn,
+    ConversationOut,
+    ConversationPatch,
+    DeletedOut,
+    ItemListOut,
+    ItemOut,
+    ItemsIn,
+)
 from app.domain.errors import NotFound
 from app.domain.openai_ids import read_conversation_id
 from app.domain.types import JsonObject, SessionId

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
-from app.api.schemas.messages import MessagePage
+from app.api.schemas.turns import MessagePage
 from app.domain.types import JsonObject, SessionId
 from app.services.views import turns
 

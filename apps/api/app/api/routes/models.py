@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import answers
-from app.api.schemas.models import ModelList
+from app.api.schemas.deployment import ModelList
 from app.domain.types import JsonObject
 from app.services.views.models import list_models
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
 
 from app.api.direct_route import Call, OpenRoute, json_response
-from app.api.schemas.operations import HealthOut, ReadyOut
+from app.api.schemas.deployment import HealthOut, ReadyOut
 from app.domain.types import JsonObject
 from app.services.upkeep.background import readiness
 

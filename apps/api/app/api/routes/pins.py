@@ -12,7 +12,7 @@ from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, WRITE, answers
 from app.api.records import as_json
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
-from app.api.schemas.pins import PinIn, PinOut, PinPage
+from app.api.schemas.sessions import PinIn, PinOut, PinPage
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Pin, SessionId
 from app.services import pins

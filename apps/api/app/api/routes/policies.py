@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import answers
-from app.api.schemas.policies import PolicyList
+from app.api.schemas.deployment import PolicyList
 from app.domain.types import JsonObject
 from app.services.policies import list_policies
 

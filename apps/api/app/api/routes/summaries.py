@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, answers
 from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Limit
-from app.api.schemas.summaries import SummaryOut, SummaryPage
+from app.api.schemas.context import SummaryOut, SummaryPage
 from app.domain.stored import StoredSummary
 from app.domain.types import JsonObject, SessionId, SummaryId
 from app.services import summaries

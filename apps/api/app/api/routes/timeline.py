@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import READ, answers
 from app.api.routes.parameters import Cursor
-from app.api.schemas.timeline import TimelinePage
+from app.api.schemas.context import TimelinePage
 from app.domain.types import JsonObject, SessionId
 from app.services.views.timeline import read_timeline
 

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 
 from app.api.schemas.chat import ChatIn, ChatMessageIn
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, ToolChoice, ToolIn
+from app.api.schemas.context import SummaryFields
 from app.api.schemas.sessions import SessionIn
-from app.api.schemas.summaries import SummaryFields
 from app.api.schemas.turns import AuditFields
 from app.api.schemas.values import Dollars, Id, In, Instant, Open, Seq, Sha256
 from app.archive.document import FORMAT, VERSION
