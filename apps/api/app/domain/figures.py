@@ -72,7 +72,7 @@ class CurrentWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class TimelineWindow:
+class TurnWindowFigures:
     """The window of a turn's last call. All figures are tokens."""
 
     model_alias: str
@@ -94,7 +94,7 @@ class TimelineWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class TimelineTurn:
+class TurnFigures:
     """A turn as a point of a plot. `window` is null where no prompt was decided."""
 
     turn_id: TurnId
@@ -109,5 +109,5 @@ class TimelineTurn:
     completed_at: datetime | None
     rounds: int
     attempts: int
-    window: TimelineWindow | None
+    window: TurnWindowFigures | None
     events: Sequence[JsonObject]

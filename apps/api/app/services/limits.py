@@ -90,14 +90,12 @@ async def reserve_call(
     options: TurnOptions,
     *,
     turns: int,
-) -> JsonObject | None:
-    """Sets aside what the call may use, where a limit is set; the reservation as the turn holds it.
+) -> JsonObject:
+    """Sets aside what the call may use under the claim's limits; the reservation as the turn holds it.
 
     `turns` is 0 for a later round of a turn. Raises `LimitExceeded`, whereupon the transaction is to be rolled back:
     nothing of the turn is stored, and no model is called.
     """
-    if not claim.limits:
-        return None
     worst = _worst_case(rt, rows, options, turns)
     counted, reservation = await store.reserve(
         tx, claim.tenant_id, claim.session_id, claim.turn_id, claim.limits, worst
@@ -128,7 +126,7 @@ async def call_within_limits(
 ) -> Completion:
     """Asks a model outside of a turn's own call, with what it may use counted before and what it used after.
 
-    `turns` is 1 where a client asks for the call itself: it counts as a turn then. Should the process die on the way,
+    `turns` is 1 where a client requested the call itself: it counts as a turn then. Should the process die on the way,
     all that was counted stays. Raises `LimitExceeded`, whereupon no model was called, and `ProviderError`.
     """
     most = Usage(prompt_tokens, request.max_output_tokens)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from app.db import pins as store
-from app.db.database import Transaction
-from app.db.sessions import session_exists
 from app.domain.errors import NotFound
 from app.domain.figures import PinFigures
 from app.domain.types import Pin, SessionId, TenantId
@@ -12,6 +10,7 @@ from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import goal_text, pin_text
 from app.services.paging import Page, after_name, page_of
 from app.services.runtime import Runtime
+from app.services.sessions import check_session, not_found
 from app.services.turn.gather import estimator_of
 from app.services.views.context import no_turn, session_window
 
@@ -30,7 +29,7 @@ async def get_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, name:
     async with rt.database.autocommit() as tx:
         pin = await store.get_pin(tx, tenant_id, session_id, name)
         if pin is None:
-            raise await _what_is_missing(tx, tenant_id, session_id)
+            raise await not_found(tx, tenant_id, session_id, "pin")
     return pin
 
 
@@ -42,8 +41,8 @@ async def list_pins(
     after = after_name(scope, cursor) or ""
     async with rt.database.autocommit() as tx:
         rows = await store.list_pins(tx, tenant_id, session_id, after=after, limit=limit + 1)
-        if not rows and not await session_exists(tx, tenant_id, session_id):
-            raise NotFound("session")
+        if not rows:
+            await check_session(tx, tenant_id, session_id)
     return page_of(scope, rows, limit, lambda pin: pin, lambda pin: pin.name)
 
 
@@ -66,8 +65,4 @@ async def delete_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, na
     """Takes the pin away; prompts that had it can still be rebuilt. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
         if not await store.delete_pin(tx, tenant_id, session_id, name):
-            raise await _what_is_missing(tx, tenant_id, session_id)
-
-
-async def _what_is_missing(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> NotFound:
-    return NotFound("pin" if await session_exists(tx, tenant_id, session_id) else "session")
+            raise await not_found(tx, tenant_id, session_id, "pin")

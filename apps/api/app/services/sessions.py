@@ -59,6 +59,17 @@ async def get_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
     return session
 
 
+async def check_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> None:
+    """Raises `NotFound` where the tenant has no such session."""
+    if not await store.session_exists(tx, tenant_id, session_id):
+        raise NotFound("session")
+
+
+async def not_found(tx: Transaction, tenant_id: TenantId, session_id: SessionId, noun: str) -> NotFound:
+    """The error for something of a session that is not there: of the session, where that is not there either."""
+    return NotFound(noun if await store.session_exists(tx, tenant_id, session_id) else "session")
+
+
 async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage]:
     """Tokens and cost of the session's calls so far, by alias and purpose."""
     async with rt.database.autocommit() as tx:

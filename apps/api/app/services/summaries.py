@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from app.db.sessions import session_exists
 from app.db.summaries import get_summary, page_of_summaries
 from app.db.summary_undo import find_summary, lock_and_restart_count, undo_active
 from app.domain.errors import NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress
@@ -18,6 +17,7 @@ from app.domain.types import OPEN_STATUSES, SessionId, SummaryId, TenantId, Tool
 from app.engine.window.triggers import fold_after_turn, fold_on_request
 from app.services.paging import Page, after_id, page_of
 from app.services.runtime import Runtime, retried
+from app.services.sessions import check_session
 from app.services.turn.gather import estimator_of, session_policy, snapshot_of
 from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, summarize
 from app.services.turn.types import RETRY_AFTER_S, ClaimedTurn, TurnPlan
@@ -33,8 +33,7 @@ async def list_summaries(
     scope = f"summaries:{session_id}"
     before = after_id(scope, cursor)
     async with rt.database.autocommit() as tx:
-        if not await session_exists(tx, tenant_id, session_id):
-            raise NotFound("session")
+        await check_session(tx, tenant_id, session_id)
         rows = await page_of_summaries(tx, session_id, before, limit + 1)
     return page_of(scope, rows, limit, lambda row: row, lambda row: row.id)
 

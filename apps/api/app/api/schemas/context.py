@@ -10,9 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from app.api.records import answer_of, row_of
 from app.api.schemas.values import Id, In, Instant, Open
-from app.domain import figures
 from app.domain.audit import TurnContext
-from app.domain.figures import CurrentWindow
+from app.domain.figures import CurrentWindow, TurnFigures, TurnWindowFigures
 from app.domain.stored import StoredSummary
 from app.domain.types import REGIONS, Count, Difference
 
@@ -122,7 +121,7 @@ class SummaryPage(BaseModel):
     next_cursor: str | None
 
 
-class TimelineWindow(answer_of(figures.TimelineWindow)):
+class TimelineWindow(answer_of(TurnWindowFigures)):
     """The window of a turn's last call. All figures are tokens."""
 
     regions: Regions
@@ -139,7 +138,7 @@ class TimelineEvent(BaseModel):
     status: str | None = None
 
 
-class TimelineTurn(answer_of(figures.TimelineTurn)):
+class TimelineTurn(answer_of(TurnFigures)):
     """A turn as a point of a plot. `window` is null where no prompt was decided."""
 
     window: TimelineWindow | None

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, StringConstraints, field_validator
 
 from app.api.records import answer_of
 from app.api.schemas.values import In
-from app.domain import figures
+from app.domain.figures import PinFigures, SessionFigures
 from app.domain.types import Name, Pin, Session, SessionUsage
 
 _METADATA_BYTES = 64 * 1024
@@ -89,10 +89,6 @@ class UsageOut(answer_of(SessionUsage)):
     """What a session used of one alias for one purpose."""
 
 
-class SessionFigures(answer_of(figures.SessionFigures)):
-    """Where a session stands. Token sums are the providers', summaries included."""
-
-
 class SessionDetail(SessionOut):
     """A session with what it used so far."""
 
@@ -120,10 +116,6 @@ class PinIn(In):
 
 
 class PinOut(answer_of(Pin)): ...
-
-
-class PinFigures(answer_of(figures.PinFigures)):
-    """What a pin costs in every prompt, and how relevant it is: where pins have to be trimmed, the least goes first."""
 
 
 class ListedPin(PinOut):

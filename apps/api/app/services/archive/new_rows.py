@@ -65,7 +65,7 @@ def drafted_in_batches(
         yield history.ended()
 
 
-def json_text(rows: Sequence[bytes]) -> JsonText:
+def json_array(rows: Sequence[bytes]) -> JsonText:
     """The list of these rows, each of which is JSON already."""
     return JsonText((b"[" + b",".join(rows) + b"]").decode())
 
@@ -84,15 +84,15 @@ class _Draft:
         row = orjson.dumps(_turn_row(self._last_id, len(self.turns) + 1, turn, model_alias))
         self.turns.append(row)
         self.size += len(row)
-        for said in turn.messages:
-            message = _message_row(tools, encoding, said)
-            row = orjson.dumps({**message, "turn_id": self._last_id, "seq": len(self.messages) + 1})
+        for message in turn.messages:
+            columns = _message_row(tools, encoding, message)
+            row = orjson.dumps({**columns, "turn_id": self._last_id, "seq": len(self.messages) + 1})
             self.messages.append(row)
             self.size += len(row)
 
     def ended(self) -> NewHistory:
         return NewHistory(
-            json_text(self.turns), json_text(self.messages), len(self.turns), len(self.messages), self._last_id
+            json_array(self.turns), json_array(self.messages), len(self.turns), len(self.messages), self._last_id
         )
 
 
@@ -110,24 +110,24 @@ def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -
         "error": _UNANSWERED if status is TurnStatus.CANCELLED else None,
         "model_alias": model_alias,
         "finish_reason": {TurnStatus.COMPLETED: "stop", TurnStatus.AWAITING_TOOLS: "tool_calls"}.get(status),
-        # No request asked for it here; the column tells two requests apart.
+        # No request made it here; the column keeps two requests apart.
         "request_sha256": sha256_hex(canonical_json([turn.user_input, output])),
     }
 
 
-def _message_row(tools: Tools, encoding: str, said: IncomingMessage) -> JsonObject:
+def _message_row(tools: Tools, encoding: str, message: IncomingMessage) -> JsonObject:
     tokens, used = tools.tokenizers.count_with(
         encoding,
         lambda estimate: message_tokens(
-            said.content, estimate, tool_calls=said.tool_calls, tool_call_id=said.tool_call_id
+            message.content, estimate, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id
         ),
     )
     return {
         "id": tools.new_id(),
-        "role": said.role,
-        "content": said.content,
-        "tool_calls": [tool_call_json(call) for call in said.tool_calls] or None,
-        "tool_call_id": said.tool_call_id,
+        "role": message.role,
+        "content": message.content,
+        "tool_calls": [tool_call_json(call) for call in message.tool_calls] or None,
+        "tool_call_id": message.tool_call_id,
         "token_estimate": tokens,
         "token_encoding": used,
     }
@@ -156,10 +156,10 @@ def _parts(rows: dict[str, list[JsonObject]], counters: Counters) -> Generator[N
         for row in rows.pop(section):
             batch.append(orjson.dumps(row))
             if len(batch) >= BATCH_ROWS or sum(map(len, batch)) >= BATCH_BYTES:
-                yield NewRows(section, json_text(batch))
+                yield NewRows(section, json_array(batch))
                 batch = []
         if batch:
-            yield NewRows(section, json_text(batch))
+            yield NewRows(section, json_array(batch))
     yield counters
 
 
@@ -182,13 +182,13 @@ def _renumbered(tools: Tools, document: Mapping[str, Any]) -> dict[str, list[Jso
     }
     seqs = {message["id"]: message["seq"] for message in rows["messages"]}
     rows["summaries"] = [_summary_row(row, ids, seqs) for row in document["summaries"]]
-    said: dict[str, list[Content]] = {}
+    contents: dict[str, list[Content]] = {}
     for message in rows["messages"]:
         if message["role"] == "user":
-            said.setdefault(message["turn_id"], []).append(message["content"])
+            contents.setdefault(message["turn_id"], []).append(message["content"])
     for turn in rows["turns"]:
-        turn["user_input"] = content_text(joined(said.get(turn["id"], ())))
-        # No request asked for it here; the column tells two requests apart.
+        turn["user_input"] = content_text(joined(contents.get(turn["id"], ())))
+        # No request made it here; the column keeps two requests apart.
         turn["request_sha256"] = sha256_hex(canonical_json([turn["user_input"], turn["assistant_output"]]))
     return rows
 

@@ -96,10 +96,10 @@ async def add_items(
         if outputs and newest.status is not TurnStatus.AWAITING_TOOLS:
             with located("body", "items"):
                 check_pairing(read.messages)  # names the output that answers nothing
-        asked = NextStep(outputs, cut_turns(rest))
+        step = NextStep(outputs, cut_turns(rest))
         if (
             not read.messages
-            or await store_past(rt, tenant_id, session_id, session.model_alias, newest, asked) is not None
+            or await store_past(rt, tenant_id, session_id, session.model_alias, newest, step) is not None
         ):
             page = await page_of_items(
                 rt,
@@ -228,8 +228,8 @@ async def referenced(rt: Runtime, tenant_id: TenantId, item_ids: Iterable[str]) 
         if at is not None:
             by_session.setdefault(at[0], {})[item_id] = at[1]
     found: dict[str, Message] = {}
-    for session_id, wanted in by_session.items():
+    for session_id, seqs in by_session.items():
         async with rt.database.autocommit() as tx:
-            messages = await numbered_messages(tx, tenant_id, session_id, sorted(set(wanted.values())))
-        found |= {item_id: messages[seq] for item_id, seq in wanted.items() if seq in messages}
+            messages = await numbered_messages(tx, tenant_id, session_id, sorted(set(seqs.values())))
+        found |= {item_id: messages[seq] for item_id, seq in seqs.items() if seq in messages}
     return found

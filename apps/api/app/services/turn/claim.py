@@ -20,7 +20,6 @@ from app.db.claims import (
 )
 from app.db.database import Transaction, UniqueViolated
 from app.db.responses import keep_response
-from app.db.sessions import session_exists
 from app.domain.content import content_text
 from app.domain.errors import (
     IdempotencyInFlight,
@@ -47,6 +46,7 @@ from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.providers.registry import Model
 from app.services.limits import reserve_call
 from app.services.runtime import Runtime, retried
+from app.services.sessions import not_found
 from app.services.turn.gather import budget_of, count_message, read_window, session_policy
 from app.services.turn.types import (
     RETRY_AFTER_S,
@@ -184,14 +184,14 @@ async def _transaction_one(
         check_recorded(rows.model, options.recorded_reply)
         if options.note is not None:
             await keep_response(tx, claim, options.note)
-        reservation = await reserve_call(tx, rt, claim, rows, options, turns=turns)
+        reservation = await reserve_call(tx, rt, claim, rows, options, turns=turns) if claim.limits else None
     return ClaimedTurn(claim, rows, gathered_at, options, reservation)
 
 
 async def _found(tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> WaitingTurn:
     turn = await waiting_turn(tx, tenant_id, session_id, turn_id)
     if turn is None:
-        raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
+        raise await not_found(tx, tenant_id, session_id, "turn")
     return turn
 
 
@@ -223,7 +223,7 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
 
 
 def policy_of_turn(rt: Runtime, stored: JsonObject, own: Mapping[str, Any] | None) -> ContextPolicy:
-    """The policy of a turn whose body asks for one over the session's. Raises `InvalidRequest` at its place in it."""
+    """The policy of a turn whose body has overrides over the session's. Raises `InvalidRequest` at its place in it."""
     if not own:
         return session_policy(rt, stored)
     with located("body"):

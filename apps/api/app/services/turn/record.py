@@ -24,7 +24,7 @@ from app.services.runtime import Runtime
 from app.services.summaries import start_after_turn
 from app.services.turn.gather import count_message, count_reasoning
 from app.services.turn.provider_call import total_cost, used_row
-from app.services.turn.steps import Step, Steps, of_audit, of_turn
+from app.services.turn.steps import Steps, of_audit, of_turn
 from app.services.turn.types import ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan, to_nobody
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Record:
         self.steps = Steps(rt, after=turn.claim.steps)
         summary = turn.rows.context.summary
         found = {"turns": len(turn.rows.turns), "summary_id": str(summary.id) if summary else None}
-        self.steps.add("gather", turn.gathered_at, Step(found))
+        self.steps.add("gather", turn.gathered_at, found)
 
     def sends(self, plan: TurnPlan, assembled: Assembled) -> None:
         """A prompt that is about to be sent: its audit, and the blocks it is rebuilt from."""

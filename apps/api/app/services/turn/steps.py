@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -22,14 +21,6 @@ from app.services.runtime import Runtime
 from app.telemetry import Attribute
 
 
-@dataclass(slots=True)
-class Step:
-    """A step while it runs; `status` and `detail` are what it ends with."""
-
-    detail: JsonObject = field(default_factory=dict[str, object])
-    status: str = "success"
-
-
 class Steps:
     """The steps of a turn's round, in order, with their instants; `after` steps of earlier rounds are stored."""
 
@@ -39,31 +30,33 @@ class Steps:
         self.rows: list[JsonObject] = []
 
     @contextmanager
-    def step(self, kind: str) -> Generator[Step]:
-        """Records the block as a step and as a span; one that raises is recorded as `failed`, with the error's type."""
-        step = Step()
+    def step(self, kind: str) -> Generator[JsonObject]:
+        """Records the block as a step and as a span, with the detail that it fills in; one that raises is recorded as
+        `failed`, with the error's type."""
+        detail: JsonObject = {}
+        status = "success"
         started_at = self._rt.now()
         with self._rt.tracer.span(kind) as span:
             try:
-                yield step
+                yield detail
             except BaseException as error:
-                step.status = "failed"
-                step.detail |= {"error": type(error).__name__}
+                status = "failed"
+                detail["error"] = type(error).__name__
                 raise
             finally:
-                self.add(kind, started_at, step)
+                self.add(kind, started_at, detail, status)
                 if span.recording:
-                    span.set(of_step(step.detail))
+                    span.set(of_step(detail))
 
-    def add(self, kind: str, started_at: datetime, step: Step) -> None:
+    def add(self, kind: str, started_at: datetime, detail: JsonObject, status: str = "success") -> None:
         """Records a step that is over."""
         self.rows.append(
             {
                 "id": self._rt.new_id(),
                 "seq": self._after + len(self.rows) + 1,
                 "kind": kind,
-                "status": step.status,
-                "detail": step.detail,
+                "status": status,
+                "detail": detail,
                 "started_at": started_at,
                 "finished_at": self._rt.now(),
             }
@@ -142,7 +135,7 @@ def of_turn(turn: TurnRecord) -> dict[str, Attribute]:
 def of_request(
     session_id: SessionId, model: Model, request: CompletionRequest, *, stream: bool
 ) -> dict[str, Attribute]:
-    """What a model is asked, without what it is told."""
+    """A request to a model, without its content."""
     return {
         _CONVERSATION: str(session_id),
         "gen_ai.operation.name": "chat",
@@ -158,7 +151,7 @@ def of_request(
 
 
 def of_completion(completion: Completion) -> dict[str, Attribute]:
-    """What a model answered, without its words."""
+    """A model's answer, without its content."""
     usage = completion.usage
     used: Mapping[str, Attribute] = {}
     if usage is not None:

@@ -75,8 +75,8 @@ class SummaryJob:
 class SummaryAttempt:
     """What came of trying. `summary` is None when nothing could be stored; `failure` says why no answer is used.
 
-    `usage` and `cost_usd` sum over the calls that were made, of refused answers too; None when the model was not asked,
-    reported nothing, or has no known price.
+    `usage` and `cost_usd` sum over the calls that were made, of refused answers too; None where the model was not
+    called, reported nothing, or has no known price.
     """
 
     summary: Summary | None
@@ -92,9 +92,9 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
     """Makes the fold's summary and stores it as the session's active one.
 
     A summarizer that fails, answers outside the contract, would not shrink anything, or may not be called under the
-    limits is replaced by the deterministic fallback, with a warning; after three failures in a row it is not asked for
+    limits is replaced by the deterministic fallback, with a warning; after three failures in a row it is not called for
     ten minutes. Nothing is done while another process makes a summary of the session. Holds no connection while the
-    model works. Raises `LimitExceeded` where a client asked for the summary itself.
+    model works. Raises `LimitExceeded` where a client requested the summary itself.
     """
     alias = rows.policy.summary_model or rows.model.alias
     started = perf_counter()
@@ -186,9 +186,9 @@ async def _again_if_too_large(
 async def note_emergency(
     rt: Runtime, rows: WindowRows, fold: Fold, estimate: Estimator, claim: Claim
 ) -> Summary | None:
-    """Stores the note of turns that left at once as the session's active summary, without asking anybody.
+    """Stores the note of turns that left at once as the session's active summary, without calling a model.
 
-    None when it could not be stored; nothing is said of the turns then.
+    None when it could not be stored; the prompt has nothing of the turns then.
     """
     body = emergency_summary(fold, estimate)
     if body is None:

@@ -13,15 +13,14 @@ from time import perf_counter
 
 from app.db.claims import cancel_turn as store_cancelled
 from app.db.forks import LastTurn
-from app.db.sessions import session_exists
 from app.db.turns import get_turn
-from app.domain.errors import InvalidRequest, NotFound, TurnCancelled, TurnNotOpen
+from app.domain.errors import InvalidRequest, TurnCancelled, TurnNotOpen
 from app.domain.types import Session, SessionId, TenantId, TurnId, TurnRecord
 from app.engine.window.plan import Refused
 from app.openai.chat_messages import joined
 from app.services.archive.fork import BeforeLast, fork_before_last
 from app.services.runtime import Runtime, retried
-from app.services.sessions import delete_session
+from app.services.sessions import delete_session, not_found
 from app.services.turn.call import call
 from app.services.turn.claim import check, claim, claim_outputs, claim_retry
 from app.services.turn.decide import decide, refusal_of
@@ -124,7 +123,7 @@ async def cancel_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, t
     async with rt.database.begin() as tx:
         turn = await get_turn(tx, tenant_id, session_id, turn_id)
         if turn is None:
-            raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
+            raise await not_found(tx, tenant_id, session_id, "turn")
         if not await store_cancelled(tx, session_id, turn_id):
             raise TurnNotOpen(f"The turn is {turn.status.value}; there is nothing to cancel.")
         cancelled = await get_turn(tx, tenant_id, session_id, turn_id)

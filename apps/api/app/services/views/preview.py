@@ -1,6 +1,6 @@
 """What a turn would send, before it is posted: no model is called and nothing is written.
 
-A provider is asked at most to count, where its alias asks for exact counts and the turn would ask too.
+At most a provider counts tokens, where its alias has exact counts and the turn would need one too.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from app.db import turns as store
 from app.db.audits import blocks_by_sha256
 from app.db.audits import get_audit as read_audit
 from app.db.messages import messages_by_id, messages_in_runs, page_of_messages
-from app.db.sessions import session_exists
 from app.domain.audit import Audit
 from app.domain.content import content_text
 from app.domain.errors import NotFound
@@ -21,6 +20,7 @@ from app.engine.window.layout import rebuilt_row
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild, rebuilt_parts, regions_of
 from app.services.paging import Page, after_seq, page_of
 from app.services.runtime import Runtime
+from app.services.sessions import check_session, not_found
 
 
 async def list_turns(
@@ -30,8 +30,7 @@ async def list_turns(
     scope = f"turns:{session_id}"
     after = after_seq(scope, cursor) or 0
     async with rt.database.autocommit() as tx:
-        if not await session_exists(tx, tenant_id, session_id):
-            raise NotFound("session")
+        await check_session(tx, tenant_id, session_id)
         rows = await store.page_of_turns(tx, session_id, after, limit + 1)
     return page_of(scope, rows, limit, lambda turn: turn, lambda turn: turn.seq)
 
@@ -41,7 +40,7 @@ async def get_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn
     async with rt.database.autocommit() as tx:
         turn = await store.get_turn(tx, tenant_id, session_id, turn_id)
         if turn is None:
-            raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
+            raise await not_found(tx, tenant_id, session_id, "turn")
     return turn
 
 
@@ -107,8 +106,7 @@ async def list_messages(
     scope = f"messages:{session_id}"
     after = after_seq(scope, cursor) or 0
     async with rt.database.autocommit() as tx:
-        if not await session_exists(tx, tenant_id, session_id):
-            raise NotFound("session")
+        await check_session(tx, tenant_id, session_id)
         rows = await page_of_messages(tx, session_id, after, limit + 1)
     return page_of(scope, rows, limit, lambda row: row, lambda row: row["seq"])
 
@@ -116,6 +114,5 @@ async def list_messages(
 async def get_messages(rt: Runtime, tenant_id: TenantId, session_id: SessionId, ids: list[UUID]) -> Page[JsonObject]:
     """Those of the messages that are the session's, in time order, on one page. Raises `NotFound` for the session."""
     async with rt.database.autocommit() as tx:
-        if not await session_exists(tx, tenant_id, session_id):
-            raise NotFound("session")
+        await check_session(tx, tenant_id, session_id)
         return Page(await messages_by_id(tx, session_id, ids), None)
