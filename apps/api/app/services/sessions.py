@@ -186,16 +186,17 @@ def given_limits(limits: JsonObject | None) -> JsonObject:
     return {name: value for name, value in (limits or {}).items() if value is not None}
 
 
-def check_alias(rt: Runtime, alias: str | None) -> None:
+def check_alias(rt: Runtime, alias: str) -> None:
     """Raises `InvalidRequest` for an alias that the catalogue does not have."""
-    if alias is not None and alias not in rt.catalogue.aliases:
+    if alias not in rt.catalogue.aliases:
         raise InvalidRequest(
             "The catalogue has no model of this alias; GET /v1/models lists what it has.", ("body", "model_alias")
         )
 
 
 def _check(rt: Runtime, fields: JsonObject) -> None:
-    check_alias(rt, fields.get("model_alias"))
+    if fields.get("model_alias") is not None:
+        check_alias(rt, fields["model_alias"])
     _check_known("mode", fields.get("mode"), rt.catalogue.instructions.modes)
     _check_known("agent_role", fields.get("agent_role"), rt.catalogue.instructions.roles)
     if fields.get("policy"):

@@ -142,7 +142,8 @@ def request_sha256(body: JsonObject) -> str:
 
 def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
     """What a body asks for. Raises `InvalidRequest`."""
-    check_alias(call.rt, body.model_alias)
+    if body.model_alias is not None:
+        check_alias(call.rt, body.model_alias)
     check_tool_choice(body)
     raw: JsonObject = call.raw_body
     policy: JsonObject | None = raw.get("policy")

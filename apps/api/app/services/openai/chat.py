@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.db.append_turns import Newest, newest_messages, newest_of
-from app.db.audits import get_audit
 from app.db.claims import cancel_turn as store_cancelled
 from app.db.claims import fail_lost_turns, reclaim_turn, waiting_turn
 from app.db.sessions import erase_later, keep_key, session_of_key
@@ -23,7 +22,7 @@ from app.openai.new_messages import NewMessages, NextStep, new_messages, next_st
 from app.services.archive.transfer import add_history, draft_history
 from app.services.runtime import Runtime, retried
 from app.services.sessions import add_directions, check_session, insert_checked, with_defaults
-from app.services.turn.claim import answer_again, check_outputs, draft_outputs
+from app.services.turn.claim import answer_again, check_outputs, draft_outputs, stored_outcome
 from app.services.turn.take import continue_turn, retry_turn, take_turn
 from app.services.turn.types import (
     RETRY_AFTER_S,
@@ -215,8 +214,7 @@ async def _answer_again(
         turn = await get_turn(tx, tenant_id, session_id, turn_id)
         if turn is None:
             raise NotFound("session")
-        audit = await get_audit(tx, tenant_id, session_id, turn_id, None)
-    return TurnOutcome(turn, audit.public() if audit else {})
+        return await stored_outcome(tx, tenant_id, turn)
 
 
 def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:

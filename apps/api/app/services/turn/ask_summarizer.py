@@ -1,4 +1,4 @@
-"""TurnOptions a summarizer, chunk by chunk within its own window, and what is made of its answers."""
+"""Calls of a summarizer, chunk by chunk within its own window, and what is made of its answers."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ async def claim_outputs(
         async def answered(tx: Transaction) -> _Claimed:
             waiting = await _found(tx, tenant_id, session_id, turn_id)
             check_outputs(waiting, [call_id for call_id, _ in request.outputs])
-            options = _options_again(waiting.request or {}, request)
+            options = _options_again(waiting.request, request)
             stored = options.stored() if request.options else None
             claim = await reclaim_turn(tx, tenant_id, session_id, turn_id, waiting, outputs, rt.turn_lease_s, stored)
             return claim, options, request.model_alias or waiting.model_alias
@@ -230,20 +230,14 @@ def policy_of_turn(rt: Runtime, stored: JsonObject, own: Mapping[str, Any] | Non
         return session_policy(rt, stored, own)
 
 
-def _options_again(stored: JsonObject, request: OutputsRequest) -> TurnOptions:
+def _options_again(stored: JsonObject | None, request: OutputsRequest) -> TurnOptions:
     """The options of a later round: those posted with the outputs or else the turn's, under the turn's policy."""
-    policy = stored.get("policy")
+    own = TurnOptions.of_stored(stored)
     if request.options is not None:
-        return replace(request.options, policy=policy)
-    return TurnOptions(
-        tools=tuple(stored.get("tools", ())),
-        tool_choice=_later_choice(stored.get("tool_choice")),
-        max_output_tokens=stored.get("max_output_tokens"),
-        recorded_reply=request.recorded_reply,
-        instructions=stored.get("instructions"),
-        provider_options=stored.get("options") or {},
-        policy=policy,
-    )
+        return replace(request.options, policy=own.policy)
+    # A choice that forces a call holds for the first round alone: forced again, the turn would never end.
+    choice = own.tool_choice if own.tool_choice in (None, "none", "auto") else "auto"
+    return replace(own, tool_choice=choice, recorded_reply=request.recorded_reply)
 
 
 def awake_alias(rt: Runtime, model_alias: str) -> str:
@@ -272,11 +266,6 @@ def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
     unknown = [call_id for at, call_id in enumerate(answered) if call_id not in open_ids or call_id in answered[:at]]
     if missing or unknown:
         raise ToolOutputsMismatch(missing, unknown, ("body", "outputs"))
-
-
-def _later_choice(tool_choice: Any) -> Any:
-    """A choice that forces a call holds for the first round alone: forced again, the turn would never end."""
-    return tool_choice if tool_choice in (None, "none", "auto") else "auto"
 
 
 async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> list[ToolOutput]:
@@ -322,7 +311,10 @@ async def answer_again(
         raise StoredFailure(turn.error)
     if turn.status not in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
         raise IdempotencyInFlight("The turn of this idempotency key is still running.", RETRY_AFTER_S)
+    return await stored_outcome(tx, tenant_id, turn)
+
+
+async def stored_outcome(tx: Transaction, tenant_id: TenantId, turn: TurnRecord) -> TurnOutcome:
+    """A turn that has ended or waits for tools, as it is stored."""
     audit = await get_audit(tx, tenant_id, turn.session_id, turn.id, None)
-    if audit is None:
-        raise NotFound("audit")
-    return TurnOutcome(turn, audit.public())
+    return TurnOutcome(turn, audit.public() if audit else {})

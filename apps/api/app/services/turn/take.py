@@ -169,18 +169,18 @@ async def _round(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listene
 
 def _options_with_stored(options: TurnOptions, turn: LastTurn) -> TurnOptions:
     """The options, and in the place of those that are left out the turn's own."""
-    stored = turn.request or {}
+    own = TurnOptions.of_stored(turn.request)
     complete = replace(
         options,
-        max_output_tokens=options.max_output_tokens or stored.get("max_output_tokens"),
-        instructions=options.instructions or stored.get("instructions"),
-        provider_options=options.provider_options or stored.get("options") or {},
-        policy=stored.get("policy") if options.policy is None else options.policy,
+        max_output_tokens=options.max_output_tokens or own.max_output_tokens,
+        instructions=options.instructions or own.instructions,
+        provider_options=options.provider_options or own.provider_options,
+        policy=own.policy if options.policy is None else options.policy,
     )
     if options.tools:
         return complete
-    choice = options.tool_choice if options.tool_choice is not None else stored.get("tool_choice")
-    return replace(complete, tools=tuple(stored.get("tools", ())), tool_choice=choice)
+    choice = own.tool_choice if options.tool_choice is None else options.tool_choice
+    return replace(complete, tools=own.tools, tool_choice=choice)
 
 
 def _first_alias(rt: Runtime, before: BeforeLast) -> str | None:

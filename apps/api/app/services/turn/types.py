@@ -60,6 +60,19 @@ class TurnOptions:
             "policy": None if self.policy is None else dict(self.policy),
         }
 
+    @classmethod
+    def of_stored(cls, stored: JsonObject | None) -> TurnOptions:
+        """The options that `stored` gave."""
+        stored = stored or {}
+        return cls(
+            tools=tuple(stored.get("tools", ())),
+            tool_choice=stored.get("tool_choice"),
+            max_output_tokens=stored.get("max_output_tokens"),
+            instructions=stored.get("instructions"),
+            provider_options=stored.get("options") or {},
+            policy=stored.get("policy"),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
