@@ -8,7 +8,7 @@ from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import answers
 from app.api.schemas.deployment import ModelList
 from app.domain.types import JsonObject
-from app.services.views.models import list_models
+from app.services.views.deployment import list_models
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=DirectRoute)
 

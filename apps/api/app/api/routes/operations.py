@@ -8,7 +8,7 @@ from starlette.responses import PlainTextResponse, Response
 from app.api.direct_route import Call, OpenRoute, json_response
 from app.api.schemas.deployment import HealthOut, ReadyOut
 from app.domain.types import JsonObject
-from app.services.upkeep.background import readiness
+from app.services.views.deployment import readiness
 
 router = APIRouter(tags=["operations"], route_class=OpenRoute)
 

@@ -8,7 +8,7 @@ from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import answers
 from app.api.schemas.deployment import PolicyList
 from app.domain.types import JsonObject
-from app.services.policies import list_policies
+from app.services.views.deployment import list_policies
 
 router = APIRouter(prefix="/v1/policies", tags=["policies"], route_class=DirectRoute)
 

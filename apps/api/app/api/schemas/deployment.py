@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from app.api.records import answer_of
 from app.domain.prices import Prices
+from app.services.views.deployment import ListedAlias, PolicyField
 
 
 class HealthOut(BaseModel):
@@ -30,19 +31,10 @@ class PricesOut(answer_of(Prices)):
     tiers: list[PricesOut] = Field(description="The prices of larger prompts.")
 
 
-class ModelOut(BaseModel):
+class ModelOut(answer_of(ListedAlias)):
     """`context_window` is in tokens; `is_language_model` is false for the built-in offline responder."""
 
-    alias: str
-    provider: str
-    model: str
-    is_language_model: bool
-    context_window: int
-    context_window_source: Literal["catalogue", "learned", "genai_prices", "fallback"]
-    encoding: str
-    fallbacks: list[str]
     prices: PricesOut | None
-    calibration_ratio: float = Field(description="What estimates for it are multiplied with; 1 until enough is known.")
 
 
 class ListedModel(BaseModel):
@@ -82,14 +74,8 @@ class PresetOut(BaseModel):
     names: list[DesignNameOut] = Field(description="The design's own configuration, and the fields that it becomes.")
 
 
-class PolicyFieldOut(BaseModel):
+class PolicyFieldOut(answer_of(PolicyField)):
     """A field of a policy: what it takes, what it does, and its value by preset."""
-
-    name: str
-    takes: str
-    value_schema: dict[str, Any] = Field(description="The same as JSON Schema, as far as that can say it.")
-    meaning: str
-    defaults: dict[str, Any]
 
 
 class PolicyList(BaseModel):

@@ -1,7 +1,4 @@
-"""What a process does beside its requests, for as long as it lives, and whether it can serve them.
-
-A database that is away is waited for.
-"""
+"""What a process does beside its requests, for as long as it lives. A database that is away is waited for."""
 
 from __future__ import annotations
 
@@ -9,13 +6,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Literal
 
 from app.db.claims import fail_lost_turns, renew_leases, sessions_with_lost_turns
 from app.db.database import Database
 from app.db.erasure import due_sessions, erase
-from app.db.migrate import SchemaState, schema_state
 from app.db.open_turns import count_open_turns
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import SessionId
@@ -122,26 +116,3 @@ async def calibrate_forever(rt: Runtime) -> None:
             await rt.calibrations.flush(rt.database)
         flushes += 1
         await asyncio.sleep(_FLUSH_S)
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """`migrations` is None when the database does not answer."""
-
-    database: Literal["ok", "read_only", "unavailable"]
-    migrations: SchemaState | None
-
-    @property
-    def ready(self) -> bool:
-        """Whether a balancer should send requests here."""
-        return self.database == "ok" and self.migrations is SchemaState.CURRENT
-
-
-async def readiness(rt: Runtime) -> Readiness:
-    """Asks the database. Never raises for its absence."""
-    try:
-        read_only = await rt.database.is_read_only()
-        async with rt.database.autocommit() as tx:
-            return Readiness("read_only" if read_only else "ok", await schema_state(tx))
-    except DatabaseUnavailable:
-        return Readiness("unavailable", None)
