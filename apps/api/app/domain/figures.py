@@ -72,7 +72,7 @@ class CurrentWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnWindowFigures:
+class PointWindow:
     """The window of a turn's last call. All figures are tokens."""
 
     model_alias: str
@@ -94,7 +94,7 @@ class TurnWindowFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnFigures:
+class TurnPoint:
     """A turn as a point of a plot. `window` is null where no prompt was decided."""
 
     turn_id: TurnId
@@ -109,5 +109,5 @@ class TurnFigures:
     completed_at: datetime | None
     rounds: int
     attempts: int
-    window: TurnWindowFigures | None
+    window: PointWindow | None
     events: Sequence[JsonObject]

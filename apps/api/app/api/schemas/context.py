@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from app.api.records import answer_of, row_of
 from app.api.schemas.values import Id, In, Instant, Open
 from app.domain.audit import TurnContext
-from app.domain.figures import CurrentWindow, TurnFigures, TurnWindowFigures
+from app.domain.figures import CurrentWindow, PointWindow, TurnPoint
 from app.domain.stored import StoredSummary
 from app.domain.types import REGIONS, Count, Difference
 
@@ -121,7 +121,7 @@ class SummaryPage(BaseModel):
     next_cursor: str | None
 
 
-class TimelineWindow(answer_of(TurnWindowFigures)):
+class TimelineWindow(answer_of(PointWindow)):
     """The window of a turn's last call. All figures are tokens."""
 
     regions: Regions
@@ -138,7 +138,7 @@ class TimelineEvent(BaseModel):
     status: str | None = None
 
 
-class TimelineTurn(answer_of(TurnFigures)):
+class TimelineTurn(answer_of(TurnPoint)):
     """A turn as a point of a plot. `window` is null where no prompt was decided."""
 
     window: TimelineWindow | None

@@ -11,7 +11,7 @@ from app.db.database import Record, record_of
 from app.db.sessions import get_session
 from app.db.timeline import summaries_since, timeline_turns
 from app.domain.errors import InvalidRequest, NotFound
-from app.domain.figures import TurnFigures, TurnWindowFigures
+from app.domain.figures import PointWindow, TurnPoint
 from app.domain.types import JsonObject, SessionId, TenantId
 from app.engine.window.triggers import trigger_tokens
 from app.services.paging import Page, after_seq, page_of
@@ -23,7 +23,7 @@ _LARGEST = 2**63 - 1
 
 async def read_timeline(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
-) -> Page[TurnFigures]:
+) -> Page[TurnPoint]:
     """The session's turns with their windows, newest first. Raises `NotFound`, `InvalidRequest`.
 
     Thresholds are those of the session's policy as it is now, with the policy of the turn's own request over it.
@@ -60,16 +60,16 @@ def _by_turn(turns: Sequence[Record], made: Sequence[Record]) -> dict[int, list[
     return found
 
 
-def _turn(rt: Runtime, policy: JsonObject, row: Record, made: Sequence[Record]) -> TurnFigures:
+def _turn(rt: Runtime, policy: JsonObject, row: Record, made: Sequence[Record]) -> TurnPoint:
     return record_of(
-        TurnFigures,
+        TurnPoint,
         row,
         window=None if row["regions"] is None else _window(rt, policy, row),
         events=_events(row, made),
     )
 
 
-def _window(rt: Runtime, stored: JsonObject, row: Record) -> TurnWindowFigures:
+def _window(rt: Runtime, stored: JsonObject, row: Record) -> PointWindow:
     limit, budget = row["model_context_limit"], row["input_budget"]
     summary_trigger_tokens = prune_trigger_tokens = None
     with suppress(InvalidRequest):  # stored when this deployment allowed it
@@ -77,7 +77,7 @@ def _window(rt: Runtime, stored: JsonObject, row: Record) -> TurnWindowFigures:
         summary_trigger_tokens = trigger_tokens(policy, limit, budget)
         prune_trigger_tokens = int(policy.prune_from(budget))
     return record_of(
-        TurnWindowFigures,
+        PointWindow,
         row,
         model_alias=row["asked_alias"],
         summary_trigger_tokens=summary_trigger_tokens,
