@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from app.archive.document import SECTIONS, message_of, with_ids
+from app.archive.document import SECTIONS, archived_message, with_ids
 from app.domain.content import canonical_json, content_text, sha256_hex, tool_call_json
 from app.domain.stored import Counters, JsonText, NewHistory, NewRows
 from app.domain.types import (
@@ -211,7 +211,7 @@ def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> 
     """Counts every row anew, whatever the document says it costs: a budget is kept by our figures or not at all."""
     for row in rows["messages"]:
         (tokens, of_reasoning), used = tools.tokenizers.count_with(
-            _known(row["token_encoding"], own), partial(_message_and_reasoning, message_of(row))
+            _known(row["token_encoding"], own), partial(_message_and_reasoning, archived_message(row))
         )
         row |= {"token_estimate": tokens, "reasoning_tokens": of_reasoning, "token_encoding": used}
     for row in rows["summaries"]:

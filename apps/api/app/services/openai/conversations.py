@@ -16,9 +16,8 @@ from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.openai_ids import read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import check_pairing, cut_turns
-from app.openai.input_items import ReadItems, joined_directions, read_items, references_of
+from app.openai.items import ReadItems, joined_directions, message_items, read_items, references_of
 from app.openai.new_messages import NextStep
-from app.openai.output_items import items_of
 from app.services import sessions
 from app.services.openai.chat import store_past
 from app.services.runtime import Runtime
@@ -198,7 +197,7 @@ async def page_of_items(
         )
     items: list[JsonObject] = []
     for message in messages:
-        of_message = items_of(session_id, message)
+        of_message = message_items(session_id, message)
         if newest_first:
             of_message.reverse()
         if at is not None and message.seq == at[1]:
@@ -214,7 +213,7 @@ async def get_item(rt: Runtime, tenant_id: TenantId, session_id: SessionId, item
     message = found.get(item_id)
     at = read_item_id(item_id)
     if message is not None and at is not None and at[0] == session_id:
-        for item in items_of(session_id, message):
+        for item in message_items(session_id, message):
             if item["id"] == item_id:
                 return message, item
     raise NotFound("item")
