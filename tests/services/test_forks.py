@@ -28,7 +28,7 @@ from app.services.sessions import delete_session
 from app.services.summaries import list_summaries, summarize_now, undo_summary
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions
-from app.services.upkeep.capacity import Allowance
+from app.services.upkeep.process_state import Allowance
 from app.services.views.activity import Activity, Follower, next_event
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_prompt, get_turn, list_turns
@@ -167,7 +167,7 @@ async def test_every_prompt_of_a_fork_is_rebuilt_with_the_hash_it_was_sent_with(
         assert rebuilt == 19
         ids = await _ids(at, fork)
         audits = [await get_audit(at.rt, TENANT, fork, copy.id, None) for copy in await _turns(at, fork)]
-        actions = [action for audit in audits for action in audit["context_trim_log"]["actions"]]
+        actions = [action for audit in audits for action in audit.context_trim_log["actions"]]
         assert {"summary_folded", "assistant_dropped"} == {action["kind"] for action in actions}
         assert {action["target"].partition(":")[2] for action in actions} <= ids
 
@@ -200,10 +200,10 @@ async def test_a_fork_of_the_middle_holds_nothing_that_came_later(database_url: 
         session = await at.session()
         outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 27)]
         first, second, third = (await list_summaries(at.rt, TENANT, session.id, 9, None)).items[::-1]
-        assert [summary["status"] for summary in (first, second, third)] == ["superseded", "superseded", "active"]
+        assert [summary.status for summary in (first, second, third)] == ["superseded", "superseded", "active"]
         fork = await _fork(at, session.id, outcomes[13].turn.id)
         kept = (await list_summaries(at.rt, TENANT, fork, 9, None)).items
-        assert [(each["status"], each["summary_text"]) for each in kept] == [("active", first["summary_text"])]
+        assert [(each.status, each.summary_text) for each in kept] == [("active", first.summary_text)]
         text = await _text_of(at, fork)
         assert "Point 14." in text
         assert "Point 15." not in text
@@ -211,9 +211,9 @@ async def test_a_fork_of_the_middle_holds_nothing_that_came_later(database_url: 
         assert await at.rows(counters, sid=fork) == [
             {"last_turn_seq": 14, "last_message_seq": 28, "summary_count_after_seq": 8}
         ]
-        await undo_summary(at.rt, TENANT, fork, SummaryId(kept[0]["id"]))
+        await undo_summary(at.rt, TENANT, fork, SummaryId(kept[0].id))
         now = await window_now(at.rt, TENANT, fork)
-        assert (now["active_summary_id"], now["raw_turns"]) == (None, 14)
+        assert (now.active_summary_id, now.raw_turns) == (None, 14)
         assert (await list_summaries(at.rt, TENANT, session.id, 9, None)).items[::-1] == [first, second, third]
 
 
@@ -228,15 +228,15 @@ async def test_an_undo_of_the_source_holds_in_its_fork_and_the_forks_chain_can_b
         for number in range(1, 19):
             await at.turn(session.id, f"Point {number}. {LONG}")
         third = await summarize_now(at.rt, TENANT, session.id)
-        await undo_summary(at.rt, TENANT, session.id, SummaryId(third["id"]))
+        await undo_summary(at.rt, TENANT, session.id, SummaryId(third.id))
         fork = await _fork(at, session.id)
         newest, middle, oldest = (await list_summaries(at.rt, TENANT, fork, 9, None)).items
-        assert [each["status"] for each in (newest, middle, oldest)] == ["undone", "active", "superseded"]
-        assert middle["previous_summary_id"] == oldest["id"]
+        assert [each.status for each in (newest, middle, oldest)] == ["undone", "active", "superseded"]
+        assert middle.previous_summary_id == oldest.id
         with pytest.raises(SummaryNotActive):
-            await undo_summary(at.rt, TENANT, fork, SummaryId(newest["id"]))
-        await undo_summary(at.rt, TENANT, fork, SummaryId(middle["id"]))
-        assert (await window_now(at.rt, TENANT, fork))["active_summary_id"] == str(oldest["id"])
+            await undo_summary(at.rt, TENANT, fork, SummaryId(newest.id))
+        await undo_summary(at.rt, TENANT, fork, SummaryId(middle.id))
+        assert (await window_now(at.rt, TENANT, fork)).active_summary_id == oldest.id
 
 
 async def test_an_open_turn_is_not_copied_and_can_not_be_asked_for(database_url: str, tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ async def test_the_same_ids_in_another_tenants_session_lead_to_nobody_elses_rows
                 with pytest.raises(NotFound):
                     await get_prompt(at.rt, tenant_id, session_id, turn.id, None)
             assert (await get_turn(at.rt, bert, fork, turn.id)).session_id == fork
-        active = SummaryId(summaries[0]["id"])
+        active = SummaryId(summaries[0].id)
         with pytest.raises(NotFound):
             await undo_summary(at.rt, bert, source, active)
         await undo_summary(at.rt, bert, fork, active)

@@ -1,4 +1,4 @@
-"""Turns, their audits and prompt blocks as they are read; `db/claims.py` and `db/records.py` write them."""
+"""Turns as they are read; `db/claims.py` and `db/records.py` write them."""
 
 from __future__ import annotations
 
@@ -37,19 +37,6 @@ _PAGE = sql(f"""
     ORDER BY t.seq LIMIT CAST(:limit AS integer)
     """)
 
-_AUDIT = sql("""
-    SELECT a.* FROM turn_context_audit a JOIN sessions s ON s.id = a.session_id
-    WHERE a.session_id = CAST(:session_id AS uuid) AND a.turn_id = CAST(:turn_id AS uuid)
-        AND s.tenant_id = :tenant_id
-        AND (CAST(:round AS integer) IS NULL OR a.round = CAST(:round AS integer))
-    ORDER BY a.round DESC, a.attempt DESC LIMIT 1
-    """)
-
-_BLOCKS = sql("""
-    SELECT sha256, content FROM prompt_blocks
-    WHERE session_id = CAST(:session_id AS uuid) AND sha256 = ANY(CAST(:sha256s AS text[]))
-    """)
-
 
 async def get_turn(tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord | None:
     """A turn of the tenant's session."""
@@ -69,20 +56,6 @@ async def page_of_turns(tx: Transaction, session_id: SessionId, after_seq: int, 
     """Turns in time order after a `seq`. The caller has checked whose session it is."""
     rows = await tx.fetch(_PAGE, session_id=session_id, after_seq=after_seq, limit=limit)
     return [turn_record(row) for row in rows]
-
-
-async def get_audit(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
-) -> JsonObject | None:
-    """The last audit row of a turn, or of one of its rounds, by column name."""
-    row = await tx.fetchrow(_AUDIT, tenant_id=tenant_id, session_id=session_id, turn_id=turn_id, round=round_number)
-    return dict(row) if row else None
-
-
-async def blocks_by_sha256(tx: Transaction, session_id: SessionId, sha256s: tuple[str, ...]) -> dict[str, str]:
-    """The texts of prompt blocks, by their address."""
-    rows = await tx.fetch(_BLOCKS, session_id=session_id, sha256s=list(sha256s))
-    return {row["sha256"]: row["content"] for row in rows}
 
 
 def tool_calls_from_json(value: Any) -> tuple[ToolCall, ...]:
