@@ -132,3 +132,36 @@ def test_two_processes_are_counted_as_one_service(tmp_path: Path) -> None:
     assert found["oldest_open_turn_seconds,status=awaiting_tools"] == 0
     assert found["db_pool_connections"] == 20
     assert found["database_up"] == 1
+
+
+def test_the_lag_of_an_event_loop_is_the_worst_of_the_workers_that_live(tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    worker = f"""
+from pathlib import Path
+from app.telemetry import Telemetry
+import sys
+telemetry = Telemetry([], Path({str(tmp_path)!r}))
+telemetry.event_loop_lag(float(sys.argv[1]))
+print(telemetry.render()[0].decode(), flush=True)
+sys.stdin.read()
+"""
+
+    def lag(text: str) -> float:
+        return values(text)["event_loop_lag_seconds"]
+
+    def start(seconds: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", worker, seconds],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    with start("0.75") as slow:
+        assert slow.stdout
+        while "event_loop_lag_seconds 0.75" not in slow.stdout.readline():
+            assert slow.poll() is None
+        assert lag(start("0.25").communicate("")[0]) == 0.75
+        slow.communicate("")
+    assert lag(start("0.25").communicate("")[0]) == 0.25

@@ -54,7 +54,14 @@ from app.services.heavy.jobs import HeavyJobs
 from app.services.keys import Authenticator
 from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
-from app.services.upkeep.background import calibrate_forever, keep_going, probe_forever, renew_forever, sweep_forever
+from app.services.upkeep.background import (
+    beat_forever,
+    calibrate_forever,
+    keep_going,
+    probe_forever,
+    renew_forever,
+    sweep_forever,
+)
 from app.services.upkeep.calibrations import Calibrations
 from app.services.upkeep.capacity import Allowance, HeavyWork
 from app.services.upkeep.learned_windows import load_windows, refresh_forever
@@ -203,7 +210,7 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     database.watched_by(rt.telemetry.database)
     rt.telemetry.database.pool_of(settings.workers * settings.db_pool_size)
     rt.telemetry.database.restarts_from(partial(embedded.count_restarts, dsn))
-    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever, probe_forever):
+    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever, probe_forever, beat_forever):
         task = asyncio.create_task(keep_going(work, rt), name=work.__name__)
         owned.push_async_callback(_cancel, task)
     owned.push_async_callback(_keep_observations, rt)

@@ -45,6 +45,13 @@ class Telemetry:
         self._summaries = _SummaryMetrics(own)
         self._calls = _CallMetrics(own)
         self.database = DatabaseMetrics(own, self._at_scrape)
+        self._lag = Gauge(
+            "event_loop_lag_seconds",
+            "Longest time, in the last half to whole minute, for which one piece of work kept a worker's event loop.",
+            registry=own,
+            multiprocess_mode="livemax",
+        )
+        self._multiprocess_dir = multiprocess_dir
         self._registry = own if multiprocess_dir is None else CollectorRegistry()
         if multiprocess_dir is not None:
             MultiProcessCollector(self._registry, str(multiprocess_dir))
@@ -116,8 +123,14 @@ class Telemetry:
         if turns:
             self._turns.lost.inc(turns)
 
+    def event_loop_lag(self, seconds: float) -> None:
+        """States for how long the event loop of this worker was lately kept by one piece of work."""
+        self._lag.set(seconds)
+
     def render(self) -> tuple[bytes, str]:
-        """The Prometheus text of all workers, and its content type."""
+        """The Prometheus text of all workers, and its content type. Of a worker that has ended no lag is shown."""
+        if self._multiprocess_dir is not None:
+            _forget_dead_workers(self._multiprocess_dir)
         return generate_latest(self._registry) + generate_latest(self._at_scrape), CONTENT_TYPE_PLAIN_0_0_4
 
     def _alias(self, alias: str) -> str:
@@ -310,6 +323,13 @@ class _Means(Collector):
             "Summaries for every hundred completed turns, including those in the background and on request.",
             value=100 * summaries / turns if turns else 0.0,
         )
+
+
+def _forget_dead_workers(folder: Path) -> None:
+    for path in folder.glob("gauge_live*.db"):
+        pid = int(path.stem.rpartition("_")[2])
+        if not Path(f"/proc/{pid}").exists():
+            path.unlink(missing_ok=True)
 
 
 def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
