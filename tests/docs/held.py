@@ -36,8 +36,10 @@ HELD_ELSEWHERE: Mapping[str, Iterable[Place]] = {
     "tests/docs/test_responses_page.py::test_its_program_is_answered_out_of_the_conversation": (
         ("docs/responses.md", "from openai"),
     ),
-    "tests/engine/test_budget_doc.py::test_the_window_is_divided_as_the_document_says": (("docs/budget.md", "limit "),),
-    "tests/engine/test_sharing_properties.py": (("docs/budget.md", "rest "),),
+    "tests/engine/window/test_budget_doc.py::test_the_window_is_divided_as_the_document_says": (
+        ("docs/budget.md", "limit "),
+    ),
+    "tests/engine/window/test_sharing_properties.py": (("docs/budget.md", "rest "),),
     "tests/docs/test_contract.py::test_the_windows_arithmetic_is_that_of_the_engine": (("docs/contract.md", "limit "),),
     "tests/docs/test_contract.py::test_the_tree_of_the_architecture_is_there": (
         ("docs/architecture.md", "apps/api/app/"),

@@ -1,5 +1,8 @@
-"""Every statement about every preset, on the same recorded conversations. The provider's refusal has its own tests
-(tests/services/test_turn_atomic.py, tests/engine/test_overflow_reaction.py): the offline model refuses nothing."""
+"""Every statement about every preset, on the same recorded conversations.
+
+The provider's refusal has its own tests (tests/services/test_turn_atomic.py,
+tests/engine/window/test_overflow_reaction.py): the offline model refuses nothing.
+"""
 
 from __future__ import annotations
 

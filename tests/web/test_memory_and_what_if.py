@@ -32,7 +32,7 @@ async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_c
         await page.get_by_role("button", name="Summarize now").click()
         told = page.get_by_role("region", name="Summaries").get_by_role("status")
         await expect(told).to_contain_text("Summarized: turns 1–2, in ")
-        await expect(told).to_contain_text("Raw turns: 4 before, 2 now.")
+        await expect(told).to_contain_text("Verbatim turns: 4 before, 2 now.")
 
         watch.expected = ("status of 409",)
         await page.get_by_role("button", name="Summarize now").click()
@@ -55,15 +55,17 @@ async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_c
 
         await newest.get_by_role("button", name="Undo").click()
         asked = page.get_by_role("dialog", name="Undo this summary?")
-        await expect(asked).to_contain_text("The summary of turns 1–2 stands again; raw in the window: turns 3–4.")
+        await expect(asked).to_contain_text(
+            "The summary of turns 1–2 is active again; verbatim in the window: turns 3–4."
+        )
         assert await faults(page) == []
         await page.keyboard.press("Escape")
         await expect(asked).to_have_count(0)
         await expect(newest.get_by_role("button", name="Undo")).to_be_focused()
         await page.keyboard.press("Enter")
         await asked.get_by_role("button", name="Undo").click()
-        await expect(told).to_contain_text("Taken back. The summary of turns 1–2 stands again")
-        await expect(told).to_contain_text("Raw turns: 2 before, 4 now.")
+        await expect(told).to_contain_text("Undone. The summary of turns 1–2 is active again")
+        await expect(told).to_contain_text("Verbatim turns: 2 before, 4 now.")
         await expect(newest).to_have_accessible_name("Summary of turns 1–4, undone")
         await expect(older).to_have_accessible_name("Summary of turns 1–2, active")
 
@@ -92,7 +94,7 @@ async def test_pins_show_size_and_relevance_and_are_made_changed_and_taken_away(
 
     await page.get_by_role("button", name="Unpin rules/first").click()
     await page.get_by_role("dialog").get_by_role("button", name="Unpin").click()
-    await expect(page.get_by_text("Nothing is pinned.")).to_be_visible()
+    await expect(page.get_by_text("There are no pins.")).to_be_visible()
 
 
 async def test_a_pin_whose_name_a_browser_takes_for_a_folder_is_told_and_nothing_else_is_touched(
@@ -121,7 +123,7 @@ async def test_another_past_is_a_fork_through_a_chosen_turn_or_the_last_turn_aga
     await expect(page.get_by_text("2 turns", exact=True)).to_be_visible()
 
     await page.goto(memory)
-    await page.get_by_label("Run turn 3 again, saying").fill("Berth 3 stays open.")
+    await page.get_by_label("Run turn 3 again with the message").fill("Berth 3 stays open.")
     await page.get_by_role("button", name="Run it again").click()
     await expect(page).not_to_have_url(re.compile(sid))
     await expect(page.get_by_role("heading", name="Turn 3")).to_be_visible()
@@ -140,7 +142,7 @@ async def test_a_turn_that_is_run_again_and_does_not_fit_is_told_by_its_figures(
     async with open_page(browser, origin) as (page, watch):
         watch.expected = ("status of 422",)
         await page.goto(f"{origin}/ui/#/sessions/{sid}/memory")
-        await page.get_by_label("Run turn 1 again, saying").fill("tide " * 2000)
+        await page.get_by_label("Run turn 1 again with the message").fill("tide " * 2000)
         await page.get_by_role("button", name="Run it again").click()
         told = page.get_by_role("region", name="Branch").get_by_role("status").filter(has_text="Over the budget by")
         await expect(told).to_contain_text("the input budget is 615")
@@ -210,7 +212,7 @@ async def test_the_whole_past_stands_under_chosen_policies_beside_what_happened(
         await form.get_by_role("button", name="Simulate").click()
         assert await heads(form) == ["what happened", "full history", *[f"at {share} %" for share in _SHARES]]
         await form.get_by_role("checkbox", name="rolling").check()
-        await form.get_by_text("One of your own", exact=True).click()
+        await form.get_by_text("Your own policy", exact=True).click()
         await form.get_by_text("Fields").click()
         await form.get_by_label("mandatory_summary_turn", exact=True).fill("3")
         await form.get_by_role("button", name="Simulate").click()

@@ -24,9 +24,7 @@ async def test_the_window_is_plotted_with_thresholds_and_marks_and_said_in_a_tab
         await expect(turns).to_have_count(13)
         for line in ("budget 13,312", "prune 11,980", "summary 9,318"):
             await expect(page.get_by_text(line, exact=True)).to_be_visible()
-        await expect(turns.nth(8)).to_have_attribute(
-            "aria-label", re.compile("Turn 9, completed.*folded into a summary")
-        )
+        await expect(turns.nth(8)).to_have_attribute("aria-label", re.compile("Turn 9, completed.*summarized"))
         await expect(turns.nth(12)).to_have_attribute("aria-label", re.compile("rejected.*refused"))
         await page.get_by_text("The same as a table").click()
         row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="9", exact=True))
@@ -56,7 +54,7 @@ async def test_a_turn_chosen_by_keyboard_shows_its_exact_prompt_and_what_was_lef
         await expect(page.get_by_text(prompt["prompt_sha256"])).to_be_visible()
         left_out = page.get_by_role("region", name="Left out")
         await expect(left_out).to_contain_text("Summarized")
-        await expect(left_out).to_contain_text("Summary by turn count")
+        await expect(left_out).to_contain_text("Summary trigger by the number of completed turns")
         await expect(left_out.get_by_role("link", name="Turn 4")).to_be_visible()
 
 

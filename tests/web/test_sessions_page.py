@@ -52,7 +52,7 @@ async def test_a_key_signs_in_to_its_tenant_and_is_kept_nowhere_but_in_memory(
             await page.goto(f"{origin}/ui/")
             await page.get_by_label("API key").fill("plk_wrong")
             await page.get_by_role("button", name="Sign in").click()
-            await expect(page.get_by_role("alert")).to_contain_text("not known")
+            await expect(page.get_by_role("alert")).to_contain_text("Unknown key")
             await page.get_by_label("API key").fill(anna)
             await page.get_by_role("button", name="Sign in").click()
             await expect(page.get_by_role("link", name="of Anna")).to_be_visible()

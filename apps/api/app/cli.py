@@ -39,8 +39,8 @@ if find_spec("plimsoll_sdk"):  # the extra `demo`
     command_line.command("replay")(replay)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"plimsoll {version('plimsoll-server')}")
         raise typer.Exit
 

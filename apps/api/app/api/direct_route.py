@@ -214,14 +214,14 @@ class OpenRoute(DirectRoute):
 async def authenticate(scope: Scope) -> TenantId:
     """The tenant of a request, looked up once for each request. Raises `Unauthenticated`, `DatabaseUnavailable`."""
     exchange: Exchange = scope["plimsoll"]
-    if exchange.stranger is not None:
-        raise exchange.stranger
+    if exchange.auth_error is not None:
+        raise exchange.auth_error
     if exchange.tenant_id is None:
         service: Service = scope["app"].state.service
         try:
             exchange.tenant_id = await service.authenticator.tenant_of(exchange.headers.get(b"authorization"))
         except (Unauthenticated, DatabaseUnavailable) as error:
-            exchange.stranger = error  # for the route as well: the body is discarded by then
+            exchange.auth_error = error  # for the route as well: the body is discarded by then
             raise
         exchange.fields["tenant"] = exchange.tenant_id
         tenant_at_work.set(exchange.tenant_id)

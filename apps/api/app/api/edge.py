@@ -38,7 +38,7 @@ _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
 class Exchange:
     """The state of a request that edge and handler share; `fields` are on every log line of the request."""
 
-    __slots__ = ("body", "fields", "headers", "status", "stranger", "tenant_id")
+    __slots__ = ("auth_error", "body", "fields", "headers", "status", "tenant_id")
 
     def __init__(self, headers: Mapping[bytes, bytes], request_id: str) -> None:
         self.headers = headers
@@ -46,7 +46,7 @@ class Exchange:
         self.fields: dict[str, Any] = {"request_id": request_id}
         self.status: int | None = None
         self.tenant_id: TenantId | None = None
-        self.stranger: PlimsollError | None = None
+        self.auth_error: PlimsollError | None = None
         """Why authentication failed."""
 
 

@@ -103,7 +103,7 @@ def list_limits(tenant: Annotated[str | None, typer.Argument(help="One tenant; a
         return await limit_service.list_limits(database, None if tenant is None else TenantId(tenant))
 
     found = with_database(work)
-    typer.echo(f"{'limit':18}  {'value':>14}  {'used':>14}  {'starts anew (UTC)':17}  tenant")
+    typer.echo(f"{'limit':18}  {'value':>14}  {'used':>14}  {'resets at (UTC)':17}  tenant")
     for row in found:
         resets = f"{row.resets_at:%Y-%m-%d %H:%M}" if row.resets_at else "-"
         typer.echo(f"{row.name:18}  {_plain(row.value):>14}  {_plain(row.used):>14}  {resets:17}  {row.tenant_id}")

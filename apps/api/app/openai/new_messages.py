@@ -37,7 +37,7 @@ class NextStep:
     """How new messages are processed, in this order.
 
     `outputs` answer the open calls of the stored turn that waits for tools; `past` is to be stored. Then the model is
-    asked: about `content`, the user's words of a new turn; or, where that is None, about `last_outputs`, which answer
+    called: with `content`, the user's message of a new turn; or, where that is None, with `last_outputs`, which answer
     the open calls that `past` ends with, or else about `outputs`.
     """
 

@@ -62,7 +62,7 @@ class AnthropicProvider:
         return answer
 
     async def count_tokens(self, request: CompletionRequest) -> int | None:
-        """The prompt's exact tokens, asked once within 3 s; None where the server has no counting endpoint.
+        """The prompt's exact tokens, counted within 3 s without retries; None if the server cannot count.
 
         Raises a `ProviderError`.
         """

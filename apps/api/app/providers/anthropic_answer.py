@@ -31,7 +31,7 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-"""`pause_turn` and what is new are `other`: only the provider's own tools pause, and none of them is ever asked for."""
+"""`pause_turn` and what is new are `other`: only the provider's own tools pause, and none is ever requested."""
 
 
 def read_message(answer: Any, *, attempts: int) -> Completion:
@@ -84,7 +84,7 @@ def _tool_call(block: JsonObject, position: int) -> ToolCall:
 
 
 def _reasoning_blocks(blocks: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
-    """The signed thoughts, to be sent back unaltered; none at all where storing would alter one."""
+    """The signed thinking blocks, to be sent back unaltered; none if storing would alter one."""
     kept: list[JsonObject] = []
     for block in blocks:
         if _has_text(block, "thinking") and isinstance(block.get("signature"), str) and block["signature"]:

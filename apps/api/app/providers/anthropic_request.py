@@ -104,9 +104,9 @@ def _alternating(messages: Sequence[PromptMessage], *, with_thinking: bool) -> l
         if role == "tool":
             blocks = [_tool_result_block(message)]
         elif role == "assistant":
-            thoughts = _thoughts(message) if with_thinking and place > loop_begins else []
-            said = [block for block in _content_blocks(message.get("content")) if block["type"] == "text"]
-            blocks = thoughts + said + _tool_use_blocks(message)
+            thinking = _thinking_blocks(message) if with_thinking and place > loop_begins else []
+            texts = [block for block in _content_blocks(message.get("content")) if block["type"] == "text"]
+            blocks = thinking + texts + _tool_use_blocks(message)
         else:
             blocks = _content_blocks(message.get("content"))
         role = "assistant" if role == "assistant" else "user"
@@ -126,7 +126,7 @@ def _loop_begins(messages: Sequence[PromptMessage]) -> int:
     return max((place for place, message in enumerate(messages) if message.get("role") == "user"), default=-1)
 
 
-def _thoughts(message: PromptMessage) -> list[JsonObject]:
+def _thinking_blocks(message: PromptMessage) -> list[JsonObject]:
     blocks = [fields_of(block) for block in list_of(message.get("reasoning_blocks"))]
     return [block for block in blocks if block.get("type") in _THINKING_TYPES]
 
@@ -134,14 +134,14 @@ def _thoughts(message: PromptMessage) -> list[JsonObject]:
 def _thinking(request: CompletionRequest, wanted: JsonObject, form: Form) -> JsonObject:
     """The thinking that this call can have; empty for none.
 
-    The API wants the thoughts of a running tool loop back, signed, and refuses forced tools; where it cannot have
+    The API requires the signed thinking blocks of a running tool loop, and refuses forced tools; where it cannot have
     them, the call goes without. A budget has to leave room in the output limit: it gets half of that at most.
     """
     if not wanted or wanted.get("type") == "disabled":
         return wanted
     loop = [message for message in request.messages[_loop_begins(request.messages) + 1 :] if message.get("tool_calls")]
     is_forced = bool(request.tools) and request.tool_choice not in {None, "auto", "none"}
-    if not form.with_thinking or is_forced or not all(map(_thoughts, loop)):
+    if not form.with_thinking or is_forced or not all(map(_thinking_blocks, loop)):
         return {}
     budget = wanted.get("budget_tokens")
     if isinstance(budget, int) and budget >= request.max_output_tokens:

@@ -26,7 +26,7 @@ class Provider(Protocol):
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Asks once, with the alias's retries and whole-call deadline, and gives the whole answer.
 
-        With `on_delta` the answer is streamed into it on the way; nothing is asked again after the first delta. Raises
+        With `on_delta` the answer is streamed into it on the way; there is no retry after the first delta. Raises
         a `ProviderError`, whose `partial` is the text that had been streamed. A cancelled call leaves no connection
         behind.
         """
@@ -35,7 +35,7 @@ class Provider(Protocol):
     async def count_tokens(self, request: CompletionRequest) -> int | None:
         """The prompt's exact tokens by the provider's own count, or None where it offers none.
 
-        It is asked once, with a deadline of its own. Raises a `ProviderError` when the count cannot be had now.
+        Called once, with its own deadline. Raises a `ProviderError` when the count fails.
         """
         ...
 

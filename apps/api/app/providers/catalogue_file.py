@@ -110,7 +110,7 @@ BUILT_IN = CatalogueEntry(
     default="offline",
     models={"offline": ModelEntry(provider="offline", context_window=16_384, encoding="o200k_base")},
 )
-"""The catalogue of a service that nobody gave one."""
+"""The catalogue of a service without a file."""
 
 
 def read_catalogue(path: Path | None, environ: Mapping[str, str]) -> CatalogueEntry:
@@ -203,7 +203,7 @@ def _problems_with_keys(entry: CatalogueEntry, environ: Mapping[str, str]) -> li
 
 
 def _problems_between(entry: CatalogueEntry) -> list[str]:
-    """What no single key can tell."""
+    """Problems between several keys."""
     problems: list[str] = []
     if entry.default not in entry.models:
         problems.append(f"default: there is no model {entry.default!r}; there are {', '.join(sorted(entry.models))}")
@@ -213,7 +213,7 @@ def _problems_between(entry: CatalogueEntry) -> list[str]:
             problems.append(f"{where}.model: is missing")
         if model.provider != "offline" and model.base_url is None and model.api_key_env is None:
             owner = "OpenAI" if model.provider == "openai" else "Anthropic"
-            problems.append(f"{where}.api_key_env: is missing, and {owner} itself answers nobody without a key")
+            problems.append(f"{where}.api_key_env: is missing, and {owner} needs a key")
         if model.provider == "anthropic" and model.max_tokens_field is not None:
             problems.append(f"{where}.max_tokens_field: means nothing to anthropic")
         if model.provider == "anthropic" and model.return_reasoning is not None:

@@ -148,13 +148,13 @@ def provider_error(
     stated = stated_overflow(status, error.codes, error.messages)
     if stated is not None:
         return _overflow(status, error, stated, label, sent)
-    said = f"HTTP {status}, {error.safe_code}" if error.safe_code else f"HTTP {status}"
+    stated_as = f"HTTP {status}, {error.safe_code}" if error.safe_code else f"HTTP {status}"
     if status == 429 and not _QUOTA_CODES.intersection(error.codes):
-        return ProviderRateLimited(f"The provider of {label!r} is limiting the rate ({said}).", status=status)
+        return ProviderRateLimited(f"The provider of {label!r} is limiting the rate ({stated_as}).", status=status)
     if status in {408, 409} or status >= 500:
-        return ProviderDown(f"The provider of {label!r} could not answer ({said}).", status=status)
+        return ProviderDown(f"The provider of {label!r} could not answer ({stated_as}).", status=status)
     return ProviderRefused(
-        f"The provider of {label!r} refused the request ({said}).{_advice(status, error)}", status=status
+        f"The provider of {label!r} refused the request ({stated_as}).{_advice(status, error)}", status=status
     )
 
 

@@ -133,11 +133,11 @@ def _closest(question: str, candidates: list[tuple[str, str]]) -> tuple[str, str
     """The candidate that shares the rarest words with the question; the newest of equals; None when none shares any."""
     words = [set(_WORD.findall(text.lower())) for _, text in candidates]
     seen_in = Counter(word for of_one in words for word in of_one)
-    asked = set(_WORD.findall(question.lower()))
+    wanted = set(_WORD.findall(question.lower()))
     best, best_score = None, 0.0
     for candidate, of_one in zip(candidates, words, strict=True):
         # Sorted, so that the sum of floats is the same in every process.
-        score = sum(log(1 + len(candidates) / seen_in[word]) for word in sorted(asked & of_one))
+        score = sum(log(1 + len(candidates) / seen_in[word]) for word in sorted(wanted & of_one))
         if score and score >= best_score:
             best, best_score = candidate, score
     return best

@@ -53,13 +53,13 @@ def read_completion(body: Any, *, attempts: int) -> Completion:
         raise MalformedAnswerError("the first choice carries no message")
     fields = fields_of(choice["message"])
     tool_calls = _tool_calls(fields.get("tool_calls"))
-    text, thought = map(storable, content_of(fields.get("content")))
+    text, thinking = map(storable, content_of(fields.get("content")))
     return Completion(
         text=text or _text_of(fields, "refusal") or (None if tool_calls else ""),
         finish_reason=_finish_reason(choice.get("finish_reason"), called_tools=bool(tool_calls)),
         usage=_usage(answer.get("usage")),
         tool_calls=tool_calls,
-        reasoning=_text_of(fields, "reasoning_content") or _text_of(fields, "reasoning") or thought or None,
+        reasoning=_text_of(fields, "reasoning_content") or _text_of(fields, "reasoning") or thinking or None,
         provider_model=model_name(answer.get("model")),
         attempts=attempts,
     )
@@ -177,16 +177,16 @@ class ChatAssembly:
         )
 
     def _grown(self, delta: dict[str, Any]) -> Delta:
-        text, thought = content_of(delta.get("content"))
+        text, thinking = content_of(delta.get("content"))
         if not text and isinstance(delta.get("refusal"), str):
             text = delta["refusal"]
         for name in ("reasoning_content", "reasoning"):
             if isinstance(delta.get(name), str) and delta[name]:
-                thought = delta[name]
+                thinking = delta[name]
                 break
         for fragment in answered_items(delta.get("tool_calls"), "fragments of tool calls in an event"):
             self._calls.add(fields_of(fragment))
-        return Delta(self._text.add(text), self._reasoning.add(thought))
+        return Delta(self._text.add(text), self._reasoning.add(thinking))
 
 
 def _parsed(event: Event) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class _CallFragments:
     """Tool calls as they arrive, in the order of their first fragments.
 
     A fragment goes on with the newest call of its id, else of its index. Servers that send whole calls may number them
-    all 0: `_is_another` tells. Without an index, a known id, or else the absence of a name, tells that it goes on.
+    all 0: see `_is_another`. Without an index, a fragment with a known id, or without a name, continues a call.
     """
 
     def __init__(self, room: ReplyRoom) -> None:

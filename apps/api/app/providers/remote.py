@@ -136,7 +136,7 @@ class RemoteModel:
     ) -> Completion:
         reply = await self._transport.post(self._url, headers, call.body(stream=stream))
         try:
-            if tap is None or not reply.is_success or not _is_stream(reply, asked=stream):
+            if tap is None or not reply.is_success or not _is_stream(reply, requested=stream):
                 return await self._read_whole(reply, call, tap, number, stream=stream)
             assembly = call.assembly()
             try:
@@ -197,9 +197,9 @@ async def _read_json(reply: HttpReply) -> tuple[Any, ErrorObject | None]:
     return answer, error_object(answer)
 
 
-def _is_stream(reply: HttpReply, *, asked: bool) -> bool:
+def _is_stream(reply: HttpReply, *, requested: bool) -> bool:
     """If a stream was requested, true unless the content type is another known one: not every server labels its
     event streams correctly."""
-    if not asked:
+    if not requested:
         return "event-stream" in reply.content_type
     return not any(kind in reply.content_type for kind in ("json", "html", "xml"))

@@ -110,19 +110,19 @@ def content_of(content: Any) -> tuple[str, str]:
     if not isinstance(content, list):
         raise MalformedAnswerError("the message's content is neither text nor a list of parts")
     texts: list[str] = []
-    thoughts: list[str] = []
+    thinking_texts: list[str] = []
     for part in cast("list[Any]", content):
         if isinstance(part, str):
             texts.append(part)
             continue
-        text, thought = (fields_of(part).get(name) for name in ("text", "thinking"))
+        text, thinking = (fields_of(part).get(name) for name in ("text", "thinking"))
         if isinstance(text, str):
             texts.append(text)
-        elif isinstance(thought, str):
-            thoughts.append(thought)
-        elif isinstance(thought, list):
-            thoughts.append(content_of(thought)[0])
-    return "".join(texts), "".join(thoughts)
+        elif isinstance(thinking, str):
+            thinking_texts.append(thinking)
+        elif isinstance(thinking, list):
+            thinking_texts.append(content_of(thinking)[0])
+    return "".join(texts), "".join(thinking_texts)
 
 
 def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -95,7 +95,7 @@ function Regenerate({ sessionId, models, last }: { sessionId: string; models: Mo
   return (
     <form class="card" onSubmit={(event) => void again(event)}>
       <label>
-        Run turn {last.seq} again, saying
+        Run turn {last.seq} again with the message
         <textarea
           rows={2}
           placeholder={`the same: ${cut(last.user_input, 80)}`}

@@ -36,7 +36,7 @@ export function turnsOf({ first, last }: Coverage): string {
   return first === last ? `turn ${first}` : `turns ${first}–${last}`;
 }
 
-/** What of a summary is in no other one, once it is taken back and its predecessor stands again. */
+/** What of a summary is in no other one, once it is undone and its predecessor is active again. */
 export function beyond(coverage: Coverage, predecessor: Coverage | undefined): Coverage {
   return predecessor ? { first: Math.min(predecessor.last + 1, coverage.last), last: coverage.last } : coverage;
 }
@@ -44,7 +44,7 @@ export function beyond(coverage: Coverage, predecessor: Coverage | undefined): C
 /** How the window changed, in a sentence. */
 export function changeOf(before: WindowNow, after: WindowNow): string {
   return (
-    `Raw turns: ${before.raw_turns} before, ${after.raw_turns} now. ` +
+    `Verbatim turns: ${before.raw_turns} before, ${after.raw_turns} now. ` +
     `The window: ${tokens(before.estimated_input_tokens)} tokens before, ` +
     `${tokens(after.estimated_input_tokens)} now, of ${tokens(after.input_budget)}.`
   );

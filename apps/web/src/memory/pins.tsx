@@ -39,7 +39,7 @@ export function Pins({ sessionId }: { sessionId: string }) {
       call(pinPath(sessionId, name), { method: "PUT", body: { content, relevance, source } }),
     );
   const remove = (pin: Pin) =>
-    change(`${pin.name} is not pinned any more.`, async () => call(pinPath(sessionId, pin.name), { method: "DELETE" }));
+    change(`${pin.name} was unpinned.`, async () => call(pinPath(sessionId, pin.name), { method: "DELETE" }));
 
   const listed = pins.value ?? [];
   const cost = listed.reduce((sum, pin) => sum + (pin.figures?.tokens ?? 0), 0);

@@ -67,7 +67,7 @@ export function Summaries({ sessionId, turns, onChange }: Props) {
   const undo = (summary: Summary) =>
     change(async () => {
       await call(`${path}/summaries/${summary.id}/undo`, { method: "POST" });
-      return `Taken back. ${comesBack(summary, covered)}`;
+      return `Undone. ${comesBack(summary, covered)}`;
     });
 
   return (
@@ -123,7 +123,7 @@ function comesBack(summary: Summary, covered: Map<string, Coverage>): string {
   const own = covered.get(summary.id);
   const predecessor = covered.get(summary.previous_summary_id ?? "");
   const raw = own ? turnsOf(beyond(own, predecessor)) : "its turns";
-  if (predecessor) return `The summary of ${turnsOf(predecessor)} stands again; raw in the window: ${raw}.`;
+  if (predecessor) return `The summary of ${turnsOf(predecessor)} is active again; verbatim in the window: ${raw}.`;
   return summary.previous_summary_id
     ? `The previous summary is active again; verbatim in the window: ${raw}.`
     : `No summary is active; verbatim in the window: ${raw}.`;

@@ -24,7 +24,7 @@ export function sentenceOf(event: TimelineEvent): string {
   const size = event.tokens ? ` (${tokens(Math.abs(event.tokens))} tokens)` : "";
   switch (event.kind) {
     case "summary":
-      return `${plural(count, "turn")} folded into a summary${size}${origin(event)}`;
+      return `${plural(count, "turn")} summarized${size}${origin(event)}`;
     case "later_summary":
       return `a summary was made after it${origin(event)}`;
     case "prune":

@@ -22,7 +22,7 @@ from app.engine.window.window import lay_out
 from tests.engine.histories import History, estimate, text_of
 from tests.engine.turn_stand_in import new_snapshot
 
-_DOCUMENT = (Path(__file__).parents[2] / "docs" / "budget.md").read_text()
+_DOCUMENT = (Path(__file__).parents[3] / "docs" / "budget.md").read_text()
 _POLICY = ContextPolicy()
 _LONG_MESSAGE_TOKENS = 12_000
 
