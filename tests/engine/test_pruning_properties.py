@@ -99,7 +99,7 @@ def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(
         candidates = [
             f"message:{piece.unit.messages[0].id}"
             for piece in window.pieces
-            if piece.may_be_dropped and (reason == "over_budget" or piece.items[0].label not in protected)
+            if window.rules.may_drop(piece) and (reason == "over_budget" or piece.items[0].label not in protected)
         ]
         # What an earlier stage dropped is gone by then; of the rest the oldest went, without a gap.
         gone_before = dropped - set(of_reason) if reason == "over_budget" else set[str]()

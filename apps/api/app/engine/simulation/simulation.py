@@ -38,6 +38,7 @@ from app.engine.simulation.recall_shelf import Shelf
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import shrinks, summarizer_usage, summary_of
+from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.prompt import Prompt
 from app.engine.window.shares import with_shared_budget
@@ -236,7 +237,7 @@ class Simulation:
             goal=self.setting.goal,
             pins=past.pins,
             summary=self._summary,
-            turns=tuple(turns),
+            past=past_of(turns),
             current=with_reasoning(current, model.reasoning_rule),
             tools=past.tools,
             completed_since_summary=completed_after(turns, self._count_after_seq),

@@ -11,6 +11,7 @@ from app.domain.types import JsonObject, Pin, Summary, ToolDefinition, Turn
 from app.engine.policy.budget import Budget
 from app.engine.recall.ranking import Recalled
 from app.engine.summary.fold import Fold
+from app.engine.window.past import Past, past_of
 
 ShorteningKind: TypeAlias = Literal["tool_result_shortened", "assistant_shortened", "media_marked"]
 TrimKind: TypeAlias = (
@@ -75,8 +76,8 @@ class TrimLog:
 class Snapshot:
     """All that a decision may depend on, as gathered in one transaction.
 
-    `layers` are the active system layers as (label, text), outermost first. `turns` are the past turns after the active
-    summary, in time order; `current` is the running one, whose first message is the user's. `completed_since_summary`
+    `layers` are the active system layers as (label, text), outermost first. `past` are the turns after the active
+    summary; `current` is the running one, whose first message is the user's. `completed_since_summary`
     counts completed turns since the active summary was made or the count was restarted. `evicted` is what was found of
     the past before the window, `folded_now` are turns that have left the window since then. `log` is what earlier plans
     of the turn did, None before the first; with `overflowed` a provider refused what they sent as too long.
@@ -87,7 +88,7 @@ class Snapshot:
     goal: str | None
     pins: tuple[Pin, ...]
     summary: Summary | None
-    turns: tuple[Turn, ...]
+    past: Past
     current: Turn
     tools: tuple[ToolDefinition, ...] = ()
     completed_since_summary: int = 0
@@ -97,9 +98,14 @@ class Snapshot:
     log: TrimLog | None = None
     overflowed: bool = False
 
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The past turns in time order."""
+        return self.past.turns
+
     def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[TrimAction] = ()) -> Snapshot:
         """The same with the summary in the place of the turns that it took in, and `actions` in the log for it."""
         folded = {turn.id for turn in fold.turns}
-        left = tuple(turn for turn in self.turns if turn.id not in folded)
+        past = past_of(turn for turn in self.turns if turn.id not in folded)
         log = self.log and replace(self.log, stored=(*self.log.stored, *actions))
-        return replace(self, summary=summary, turns=left, folded_now=(*self.folded_now, *fold.turns), log=log)
+        return replace(self, summary=summary, past=past, folded_now=(*self.folded_now, *fold.turns), log=log)
