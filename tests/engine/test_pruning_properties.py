@@ -7,7 +7,8 @@ from hypothesis import given
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.summarizer_prompt import anchors_of
 from app.engine.window.prompt import pin_text
-from app.engine.window.snapshot import Snapshot, TrimAction
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.trim_log import Removal
 from app.engine.window.window import lay_out
 from tests.engine.histories import estimate
 from tests.engine.readings import labels_of, never_dropped, protected_turns, ready_of, sendable, sent_ids
@@ -118,5 +119,5 @@ def test_a_message_is_shortened_at_most_once_and_marked_at_most_once_in_a_prompt
         assert all(action.tokens_removed > 0 for action in actions if action.kind == kind)
 
 
-def _step(action: TrimAction) -> int:
+def _step(action: Removal) -> int:
     return _STEPS.get(action.kind, len(_STEPS))

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+
 from app.db.database import Transaction
+from app.db.messages import AS_STORED, message_of
 from app.db.sql import sql
-from app.domain.types import JsonObject, SessionId, TenantId, TurnId
+from app.domain.trim_log import TrimAction
+from app.domain.types import JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 
 _GET = sql("""
     SELECT a.* FROM turn_context_audit a JOIN sessions s ON s.id = a.session_id
@@ -20,6 +26,16 @@ _BLOCKS = sql("""
     """)
 
 
+_IN_RANGES = sql(f"""
+    SELECT t.id AS turn, t.seq AS turn_seq, t.status, {AS_STORED}
+    FROM turns t JOIN messages m ON m.session_id = t.session_id AND m.turn_id = t.id AND NOT m.withdrawn
+    WHERE t.session_id = CAST(:session_id AS uuid)
+        AND (m.seq BETWEEN CAST(:first_message AS bigint) AND CAST(:last_message AS bigint)
+            OR t.seq BETWEEN CAST(:first_turn AS bigint) AND CAST(:last_turn AS bigint))
+    ORDER BY t.seq, m.seq
+    """)
+
+
 async def get_audit(
     tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
 ) -> JsonObject | None:
@@ -32,3 +48,17 @@ async def blocks_by_sha256(tx: Transaction, session_id: SessionId, sha256s: tupl
     """The texts of prompt blocks, by their address."""
     rows = await tx.fetch(_BLOCKS, session_id=session_id, sha256s=list(sha256s))
     return {row["sha256"]: row["content"] for row in rows}
+
+
+async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Sequence[TrimAction]) -> tuple[Turn, ...]:
+    """The turns that the ranges of a trim log name, and of those that have messages in one these messages."""
+    found = [action.seqs for action in actions if action.seqs]
+    bounds: dict[str, int] = {}
+    for noun in ("message", "turn"):
+        seqs = [seq for of, first, last in found if of == f"{noun}s" for seq in (first, last)]
+        bounds |= {f"first_{noun}": min(seqs, default=0), f"last_{noun}": max(seqs, default=0)}
+    rows = await tx.fetch(_IN_RANGES, session_id=session_id, **bounds) if found else []
+    return tuple(
+        Turn(turn_id, seq, TurnStatus(status), unresolved=False, messages=tuple(map(message_of, of_turn)))
+        for (turn_id, seq, status), of_turn in groupby(rows, key=itemgetter("turn", "turn_seq", "status"))
+    )

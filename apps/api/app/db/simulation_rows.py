@@ -10,6 +10,7 @@ from app.db.database import Record, Transaction
 from app.db.messages import message_of
 from app.db.sql import sql
 from app.domain.stored import StoredMessage, StoredTurn
+from app.domain.trim_log import TrimAction
 from app.domain.types import Pin, SessionId, TurnStatus
 
 _TURNS = sql("""
@@ -78,13 +79,21 @@ _SUMMARY_USAGE = sql("""
     """)
 
 _ACTIONS = sql("""
-    SELECT x.kind, count(*) AS times, count(DISTINCT x.target) AS targets
-    FROM turns t
-    JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
-    CROSS JOIN LATERAL jsonb_to_recordset(a.context_trim_log -> 'actions') AS x(kind text, target text)
-    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
-        AND a.prompt_sha256 IS NOT NULL AND (x.kind <> 'summary_folded' OR x.target LIKE 'turn:%')
-    GROUP BY x.kind ORDER BY x.kind
+    WITH actions AS (
+        SELECT x.kind, x.target, sum(coalesce(x."count", 1)) AS times, max(coalesce(x."count", 1)) AS targets
+        FROM turns t
+        JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
+        CROSS JOIN LATERAL jsonb_to_recordset(a.context_trim_log -> 'actions')
+            AS x(kind text, target text, "count" bigint)
+        WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
+            AND a.prompt_sha256 IS NOT NULL AND (x.kind <> 'summary_folded' OR x.target LIKE 'turn%')
+        GROUP BY x.kind, x.target
+    )
+    SELECT x.kind, x.target, CAST(x.times AS bigint) AS times, x.targets, coalesce(m.seq, t.seq) AS seq
+    FROM actions x
+    LEFT JOIN messages m ON m.session_id = CAST(:session_id AS uuid) AND x.target = 'message:' || m.id
+    LEFT JOIN turns t ON t.session_id = CAST(:session_id AS uuid) AND x.target = 'turn:' || t.id
+    ORDER BY x.kind, x.target
     """)
 
 
@@ -130,9 +139,33 @@ async def summary_usage(tx: Transaction, session_id: SessionId, through_seq: int
 
 
 async def trim_actions(tx: Transaction, session_id: SessionId, through_seq: int) -> dict[str, tuple[int, int]]:
-    """Of the prompts that were sent: how often each kind of action was taken, and on how many targets."""
+    """Of the prompts that were sent: how often each kind of action was taken, and on how many targets.
+
+    Ranges that overlap are taken for one that grew.
+    """
     rows = await tx.fetch(_ACTIONS, session_id=session_id, through_seq=through_seq)
-    return {row["kind"]: (row["times"], row["targets"]) for row in rows}
+    return {
+        kind: (sum(row["times"] for row in of_kind), _targets(of_kind))
+        for kind, found in groupby(rows, key=lambda row: row["kind"])
+        for of_kind in [list(found)]
+    }
+
+
+def _targets(rows: Sequence[Record]) -> int:
+    actions = [(TrimAction(row["kind"], row["target"], "", 0, row["targets"]), row["seq"]) for row in rows]
+    unplaced = sum(action.count for action, seq in actions if action.seqs is None and seq is None)
+    ranges = sorted(
+        (action.seqs or ("", seq, seq), action.count) for action, seq in actions if action.seqs or seq is not None
+    )
+    clusters: list[int] = []
+    end = -1
+    for (_, first, last), count in ranges:
+        if first > end:
+            clusters.append(count)
+        else:
+            clusters[-1] = max(clusters[-1], count)
+        end = max(end, last)
+    return unplaced + sum(clusters)
 
 
 def _stored_message(row: Record) -> StoredMessage:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Annotated, Literal
 from uuid import UUID
 
 import orjson
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api import problems
@@ -122,9 +123,18 @@ async def get_turn(call: Call, session_id: UUID, turn_id: UUID) -> JsonObject:
 
 
 @router.get("/{turn_id}/audit", response_model=AuditOut, responses=answers(*READ))
-async def get_audit(call: Call, session_id: UUID, turn_id: UUID, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
+async def get_audit(
+    call: Call,
+    session_id: UUID,
+    turn_id: UUID,
+    round: Round = None,  # noqa: A002 - the parameter's public name
+    expand: Annotated[
+        Literal["actions"] | None, Query(description="`actions`: each range of the trim log message by message.")
+    ] = None,
+) -> JsonObject:
     """Why every token of the turn's prompt went in or stayed out."""
-    return await turns.get_audit(call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id), round)
+    of = call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id)
+    return await (turns.get_audit(*of, round) if expand is None else turns.get_expanded_audit(*of, round))
 
 
 @router.get("/{turn_id}/prompt", response_model=PromptOut, responses=answers(*READ))

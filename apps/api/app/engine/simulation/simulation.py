@@ -42,8 +42,9 @@ from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.prompt import Prompt
 from app.engine.window.shares import with_shared_budget
-from app.engine.window.snapshot import Snapshot, TrimAction
+from app.engine.window.snapshot import Snapshot
 from app.engine.window.triggers import fold_after_turn
+from app.engine.window.trim_log import Removal
 
 CountKey: TypeAlias = tuple[str, str]
 """(alias, encoding): what a message's count depends on, images included."""
@@ -305,7 +306,7 @@ class Simulation:
         said = self._user_tokens[model.key] + own
         spent.user_share = verbatim_user_tokens(ready.prompt) / said if said else 1.0
 
-    def _note_actions(self, actions: Sequence[TrimAction]) -> None:
+    def _note_actions(self, actions: Sequence[Removal]) -> None:
         for action in actions:
             if action.kind != "summary_folded":
                 self._times[action.kind] += 1

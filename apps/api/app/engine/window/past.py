@@ -66,7 +66,7 @@ class Past:
 
     `first_piece` has the place of each turn's first piece, `tokens` (without framing) and `messages` the sums of all
     pieces before a place; all three are one longer than what they count. `sent_turns` are the places of the turns that
-    were not rejected.
+    were not rejected, `other_seqs` the `seq` of all messages that are no user's, sent or not.
     """
 
     turns: tuple[Turn, ...] = ()
@@ -75,6 +75,7 @@ class Past:
     tokens: tuple[int, ...] = (0,)
     messages: tuple[int, ...] = (0,)
     sent_turns: tuple[int, ...] = ()
+    other_seqs: tuple[int, ...] = ()
 
     def extended(self, turns: Iterable[Turn]) -> Past:
         """The same with these turns after it; only a latest turn that is unresolved is looked at again."""
@@ -96,6 +97,10 @@ class Past:
             sent_turns=(
                 *self.sent_turns[: bisect_left(self.sent_turns, kept)],
                 *(at for at in range(kept, len(whole)) if whole[at].status is not TurnStatus.REJECTED),
+            ),
+            other_seqs=(
+                *self.other_seqs[: bisect_left(self.other_seqs, first_seq(whole[kept:]))],
+                *(message.seq for turn in whole[kept:] for message in turn.messages if message.role != "user"),
             ),
         )
 
@@ -134,6 +139,11 @@ class Past:
 def past_of(turns: Iterable[Turn]) -> Past:
     """The past that these turns are, in time order."""
     return Past().extended(turns)
+
+
+def first_seq(turns: Iterable[Turn]) -> int:
+    """Of the first message of the turns; 0 where they have none."""
+    return next((turn.messages[0].seq for turn in turns if turn.messages), 0)
 
 
 def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:

@@ -21,9 +21,10 @@ from app.engine.window.prompt import Block, Prompt, prompt_sha256
 from app.engine.window.prompt_refs import refs_of
 from app.engine.window.refusal import Overflow, overflow_of
 from app.engine.window.shares import foldable_within_shares
-from app.engine.window.snapshot import Snapshot, TrimAction
+from app.engine.window.snapshot import Snapshot
 from app.engine.window.stages import fit, fits
 from app.engine.window.triggers import due_before_call, worth_making
+from app.engine.window.trim_log import Removal
 from app.engine.window.window import Window, lay_out, summary_item
 
 
@@ -41,7 +42,7 @@ class Accounts:
     tokens_after_prune: int
     summary_triggered: bool
     prune_triggered: bool
-    actions: tuple[TrimAction, ...]
+    actions: tuple[Removal, ...]
     recalled: tuple[Recalled, ...] = ()
 
 
@@ -131,15 +132,18 @@ def _accounts_of(window: Window) -> Accounts:
     )
 
 
-def summary_actions(fold: Fold, new_summary: Summary, new_tokens: int) -> tuple[TrimAction, ...]:
+def summary_actions(fold: Fold, new_summary: Summary, new_tokens: int) -> tuple[Removal, ...]:
     """The trim log of a summary that was made: a row for each turn it took in, and one for the block itself.
 
     `new_tokens` is the new block's cost on the wire; the rows sum to what the prompt lost by it. Turns that a provider
     overflow made leave at once are logged as dropped, and only noted in the summary.
     """
     kind = "emergency_drop" if fold.reason == "provider_overflow" else "summary_folded"
-    rows = [TrimAction(kind, f"turn:{turn.id}", fold.reason, wire_tokens_of((turn,))) for turn in fold.turns]
-    block = TrimAction(kind, f"summary:{new_summary.id}", fold.reason, fold.previous_tokens - new_tokens)
+    rows = [
+        Removal(kind, f"turn:{turn.id}", fold.reason, wire_tokens_of((turn,)), turn.seq, turn.seq)
+        for turn in fold.turns
+    ]
+    block = Removal(kind, f"summary:{new_summary.id}", fold.reason, fold.previous_tokens - new_tokens)
     return (*rows, block)
 
 
@@ -164,7 +168,13 @@ def assemble(ready: Ready) -> Assembled:
     prompt = ready.prompt
     messages = prompt.messages()
     assert_tool_pairing(messages)
-    return Assembled(messages, prompt.tools, prompt_sha256(messages, prompt.tools), refs_of(prompt), prompt.blocks())
+    return Assembled(
+        messages,
+        prompt.tools,
+        prompt_sha256(messages, prompt.tools),
+        refs_of(prompt, ready.window.snapshot.past.other_seqs),
+        prompt.blocks(),
+    )
 
 
 def assert_tool_pairing(messages: Sequence[PromptMessage]) -> None:

@@ -11,26 +11,26 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from itertools import groupby
+from itertools import pairwise
 from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import Final
 
 from app.domain.content import content_text
 from app.domain.extractive import demands
+from app.domain.trim_log import TrimKind
 from app.domain.types import Message, Role
+from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import ContextPolicy
-from app.engine.window.past import Piece
+from app.engine.window.past import Piece, first_seq
 from app.engine.window.shortening import Shortening, mark_media, shorten_text
-from app.engine.window.snapshot import TrimAction, TrimKind
-from app.engine.window.window import Window, first_seq, protected_room
+from app.engine.window.trim_log import Removal
+from app.engine.window.window import Window, protected_room
 
 LONG_TOOL_RESULT_TOKENS = 300
 _KEPT_CHARS = 640
 _WORTH: Final[Mapping[Role, float]] = {"user": 2.0, "assistant": 1.0, "tool": 0.5}
 """Of a message, however long it is: most of what is asked about later was said in a short one."""
 
-Group: TypeAlias = tuple[int, int]
-"""Places from the first to before the end of what leaves together: one piece, or those of a turn."""
 _TEXTS, _MEDIA = 0, 1
 _seq = attrgetter("seq")
 
@@ -45,7 +45,10 @@ def prune_older(window: Window, policy: ContextPolicy) -> Window:
     threshold = policy.prune_from(input_budget)
     by_value = policy.prune_order == "value"
     prune = _Prune(window, "prune_threshold")
-    queue = _turns(prune, policy, by_value=by_value) if policy.prune_unit == "turn" else _messages(prune, by_value)
+    if policy.prune_unit == "turn":
+        queue = _turns(prune, _turn_kind(policy), window.rules.may_drop, by_value=by_value)
+    else:
+        queue = _messages(prune, by_value=by_value)
 
     def prune_before(end: int, to_tokens: float) -> None:
         if policy.prune_unit == "message":
@@ -67,7 +70,7 @@ def prune_protected(window: Window, policy: ContextPolicy) -> Window:
     over = window.budget.input_budget + 1
     prune = _Prune(window, "over_budget")
     # Earlier rounds of the running turn may leave as well, whatever the unit (contract.md, decision 8).
-    turns = _turns(prune, policy) if policy.prune_unit == "turn" else None
+    turns = _turns(prune, _turn_kind(policy), window.rules.may_drop) if policy.prune_unit == "turn" else None
     messages = _messages(prune)
 
     def prune_before(end: int, to_tokens: float) -> None:
@@ -99,7 +102,7 @@ def drop_oldest_turns(window: Window, _policy: ContextPolicy) -> Window:
 
 def _without_turns(window: Window, may_leave: Callable[[Piece], bool], reason: str, kind: TrimKind) -> Window:
     prune = _Prune(window, reason)
-    queue = _Queue(_groups_by_turn(prune.pieces), may_leave, kind)
+    queue = _turns(prune, kind, may_leave)
     prune.drop(queue, window.budget.input_budget + 1, len(prune.pieces))
     return prune.window_now()
 
@@ -108,16 +111,20 @@ def _without_turns(window: Window, may_leave: Callable[[Piece], bool], reason: s
 class _Queue:
     """What leaves whole, one group after the other: the least `worth` first, or the oldest.
 
-    A group enters once all of it is in reach, and leaves when the window still costs too much. `turn_kind` is how the
-    log names turns that left, None where messages leave.
+    A group ends before each place of `ends`, where the next begins. It enters once all of it is in reach, and leaves
+    when the window still costs too much; `removal` is what the log says of it.
     """
 
-    groups: Sequence[Group]
+    ends: Sequence[int]
     may_leave: Callable[[Piece], bool]
-    turn_kind: TrimKind | None = None
+    removal: Callable[[Sequence[Piece]], Removal]
     worth: Callable[[Sequence[Piece]], tuple[bool, float]] | None = None
     entered: int = 0
     waiting: list[tuple[tuple[bool, float], int]] = field(default_factory=list[tuple[tuple[bool, float], int]])
+
+    def group(self, at: int) -> slice:
+        """The places of a group's pieces."""
+        return slice(self.ends[at - 1] if at else 0, self.ends[at])
 
 
 class _Prune:
@@ -133,7 +140,7 @@ class _Prune:
         self.pieces = window.pieces
         self.kept: list[Piece | None] = list(self.pieces)
         self.tokens = self.messages = self.history_tokens = 0
-        self.actions: list[TrimAction] = []
+        self.actions: list[Removal] = []
         self._shortened_to = [0, 0]
 
     def place_of(self, seq: int) -> int:
@@ -173,7 +180,7 @@ class _Prune:
                 done = shortenings(piece, self.window) if piece else []
                 if piece and done:
                     self.kept[at] = piece.with_items(each.now for each in done)
-                    self.actions += (each.action(self.reason) for each in done)
+                    self.actions += (each.action(self.reason, each.seq) for each in done)
                     removed = sum(each.tokens_removed for each in done)
                     self.tokens += removed
                     self.history_tokens += removed
@@ -184,14 +191,14 @@ class _Prune:
         """Drops what stands before `end` and may leave, until the window costs less than `to_tokens`."""
         if not self.costs(to_tokens):
             return
-        while queue.entered < len(queue.groups) and queue.groups[queue.entered][1] <= end:
-            group = self._left_of(queue.groups[queue.entered])
+        while queue.entered < len(queue.ends) and queue.ends[queue.entered] <= end:
+            group = self._left_of(queue.group(queue.entered))
             if group and all(map(queue.may_leave, group)):
                 worth = queue.worth(group) if queue.worth else (False, 0.0)
                 heappush(queue.waiting, (worth, queue.entered))
             queue.entered += 1
         while queue.waiting and self.costs(to_tokens):
-            self._drop_group(queue.groups[heappop(queue.waiting)[1]], queue.turn_kind)
+            self._drop_group(queue.group(heappop(queue.waiting)[1]), queue.removal)
 
     def window_now(self) -> Window:
         """What is left of the window."""
@@ -207,22 +214,17 @@ class _Prune:
             history_tokens=self.window.history_tokens - self.history_tokens,
         ).logged(self.actions)
 
-    def _left_of(self, group: Group) -> list[Piece]:
-        return [piece for piece in self.kept[slice(*group)] if piece]
+    def _left_of(self, group: slice) -> list[Piece]:
+        return [piece for piece in self.kept[group] if piece]
 
-    def _drop_group(self, group: Group, turn_kind: TrimKind | None) -> None:
+    def _drop_group(self, group: slice, removal: Callable[[Sequence[Piece]], Removal]) -> None:
         left = self._left_of(group)
         if not left:
             return
         for piece in left:
             self._note(piece, 1)
-        self.kept[slice(*group)] = [None] * (group[1] - group[0])
-        if turn_kind is not None:
-            kind, target = turn_kind, f"turn:{left[0].turn_id}"
-        else:
-            kind = "tool_group_dropped" if left[0].kind == "tool_group" else "assistant_dropped"
-            target = left[0].items[0].label
-        self.actions.append(TrimAction(kind, target, self.reason, sum(piece.wire_tokens for piece in left)))
+        self.kept[group] = [None] * (group.stop - group.start)
+        self.actions.append(removal(left))
 
     def _note(self, piece: Piece, times: int) -> None:
         """Counts the piece among what has left, or no longer."""
@@ -233,25 +235,49 @@ class _Prune:
             self.history_tokens += tokens
 
 
-def _messages(prune: _Prune, by_value: bool = False) -> _Queue:
-    groups = [(at, at + 1) for at in range(len(prune.pieces))]
-    return _Queue(groups, prune.window.rules.may_drop, worth=_worth if by_value else None)
+def _messages(prune: _Prune, *, by_value: bool = False) -> _Queue:
+    """Every piece by itself."""
+
+    def removal(left: Sequence[Piece]) -> Removal:
+        (piece,) = left
+        return Removal(
+            dropped_kind(piece),
+            piece.items[0].label,
+            prune.reason,
+            piece.wire_tokens,
+            piece.seq,
+            piece.unit.last_seq,
+        )
+
+    ends = range(1, len(prune.pieces) + 1)
+    return _Queue(ends, prune.window.rules.may_drop, removal, _worth if by_value else None)
 
 
-def _turns(prune: _Prune, policy: ContextPolicy, *, by_value: bool = False) -> _Queue:
-    kind: TrimKind = "turn_dropped" if policy.allocation is None else "history_drop"
-    groups = _groups_by_turn(prune.pieces)
-    return _Queue(groups, prune.window.rules.may_drop, kind, _worth if by_value else None)
+def dropped_kind(piece: Piece) -> TrimKind:
+    """How the log calls its leaving."""
+    return "tool_group_dropped" if piece.kind == "tool_group" else "assistant_dropped"
 
 
-def _groups_by_turn(pieces: Sequence[Piece]) -> list[Group]:
-    groups: list[Group] = []
-    begin = 0
-    for _, of_turn in groupby(pieces, key=attrgetter("turn_id")):
-        end = begin + len(list(of_turn))
-        groups.append((begin, end))
-        begin = end
-    return groups
+def _turns(prune: _Prune, kind: TrimKind, may_leave: Callable[[Piece], bool], *, by_value: bool = False) -> _Queue:
+    """The pieces of each turn together."""
+    snapshot = prune.window.snapshot
+    seq_of = {turn.id: turn.seq for turn in (*snapshot.turns, snapshot.current)}
+
+    def removal(left: Sequence[Piece]) -> Removal:
+        turn_id, wire_tokens = left[0].turn_id, sum(piece.wire_tokens for piece in left)
+        return Removal(kind, f"turn:{turn_id}", prune.reason, wire_tokens, seq_of[turn_id], seq_of[turn_id])
+
+    return _Queue(_ends_of_turns(prune.pieces), may_leave, removal, _worth if by_value else None)
+
+
+def _turn_kind(policy: ContextPolicy) -> TrimKind:
+    return "turn_dropped" if policy.allocation is None else "history_drop"
+
+
+def _ends_of_turns(pieces: Sequence[Piece]) -> list[int]:
+    """The places behind the last piece of each turn."""
+    between = [at for at, (one, after) in enumerate(pairwise(pieces), 1) if one.turn_id != after.turn_id]
+    return [*between, len(pieces)] if pieces else []
 
 
 def _protected_when_newest(window: Window, policy: ContextPolicy) -> Callable[[Piece], int]:
@@ -271,18 +297,27 @@ def _protected_when_newest(window: Window, policy: ContextPolicy) -> Callable[[P
 
 def shortened_media(piece: Piece, window: Window) -> list[Shortening]:
     """How its media become marks, where they may leave."""
-    if not piece.has_media or not window.rules.may_mark(piece):
-        return []
-    found = (mark_media(item, window.estimate) for item in piece.items)
+    return marked_media(piece, window.estimate) if piece.has_media and window.rules.may_mark(piece) else []
+
+
+def marked_media(piece: Piece, estimate: Estimate) -> list[Shortening]:
+    """How its media become marks."""
+    found = (mark_media(item, estimate) for item in piece.items)
     return [each for each in found if each is not None]
 
 
 def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:
-    long_results = piece.kind == "tool_group" and piece.answered
-    longest = LONG_TOOL_RESULT_TOKENS if long_results else window.budget.input_budget
-    if piece.longest_tokens <= longest or not window.rules.may_drop(piece):
+    input_budget = window.budget.input_budget
+    if piece.longest_tokens <= min(LONG_TOOL_RESULT_TOKENS, input_budget) or not window.rules.may_drop(piece):
         return []
-    found = (shorten_text(item, _KEPT_CHARS, window.estimate) for item in piece.items if item.tokens > longest)
+    return shortened_texts(piece, input_budget, window.estimate)
+
+
+def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate) -> list[Shortening]:
+    """How its long texts become short ones: an answered tool's, or what no prompt of the budget could ever hold."""
+    long_results = piece.kind == "tool_group" and piece.answered
+    longest = LONG_TOOL_RESULT_TOKENS if long_results else input_budget
+    found = (shorten_text(item, _KEPT_CHARS, estimate) for item in piece.items if item.tokens > longest)
     return [each for each in found if each is not None]
 
 

@@ -22,7 +22,8 @@ from app.engine.window.past import Past, Piece
 from app.engine.window.pin_trimming import with_fitted_pins
 from app.engine.window.pruning import drop_history, prune_older, prune_protected
 from app.engine.window.shortening import NEWEST_TOO_LARGE, with_fitted_summary, with_shorter_newest
-from app.engine.window.snapshot import Snapshot, TrimAction
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.trim_log import Removal
 from app.engine.window.window import Window, lay_out, protected_room
 
 _BELOW_SHARES: Mapping[PriorityRegion, int] = {"pins": 0, "summary": MIN_SUMMARY_TOKENS, "history": 0}
@@ -103,7 +104,7 @@ def _with_less_history(window: Window, whole: Window, policy: ContextPolicy, lea
     less = with_shorter_newest(less, min(less.excess_tokens, less.history_tokens - least_tokens))
     dropped = sum(each.tokens_removed for each in less.log.actions if each.kind == "history_drop")
     others = [each for each in less.log.actions if each.kind != "history_drop"]
-    as_one = [TrimAction("history_drop", "conversation_history", "lowest_priority", dropped)] if dropped else []
+    as_one = [Removal("history_drop", "conversation_history", "lowest_priority", dropped)] if dropped else []
     less = replace(less, history_floor=window.history_floor, log=window.log)
     return _relogged(less, policy, "history", [*as_one, *others])
 
@@ -122,7 +123,7 @@ def _with_pins_within(window: Window, whole: Window, policy: ContextPolicy, room
     return _relogged(window.with_pins(fitted.pins), policy, "pins", fitted.log.actions)
 
 
-def _relogged(window: Window, policy: ContextPolicy, region: PriorityRegion, actions: Iterable[TrimAction]) -> Window:
+def _relogged(window: Window, policy: ContextPolicy, region: PriorityRegion, actions: Iterable[Removal]) -> Window:
     """The window with these as all that was done to the region; its log has the lowest priority first."""
     order = list(reversed(policy.context_priority))
     others = [each for each in window.log.actions if _region_of(each) != region]
@@ -130,7 +131,7 @@ def _relogged(window: Window, policy: ContextPolicy, region: PriorityRegion, act
     return replace(window, log=replace(window.log, actions=tuple(rows)))
 
 
-def _region_of(action: TrimAction) -> PriorityRegion:
+def _region_of(action: Removal) -> PriorityRegion:
     if action.kind == "summary_shortened":
         return "summary"
     return "pins" if action.kind in {"pinned_trim", "pinned_drop"} else "history"

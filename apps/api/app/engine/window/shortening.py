@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.domain.content import canonical_json
+from app.domain.trim_log import ShorteningKind
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate, message_tokens
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import fit_summary
 from app.engine.window.past import Piece
 from app.engine.window.prompt import Block, PromptItem
-from app.engine.window.snapshot import ShorteningKind, TrimAction
+from app.engine.window.trim_log import Removal
 from app.engine.window.window import Window, summary_item
 
 NEWEST_TOO_LARGE = "newest_result_too_large"
@@ -35,12 +36,17 @@ class Shortening:
     now: PromptItem
 
     @property
+    def seq(self) -> int:
+        """Of the message."""
+        return self.was.message.seq if self.was.message else 0
+
+    @property
     def tokens_removed(self) -> int:
         return self.was.tokens - self.now.tokens
 
-    def action(self, reason: str) -> TrimAction:
+    def action(self, reason: str, seq: int = 0) -> Removal:
         """The log's row for it."""
-        return TrimAction(self.kind, self.was.label, reason, self.tokens_removed)
+        return Removal(self.kind, self.was.label, reason, self.tokens_removed, seq, seq)
 
 
 def shorten_summary(window: Window, policy: ContextPolicy) -> Window:
@@ -57,7 +63,7 @@ def with_fitted_summary(window: Window, policy: ContextPolicy, cap_tokens: int) 
     if body is None or body == summary.body:
         return window
     shorter = summary_item(replace(summary, body=body), policy, window.estimate)
-    action = TrimAction("summary_shortened", item.label, "over_budget", item.tokens - shorter.tokens)
+    action = Removal("summary_shortened", item.label, "over_budget", item.tokens - shorter.tokens)
     return window.with_summary(shorter).logged((action,))
 
 

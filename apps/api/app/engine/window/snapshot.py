@@ -4,54 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
 
 from app.domain.evicted import Evicted
-from app.domain.types import JsonObject, Pin, Summary, ToolDefinition, Turn
+from app.domain.types import Pin, Summary, ToolDefinition, Turn
 from app.engine.policy.budget import Budget
 from app.engine.recall.ranking import Recalled
 from app.engine.summary.fold import Fold
 from app.engine.window.past import Past, past_of
-
-ShorteningKind: TypeAlias = Literal["tool_result_shortened", "assistant_shortened", "media_marked"]
-TrimKind: TypeAlias = (
-    ShorteningKind
-    | Literal[
-        "tool_group_dropped",
-        "assistant_dropped",
-        "turn_dropped",
-        "history_drop",
-        "pinned_trim",
-        "pinned_drop",
-        "summary_folded",
-        "summary_shortened",
-        "emergency_drop",
-    ]
-)
+from app.engine.window.trim_log import Removal
 
 
 @dataclass(frozen=True, slots=True)
-class TrimAction:
-    """A decision. `target` is `message:<id>`, `turn:<id>`, `summary:<id>`, a pin's name, or `conversation_history` for
-    turns that a shared-out window lost; `tokens_removed` is on the wire, and negative for what was added."""
-
-    kind: TrimKind
-    target: str
-    reason: str
-    tokens_removed: int
-
-    def public(self) -> JsonObject:
-        """The shape of an action in `context_trim_log`."""
-        return {
-            "kind": self.kind,
-            "target": self.target,
-            "reason": self.reason,
-            "tokens_removed_est": self.tokens_removed,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class TrimLog:
+class PlanLog:
     """What was done to a turn's window since the turn's first plan, and what the window cost then.
 
     `wire_before` and `tokens_before` are the whole window's at the first plan, on the wire and charged to the input
@@ -63,11 +27,11 @@ class TrimLog:
     tokens_before: int
     tokens_after_summary: int
     summary_triggered: bool = False
-    stored: tuple[TrimAction, ...] = ()
-    actions: tuple[TrimAction, ...] = ()
+    stored: tuple[Removal, ...] = ()
+    actions: tuple[Removal, ...] = ()
     recalled: tuple[Recalled, ...] = ()
 
-    def without_stages(self) -> TrimLog:
+    def without_stages(self) -> PlanLog:
         """The log that another plan of the same turn goes on from."""
         return replace(self, actions=(), recalled=())
 
@@ -95,7 +59,7 @@ class Snapshot:
     calibration_ratio: float = 1.0
     evicted: Evicted | None = None
     folded_now: tuple[Turn, ...] = ()
-    log: TrimLog | None = None
+    log: PlanLog | None = None
     overflowed: bool = False
 
     @property
@@ -103,7 +67,7 @@ class Snapshot:
         """The past turns in time order."""
         return self.past.turns
 
-    def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[TrimAction] = ()) -> Snapshot:
+    def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[Removal] = ()) -> Snapshot:
         """The same with the summary in the place of the turns that it took in, and `actions` in the log for it."""
         folded = {turn.id for turn in fold.turns}
         past = past_of(turn for turn in self.turns if turn.id not in folded)

@@ -7,21 +7,22 @@ from dataclasses import dataclass, replace
 from math import floor
 from typing import Literal, TypeAlias
 
-from app.domain.types import MessageId, Pin, Summary, Turn
+from app.domain.types import MessageId, Pin, Summary
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Recalled
 from app.engine.summary.block import render_summary
 from app.engine.summary.summarizer_prompt import anchors_of
-from app.engine.window.past import Past, Piece, pieces_of
+from app.engine.window.past import Past, Piece, first_seq, pieces_of
 from app.engine.window.prompt import Prompt, PromptItem, block_item, pin_text
-from app.engine.window.snapshot import Snapshot, TrimAction, TrimLog
+from app.engine.window.snapshot import PlanLog, Snapshot
+from app.engine.window.trim_log import Removal
 
 Leaves: TypeAlias = Literal["never", "shortened", "marked", "dropped", "whole"]
 """What may leave of a piece: nothing; the middle of its tool results, when nothing else is left; its media; all of it,
 which a summary cites, so that its media are not marked before; or its long texts, its media, and then all of it."""
-_NOTHING_DONE = TrimLog(0, 0, 0)
+_NOTHING_DONE = PlanLog(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Window:
     tokens: int
     messages: int
     history_tokens: int
-    log: TrimLog
+    log: PlanLog
     history_floor: int = -1
 
     @property
@@ -173,7 +174,7 @@ class Window:
         window = self._resized(self.recalled, items)
         return replace(window, recalled=tuple(items), log=replace(self.log, recalled=rows))
 
-    def with_pieces(self, pieces: Sequence[Piece], actions: Iterable[TrimAction] = ()) -> Window:
+    def with_pieces(self, pieces: Sequence[Piece], actions: Iterable[Removal] = ()) -> Window:
         """The same with these in the place of its pieces, and how that came about."""
         cut = len(pieces)
         while cut and pieces[cut - 1].state == "running":
@@ -189,7 +190,7 @@ class Window:
             history_tokens=self.history_tokens - less_tokens,
         ).logged(actions)
 
-    def logged(self, actions: Iterable[TrimAction]) -> Window:
+    def logged(self, actions: Iterable[Removal]) -> Window:
         """The same with more actions in its log."""
         return replace(self, log=replace(self.log, actions=(*self.log.actions, *actions)))
 
@@ -236,7 +237,7 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
     charged = window.charged()
     if snapshot.log is not None:
         return replace(window, log=replace(snapshot.log, tokens_after_summary=charged))
-    return replace(window, log=TrimLog(window.wire_tokens, charged, charged))
+    return replace(window, log=PlanLog(window.wire_tokens, charged, charged))
 
 
 def _cited(past: Past, anchors: frozenset[MessageId]) -> frozenset[int]:
@@ -251,11 +252,6 @@ def protected_room(snapshot: Snapshot, policy: ContextPolicy) -> int | None:
     """Wire tokens that protected turns may take; None where they have no share."""
     share = policy.protected_share
     return None if share is None else floor(share * snapshot.budget.input_budget / snapshot.calibration_ratio)
-
-
-def first_seq(turns: Iterable[Turn]) -> int:
-    """Of the first message of the turns; 0 where they have none."""
-    return next((turn.messages[0].seq for turn in turns if turn.messages), 0)
 
 
 def head_items(

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from app.db.claims import Claim
 from app.db.responses import ResponseNote
+from app.domain.trim_log import ACTION_FIELDS, TRIM_LOG_FIELDS, TrimLog
 from app.domain.types import (
     Completion,
     Content,
@@ -20,13 +21,12 @@ from app.domain.types import (
 from app.engine.window.plan import Assembled, Ready, Refused
 from app.engine.window.prompt import REGIONS
 from app.engine.window.snapshot import Snapshot
+from app.engine.window.trim_log import in_ranges
 from app.providers.registry import Model
 from app.services.turn.gather import WindowRows
 from app.tokenizers import Estimator
 
 RETRY_AFTER_S = 1
-_TRIM_LOG_FIELDS = ("max_context_tokens", "estimated_tokens_before", "estimated_tokens_after", "actions")
-_ACTION_FIELDS = ("kind", "target", "reason", "tokens_removed_est")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +168,13 @@ class TurnPlan:
             overflow_rejected=assembled is None,
             estimated_wire_tokens=prompt.wire_tokens,
             regions=prompt.regions(),
-            context_trim_log={
-                "max_context_tokens": budget.prompt_ceiling,
-                "estimated_tokens_before": accounts.wire_before,
-                "estimated_tokens_after": prompt.wire_tokens,
-                "actions": [action.public() for action in accounts.actions],
-                **({"recalled": [row.public() for row in accounts.recalled]} if accounts.recalled else {}),
-            },
+            context_trim_log=TrimLog(
+                max_context_tokens=budget.prompt_ceiling,
+                estimated_tokens_before=accounts.wire_before,
+                estimated_tokens_after=prompt.wire_tokens,
+                actions=in_ranges(accounts.actions),
+                recalled=tuple(row.public() for row in accounts.recalled),
+            ).public(),
             prompt_sha256=assembled.sha256 if assembled else None,
             estimator=self._estimator(),
             calibration_ratio=self.snapshot.calibration_ratio,
@@ -230,8 +230,8 @@ class Audit:
         the byte.
         """
         values: dict[str, Any] = {field.name: row[field.name] for field in fields(cls)}
-        trim_log = _ordered(row["context_trim_log"], _TRIM_LOG_FIELDS)
-        trim_log["actions"] = [_ordered(action, _ACTION_FIELDS) for action in trim_log["actions"]]
+        trim_log = _ordered(row["context_trim_log"], TRIM_LOG_FIELDS)
+        trim_log["actions"] = [_ordered(action, ACTION_FIELDS) for action in trim_log["actions"]]
         values |= {"regions": _ordered(row["regions"], REGIONS), "context_trim_log": trim_log}
         return cls(**values)
 
