@@ -7,7 +7,7 @@ service's OpenAPI document; what is left out is the service's own choice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
 from plimsoll_sdk.call import (
@@ -338,9 +338,18 @@ def regenerate_turn(
 
 
 @operation("GET", f"{_TURN}/audit", repeatable=True)
-def get_audit(session_id: str, turn_id: str, *, round: int | None = None) -> Asked[Audit]:  # noqa: A002 - the parameter's public name
-    """Why every token of the turn's prompt went in or stayed out; of the last tool round, or of `round`."""
-    return Asked(reads(Audit), {"session_id": session_id, "turn_id": turn_id}, query(round=round))
+def get_audit(
+    session_id: str,
+    turn_id: str,
+    *,
+    round: int | None = None,  # noqa: A002 - the parameter's public name
+    expand: Literal["actions"] | None = None,
+) -> Asked[Audit]:
+    """Why every token of the turn's prompt went in or stayed out; of the last tool round, or of `round`.
+
+    With `expand="actions"` the trim log has each message and turn of its ranges by itself.
+    """
+    return Asked(reads(Audit), {"session_id": session_id, "turn_id": turn_id}, query(round=round, expand=expand))
 
 
 @operation("GET", f"{_TURN}/prompt", repeatable=True)

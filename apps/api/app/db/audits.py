@@ -30,8 +30,9 @@ _IN_RANGES = sql(f"""
     SELECT t.id AS turn, t.seq AS turn_seq, t.status, {AS_STORED}
     FROM turns t JOIN messages m ON m.session_id = t.session_id AND m.turn_id = t.id AND NOT m.withdrawn
     WHERE t.session_id = CAST(:session_id AS uuid)
-        AND (m.seq BETWEEN CAST(:first_message AS bigint) AND CAST(:last_message AS bigint)
-            OR t.seq BETWEEN CAST(:first_turn AS bigint) AND CAST(:last_turn AS bigint))
+        AND (t.seq BETWEEN CAST(:first_turn AS bigint) AND CAST(:last_turn AS bigint) OR t.id IN (
+            SELECT r.turn_id FROM messages r WHERE r.session_id = CAST(:session_id AS uuid)
+                AND r.seq BETWEEN CAST(:first_message AS bigint) AND CAST(:last_message AS bigint)))
     ORDER BY t.seq, m.seq
     """)
 
@@ -51,7 +52,7 @@ async def blocks_by_sha256(tx: Transaction, session_id: SessionId, sha256s: tupl
 
 
 async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Sequence[TrimAction]) -> tuple[Turn, ...]:
-    """The turns that the ranges of a trim log name, and of those that have messages in one these messages."""
+    """The turns that the ranges of a trim log name, and those that have messages in one."""
     found = [action.seqs for action in actions if action.seqs]
     bounds: dict[str, int] = {}
     for noun in ("message", "turn"):

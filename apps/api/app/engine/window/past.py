@@ -84,7 +84,7 @@ class Past:
         whole = (*self.turns, *turns)
         unresolved = latest_unresolved(whole)
         new = [pieces_of(turn, "unresolved" if turn is unresolved else "settled") for turn in whole[kept:]]
-        end = self.first_piece[kept]
+        end, first_new = self.first_piece[kept], first_seq(whole[kept:])
         pieces = [piece for of_turn in new for piece in of_turn]
         tokens = accumulate((piece.tokens for piece in pieces), initial=self.tokens[end])
         messages = accumulate((len(piece.items) for piece in pieces), initial=self.messages[end])
@@ -99,7 +99,7 @@ class Past:
                 *(at for at in range(kept, len(whole)) if whole[at].status is not TurnStatus.REJECTED),
             ),
             other_seqs=(
-                *self.other_seqs[: bisect_left(self.other_seqs, first_seq(whole[kept:]))],
+                *self.other_seqs[: bisect_left(self.other_seqs, first_new) if first_new else None],
                 *(message.seq for turn in whole[kept:] for message in turn.messages if message.role != "user"),
             ),
         )

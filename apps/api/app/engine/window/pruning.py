@@ -180,7 +180,7 @@ class _Prune:
                 done = shortenings(piece, self.window) if piece else []
                 if piece and done:
                     self.kept[at] = piece.with_items(each.now for each in done)
-                    self.actions += (each.action(self.reason, each.seq) for each in done)
+                    self.actions += (each.action(self.reason, piece.seq, piece.unit.last_seq) for each in done)
                     removed = sum(each.tokens_removed for each in done)
                     self.tokens += removed
                     self.history_tokens += removed

@@ -36,17 +36,12 @@ class Shortening:
     now: PromptItem
 
     @property
-    def seq(self) -> int:
-        """Of the message."""
-        return self.was.message.seq if self.was.message else 0
-
-    @property
     def tokens_removed(self) -> int:
         return self.was.tokens - self.now.tokens
 
-    def action(self, reason: str, seq: int = 0) -> Removal:
-        """The log's row for it."""
-        return Removal(self.kind, self.was.label, reason, self.tokens_removed, seq, seq)
+    def action(self, reason: str, first_seq: int = 0, last_seq: int = 0) -> Removal:
+        """The log's row for it; the numbers are of the messages that stay or go with it."""
+        return Removal(self.kind, self.was.label, reason, self.tokens_removed, first_seq, last_seq)
 
 
 def shorten_summary(window: Window, policy: ContextPolicy) -> Window:

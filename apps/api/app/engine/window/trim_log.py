@@ -10,7 +10,8 @@ from app.domain.trim_log import TrimAction, TrimKind
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A single action. `first_seq` and `last_seq` are of the messages or the turn that it took; 0 for what has none."""
+    """A single action. `first_seq` and `last_seq` are of the turn, or of the messages that stay or go together, that it
+    took something from; 0 for what has none."""
 
     kind: TrimKind
     target: str
