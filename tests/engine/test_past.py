@@ -100,7 +100,7 @@ def test_a_long_message_of_the_running_user_keeps_nothing_that_had_left_in_the_p
     policy = replace(GUARDED, auto_summarize=False, protected_turns=1, prune_order="value")
 
     def gone(asking: Turn) -> set[str]:
-        decided = plan(snapshot_of(turns, asking, input_budget=560), policy, estimate)
+        decided = plan(snapshot_of(turns, asking, input_budget=560), policy, estimate, may_summarize=False)
         return {action.target for action in decided.accounts.actions}
 
     short = history.turn(user_tokens=10, status=TurnStatus.RUNNING)

@@ -18,7 +18,7 @@ from app.services.archive.fork import fork_session
 from app.services.pins import list_pins, put_pin
 from app.services.summaries import list_summaries, summarize_now, undo_summary
 from app.services.views.context import window_now
-from app.services.views.turns import get_audit, get_prompt, list_turns
+from app.services.views.turns import get_expanded_audit, get_prompt, list_turns
 from tests.api.conftest import as_sent
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, model, models_toml, service
@@ -150,7 +150,7 @@ async def test_every_prompt_of_a_fork_is_rebuilt_with_the_hash_it_was_sent_with(
                 rebuilt += 1
         assert rebuilt == 19
         ids = await _ids(at, fork)
-        audits = [await get_audit(at.rt, TENANT, fork, copy.id, None) for copy in await _turns(at, fork)]
+        audits = [await get_expanded_audit(at.rt, TENANT, fork, copy.id, None) for copy in await _turns(at, fork)]
         actions = [action for audit in audits for action in audit["context_trim_log"]["actions"]]
         assert {"summary_folded", "assistant_dropped"} == {action["kind"] for action in actions}
         assert {action["target"].partition(":")[2] for action in actions} <= ids
