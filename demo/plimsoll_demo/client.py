@@ -16,6 +16,8 @@ from plimsoll_sdk.errors import PlimsollError, UnexpectedAnswer
 
 MOST_RETRIES = 20
 """Waits of one call, mostly for a session that still runs another turn."""
+FIRST_RETRIES = 3
+"""Those of the first call: at a wrong address nobody waits two minutes to be told so."""
 
 
 class ServiceUnavailableError(Exception):
@@ -41,7 +43,7 @@ class Service:
     """A Plimsoll at `url`. `timeout_s` is the patience with one answer; a turn waits for its model."""
 
     def __init__(self, url: str, *, key: str | None = None, timeout_s: float = 300.0) -> None:
-        self._client = Plimsoll(url, api_key=key, deadline_s=timeout_s, max_retries=MOST_RETRIES)
+        self._client = Plimsoll(url, api_key=key, deadline_s=timeout_s)
         self.url = url
 
     def __enter__(self) -> Self:
@@ -54,7 +56,7 @@ class Service:
 
     def create_session(self, body: Mapping[str, Any]) -> str:
         """Makes a session and gives its id; raises `ServiceUnavailableError` when the service will not."""
-        answer = self.request("POST", "/v1/sessions", body)
+        answer = self.request("POST", "/v1/sessions", body, max_retries=FIRST_RETRIES)
         if answer.status_code != 201:
             problem = answer.body.get("detail") or "no reason given"
             raise ServiceUnavailableError(
@@ -103,17 +105,24 @@ class Service:
             if not cursor:
                 return total
 
-    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: object) -> Answer:
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        max_retries: int = MOST_RETRIES,
+        **query: object,
+    ) -> Answer:
         """One request, sent again where the client does so; raises `ServiceUnavailableError` when nothing answers."""
         given = {name: str(value) for name, value in query.items() if value is not None}
         call = Call(method, path, method == "GET", Asked(reads_nothing, query=given, body=body))
         started = time.perf_counter()
-        status, answered = self._answered(call)
+        status, answered = self._answered(call, self._client.with_patience(max_retries=max_retries))
         return Answer(status, answered, time.perf_counter() - started)
 
-    def _answered(self, call: Call[None]) -> tuple[int, Mapping[str, Any]]:
+    def _answered(self, call: Call[None], client: Plimsoll) -> tuple[int, Mapping[str, Any]]:
         try:
-            reply = self._client.exchanged(call, time.monotonic() + self._client.patience.deadline_s)
+            reply = client.exchanged(call, time.monotonic() + client.patience.deadline_s)
         except Problem as problem:
             return problem.status, {**problem.fields, "code": problem.code, "detail": problem.detail}
         except UnexpectedAnswer as answer:

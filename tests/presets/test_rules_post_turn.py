@@ -30,7 +30,9 @@ def test_the_published_configuration_is_taken_as_it_stands_with_the_summarizer_a
 
 def test_a_summarizer_that_the_catalogue_does_not_have_is_refused(design: Design) -> None:
     policy = {"preset": "post_turn", "summarization_provider": "xai", "summarization_model": "nobody"}
-    assert_problem(design.http.post("/v1/sessions", json={"policy": policy}), 422, "invalid_request")
+    problem = assert_problem(design.http.post("/v1/sessions", json={"policy": policy}), 422, "invalid_request")
+    assert "'xai/nobody'" in problem["detail"]
+    assert problem["errors"][0]["where"] == "body.policy.summarization_model"
 
 
 def test_names_that_say_different_things_are_refused_by_name(design: Design) -> None:

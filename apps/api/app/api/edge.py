@@ -146,7 +146,9 @@ class Edge:
             async with asyncio.timeout(self._body_timeout_s) as deadline:
                 exchange.body = await _read(receive, kept, deadline)
         except (_TooLarge, Busy) as error:
-            await _refuse_unread(scope, receive, send, declared, error)
+            # Nothing is kept of it while the rest is read: its pieces hang on the traceback.
+            kept.give_back()
+            await _refuse_unread(scope, receive, send, declared, error.with_traceback(None))
         except TimeoutError:
             await refusal(
                 scope,
@@ -190,8 +192,10 @@ class _Kept:
         return chunk
 
     def give_back(self) -> None:
+        """Once or again: what was given back is not in hand."""
         if self._tenant_id is not None:
             self._bodies.give_back(self._tenant_id, self._taken)
+            self._taken = 0
 
 
 async def _refuse_unread(

@@ -31,6 +31,8 @@ def _overrides_model() -> type[BaseModel]:
 
 
 _OVERRIDES = _overrides_model()
+_SHOWN_CHARS = 200
+"""Of a value that is refused, in its error."""
 
 
 def resolve_policy(guarded: ContextPolicy, overrides: Mapping[str, object]) -> ContextPolicy:
@@ -153,12 +155,13 @@ def list_policies(rt: Runtime) -> JsonObject:
 def given_policy(rt: Runtime, overrides: Mapping[str, object]) -> JsonObject:
     """A client's overrides as they are stored: in our names and units, the summarizer by its alias.
 
-    Raises `InvalidRequest` as `read_given`, at the place in the body.
+    Raises `InvalidRequest` as `read_given`, and for a summarizer that the catalogue does not have, at the place in the
+    body.
     """
     with located("body"):
         given = read_given(overrides)
-    if given.get("summary_model"):
-        given["summary_model"] = _alias_of(rt, given["summary_model"])
+        if given.get("summary_model"):
+            given["summary_model"] = _alias_of(rt, given["summary_model"], overrides)
     return given
 
 
@@ -180,11 +183,15 @@ def _names_of(design: str) -> list[JsonObject]:
     ]
 
 
-def _alias_of(rt: Runtime, named: str) -> str:
-    """The alias that a summarizer's name means; the name itself where it means none, or more than one."""
+def _alias_of(rt: Runtime, named: str, given: Mapping[str, object]) -> str:
+    """The alias that a summarizer's name means. Raises `InvalidRequest` where it means none, or more than one."""
     model = named.rpartition("/")[2]
     for alias in (named, model):
         if alias in rt.catalogue.aliases:
             return alias
     having = [alias for alias in rt.catalogue.aliases if rt.catalogue.model(alias).model in (named, model)]
-    return having[0] if len(having) == 1 else named
+    if len(having) == 1:
+        return having[0]
+    known = "more than one model" if having else "no model"
+    detail = f"The catalogue has {known} named {named[:_SHOWN_CHARS]!r}; GET /v1/models lists its aliases."
+    raise by_given_name(InvalidRequest(detail, ("policy", "summary_model")), given)

@@ -15,7 +15,6 @@ from app.db.session_figures import session_figures
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId
-from app.engine.policy.policy import ContextPolicy
 from app.openai.input_items import joined_directions
 from app.services.conflicts import retried
 from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of
@@ -189,19 +188,8 @@ def _check(rt: Runtime, fields: JsonObject) -> None:
     _check_known("mode", fields.get("mode"), rt.catalogue.instructions.modes)
     _check_known("agent_role", fields.get("agent_role"), rt.catalogue.instructions.roles)
     if fields.get("policy"):
-        _check_policy(rt, fields["policy"])
-
-
-def _check_policy(rt: Runtime, overrides: JsonObject) -> None:
-    with located("body"):
-        policy = resolve_policy(rt.guarded, overrides)
-    check_summary_model(rt, policy)
-
-
-def check_summary_model(rt: Runtime, policy: ContextPolicy) -> None:
-    """Raises `InvalidRequest` for a summarizer that the catalogue does not have."""
-    if policy.summary_model and policy.summary_model not in rt.catalogue.aliases:
-        raise InvalidRequest("The catalogue has no model of this alias.", ("body", "policy", "summary_model"))
+        with located("body"):
+            resolve_policy(rt.guarded, fields["policy"])
 
 
 def _check_known(field: str, value: str | None, instructions: Mapping[str, str]) -> None:

@@ -83,8 +83,8 @@ PRESETS: Mapping[str, Preset] = {
         ),
         Preset(
             "allocated",
-            "Shares of the window for goal, pins, summary and output; what is over its share is shortened, then "
-            "dropped, in order of priority.",
+            "Shares of the window for goal, pins, summary and output. While the whole fits nothing is trimmed; over "
+            "the limit the lowest priority is trimmed first, down to its share, shortened before it is dropped.",
             _ALLOCATED,
         ),
         Preset(

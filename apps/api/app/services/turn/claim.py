@@ -48,7 +48,6 @@ from app.providers.registry import Model
 from app.services.conflicts import retried
 from app.services.limits.reserve import reserve_call
 from app.services.runtime import Runtime
-from app.services.sessions import check_summary_model
 from app.services.turn.gather import budget_of, count_message, read_window, session_policy
 from app.services.turn.types import (
     RETRY_AFTER_S,
@@ -230,9 +229,7 @@ def policy_of_turn(rt: Runtime, stored: JsonObject, own: Mapping[str, Any] | Non
     if not own:
         return session_policy(rt, stored)
     with located("body"):
-        policy = session_policy(rt, stored, own)
-    check_summary_model(rt, policy)
-    return policy
+        return session_policy(rt, stored, own)
 
 
 def _options_again(stored: JsonObject, request: OutputsRequest) -> TurnOptions:
