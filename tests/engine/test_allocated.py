@@ -16,8 +16,7 @@ from app.engine.policy.presets import PRESETS
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.provider_overflow import react
 from app.engine.window.shares import Division, divide, with_shared_budget
-from app.engine.window.snapshot import Snapshot
-from app.engine.window.trim_log import in_ranges
+from app.engine.window.snapshot import Snapshot, in_ranges
 from tests.engine.histories import History, UnitShape, chat, estimate, snapshot_of, text_of
 from tests.engine.turn_stand_in import decide
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.summarizer_prompt import anchors_of
 from app.engine.window.prompt import pin_text
-from app.engine.window.snapshot import Snapshot
-from app.engine.window.trim_log import Removal
+from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.window import lay_out
 from tests.engine.histories import estimate
 from tests.engine.readings import labels_of, never_dropped, protected_turns, ready_of, sendable, sent_ids

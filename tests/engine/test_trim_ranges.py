@@ -17,8 +17,7 @@ from app.engine.window.layout import singly
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import Block
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
-from app.engine.window.snapshot import Snapshot
-from app.engine.window.trim_log import Removal, in_ranges
+from app.engine.window.snapshot import Removal, Snapshot, in_ranges
 from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of
 from tests.engine.readings import ready_of
 from tests.engine.strategies import guarded_policies, snapshots

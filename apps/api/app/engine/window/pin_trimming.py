@@ -9,7 +9,7 @@ from app.engine.messages.tokens import Estimate
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import PromptItem, block_item, pin_text
 from app.engine.window.shortening import without_middle
-from app.engine.window.trim_log import Removal
+from app.engine.window.snapshot import Removal
 from app.engine.window.window import Window
 
 LEAST_KEPT_CHARS = 240

@@ -19,11 +19,11 @@ from app.domain.content import content_text
 from app.domain.extractive import demands
 from app.domain.trim_log import TrimKind
 from app.domain.types import Message, Role
-from app.engine.messages.tokens import Estimate
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.past import Piece, first_seq
 from app.engine.window.shortening import Shortening, mark_media, shorten_text
-from app.engine.window.trim_log import Removal
+from app.engine.window.snapshot import Removal
 from app.engine.window.window import Window, protected_room
 
 LONG_TOOL_RESULT_TOKENS = 300
@@ -140,6 +140,7 @@ class _Prune:
         self.pieces = window.pieces
         self.kept: list[Piece | None] = list(self.pieces)
         self.tokens = self.messages = self.history_tokens = 0
+        self._wire_tokens, self._overhead_tokens = window.wire_tokens, window.overhead_tokens
         self.actions: list[Removal] = []
         self._shortened_to = [0, 0]
 
@@ -149,10 +150,15 @@ class _Prune:
 
     def costs(self, at_tokens: float) -> bool:
         """Whether the window costs as much, and has history above the floor."""
-        return (
-            self.window.history_tokens - self.history_tokens > self.window.history_floor
-            and self.window.charged(self.tokens, self.messages) >= at_tokens
+        if self.window.history_tokens - self.history_tokens <= self.window.history_floor:
+            return False
+        framing = MESSAGE_FRAMING_TOKENS * self.messages
+        charged = self.window.budget.charge(
+            wire_tokens=self._wire_tokens - self.tokens - framing,
+            overhead_tokens=self._overhead_tokens - framing,
+            calibration_ratio=self.window.snapshot.calibration_ratio,
         )
+        return charged >= at_tokens
 
     def calls(self, from_tokens: float) -> Iterator[Piece]:
         """The newest piece of each call so far at which the window, as it was left, cost so much.

@@ -22,8 +22,7 @@ from app.engine.window.past import Past, Piece
 from app.engine.window.pin_trimming import with_fitted_pins
 from app.engine.window.pruning import drop_history, prune_older, prune_protected
 from app.engine.window.shortening import NEWEST_TOO_LARGE, with_fitted_summary, with_shorter_newest
-from app.engine.window.snapshot import Snapshot
-from app.engine.window.trim_log import Removal
+from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.window import Window, lay_out, protected_room
 
 _BELOW_SHARES: Mapping[PriorityRegion, int] = {"pins": 0, "summary": MIN_SUMMARY_TOKENS, "history": 0}

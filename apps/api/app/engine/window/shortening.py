@@ -16,7 +16,7 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import fit_summary
 from app.engine.window.past import Piece
 from app.engine.window.prompt import Block, PromptItem
-from app.engine.window.trim_log import Removal
+from app.engine.window.snapshot import Removal
 from app.engine.window.window import Window, summary_item
 
 NEWEST_TOO_LARGE = "newest_result_too_large"

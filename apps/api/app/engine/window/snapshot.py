@@ -1,17 +1,30 @@
-"""What a decision depends on, and what a turn's decisions have done so far."""
+"""What a decision depends on, and what a turn's decisions have done so far: one by one, and in a trim log's ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from app.domain.evicted import Evicted
+from app.domain.trim_log import TrimAction, TrimKind
 from app.domain.types import Pin, Summary, ToolDefinition, Turn
 from app.engine.policy.budget import Budget
 from app.engine.recall.ranking import Recalled
 from app.engine.summary.fold import Fold
 from app.engine.window.past import Past, past_of
-from app.engine.window.trim_log import Removal
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A single action. `first_seq` and `last_seq` are of the turn, or of the messages that stay or go together, that it
+    took something from; 0 for what has none."""
+
+    kind: TrimKind
+    target: str
+    reason: str
+    tokens_removed: int
+    first_seq: int = 0
+    last_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +86,21 @@ class Snapshot:
         past = past_of(turn for turn in self.turns if turn.id not in folded)
         log = self.log and replace(self.log, stored=(*self.log.stored, *actions))
         return replace(self, summary=summary, past=past, folded_now=(*self.folded_now, *fold.turns), log=log)
+
+
+def in_ranges(removals: Iterable[Removal]) -> tuple[TrimAction, ...]:
+    """The actions of a log: one for all of a kind and reason that has a place in the conversation."""
+    groups: dict[object, list[Removal]] = {}
+    for at, removal in enumerate(removals):
+        noun = removal.target.partition(":")[0]
+        groups.setdefault((removal.kind, removal.reason, noun) if removal.first_seq else at, []).append(removal)
+    return tuple(map(_as_one, groups.values()))
+
+
+def _as_one(removals: Sequence[Removal]) -> TrimAction:
+    one = removals[0]
+    if len(removals) == 1:
+        return TrimAction(one.kind, one.target, one.reason, one.tokens_removed)
+    first, last = min(each.first_seq for each in removals), max(each.last_seq for each in removals)
+    target = f"{one.target.partition(':')[0]}s:{first}-{last}"
+    return TrimAction(one.kind, target, one.reason, sum(each.tokens_removed for each in removals), len(removals))

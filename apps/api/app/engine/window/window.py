@@ -16,8 +16,7 @@ from app.engine.summary.block import render_summary
 from app.engine.summary.summarizer_prompt import anchors_of
 from app.engine.window.past import Past, Piece, first_seq, pieces_of
 from app.engine.window.prompt import Prompt, PromptItem, block_item, pin_text
-from app.engine.window.snapshot import PlanLog, Snapshot
-from app.engine.window.trim_log import Removal
+from app.engine.window.snapshot import PlanLog, Removal, Snapshot
 
 Leaves: TypeAlias = Literal["never", "shortened", "marked", "dropped", "whole"]
 """What may leave of a piece: nothing; the middle of its tool results, when nothing else is left; its media; all of it,

@@ -20,8 +20,7 @@ from app.domain.types import (
 )
 from app.engine.window.plan import Assembled, Ready, Refused
 from app.engine.window.prompt import REGIONS
-from app.engine.window.snapshot import Snapshot
-from app.engine.window.trim_log import in_ranges
+from app.engine.window.snapshot import Snapshot, in_ranges
 from app.providers.registry import Model
 from app.services.turn.gather import WindowRows
 from app.tokenizers import Estimator
