@@ -169,3 +169,9 @@ def test_a_prompt_that_was_stored_before_ranges_is_rebuilt_to_its_hash_and_its_l
     assert [action.public() for action in actions] == _OLD_ACTIONS
     turns: tuple[Turn, ...] = ()
     assert singly(actions, turns, refs, 100, estimate) == actions
+
+
+def test_a_target_that_no_range_has_is_taken_as_it_is() -> None:
+    for target in ("messages:1", "messages:1-", "messages:1-9" + "9" * 20, "turns:-1-2", "pin:1-2", "messages:²-3", ""):
+        assert TrimAction("assistant_dropped", target, "over_budget", 1).seqs is None
+    assert TrimAction("turn_dropped", "turns:2-14", "over_budget", 1).seqs == ("turns", 2, 14)

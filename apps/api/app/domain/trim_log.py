@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, TypeAlias
@@ -51,7 +52,7 @@ class TrimAction:
         """What the range is of (`messages` or `turns`), and its first and last `seq`; None for what is no range."""
         noun, _, seqs = self.target.partition(":")
         first, _, last = seqs.partition("-")
-        if noun not in {"messages", "turns"} or not (first.isdecimal() and last.isdecimal()):
+        if noun not in {"messages", "turns"} or not all(re.fullmatch("[0-9]{1,13}", seq) for seq in (first, last)):
             return None
         return noun, int(first), int(last)
 
