@@ -10,7 +10,6 @@ from app.db.database import Record, Transaction
 from app.db.messages import message_of
 from app.db.sql import sql
 from app.domain.stored import StoredMessage, StoredTurn
-from app.domain.trim_log import TrimAction
 from app.domain.types import Pin, SessionId, TurnStatus
 
 _TURNS = sql("""
@@ -97,6 +96,28 @@ _ACTIONS = sql("""
     """)
 
 
+_RANGES = sql("""
+    SELECT x.kind, x.target, a.prompt_refs
+    FROM turns t
+    JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
+    CROSS JOIN LATERAL jsonb_to_recordset(a.context_trim_log -> 'actions') AS x(kind text, target text)
+    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
+        AND a.prompt_refs IS NOT NULL AND x.kind IN ('assistant_dropped', 'tool_group_dropped')
+        AND x.target LIKE 'messages:%'
+    ORDER BY t.seq, a.round, a.attempt
+    """)
+
+_DROPPABLE = sql("""
+    SELECT m.seq, CASE WHEN coalesce(m.tool_calls, 'null') IN ('null', '[]') THEN 'assistant_dropped'
+        ELSE 'tool_group_dropped' END AS kind
+    FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+    WHERE m.session_id = CAST(:session_id AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
+        AND m.role = 'assistant' AND NOT m.withdrawn AND t.status <> 'rejected'
+        AND (coalesce(m.tool_calls, 'null') NOT IN ('null', '[]') OR t.status NOT IN ('failed', 'cancelled'))
+    ORDER BY m.seq
+    """)
+
+
 async def stored_turns(
     tx: Transaction, session_id: SessionId, *, after_seq: int, through_seq: int, limit: int
 ) -> list[StoredTurn]:
@@ -138,34 +159,20 @@ async def summary_usage(tx: Transaction, session_id: SessionId, through_seq: int
     return row["prompt_tokens"], row["completion_tokens"]
 
 
-async def trim_actions(tx: Transaction, session_id: SessionId, through_seq: int) -> dict[str, tuple[int, int]]:
-    """Of the prompts that were sent: how often each kind of action was taken, and on how many targets.
-
-    Ranges that overlap are taken for one that grew.
-    """
-    rows = await tx.fetch(_ACTIONS, session_id=session_id, through_seq=through_seq)
-    return {
-        kind: (sum(row["times"] for row in of_kind), _targets(of_kind))
-        for kind, found in groupby(rows, key=lambda row: row["kind"])
-        for of_kind in [list(found)]
-    }
+async def trim_actions(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
+    """What was done to the prompts that were sent: for each kind and target how often, how many single actions it
+    stands for at most, and its `seq` where it is one message or turn."""
+    return await tx.fetch(_ACTIONS, session_id=session_id, through_seq=through_seq)
 
 
-def _targets(rows: Sequence[Record]) -> int:
-    actions = [(TrimAction(row["kind"], row["target"], "", 0, row["targets"]), row["seq"]) for row in rows]
-    unplaced = sum(action.count for action, seq in actions if action.seqs is None and seq is None)
-    ranges = sorted(
-        (action.seqs or ("", seq, seq), action.count) for action, seq in actions if action.seqs or seq is not None
-    )
-    clusters: list[int] = []
-    end = -1
-    for (_, first, last), count in ranges:
-        if first > end:
-            clusters.append(count)
-        else:
-            clusters[-1] = max(clusters[-1], count)
-        end = max(end, last)
-    return unplaced + sum(clusters)
+async def dropped_ranges(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
+    """The ranges of messages that prompts lost, and the references of these prompts, in time order."""
+    return await tx.fetch(_RANGES, session_id=session_id, through_seq=through_seq)
+
+
+async def droppable_seqs(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
+    """The first `seq` of what of an assistant could be sent, in order, and the kind of action that drops it."""
+    return await tx.fetch(_DROPPABLE, session_id=session_id, through_seq=through_seq)
 
 
 def _stored_message(row: Record) -> StoredMessage:

@@ -110,12 +110,13 @@ def how_sent_of(refs: JsonObject) -> HowSent:
         if message.seq in shortened:
             return "shortened"
         runs = (needed.runs, needed.user_runs) if message.role == "user" else (needed.runs,)
-        return "whole" if any(_holds(each, message.seq) for each in runs) else None
+        return "whole" if any(in_runs(each, message.seq) for each in runs) else None
 
     return how_sent
 
 
-def _holds(runs: Sequence[tuple[int, int]], seq: int) -> bool:
+def in_runs(runs: Sequence[tuple[int, int]], seq: int) -> bool:
+    """Whether one of these inclusive ranges, in order, has the number."""
     at = bisect_right(runs, seq, key=lambda run: run[0]) - 1
     return at >= 0 and seq <= runs[at][1]
 
