@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.api.records import as_json
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
 from app.services.pins import put_pin
 from app.services.turn.types import TurnOutcome
@@ -141,7 +142,7 @@ async def _read_back(
     sent = [
         Sent(
             round_number,
-            await get_expanded_audit(at.rt, TENANT, session_id, turn_id, round_number),
+            as_json(await get_expanded_audit(at.rt, TENANT, session_id, turn_id, round_number)),
             await get_prompt(at.rt, TENANT, session_id, turn_id, round_number),
         )
         for round_number in range(1, rounds + 1)

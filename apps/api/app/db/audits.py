@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
-from app.db.database import Transaction
+from app.db.database import Record, Transaction, record_of
 from app.db.messages import AS_STORED, message_of
 from app.db.sql import sql
-from app.domain.trim_log import TrimAction
-from app.domain.types import JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.domain.audit import Audit
+from app.domain.trim_log import ACTION_FIELDS, TRIM_LOG_FIELDS, TrimAction
+from app.domain.types import REGIONS, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 
 _GET = sql("""
     SELECT a.* FROM turn_context_audit a JOIN sessions s ON s.id = a.session_id
@@ -39,10 +41,10 @@ _IN_RANGES = sql(f"""
 
 async def get_audit(
     tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
-) -> JsonObject | None:
-    """The last audit row of a turn, or of one of its rounds, by column name."""
+) -> Audit | None:
+    """The last audit of a turn, or of one of its rounds."""
     row = await tx.fetchrow(_GET, tenant_id=tenant_id, session_id=session_id, turn_id=turn_id, round=round_number)
-    return dict(row) if row else None
+    return _audit(row) if row else None
 
 
 async def blocks_by_sha256(tx: Transaction, session_id: SessionId, sha256s: tuple[str, ...]) -> dict[str, str]:
@@ -63,3 +65,17 @@ async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Seque
         Turn(turn_id, seq, TurnStatus(status), unresolved=False, messages=tuple(map(message_of, of_turn)))
         for (turn_id, seq, status), of_turn in groupby(rows, key=itemgetter("turn", "turn_seq", "status"))
     )
+
+
+def _audit(row: Record) -> Audit:
+    """The database gives an object's members back in an order of its own; an answer from it is the first answer to the
+    byte."""
+    trim_log = _ordered(row["context_trim_log"], TRIM_LOG_FIELDS)
+    trim_log["actions"] = [_ordered(action, ACTION_FIELDS) for action in trim_log["actions"]]
+    return record_of(Audit, row, regions=_ordered(row["regions"], REGIONS), context_trim_log=trim_log)
+
+
+def _ordered(members: Mapping[str, Any], names: tuple[str, ...]) -> JsonObject:
+    """The named members first, in this order, then the others by name."""
+    others = sorted(members.keys() - set(names))
+    return {name: members[name] for name in (*names, *others) if name in members}

@@ -1,0 +1,221 @@
+"""Limits: what the operator sets, and what a model call may use, which is set aside before it and counted after: for a
+turn's call in the turn's own two transactions, for a summary's in transactions of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from math import ceil
+
+from app.db import limits as store
+from app.db.claims import Claim
+from app.db.database import Database, Transaction
+from app.db.records import Spent, TurnEnd
+from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, ProviderError
+from app.domain.limits import LIMITS, Exceeded, WorstCase, exceeded
+from app.domain.types import (
+    Completion,
+    CompletionRequest,
+    JsonObject,
+    SessionId,
+    TenantId,
+    TurnStatus,
+    Usage,
+)
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
+from app.engine.summary.block import render_summary
+from app.providers.registry import Model
+from app.services.runtime import Runtime, retried
+from app.services.turn.gather import WindowRows, budget_of, layers_of
+from app.services.turn.provider_call import call_model, cost_of
+from app.services.turn.types import TurnOptions
+
+_LARGEST = Decimal(10**9)
+_WHILE_OTHERS_RUN_S = 1
+_INSTANT = "%Y-%m-%dT%H:%M:%SZ"
+_CHARS_PER_TOKEN = 2
+"""Of text that is not counted yet; on the high side, as what comes back of a reservation is used later."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLimit:
+    """A limit and what is used of it, with what running turns have reserved; `resets_at` is None for a total."""
+
+    tenant_id: TenantId
+    name: str
+    value: Decimal
+    used: Decimal
+    resets_at: datetime | None
+
+
+async def set_limits(database: Database, tenant_id: TenantId, values: Mapping[str, Decimal]) -> None:
+    """Sets these limits, from now on; the tenant's others stay. Raises `InvalidRequest`."""
+    if not tenant_id.strip():
+        raise InvalidRequest("A tenant has a name.", ("tenant",))
+    for name, value in values.items():
+        whole = LIMITS[name][0] == "usd" or value == value.to_integral_value()
+        if not (value.is_finite() and 0 <= value <= _LARGEST and whole):
+            raise InvalidRequest(f"{name} is a number from 0 to {_LARGEST:,}, whole where it is no money.", (name,))
+    async with database.autocommit() as tx:
+        await store.set_limits(tx, tenant_id, values)
+
+
+async def clear_limits(database: Database, tenant_id: TenantId) -> int:
+    """Takes all of the tenant's limits away and forgets what was counted for them; how many there were."""
+    async with database.autocommit() as tx:
+        return await store.clear_limits(tx, tenant_id)
+
+
+async def list_limits(database: Database, tenant_id: TenantId | None) -> list[TenantLimit]:
+    """Limits of a tenant, or of all, by tenant and name."""
+    async with database.autocommit() as tx:
+        rows = await store.list_limits(tx, tenant_id)
+    found: list[TenantLimit] = []
+    for row in rows:
+        unit = LIMITS[row["name"]][0]
+        used = Decimal(row[unit] or 0) + (0 if unit == "turns" else Decimal(row[f"reserved_{unit}"] or 0))
+        found.append(TenantLimit(TenantId(row["tenant_id"]), row["name"], row["value"], used, row["ends_at"]))
+    return found
+
+
+async def reserve_call(
+    tx: Transaction,
+    rt: Runtime,
+    claim: Claim,
+    rows: WindowRows,
+    options: TurnOptions,
+    *,
+    turns: int,
+) -> JsonObject:
+    """Sets aside what the call may use under the claim's limits; the reservation as the turn holds it.
+
+    `turns` is 0 for a later round of a turn. Raises `LimitExceeded`, whereupon the transaction is to be rolled back:
+    nothing of the turn is stored, and no model is called.
+    """
+    worst = _worst_case(rt, rows, options, turns)
+    counted, reservation = await store.reserve(
+        tx, claim.tenant_id, claim.session_id, claim.turn_id, claim.limits, worst
+    )
+    over = exceeded(claim.limits, counted, worst)
+    if over is not None:
+        raise _refusal(over, "this turn")
+    return reservation
+
+
+def spent_of(reservation: JsonObject, end: TurnEnd) -> Spent:
+    """What a turn's end leaves of its reservation: what was used, by the usages that are stored with it.
+
+    Without any, a turn that failed or was refused used nothing; of one that was answered, the provider reports no usage
+    and is taken to have used all that was set aside.
+    """
+    if not end.usages:
+        if end.status not in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
+            return Spent(reservation, 0, 0, Decimal(0))
+        return Spent(reservation, reservation["turns"], reservation["tokens"], Decimal(str(reservation["usd"])))
+    tokens = sum(used["prompt_tokens"] + used["completion_tokens"] for used in end.usages)
+    usd = sum((used["cost_usd"] or Decimal(0) for used in end.usages), Decimal(0))
+    return Spent(reservation, reservation["turns"], tokens, usd)
+
+
+async def call_within_limits(
+    rt: Runtime, session_id: SessionId, model: Model, request: CompletionRequest, *, prompt_tokens: int, turns: int
+) -> Completion:
+    """Asks a model outside of a turn's own call, with what it may use counted before and what it used after.
+
+    `turns` is 1 where a client requested the call itself: it counts as a turn then. Should the process die on the way,
+    all that was counted stays. Raises `LimitExceeded`, whereupon no model was called, and `ProviderError`.
+    """
+    most = Usage(prompt_tokens, request.max_output_tokens)
+    worst = WorstCase(turns, most.prompt_tokens + most.completion_tokens, _cost(model, most))
+    reservation = await _count_use(rt, session_id, worst)
+    used = WorstCase(0, 0, Decimal(0))
+    try:
+        completion = await call_model(rt, session_id, model, request)
+        usage = completion.usage or most
+        used = WorstCase(turns, usage.prompt_tokens + usage.completion_tokens, _cost(model, usage))
+    except ProviderError:
+        await _give_back(rt, session_id, reservation, worst, used)
+        raise
+    await _give_back(rt, session_id, reservation, worst, used)
+    return completion
+
+
+@retried
+async def _count_use(rt: Runtime, session_id: SessionId, worst: WorstCase) -> JsonObject | None:
+    async with rt.database.begin() as tx:
+        counted = await store.count_use(tx, session_id, worst)
+        if counted is None:
+            return None
+        over = exceeded(counted.limits, counted.sums, worst)
+        if over is not None:
+            raise _refusal(over, "this summary")
+    return counted.reservation
+
+
+async def _give_back(
+    rt: Runtime, session_id: SessionId, reservation: JsonObject | None, worst: WorstCase, used: WorstCase
+) -> None:
+    if reservation is None:
+        return
+    with suppress(DatabaseUnavailable):  # it stays counted; the answer is not lost for that
+        async with rt.database.autocommit() as tx:
+            await store.give_back(tx, session_id, reservation, worst, used)
+
+
+def _worst_case(rt: Runtime, rows: WindowRows, options: TurnOptions, turns: int) -> WorstCase:
+    """All that the window holds before anything leaves it and all that may be recalled, no more than may be sent, and
+    the longest answer: of the model or a fallback, whichever may use most."""
+    models = [rt.catalogue.model(alias) for alias in (rows.model.alias, *rows.model.fallbacks)]
+    budgets = [budget_of(model, rows.policy) for model in models]
+    ceiling = max(0, *(budget.prompt_ceiling for budget in budgets))
+    reserve = max(budget.output_reserve for budget in budgets)
+    messages = list(rows.messages())
+    summary = rows.context.summary
+    texts = [text for _, text in layers_of(rt, rows.session, options.instructions)]
+    texts += [pin.content for pin in rows.context.pins]
+    texts += [
+        rows.session.room_goal or "",
+        json.dumps(options.tools) if options.tools else "",
+        render_summary(summary.body) if summary else "",
+    ]
+    uncounted = any(message.tokens < 0 for message in messages)
+    prompt = sum(message.tokens + message.reasoning_tokens + MESSAGE_FRAMING_TOKENS for message in messages)
+    prompt += ceil(sum(map(len, texts)) / _CHARS_PER_TOKEN) + PROMPT_FRAMING_TOKENS
+    prompt = ceiling if uncounted else min(prompt, ceiling)
+    output = min(options.max_output_tokens or reserve, reserve)
+    usage = Usage(prompt, output)
+    return WorstCase(turns, prompt + output, max(_cost(model, usage) for model in models))
+
+
+def _cost(model: Model, usage: Usage) -> Decimal:
+    """A model without a known price costs nothing here, as in every other sum: a limit of tokens holds it."""
+    return cost_of(model, usage) or Decimal(0)
+
+
+def _refusal(over: Exceeded, what: str) -> LimitExceeded:
+    retry_after_s = _WHILE_OTHERS_RUN_S if over.waits_for_others else over.retry_after_s
+    whose = "The tenant" if over.scope == "tenant" else "This session"
+    when = f" It starts anew at {over.resets_at:{_INSTANT}}." if over.resets_at else ""
+    running = " Turns that run now hold the rest of it." if over.waits_for_others else ""
+    return LimitExceeded(
+        f"{whose} has a limit {over.name} of {over.value.normalize():f}, and {what} would go over it.{running}{when}"
+        " Nothing was stored or sent to the model.",
+        {
+            "scope": over.scope,
+            "name": over.name,
+            "value": _number(over.value),
+            "used": _number(over.used),
+            "reserved": _number(over.reserved),
+            "asked": _number(over.asked),
+            "resets_at": f"{over.resets_at:{_INSTANT}}" if over.resets_at else None,
+        },
+        retry_after_s,
+    )
+
+
+def _number(value: Decimal) -> int | float:
+    return int(value) if value == value.to_integral_value() else float(value)
