@@ -24,6 +24,7 @@ from app.engine.summary.block import fit_summary
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import SummaryRefused, accept_summary, ask_for_summary, split_for_summarizer
+from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, Refused, SummaryDue, assemble, plan
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
@@ -140,7 +141,7 @@ class EngineRule:
             goal=None,
             pins=(),
             summary=state.summary,
-            turns=tuple(state.raw),
+            past=past_of(state.raw),
             current=current,
             completed_since_summary=state.since_summary,
         )

@@ -76,9 +76,15 @@ class Service:
         """Ends a turn that runs or waits for tools."""
         return self.request("POST", f"/v1/sessions/{session_id}/turns/{turn_id}/cancel")
 
-    def audit(self, session_id: str, turn_id: str, round_number: int | None = None) -> Mapping[str, Any]:
-        """The audit row of a turn's last model call, or of a round's; empty if the service has none."""
-        answer = self.request("GET", f"/v1/sessions/{session_id}/turns/{turn_id}/audit", round=round_number)
+    def audit(
+        self, session_id: str, turn_id: str, round_number: int | None = None, expand: str | None = None
+    ) -> Mapping[str, Any]:
+        """The audit row of a turn's last model call, or of a round's; empty if the service has none.
+
+        With `expand` "actions" its trim log names messages and turns one by one.
+        """
+        path = f"/v1/sessions/{session_id}/turns/{turn_id}/audit"
+        answer = self.request("GET", path, round=round_number, expand=expand)
         return answer.body if answer.status_code == 200 else {}
 
     def prompt(self, session_id: str, turn_id: str, round_number: int | None = None) -> Answer:

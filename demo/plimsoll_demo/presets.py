@@ -82,7 +82,7 @@ def play_preset(service: Service, preset: str, conversation: Conversation) -> Pr
         nonlocal session_id, seen_summary
         if not session_id:
             session_id = newest_session(service)
-        actions = service.audit(session_id, str(turn.turn_id))["context_trim_log"]["actions"]
+        actions = service.audit(session_id, str(turn.turn_id), expand="actions")["context_trim_log"]["actions"]
         dropped.update(action["target"] for action in actions if action["kind"] in _DROPPED)
         window = look()
         if turn.summary:

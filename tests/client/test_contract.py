@@ -170,6 +170,7 @@ MAY_BE_ABSENT = {
     "ListedSession": {"figures"},
     "TimelineEvent": {"tokens", "count", "summary_id", "origin", "status"},
     "TrimLog": {"recalled"},
+    "TrimAction": {"count"},
     "ListedPin": {"figures"},
     "Limits": {
         f"{what}_{span}"

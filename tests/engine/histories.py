@@ -25,6 +25,7 @@ from app.domain.types import (
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, message_tokens
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
+from app.engine.window.past import past_of
 from app.engine.window.prompt import Prompt
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
@@ -156,7 +157,7 @@ def snapshot_of(
         goal=goal,
         pins=pins,
         summary=summary,
-        turns=turns,
+        past=past_of(turns),
         current=current,
         tools=tools,
         completed_since_summary=completed if completed_since_summary is None else completed_since_summary,

@@ -93,5 +93,7 @@ def read_back(
     needed: Needed, blocks: dict[str, str], stored: dict[int, Message]
 ) -> tuple[dict[str, str], dict[int, Message]]:
     """What a store gives back for what is needed, and nothing beside it."""
-    seqs = [seq for first, last in needed.runs for seq in range(first, last + 1)]
-    return {sha256: blocks[sha256] for sha256 in needed.sha256s}, {seq: stored[seq] for seq in seqs}
+    found = {seq: stored[seq] for first, last in needed.runs for seq in range(first, last + 1)}
+    for first, last in needed.user_runs:
+        found |= {seq: each for seq, each in stored.items() if first <= seq <= last and each.role == "user"}
+    return {sha256: blocks[sha256] for sha256 in needed.sha256s}, found

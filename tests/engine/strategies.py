@@ -22,6 +22,7 @@ from app.engine.messages.turns import sendable_units
 from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import Allocation, ContextPolicy, PriorityRegion
 from app.engine.policy.presets import PRESETS
+from app.engine.window.past import past_of
 from app.engine.window.prompt import goal_text
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import History, UnitShape, budget_of, charged_before, text_of
@@ -216,7 +217,7 @@ def snapshots(draw: st.DrawFn, *, long: bool = False) -> Snapshot:
         goal=draw(st.sampled_from((None, goal_text("Empty the depot by May.", "research")))),
         pins=pins,
         summary=summary,
-        turns=turns,
+        past=past_of(turns),
         current=current,
         tools=draw(st.sampled_from(((), _tools[:1], _tools))),
         completed_since_summary=draw(st.integers(0, sum(turn.status is TurnStatus.COMPLETED for turn in turns))),

@@ -9,6 +9,7 @@ from app.domain.types import Summary, SummaryBody, SummaryId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
+from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import estimate
@@ -37,7 +38,7 @@ def new_snapshot(snapshot: Snapshot, fold: Fold, body: SummaryBody) -> Snapshot:
         "fallback",
     )
     turns = tuple(turn for turn in snapshot.turns if turn.messages and turn.messages[-1].seq > last.seq)
-    return replace(snapshot, summary=summary, turns=turns, completed_since_summary=0)
+    return replace(snapshot, summary=summary, past=past_of(turns), completed_since_summary=0)
 
 
 def decide(snapshot: Snapshot, policy: ContextPolicy) -> Taken:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.api.records import as_json
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
 from app.services.pins import put_pin
 from app.services.turn.types import TurnOutcome
-from app.services.views.turns import get_audit, get_prompt
+from app.services.views.turns import get_expanded_audit, get_prompt
 from plimsoll_demo.recording import RecordedTurn, Round
 from tests.presets.conversations import GOAL_OF_ALL, Scene
 from tests.services.service import TENANT, Service, service
@@ -141,7 +142,7 @@ async def _read_back(
     sent = [
         Sent(
             round_number,
-            await get_audit(at.rt, TENANT, session_id, turn_id, round_number),
+            as_json(await get_expanded_audit(at.rt, TENANT, session_id, turn_id, round_number)),
             await get_prompt(at.rt, TENANT, session_id, turn_id, round_number),
         )
         for round_number in range(1, rounds + 1)

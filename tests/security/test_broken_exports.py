@@ -34,7 +34,7 @@ FORMS = {
 }
 _VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
     "/v1/sessions/{session_id}/pins": ({}, {"figures": "true"}),
-    "/v1/sessions/{session_id}/turns/{turn_id}/audit": ({}, {"round": "1"}),
+    "/v1/sessions/{session_id}/turns/{turn_id}/audit": ({}, {"round": "1"}, {"expand": "actions"}),
     "/v1/sessions/{session_id}/turns/{turn_id}/prompt": ({}, {"round": "1"}),
     "/v1/sessions/{session_id}/timeline": ({}, {"limit": "1"}),
     "/v1/sessions/{session_id}/search": ({"q": "invoice ledger"},),

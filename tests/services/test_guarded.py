@@ -15,7 +15,7 @@ from app.engine.window.prompt import prompt_sha256
 from app.services.pins import put_pin
 from app.services.summaries import list_summaries, summarize_now
 from app.services.views.context import window_now
-from app.services.views.turns import get_audit, get_prompt
+from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
 from tests.providers.server import serving
 from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service
 
@@ -76,7 +76,8 @@ async def test_the_ninth_turn_summarizes_what_is_older_than_the_last_four(databa
         assert [summary.status for summary in page.items] == ["active", "superseded"]
         assert page.items[0].from_message_id == page.items[1].from_message_id
         folded = outcomes[8].context["context_trim_log"]["actions"]
-        assert [action["kind"] for action in folded] == ["summary_folded"] * 5
+        assert [action["kind"] for action in folded] == ["summary_folded"] * 2
+        assert (folded[0]["target"], folded[0]["count"]) == ("turns:1-4", 4)
         assert {action["reason"] for action in folded} == {"turn_count"}
 
 
@@ -127,7 +128,9 @@ async def test_a_long_answer_is_pruned_when_a_summary_was_not_enough_and_anchors
             for message_id in item.message_ids
         }
         assert anchors
-        dropped = {action["target"] for action in pruned.context["context_trim_log"]["actions"]}
+        audit = await get_expanded_audit(at.rt, TENANT, session.id, pruned.turn.id, None)
+        dropped = {action["target"] for action in audit.context_trim_log["actions"]}
+        assert any(target.startswith("message:") for target in dropped)
         assert not {f"message:{anchor}" for anchor in anchors} & dropped
         questions = [message["content"] for message in sent if message["role"] == "user"]
         assert questions == [f"Question {number}" for number in range(9 - len(questions), 9)]

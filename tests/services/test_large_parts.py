@@ -39,7 +39,7 @@ async def test_older_media_give_way_to_a_line_each_and_the_log_says_so(database_
         sent = server.seen[-1].json["messages"]
         assert sent[0]["content"] == [text("Here is part 1."), text("[audio left out: 30 s]")]
         assert sent[2]["content"] == [text("Here is part 2."), text("[file left out: ledger.pdf]")]
-        assert len(actions) == 2
+        assert [action["count"] for action in actions] == [2]
         prompt = await get_prompt(at.rt, TENANT, session.id, done.turn.id, None)
         assert prompt["messages"] == sent
         stored = await at.rows("SELECT content FROM messages WHERE role = 'user' ORDER BY seq LIMIT 3")

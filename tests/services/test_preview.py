@@ -119,8 +119,8 @@ async def test_a_summary_that_is_due_is_pending_and_reckoned_at_its_cap(database
         same = ("estimated_input_tokens_before", "input_budget", "summary_triggered", "overflow_rejected")
         assert {name: context[name] for name in same} == {name: outcome.context[name] for name in same}
         assert outcome.context["estimated_wire_tokens"] < context["estimated_wire_tokens"]
-        folded = [a for a in context["context_trim_log"]["actions"] if a["target"].startswith("turn:")]
-        assert len(folded) == 4
+        folded = [a for a in context["context_trim_log"]["actions"] if a["target"].startswith("turns:")]
+        assert [each["count"] for each in folded] == [4]
         assert context["regions"]["summary"] == sum(a["tokens_removed_est"] for a in folded) * 3 // 4
         without_summary = {**context["regions"], "summary": 0}
         assert without_summary == {**outcome.context["regions"], "summary": 0}

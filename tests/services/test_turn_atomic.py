@@ -11,7 +11,7 @@ from app.domain.types import SessionId
 from app.engine.policy.budget import exceeds_window, history_budget
 from app.services.summaries import list_summaries
 from app.services.views.timeline import read_timeline
-from app.services.views.turns import get_audit, get_prompt
+from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service
 from tests.services.test_model_faults import strict_window, too_long, unknown_window
@@ -85,7 +85,8 @@ async def test_what_a_prune_takes_are_whole_turns_the_oldest_first(database_url:
         session = await at.session(policy=ATOMIC | {"auto_summarize": False})
         outcomes = await _fill(at, session.id, 9)
         ids = [f"turn:{outcome.turn.id}" for outcome in outcomes]
-        actions = outcomes[-1].context["context_trim_log"]["actions"]
+        audit = await get_expanded_audit(at.rt, TENANT, session.id, outcomes[-1].turn.id, None)
+        actions = audit.context_trim_log["actions"]
         assert {action["kind"] for action in actions} == {"turn_dropped"}
         assert [action["target"] for action in actions] == ids[: len(actions)]
         sent = (await get_prompt(at.rt, TENANT, session.id, outcomes[-1].turn.id, None))["messages"]
@@ -107,7 +108,7 @@ async def test_a_refusal_of_the_provider_takes_the_oldest_half_of_the_turns_and_
         assert audit.attempt == 2
         actions = outcome.context["context_trim_log"]["actions"]
         assert {action["kind"] for action in actions} == {"emergency_drop"}
-        assert len([action for action in actions if action["target"].startswith("turn:")]) == 4
+        assert [action["count"] for action in actions if action["target"].startswith("turns:")] == [4]
         log = outcome.context["context_trim_log"]
         removed = sum(action["tokens_removed_est"] for action in actions)
         assert log["estimated_tokens_before"] - removed == log["estimated_tokens_after"]

@@ -139,6 +139,8 @@ export interface TrimAction {
   target: string;
   reason: string;
   tokens_removed_est: number;
+  /** Of a range: how many single actions it stands for. */
+  count?: number;
 }
 
 export interface TrimLog {

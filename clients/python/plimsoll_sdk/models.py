@@ -192,12 +192,13 @@ class Regions(Answer):
 
 
 class TrimAction(Answer):
-    """One thing that was shortened or left out, and why."""
+    """One thing that was shortened or left out, and why; or `count` of them, of a range of messages or turns."""
 
     kind: str
     target: str
     reason: str
     tokens_removed_est: int
+    count: int = 1
 
 
 class RecalledMessage(Answer):

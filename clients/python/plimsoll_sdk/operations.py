@@ -7,7 +7,7 @@ service's OpenAPI document; what is left out is the service's own choice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
 from plimsoll_sdk.call import (
@@ -339,9 +339,18 @@ def regenerate_turn(
 
 
 @operation("GET", f"{_TURN}/audit", repeatable=True)
-def get_audit(session_id: str, turn_id: str, *, round: int | None = None) -> Asked[Audit]:  # noqa: A002 - the parameter's public name
-    """How the turn's prompt was built, in the last tool round or in `round`."""
-    return Asked(reads(Audit), {"session_id": session_id, "turn_id": turn_id}, query(round=round))
+def get_audit(
+    session_id: str,
+    turn_id: str,
+    *,
+    round: int | None = None,  # noqa: A002 - the parameter's public name
+    expand: Literal["actions"] | None = None,
+) -> Asked[Audit]:
+    """How the turn's prompt was built, in the last tool round or in `round`.
+
+    With `expand="actions"` the trim log has each message and turn of its ranges by itself.
+    """
+    return Asked(reads(Audit), {"session_id": session_id, "turn_id": turn_id}, query(round=round, expand=expand))
 
 
 @operation("GET", f"{_TURN}/prompt", repeatable=True)

@@ -16,7 +16,7 @@ from app.engine.policy.presets import PRESETS
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.provider_overflow import react
 from app.engine.window.shares import Division, divide, with_shared_budget
-from app.engine.window.snapshot import Snapshot
+from app.engine.window.snapshot import Snapshot, in_ranges
 from tests.engine.histories import History, UnitShape, chat, estimate, snapshot_of, text_of
 from tests.engine.turn_stand_in import decide
 
@@ -334,7 +334,7 @@ def test_the_logs_kinds_and_targets_are_the_contracts() -> None:
     summary, pins = _summary(history, 4000), _pins((9000, 0.9), (400, 0.1))
     decision = plan(_shared(turns, history.turn(), summary=summary, pins=pins), _NO_SUMMARIES, estimate)
     assert isinstance(decision, Ready)
-    rows = [action.public() for action in decision.accounts.actions]
+    rows = [action.public() for action in in_ranges(decision.accounts.actions)]
     assert {row["kind"] for row in rows} == {"pinned_trim", "summary_shortened", "history_drop"}
     assert {row["target"].partition(":")[0] for row in rows} == {"pin-0", "pin-1", "summary", "conversation_history"}
     assert all(row["tokens_removed_est"] > 0 for row in rows)

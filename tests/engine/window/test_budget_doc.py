@@ -15,6 +15,7 @@ from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import render_summary
 from app.engine.window.foldable import untouchable
+from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.prompt import pin_text
 from app.engine.window.snapshot import Snapshot
@@ -113,7 +114,7 @@ def _snapshot(user_tokens: int | None = None) -> Snapshot:
         goal=text_of(_GIVEN["goal"]),
         pins=(pin,),
         summary=history.summary(_body(_GIVEN["summary"])),
-        turns=turns,
+        past=past_of(turns),
         current=history.turn(user_tokens=user_tokens or _GIVEN["the user's message"]),
         tools=(_tool(_GIVEN["tool definitions"]),),
         completed_since_summary=7,

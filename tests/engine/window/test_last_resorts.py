@@ -13,7 +13,7 @@ from app.domain.content import canonical_json
 from app.domain.types import TurnStatus
 from app.engine.window.foldable import untouchable
 from app.engine.window.plan import Ready, Refused, SummaryDue, assemble, plan
-from app.engine.window.prompt import Prompt, message_item
+from app.engine.window.prompt import Prompt, PromptItem
 from app.engine.window.prompt_refs import needed_for, rebuild
 from app.engine.window.shortening import NEWEST_RESULT_FLOOR_TOKENS, fit_results
 from app.engine.window.window import lay_out
@@ -67,7 +67,8 @@ def test_the_newest_result_is_whole_while_anything_else_may_leave() -> None:
 
 def test_of_parallel_results_the_longest_is_cut_first_and_the_others_stay_whole_if_that_is_enough() -> None:
     history = History()
-    items = [message_item("history", history.turn(("tool_group", size, 1)).messages[2]) for size in (900, 3000, 1500)]
+    results = [history.turn(("tool_group", size, 1)).messages[2] for size in (900, 3000, 1500)]
+    items = [PromptItem("history", result.tokens, message=result) for result in results]
     (cut,) = fit_results(items, 1000, estimate)
     assert cut.was is items[1]
     assert 1000 <= cut.tokens_removed < 1100
@@ -110,7 +111,8 @@ def test_a_shortened_result_costs_less_keeps_its_ends_and_is_cut_no_further_than
 ) -> None:
     message = History().turn(("tool_group", tokens, 1)).messages[2]
     content = text + str(message.content) + text
-    item = message_item("history", replace(message, content=content, tokens=message.tokens + 2 * estimate(text)))
+    message = replace(message, content=content, tokens=message.tokens + 2 * estimate(text))
+    item = PromptItem("history", message.tokens, message=message)
     for done in fit_results([item], excess, estimate):
         assert done.now.block is not None
         assert done.tokens_removed == item.tokens - done.now.tokens > 0

@@ -181,7 +181,7 @@ def test_in_an_emergency_whole_turns_leave_oldest_first_and_only_when_nothing_ma
     taken = decide(snapshot, policy)
     window = lay_out(taken.snapshot, replace(policy, prune_protected=True), estimate)
     # Between what is left with no past at all, and what a prune can reach without dropping whole turns.
-    staying = [piece for piece in window.pieces if not piece.may_be_dropped]
+    staying = [piece for piece in window.pieces if not window.rules.may_drop(piece)]
     running = [piece for piece in staying if piece.unit.messages[0].turn_id == snapshot.current.id]
     least, most = (window.with_pieces(pieces).charged() for pieces in (running, staying))
     input_budget = max(1, int(least + share * (most - least)))
@@ -195,7 +195,9 @@ def test_in_an_emergency_whole_turns_leave_oldest_first_and_only_when_nothing_ma
     event(f"whole turns left: {bool(gone)}")
     if not gone:
         return
-    droppable = {message.id for piece in window.pieces if piece.may_be_dropped for message in piece.unit.messages}
+    droppable = {
+        message.id for piece in window.pieces if window.rules.may_drop(piece) for message in piece.unit.messages
+    }
     assert not sent_ids(after.prompt) & droppable
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from app.domain.trim_log import TrimAction
 from app.domain.types import TurnStatus
 from app.engine.window.plan import Ready, Refused, plan
-from app.engine.window.snapshot import TrimAction
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
 
 _NO_SUMMARY = replace(GUARDED, auto_summarize=False)

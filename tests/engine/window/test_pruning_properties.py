@@ -7,7 +7,7 @@ from hypothesis import given
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.summarizer_prompt import anchors_of
 from app.engine.window.prompt import pin_text
-from app.engine.window.snapshot import Snapshot, TrimAction
+from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.window import lay_out
 from tests.engine.histories import estimate
 from tests.engine.readings import labels_of, never_dropped, protected_turns, ready_of, sendable, sent_ids
@@ -99,7 +99,7 @@ def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(
         candidates = [
             f"message:{piece.unit.messages[0].id}"
             for piece in window.pieces
-            if piece.may_be_dropped and (reason == "over_budget" or piece.items[0].label not in protected)
+            if window.rules.may_drop(piece) and (reason == "over_budget" or piece.items[0].label not in protected)
         ]
         # What an earlier stage dropped is gone by then; of the rest the oldest went, without a gap.
         gone_before = dropped - set(of_reason) if reason == "over_budget" else set[str]()
@@ -118,5 +118,5 @@ def test_a_message_is_shortened_at_most_once_and_marked_at_most_once_in_a_prompt
         assert all(action.tokens_removed > 0 for action in actions if action.kind == kind)
 
 
-def _step(action: TrimAction) -> int:
+def _step(action: Removal) -> int:
     return _STEPS.get(action.kind, len(_STEPS))

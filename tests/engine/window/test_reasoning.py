@@ -13,6 +13,7 @@ from app.domain.types import JsonObject, Message, ReasoningRule, Turn, TurnStatu
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import reasoning_tokens
 from app.engine.policy.policy import ContextPolicy
+from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import Block
 from app.engine.window.prompt_refs import needed_for, rebuild
@@ -120,7 +121,7 @@ def test_a_prompt_with_reasoning_is_rebuilt_exactly_from_its_references(
 ) -> None:
     turns, current = tuple(map(thoughtful, snapshot.turns)), thoughtful(snapshot.current)
     marked = [with_reasoning(turn, rule) for turn in (*turns, current)]
-    taken = decide(replace(snapshot, turns=tuple(marked[:-1]), current=marked[-1]), policy)
+    taken = decide(replace(snapshot, past=past_of(marked[:-1]), current=marked[-1]), policy)
     assembled = assemble(ready_of(taken))
     blocks = {block.sha256: block.text for block in assembled.blocks}
     stored = {message.seq: message for turn in (*turns, current) for message in turn.messages}

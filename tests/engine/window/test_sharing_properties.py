@@ -12,6 +12,7 @@ from app.domain.types import Pin
 from app.engine.messages.turns import sendable_messages, wire_tokens_of
 from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy
+from app.engine.window.past import Past, past_of
 from app.engine.window.plan import Ready, Refused
 from app.engine.window.prompt import Prompt, pin_text
 from app.engine.window.shares import divide, with_shared_budget
@@ -41,7 +42,7 @@ def _cases(draw: st.DrawFn, *, fitting: bool = False) -> tuple[Snapshot, Context
         Pin(f"large-{at}", text_of(tokens, at), relevance) for at, (tokens, relevance) in enumerate(draw(_large_pins))
     )
     snapshot = replace(snapshot, pins=(*snapshot.pins, *pins))
-    least = charged_before(replace(snapshot, goal=None, pins=(), summary=None, turns=()))
+    least = charged_before(replace(snapshot, goal=None, pins=(), summary=None, past=Past()))
     share = draw(st.floats(1.2, 2.4) if fitting else st.floats(0.0, 1.4))
     limit = 1100 + least + int((charged_before(snapshot) - least) * share)
     limits = (limit,) if fitting else (limit, limit, limit, 1100, 4000)
@@ -76,7 +77,7 @@ def test_the_output_has_its_share_of_what_system_text_message_and_tools_leave(
     snapshot, policy = case
     assert policy.allocation is not None
     budget = snapshot.budget
-    bare = replace(snapshot, goal=None, pins=(), summary=None, turns=())
+    bare = replace(snapshot, goal=None, pins=(), summary=None, past=Past())
     window = lay_out(bare, policy, estimate)
     fixed = window.with_pieces([piece for piece in window.pieces if piece.items[0].region == "user"]).charged()
     share = (budget.limit - budget.overhead_reserve - fixed) * policy.allocation.reserved_for_output_pct / 100
@@ -93,10 +94,10 @@ def test_system_text_goal_the_users_message_and_what_is_unresolved_are_whole(
     texts = _texts(taken.decision.prompt)
     assert all(text in texts for _, text in snapshot.layers)
     assert snapshot.goal is None or snapshot.goal in texts
-    unresolved = {message.id for message in never_dropped(replace(taken.snapshot, turns=()))}
+    unresolved = {message.id for message in never_dropped(replace(taken.snapshot, past=Past()))}
     latest = [turn for turn in taken.snapshot.turns if turn.status.value != "rejected"][-1:]
     if latest and latest[0].unresolved:
-        kept = never_dropped(replace(taken.snapshot, turns=(latest[0],)))
+        kept = never_dropped(replace(taken.snapshot, past=past_of((latest[0],))))
         unresolved |= {message.id for message in kept}
     assert unresolved <= sent_ids(taken.decision.prompt)
 

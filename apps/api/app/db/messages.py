@@ -59,8 +59,10 @@ _COUNTS = sql("""
 
 _BY_RUN = sql(f"""
     SELECT {AS_STORED}
-    FROM unnest(CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[])) AS run(first_seq, last_seq)
+    FROM unnest(CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]), CAST(:of_users AS boolean[]))
+        AS run(first_seq, last_seq, of_users)
     JOIN messages m ON m.session_id = CAST(:session_id AS uuid) AND m.seq BETWEEN run.first_seq AND run.last_seq
+        AND (m.role = 'user' OR NOT run.of_users)
     """)
 
 _LISTED = """
@@ -187,11 +189,19 @@ def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
 
 
 async def messages_in_runs(
-    tx: Transaction, session_id: SessionId, runs: Sequence[tuple[int, int]]
+    tx: Transaction,
+    session_id: SessionId,
+    runs: Sequence[tuple[int, int]],
+    user_runs: Sequence[tuple[int, int]] = (),
 ) -> dict[int, Message]:
-    """The stored messages of inclusive `seq` ranges, by `seq`."""
+    """The stored messages of inclusive `seq` ranges, and users' messages of others, by `seq`."""
+    both = (*runs, *user_runs)
     rows = await tx.fetch(
-        _BY_RUN, session_id=session_id, firsts=[first for first, _ in runs], lasts=[last for _, last in runs]
+        _BY_RUN,
+        session_id=session_id,
+        firsts=[first for first, _ in both],
+        lasts=[last for _, last in both],
+        of_users=[False] * len(runs) + [True] * len(user_runs),
     )
     return {row["seq"]: message_from_row(row) for row in rows}
 

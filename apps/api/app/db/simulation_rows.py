@@ -77,13 +77,43 @@ _SUMMARY_USAGE = sql("""
     """)
 
 _ACTIONS = sql("""
-    SELECT x.kind, count(*) AS times, count(DISTINCT x.target) AS targets
+    WITH actions AS (
+        SELECT x.kind, x.target, sum(coalesce(x."count", 1)) AS times, max(coalesce(x."count", 1)) AS targets
+        FROM turns t
+        JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
+        CROSS JOIN LATERAL jsonb_to_recordset(a.context_trim_log -> 'actions')
+            AS x(kind text, target text, "count" bigint)
+        WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
+            AND a.prompt_sha256 IS NOT NULL AND (x.kind <> 'summary_folded' OR x.target LIKE 'turn%')
+        GROUP BY x.kind, x.target
+    )
+    SELECT x.kind, x.target, CAST(x.times AS bigint) AS times, x.targets, coalesce(m.seq, t.seq) AS seq
+    FROM actions x
+    LEFT JOIN messages m ON m.session_id = CAST(:session_id AS uuid) AND x.target = 'message:' || m.id
+    LEFT JOIN turns t ON t.session_id = CAST(:session_id AS uuid) AND x.target = 'turn:' || t.id
+    ORDER BY x.kind, x.target
+    """)
+
+
+_RANGES = sql("""
+    SELECT x.kind, x.target, a.prompt_refs
     FROM turns t
     JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
     CROSS JOIN LATERAL jsonb_to_recordset(a.context_trim_log -> 'actions') AS x(kind text, target text)
     WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
-        AND a.prompt_sha256 IS NOT NULL AND (x.kind <> 'summary_folded' OR x.target LIKE 'turn:%')
-    GROUP BY x.kind ORDER BY x.kind
+        AND a.prompt_refs IS NOT NULL AND x.kind IN ('assistant_dropped', 'tool_group_dropped')
+        AND x.target LIKE 'messages:%'
+    ORDER BY t.seq, a.round, a.attempt
+    """)
+
+_DROPPABLE = sql("""
+    SELECT m.seq, CASE WHEN coalesce(m.tool_calls, 'null') IN ('null', '[]') THEN 'assistant_dropped'
+        ELSE 'tool_group_dropped' END AS kind
+    FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+    WHERE m.session_id = CAST(:session_id AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
+        AND m.role = 'assistant' AND NOT m.withdrawn AND t.status <> 'rejected'
+        AND (coalesce(m.tool_calls, 'null') NOT IN ('null', '[]') OR t.status NOT IN ('failed', 'cancelled'))
+    ORDER BY m.seq
     """)
 
 
@@ -128,10 +158,20 @@ async def summary_usage(tx: Transaction, session_id: SessionId, through_seq: int
     return row["prompt_tokens"], row["completion_tokens"]
 
 
-async def trim_actions(tx: Transaction, session_id: SessionId, through_seq: int) -> dict[str, tuple[int, int]]:
-    """Of the prompts that were sent: how often each kind of action was taken, and on how many targets."""
-    rows = await tx.fetch(_ACTIONS, session_id=session_id, through_seq=through_seq)
-    return {row["kind"]: (row["times"], row["targets"]) for row in rows}
+async def trim_actions(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
+    """What was done to the prompts that were sent: for each kind and target how often, how many single actions it
+    stands for at most, and its `seq` where it is one message or turn."""
+    return await tx.fetch(_ACTIONS, session_id=session_id, through_seq=through_seq)
+
+
+async def dropped_ranges(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
+    """The ranges of messages that prompts lost, and the references of these prompts, in time order."""
+    return await tx.fetch(_RANGES, session_id=session_id, through_seq=through_seq)
+
+
+async def droppable_seqs(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
+    """The first `seq` of what of an assistant could be sent, in order, and the kind of action that drops it."""
+    return await tx.fetch(_DROPPABLE, session_id=session_id, through_seq=through_seq)
 
 
 def _stored_message(row: Record) -> StoredMessage:

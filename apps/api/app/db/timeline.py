@@ -31,15 +31,21 @@ _TURNS = sql(f"""
             max(back.recalled) AS recalled, max(back.recalled_tokens) AS recalled_tokens
         FROM turn_context_audit a
         CROSS JOIN LATERAL (
-            SELECT count(*) FILTER (WHERE x.kind = 'summary_folded' AND x.target LIKE 'turn:%') AS folded,
+            SELECT coalesce(sum(x.several) FILTER (WHERE x.kind = 'summary_folded' AND x.target LIKE 'turn%'), 0)
+                    AS folded,
                 sum(x.tokens_removed_est) FILTER (WHERE x.kind = 'summary_folded') AS folded_tokens,
-                count(*) FILTER (WHERE x.kind NOT IN ('summary_folded', 'emergency_drop')) AS pruned,
+                coalesce(sum(x.several) FILTER (WHERE x.kind NOT IN ('summary_folded', 'emergency_drop')), 0)
+                    AS pruned,
                 sum(x.tokens_removed_est) FILTER (WHERE x.kind NOT IN ('summary_folded', 'emergency_drop'))
                     AS pruned_tokens,
-                count(*) FILTER (WHERE x.kind = 'emergency_drop' AND x.target LIKE 'turn:%') AS dropped,
+                coalesce(sum(x.several) FILTER (WHERE x.kind = 'emergency_drop' AND x.target LIKE 'turn%'), 0)
+                    AS dropped,
                 sum(x.tokens_removed_est) FILTER (WHERE x.kind = 'emergency_drop') AS dropped_tokens
-            FROM jsonb_to_recordset(a.context_trim_log -> 'actions')
-                AS x(kind text, target text, tokens_removed_est bigint)
+            FROM (
+                SELECT kind, target, tokens_removed_est, coalesce("count", 1) AS several
+                FROM jsonb_to_recordset(a.context_trim_log -> 'actions')
+                    AS action(kind text, target text, tokens_removed_est bigint, "count" bigint)
+            ) x
         ) done
         CROSS JOIN LATERAL (
             SELECT count(*) AS recalled, sum(x.tokens) AS recalled_tokens

@@ -140,6 +140,13 @@ function Target(props: {
       </span>
     );
   }
+  if (kind === "messages" || kind === "turns") {
+    return (
+      <span>
+        {plural(action.count ?? 1, kind === "turns" ? "turn" : "message")} <span class="quiet">in {kind} {id}</span>
+      </span>
+    );
+  }
   if (kind === "message") return <span>{messageName(messages.get(id))}</span>;
   return (
     <span>
@@ -186,10 +193,12 @@ interface Gone {
 function goneBefore(prompt: Prompt | null, audit: Decided, turn: Props["turn"], turns: TimelineTurn[]): Gone[] {
   if (!prompt) return [];
   const held = new Set(prompt.layout.map((row) => row.turn_id));
-  const named = new Set(audit.context_trim_log.actions.map((action) => action.target));
-  const gone = turns.filter(
-    (each) => each.seq < turn.seq && !held.has(each.turn_id) && !named.has(`turn:${each.turn_id}`),
-  );
+  const targets = audit.context_trim_log.actions.map((action) => splitOnce(action.target));
+  const named = new Set(targets.filter(([kind]) => kind === "turn").map(([, id]) => id));
+  const ranges = targets.filter(([kind]) => kind === "turns").map(([, range]) => range.split("-").map(Number));
+  const isNamed = (each: TimelineTurn) =>
+    named.has(each.turn_id) || ranges.some(([first = 0, last = 0]) => first <= each.seq && each.seq <= last);
+  const gone = turns.filter((each) => each.seq < turn.seq && !held.has(each.turn_id) && !isNamed(each));
   const summarized = prompt.layout.some((row) => row.region === "summary");
   const refused = gone.filter((each) => each.status === "rejected");
   const others = gone.filter((each) => each.status !== "rejected");

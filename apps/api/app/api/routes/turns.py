@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 import orjson
@@ -142,9 +142,18 @@ async def get_turn(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonOb
 
 
 @router.get("/turns/{turn_id}/audit", response_model=AuditOut, responses=refusals(*READ))
-async def get_audit(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
+async def get_audit(
+    call: Call,
+    session_id: SessionId,
+    turn_id: TurnId,
+    round: Round = None,  # noqa: A002 - the parameter's public name
+    expand: Annotated[
+        Literal["actions"] | None, Query(description="`actions`: each range of the trim log message by message.")
+    ] = None,
+) -> JsonObject:
     """How the turn's prompt was built: why each part was included or left out."""
-    audit = await turns.get_audit(call.rt, call.tenant_id, session_id, turn_id, round)
+    read = turns.get_audit if expand is None else turns.get_expanded_audit
+    audit = await read(call.rt, call.tenant_id, session_id, turn_id, round)
     return as_json(audit, without="prompt_refs")
 
 

@@ -135,7 +135,7 @@ class SummaryRow(SummaryFields):
 _LIST = Field(strict=False)  # JSON has no tuples
 
 
-_KINDS = {"b": "block", "m": "run", "mt": "run", "mb": "run", "s": "shortened", "j": "shortened"}
+_KINDS = {"b": "block", "m": "run", "mt": "run", "mb": "run", "u": "run", "s": "shortened", "j": "shortened"}
 
 
 def _kind_of_ref(value: object) -> str | None:
@@ -146,7 +146,7 @@ def _kind_of_ref(value: object) -> str | None:
 BlockRef = Annotated[tuple[Literal["b"], Sha256, Literal["system", "user", "assistant"]], _LIST, Tag("block")]
 
 
-RunRef = Annotated[tuple[Literal["m", "mt", "mb"], Seq, Seq], _LIST, Tag("run")]
+RunRef = Annotated[tuple[Literal["m", "mt", "mb", "u"], Seq, Seq], _LIST, Tag("run")]
 
 
 ShortenedRef = Annotated[tuple[Literal["s", "j"], Seq, Sha256], _LIST, Tag("shortened")]

@@ -23,10 +23,13 @@ class Regions(create_model("Regions", __base__=In, **_REGIONS)):
 
 
 class TrimAction(Open):
+    """A decision, or all of one kind and reason in a range, with their sum."""
+
     kind: str
-    target: str
+    target: str = Field(description="Of several `messages:<from_seq>-<to_seq>` or `turns:<from_seq>-<to_seq>`.")
     reason: str
     tokens_removed_est: Difference
+    count: Count = Field(1, description="The single actions it stands for; absent where it is one.")
 
 
 class RecalledOut(Open):

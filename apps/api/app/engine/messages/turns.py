@@ -83,33 +83,6 @@ def wire_tokens_of(turns: Sequence[Turn]) -> int:
     return sum(message.tokens + MESSAGE_FRAMING_TOKENS for message in sendable_messages(turns))
 
 
-def split_protected(
-    turns: Sequence[Turn], protected_turns: int | None, room_tokens: int | None = None
-) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
-    """The turns older than the newest that are protected, and those. Both in time order; a turn is never cut.
-
-    Protected are at most `protected_turns`, and of them as many as `room_tokens` on the wire have room for, the newest
-    in any case; None is no bound. Rejected turns do not count, since they send nothing: a client that tries an
-    oversized message again and again would push the real conversation out. An unresolved latest turn is protected by
-    any policy.
-    """
-    most = len(turns) if protected_turns is None else protected_turns
-    left = max(most, 1 if latest_unresolved(turns) else 0)
-    cut = len(turns)
-    used_tokens = 0
-    newest = True
-    while cut and left:
-        turn = turns[cut - 1]
-        if turn.status is not TurnStatus.REJECTED:
-            used_tokens += wire_tokens_of((turn,))
-            if not newest and room_tokens is not None and used_tokens > room_tokens:
-                break
-            newest = False
-            left -= 1
-        cut -= 1
-    return tuple(turns[:cut]), tuple(turns[cut:])
-
-
 def completed_after(turns: Sequence[Turn], seq: int) -> int:
     """How many completed turns have a `seq` above the given one."""
     return sum(1 for turn in turns if turn.status is TurnStatus.COMPLETED and turn.seq > seq)

@@ -38,10 +38,11 @@ from app.engine.simulation.recall_shelf import Shelf
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import shrinks, summarizer_usage, summary_of
+from app.engine.window.past import Past, past_of
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.prompt import Prompt
 from app.engine.window.shares import with_shared_budget
-from app.engine.window.snapshot import Snapshot, TrimAction
+from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.triggers import fold_after_turn
 
 CountKey: TypeAlias = tuple[str, str]
@@ -161,7 +162,7 @@ class Simulation:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self._raw: list[tuple[PastTurn, TurnStatus, bool]] = []
-        self._laid_out: tuple[CountKey, list[Turn]] | None = None
+        self._laid_out: tuple[CountKey, Past] | None = None
         self._summary: Summary | None = None
         self._shelf = Shelf()
         self._folded: dict[TurnId, PastTurn] = {}
@@ -229,17 +230,17 @@ class Simulation:
             spent.later_summary = self._summarize(fold, model, spent) is not None
 
     def _snapshot(self, past: PastTurn, model: SimulatedModel, current: Turn) -> Snapshot:
-        turns = self._turns_for(model)
+        laid_out = self._past_for(model)
         snapshot = Snapshot(
             budget=model.budget,
             layers=past.layers,
             goal=self.setting.goal,
             pins=past.pins,
             summary=self._summary,
-            turns=tuple(turns),
+            past=laid_out,
             current=with_reasoning(current, model.reasoning_rule),
             tools=past.tools,
-            completed_since_summary=completed_after(turns, self._count_after_seq),
+            completed_since_summary=completed_after(laid_out.turns, self._count_after_seq),
             calibration_ratio=model.calibration_ratio,
             evicted=self._evicted(model, current),
         )
@@ -260,7 +261,7 @@ class Simulation:
         messages = tuple(message for message in whole.messages if message.seq in wanted)
         return with_reasoning(replace(part, messages=messages), model.reasoning_rule)
 
-    def _turns_for(self, model: SimulatedModel) -> list[Turn]:
+    def _past_for(self, model: SimulatedModel) -> Past:
         """The raw window counted for a model. Only the latest turn can be unresolved (contract.md, decision 7)."""
         if self._laid_out is None or self._laid_out[0] != model.key:
             last = len(self._raw) - 1
@@ -268,7 +269,7 @@ class Simulation:
                 _as_past(past.versions[model.key], status, model, unresolved=unresolved and at == last)
                 for at, (past, status, unresolved) in enumerate(self._raw)
             ]
-            self._laid_out = model.key, turns
+            self._laid_out = model.key, past_of(turns)
         return self._laid_out[1]
 
     def _summarize(self, fold: Fold, model: SimulatedModel, spent: _Spent) -> Summary | None:
@@ -304,7 +305,7 @@ class Simulation:
         said = self._user_tokens[model.key] + own
         spent.user_share = verbatim_user_tokens(ready.prompt) / said if said else 1.0
 
-    def _note_actions(self, actions: Sequence[TrimAction]) -> None:
+    def _note_actions(self, actions: Sequence[Removal]) -> None:
         for action in actions:
             if action.kind != "summary_folded":
                 self._times[action.kind] += 1
@@ -319,9 +320,10 @@ class Simulation:
             self._laid_out = None
         self._raw.append((past, status, turn.unresolved or rejected))
         if self._laid_out is not None:
-            key, turns = self._laid_out
+            key, laid_out = self._laid_out
             model = next(model for model in self.setting.models.values() if model.key == key)
-            turns.append(_as_past(past.versions[key], status, model, unresolved=turn.unresolved or rejected))
+            now_past = _as_past(past.versions[key], status, model, unresolved=turn.unresolved or rejected)
+            self._laid_out = key, laid_out.extended((now_past,))
         for key, version in past.versions.items():
             units = sendable_units(replace(version, status=status))
             self._user_tokens[key] += sum(m.tokens for unit in units for m in unit.messages if m.role == "user")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
@@ -10,9 +11,10 @@ from app.domain.types import Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold, SummaryReason, choose_fold
+from app.engine.window.past import Piece
 from app.engine.window.pruning import shortened_media
 from app.engine.window.shortening import fit_results
-from app.engine.window.window import Piece, Window, size_of, split_past
+from app.engine.window.window import Window, protected_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,42 +45,47 @@ class Foldable:
 
 def foldable(window: Window, policy: ContextPolicy) -> Foldable:
     """What a summary may take in where the window is not shared out."""
-    older, protected = split_past(window.snapshot, policy, window.snapshot.turns)
+    snapshot = window.snapshot
+    cut = snapshot.past.first_protected(policy.protected_turns, protected_room(snapshot, policy))
     most_tokens = int(window.budget.input_budget * policy.summary_max_ratio)
-    room_tokens = room_beside(window, [piece for piece in window.pieces if piece.stays(policy)])
+    room_tokens = room_beside(window, staying(window, policy))
     if room_tokens < most_tokens:
         room_tokens = room_beside(window, untouchable(window, policy))
     previous_tokens = window.summary.wire_tokens if window.summary else 0
-    return Foldable(window, older, protected, previous_tokens, room_tokens, most_tokens)
+    return Foldable(window, snapshot.turns[:cut], snapshot.turns[cut:], previous_tokens, room_tokens, most_tokens)
 
 
 def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
     """The largest summary, without framing, that fits beside the head and these pieces."""
-    all_tokens, all_messages = size_of(window.pieces)
-    tokens, messages = size_of(pieces)
-    if window.summary is not None:
-        all_tokens, all_messages = all_tokens + window.summary.tokens, all_messages + 1
-    left = window.budget.input_budget - window.charged(all_tokens - tokens, all_messages - messages)
+    beside = (*window.head, *window.recalled, *(item for piece in pieces for item in piece.items))
+    less_tokens = window.tokens - sum(item.tokens for item in beside)
+    left = window.budget.input_budget - window.charged(less_tokens, window.messages - len(beside))
     return floor(left / window.snapshot.calibration_ratio) - MESSAGE_FRAMING_TOKENS
 
 
+def staying(window: Window, policy: ContextPolicy) -> list[Piece]:
+    """What neither a summary nor a prune can take: of the protected turns and of the running one."""
+    first = bisect_left(window.past, window.rules.protected_from, key=lambda piece: piece.seq)
+    return [piece for piece in (*window.past[first:], *window.current) if window.rules.keep(piece, policy)]
+
+
 def untouchable(window: Window, policy: ContextPolicy) -> list[Piece]:
-    """What neither a summary nor a prune can take, as small as it can be made.
+    """The same as small as it can be made.
 
     Users' words of protected turns, what the summary of now cites of them (the next one takes over what it can),
     and what may never leave: the newest results of an open turn at their floor, older media as their markers.
     """
-    return [_at_least(piece, window, policy) for piece in window.pieces if piece.stays(policy)]
+    return [_at_least(piece, window, policy) for piece in staying(window, policy)]
 
 
 def remains(window: Window, policy: ContextPolicy, *, shortened: bool = True) -> list[Piece]:
     """What is left when every turn has left that may leave whole, as small as it can be made or as it is."""
-    staying = [piece for piece in window.pieces if not piece.may_leave_with_its_turn(policy)]
-    return [_at_least(piece, window, policy) for piece in staying] if shortened else staying
+    left = [piece for piece in window.pieces if not window.rules.may_drop_with_its_turn(piece, policy)]
+    return [_at_least(piece, window, policy) for piece in left] if shortened else left
 
 
 def _at_least(piece: Piece, window: Window, policy: ContextPolicy) -> Piece:
-    if piece.leaves == "shortened":
+    if window.rules.of(piece) == "shortened":
         done = fit_results(piece.items, piece.wire_tokens, window.estimate)
     else:
         done = shortened_media(piece, window) if policy.prune_protected else []

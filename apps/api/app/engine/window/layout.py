@@ -1,12 +1,18 @@
-"""A prompt message by message: where each stands and what it costs, for people who ask what filled the window."""
+"""A prompt message by message, and what left it one by one, for people who ask what filled the window."""
 
 from __future__ import annotations
 
-from app.domain.types import JsonObject, Message, Region
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from app.domain.trim_log import TrimAction
+from app.domain.types import Content, JsonObject, Message, Region, Turn, TurnId
 from app.engine.messages.media import ImageTokens
 from app.engine.messages.tokens import Estimate, content_tokens, message_tokens, reasoning_tokens
+from app.engine.window.past import Piece, past_of
 from app.engine.window.prompt import Prompt
-from app.engine.window.prompt_refs import RebuiltPart
+from app.engine.window.prompt_refs import HowSent, RebuiltPart, how_sent_of
+from app.engine.window.pruning import dropped_kind, marked_media, shortened_texts
 
 
 def layout_of(prompt: Prompt) -> list[JsonObject]:
@@ -22,15 +28,26 @@ def rebuilt_row(part: RebuiltPart, region: Region | None, estimate: Estimate, im
     message = part.message
     if message is None:
         return _row(region, content_tokens(part.sent["content"], estimate), None)
-    tokens = message_tokens(
-        part.sent["content"],
+    tokens = _counted(message, part.sent["content"], estimate, image_tokens) + _reasoning(message, estimate)
+    return _row(region, tokens, message, shortened=part.shortened)
+
+
+def counted_turn(turn: Turn, estimate: Estimate, image_tokens: ImageTokens) -> Turn:
+    """The turn with its messages counted again, without reasoning."""
+    messages = [
+        replace(message, tokens=_counted(message, message.content, estimate, image_tokens)) for message in turn.messages
+    ]
+    return replace(turn, messages=tuple(messages))
+
+
+def _counted(message: Message, content: Content, estimate: Estimate, image_tokens: ImageTokens) -> int:
+    return message_tokens(
+        content,
         estimate,
         tool_calls=message.tool_calls,
         tool_call_id=message.tool_call_id,
         image_tokens=image_tokens,
     )
-    tokens += _reasoning(message, estimate)
-    return _row(region, tokens, message, shortened=part.shortened)
 
 
 def _reasoning(message: Message, estimate: Estimate) -> int:
@@ -51,3 +68,56 @@ def _row(region: Region | None, tokens: int, message: Message | None, *, shorten
         "turn_id": None if message is None else message.turn_id,
         "shortened": shortened,
     }
+
+
+def singly(
+    actions: Iterable[TrimAction], turns: Sequence[Turn], refs: JsonObject | None, input_budget: int, estimate: Estimate
+) -> list[TrimAction]:
+    """The actions with each range as the single actions it stands for, in time order.
+
+    `turns` are those of the ranges with their messages, counted again; `refs` are the prompt's, so that what was sent
+    of a range is known. Of a prompt that was not sent the ranges stay.
+    """
+    pieces, how_sent = past_of(turns).pieces, how_sent_of(refs) if refs else None
+    rows: list[TrimAction] = []
+    for action in actions:
+        seqs = action.seqs
+        if seqs is None or how_sent is None:
+            rows.append(action)
+        elif seqs[0] == "turns":
+            rows += _turns_singly(action, [turn for turn in turns if seqs[1] <= turn.seq <= seqs[2]], pieces, how_sent)
+        else:
+            within = [piece for piece in pieces if seqs[1] <= piece.seq and piece.unit.last_seq <= seqs[2]]
+            rows += _messages_singly(action, within, how_sent, input_budget, estimate)
+    return rows
+
+
+def _turns_singly(
+    action: TrimAction, turns: Sequence[Turn], pieces: Sequence[Piece], how_sent: HowSent
+) -> Iterator[TrimAction]:
+    wire_tokens: dict[TurnId, int] = {}
+    stayed: set[TurnId] = set()
+    for piece in pieces:
+        wire_tokens[piece.turn_id] = wire_tokens.get(piece.turn_id, 0) + piece.wire_tokens
+        if how_sent(piece.unit.messages[0]):
+            stayed.add(piece.turn_id)
+    gone = [turn for turn in turns if turn.id in wire_tokens and turn.id not in stayed]
+    # What a summary took in are all turns of its range, whether anything of them could be sent or not.
+    for turn in gone if len(gone) == action.count else turns:
+        yield TrimAction(action.kind, f"turn:{turn.id}", action.reason, wire_tokens.get(turn.id, 0))
+
+
+def _messages_singly(
+    action: TrimAction, pieces: Sequence[Piece], how_sent: HowSent, input_budget: int, estimate: Estimate
+) -> Iterator[TrimAction]:
+    """What was dropped had been shortened before where it was long: a prune drops nothing that it has not tried."""
+    for piece in pieces:
+        texts = shortened_texts(piece, input_budget, estimate)
+        shorter = piece.with_items(each.now for each in texts)
+        media = marked_media(shorter, estimate) if piece.has_media else []
+        for each in (*texts, *media):
+            if each.kind == action.kind and each.was.message and how_sent(each.was.message) != "whole":
+                yield TrimAction(action.kind, each.was.label, action.reason, each.tokens_removed)
+        if dropped_kind(piece) == action.kind and not how_sent(piece.unit.messages[0]):
+            wire_tokens = shorter.with_items(each.now for each in media).wire_tokens
+            yield TrimAction(action.kind, piece.items[0].label, action.reason, wire_tokens)

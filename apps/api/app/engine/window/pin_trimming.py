@@ -9,7 +9,7 @@ from app.engine.messages.tokens import Estimate
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import PromptItem, block_item, pin_text
 from app.engine.window.shortening import without_middle
-from app.engine.window.snapshot import TrimAction
+from app.engine.window.snapshot import Removal
 from app.engine.window.window import Window
 
 LEAST_KEPT_CHARS = 240
@@ -32,13 +32,13 @@ def with_fitted_pins(window: Window, room_tokens: int) -> Window:
     first_to_go = sorted(range(len(pins)), key=lambda at: (relevance_of[at], -at))
     least = [_shortened(pin, item, LEAST_KEPT_CHARS, estimate) for pin, item in zip(pins, items, strict=True)]
     now: dict[int, PromptItem] = dict(enumerate(items))
-    actions: list[TrimAction] = []
+    actions: list[Removal] = []
     least_tokens = sum(item.tokens for item in least)
     for at in first_to_go:
         if least_tokens <= room_tokens:
             break
         least_tokens -= least[at].tokens
-        actions.append(TrimAction("pinned_drop", pins[at].name, _REASON, now.pop(at).wire_tokens))
+        actions.append(Removal("pinned_drop", pins[at].name, _REASON, now.pop(at).wire_tokens))
     excess = sum(item.tokens for item in now.values()) - room_tokens
     for at in first_to_go:
         if excess <= 0:
@@ -47,7 +47,7 @@ def with_fitted_pins(window: Window, room_tokens: int) -> Window:
             continue
         now[at] = _fitted(pins[at], items[at], items[at].tokens - excess, least[at], estimate)
         removed = items[at].tokens - now[at].tokens
-        actions.append(TrimAction("pinned_trim", pins[at].name, _REASON, removed))
+        actions.append(Removal("pinned_trim", pins[at].name, _REASON, removed))
         excess -= removed
     return window.with_pins(tuple(now.values())).logged(actions)
 

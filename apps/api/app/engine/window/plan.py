@@ -9,22 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Literal, TypeAlias, overload
 
 from app.domain.types import JsonObject, PromptMessage, Summary, ToolDefinition
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import wire_tokens_of
+from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Recalled
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
-from app.engine.window.prompt import Block, Prompt, prompt_sha256
+from app.engine.window.prompt import Block, Prompt, PromptItem, prompt_sha256, public_item
 from app.engine.window.prompt_refs import refs_of
-from app.engine.window.refusal import Overflow, overflow_of
 from app.engine.window.shares import foldable_within_shares
-from app.engine.window.snapshot import Snapshot, TrimAction
+from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.stages import fit, fits
 from app.engine.window.triggers import due_before_call, worth_making
 from app.engine.window.window import Window, lay_out, summary_item
+
+_LARGEST_SHOWN = 5
+_SHORTENABLE = ("user", "pins", "goal", "system")
+"""What the client can make smaller itself, in the order it is advised to."""
+_SHARED_WITH_OUTPUT = ("user", "system")
+"""What comes off before shares are given out: where the output has one, it takes that of what these give back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """The members of a 422 `context_budget_exceeded`. Token figures are integers; `over_by` is charged tokens."""
+
+    detail: str
+    budget: dict[str, int]
+    regions: dict[str, int]
+    largest_items: list[JsonObject]
+    recovery: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +59,7 @@ class Accounts:
     tokens_after_prune: int
     summary_triggered: bool
     prune_triggered: bool
-    actions: tuple[TrimAction, ...]
+    actions: tuple[Removal, ...]
     recalled: tuple[Recalled, ...] = ()
 
 
@@ -131,15 +149,18 @@ def _accounts_of(window: Window) -> Accounts:
     )
 
 
-def summary_actions(fold: Fold, new_summary: Summary, new_tokens: int) -> tuple[TrimAction, ...]:
+def summary_actions(fold: Fold, new_summary: Summary, new_tokens: int) -> tuple[Removal, ...]:
     """The trim log of a summary that was made: a row for each turn it took in, and one for the block itself.
 
     `new_tokens` is the new block's cost on the wire; the rows sum to what the prompt lost by it. Turns that a provider
     overflow made leave at once are logged as dropped, and only noted in the summary.
     """
     kind = "emergency_drop" if fold.reason == "provider_overflow" else "summary_folded"
-    rows = [TrimAction(kind, f"turn:{turn.id}", fold.reason, wire_tokens_of((turn,))) for turn in fold.turns]
-    block = TrimAction(kind, f"summary:{new_summary.id}", fold.reason, fold.previous_tokens - new_tokens)
+    rows = [
+        Removal(kind, f"turn:{turn.id}", fold.reason, wire_tokens_of((turn,)), turn.seq, turn.seq)
+        for turn in fold.turns
+    ]
+    block = Removal(kind, f"summary:{new_summary.id}", fold.reason, fold.previous_tokens - new_tokens)
     return (*rows, block)
 
 
@@ -164,7 +185,13 @@ def assemble(ready: Ready) -> Assembled:
     prompt = ready.prompt
     messages = prompt.messages()
     assert_tool_pairing(messages)
-    return Assembled(messages, prompt.tools, prompt_sha256(messages, prompt.tools), refs_of(prompt), prompt.blocks())
+    return Assembled(
+        messages,
+        prompt.tools,
+        prompt_sha256(messages, prompt.tools),
+        refs_of(prompt, ready.window.snapshot.past.other_seqs),
+        prompt.blocks(),
+    )
 
 
 def assert_tool_pairing(messages: Sequence[PromptMessage]) -> None:
@@ -181,3 +208,58 @@ def assert_tool_pairing(messages: Sequence[PromptMessage]) -> None:
         open_calls = {str(call["id"]) for call in message.get("tool_calls", ())}
     if open_calls:
         raise AssertionError("a tool call without its result would be sent")
+
+
+def overflow_of(prompt: Prompt, budget: Budget, charged: int, calibration_ratio: float) -> Overflow:
+    """Explains why this prompt can not be sent."""
+    over_by = charged - budget.input_budget
+    cut = ceil(over_by / calibration_ratio)
+    largest = sorted(prompt.items, key=lambda item: item.wire_tokens, reverse=True)[:_LARGEST_SHOWN]
+    return Overflow(
+        detail=_detail(budget, charged),
+        budget={
+            "limit": budget.limit,
+            "input_budget": budget.input_budget,
+            "estimated": charged,
+            "over_by": over_by,
+        },
+        regions=prompt.regions(),
+        largest_items=[public_item(item) for item in largest],
+        recovery=_recovery(prompt, budget, cut),
+    )
+
+
+def _detail(budget: Budget, charged: int) -> str:
+    if budget.input_budget <= 0:
+        return (
+            f"A window of {budget.limit} tokens has no room for input: the output reserve takes "
+            f"{budget.output_reserve} and the overhead reserve {budget.overhead_reserve}."
+        )
+    return (
+        f"The turn needs {charged} tokens after everything that may leave has left; the input budget is "
+        f"{budget.input_budget}. Nothing was sent to the model."
+    )
+
+
+def _recovery(prompt: Prompt, budget: Budget, cut_tokens: int) -> JsonObject:
+    """Each entry of `shorten` is enough by itself; without one, only a larger window or a new session helps."""
+    shorten = [
+        {"item": item.label, "region": item.region, "by_tokens": by_tokens}
+        for region in _SHORTENABLE
+        for by_tokens in [_with_outputs_part(cut_tokens, budget) if region in _SHARED_WITH_OUTPUT else cut_tokens]
+        for item in _largest_first(prompt, region)
+        if item.tokens > by_tokens
+    ]
+    return {
+        "shorten": shorten if budget.input_budget > 0 else [],
+        "or": "use a model with a larger window" if budget.input_budget <= 0 else "start a new session",
+    }
+
+
+def _with_outputs_part(cut_tokens: int, budget: Budget) -> int:
+    """So many that `cut_tokens` are left when the output has taken its share of them, rounded up."""
+    return ceil((cut_tokens + 1) / (1 - budget.output_pct / 100)) if budget.output_pct else cut_tokens
+
+
+def _largest_first(prompt: Prompt, region: str) -> list[PromptItem]:
+    return sorted((item for item in prompt.items if item.region == region), key=lambda item: -item.tokens)

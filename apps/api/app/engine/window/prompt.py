@@ -38,15 +38,20 @@ class PromptItem:
     """One message of a prompt.
 
     Exactly one of `block` and `message` is set, except that a shortened message has both: its own row for role and
-    pairing, and the block that stands in for its content. `label` names the item to people and in trim logs.
-    `tokens` is without framing.
+    pairing, and the block that stands in for its content. `tokens` is without framing. What is no stored message has
+    a `name`.
     """
 
     region: Region
-    label: str
     tokens: int
     block: Block | None = None
     message: Message | None = None
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """The item as people and trim logs name it."""
+        return self.name if self.message is None else f"message:{self.message.id}"
 
     @property
     def wire_tokens(self) -> int:
@@ -109,14 +114,9 @@ def build_prompt(items: Iterable[PromptItem], tools: Sequence[ToolDefinition], e
     return Prompt(tuple(items), tuple(tools), tools_tokens(tools, estimate))
 
 
-def block_item(region: Region, label: str, role: str, text: str, estimate: Estimate) -> PromptItem:
+def block_item(region: Region, name: str, role: str, text: str, estimate: Estimate) -> PromptItem:
     """An item of text that is no stored message."""
-    return PromptItem(region, label, estimate(text), block=Block(role, text))
-
-
-def message_item(region: Region, message: Message) -> PromptItem:
-    """An item of a stored message, at its stored count."""
-    return PromptItem(region, f"message:{message.id}", message.tokens, message=message)
+    return PromptItem(region, estimate(text), block=Block(role, text), name=name)
 
 
 def pin_text(pin: Pin) -> str:

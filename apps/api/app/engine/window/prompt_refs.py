@@ -1,21 +1,23 @@
 """Prompts as references: what an audit row keeps of a prompt, and how the exact prompt is rebuilt from it.
 
 The form is `{"items": [...], "tools": sha256 | null}` where an item is `["b", sha256, role]` for a block,
-`["m", first_seq, last_seq]` for a run of stored messages with neighbouring numbers, or `["s", seq, sha256]` for a
-stored message whose content a block's text replaces; `"j"` in the place of `"s"` when the block is the JSON of a list
-of parts. A run whose messages took their reasoning with them is `"mt"` where that was text, `"mb"` where it was the
-provider's blocks. A run costs the same however long it is, so storage grows with the number of turns, not with what
-they send. `"regions": [[region, messages], …]`, in prompt order, says where each message stood; older rows have none.
+`["m", first_seq, last_seq]` for a run of stored messages with neighbouring numbers, `["u", first_seq, last_seq]` for
+the users' messages of a range, or `["s", seq, sha256]` for a stored message whose content a block's text replaces;
+`"j"` in the place of `"s"` when the block is the JSON of a list of parts. A run whose messages took their reasoning
+with them is `"mt"` where that was text, `"mb"` where it was the provider's blocks. A run costs the same however long it
+is, so storage grows with the number of turns, not with what they send. `"regions": [[region, messages], …]`, in prompt
+order, says where each message stood; older rows have none, and no `"u"`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import groupby
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import orjson
 
@@ -29,28 +31,42 @@ MESSAGE_BYTES: Final = 512
 """What each message of a prompt counts beside its JSON: it has a row in the prompt's layout."""
 
 _RUN_OF_FORM: Final[Mapping[ReasoningForm | None, str]] = {None: "m", "text": "mt", "blocks": "mb"}
-_FORM_OF_RUN: Final[Mapping[str, ReasoningForm | None]] = {kind: form for form, kind in _RUN_OF_FORM.items()}
+_FORM_OF_RUN: Final[Mapping[str, ReasoningForm | None]] = {
+    "u": None,
+    **{kind: form for form, kind in _RUN_OF_FORM.items()},
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What has to be read to rebuild a prompt. `runs` are inclusive ranges of message `seq`."""
+    """What has to be read to rebuild a prompt. `runs` are inclusive ranges of message `seq`, `user_runs` those of which
+    only users' messages are needed."""
 
     sha256s: tuple[str, ...]
     runs: tuple[tuple[int, int], ...]
+    user_runs: tuple[tuple[int, int], ...] = ()
 
 
-def refs_of(prompt: Prompt) -> JsonObject:
-    """The references that stand for a prompt."""
-    items: list[list[object]] = []
-    run: list[object] | None = None
+def refs_of(prompt: Prompt, other_seqs: Sequence[int] = ()) -> JsonObject:
+    """The references that stand for a prompt.
+
+    `other_seqs` are, in order, those of the past's messages that are no user's, sent or not: users' words with nothing
+    but these between them are one range.
+    """
+    items: list[list[Any]] = []
+    run: list[Any] | None = None
+    of_users = False
     for item in prompt.items:
         if item.message is not None and item.block is None:
-            kind = _RUN_OF_FORM[item.message.reasoning_sent]
-            if run is not None and run[0] == kind and run[2] == item.message.seq - 1:
-                run[2] = item.message.seq
+            seq, kind = item.message.seq, _RUN_OF_FORM[item.message.reasoning_sent]
+            says_user = item.message.role == "user"
+            if run is not None and run[0] == kind and run[2] == seq - 1:
+                run[2] = seq
+                of_users = of_users and says_user
+            elif run is not None and of_users and says_user and _all_between(run[2], seq, other_seqs):
+                run[0], run[2] = "u", seq
             else:
-                run = [kind, item.message.seq, item.message.seq]
+                run, of_users = [kind, seq, seq], says_user
                 items.append(run)
             continue
         run = None
@@ -66,13 +82,43 @@ def refs_of(prompt: Prompt) -> JsonObject:
     return {"items": items, "tools": tools_block(prompt.tools).sha256 if prompt.tools else None, "regions": regions}
 
 
+def _all_between(first: int, last: int, seqs: Sequence[int]) -> bool:
+    """Whether every number between the two is among these."""
+    return bisect_left(seqs, last) - bisect_right(seqs, first) == last - first - 1
+
+
 def needed_for(refs: JsonObject) -> Needed:
     """Which blocks and messages a rebuild reads."""
     sha256s = [ref[1] if ref[0] == "b" else ref[2] for ref in refs["items"] if ref[0] not in _FORM_OF_RUN]
     if refs["tools"]:
         sha256s.append(refs["tools"])
-    runs = [(ref[1], ref[2] if ref[0] in _FORM_OF_RUN else ref[1]) for ref in refs["items"] if ref[0] != "b"]
-    return Needed(tuple(dict.fromkeys(sha256s)), tuple(_merged(runs)))
+    runs = [(ref[1], ref[2] if ref[0] in _FORM_OF_RUN else ref[1]) for ref in refs["items"] if ref[0] not in {"b", "u"}]
+    user_runs = [(ref[1], ref[2]) for ref in refs["items"] if ref[0] == "u"]
+    return Needed(tuple(dict.fromkeys(sha256s)), tuple(_merged(runs)), tuple(_merged(user_runs)))
+
+
+HowSent: TypeAlias = Callable[[Message], Literal["whole", "shortened"] | None]
+"""How a stored message stands in a prompt; None where it does not."""
+
+
+def how_sent_of(refs: JsonObject) -> HowSent:
+    """How messages stand in the prompt of these references."""
+    shortened = {ref[1] for ref in refs["items"] if ref[0] in {"s", "j"}}
+    needed = needed_for(refs)
+
+    def how_sent(message: Message) -> Literal["whole", "shortened"] | None:
+        if message.seq in shortened:
+            return "shortened"
+        runs = (needed.runs, needed.user_runs) if message.role == "user" else (needed.runs,)
+        return "whole" if any(in_runs(each, message.seq) for each in runs) else None
+
+    return how_sent
+
+
+def in_runs(runs: Sequence[tuple[int, int]], seq: int) -> bool:
+    """Whether one of these inclusive ranges, in order, has the number."""
+    at = bisect_right(runs, seq, key=lambda run: run[0]) - 1
+    return at >= 0 and seq <= runs[at][1]
 
 
 def _merged(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -107,6 +153,7 @@ class SentHashes:
     def __init__(self, blocks: Mapping[str, str], messages: Mapping[int, Message]) -> None:
         self._blocks = blocks
         self._messages = messages
+        self._user_seqs = _user_seqs(messages)
         self._encoded: dict[tuple[str | int, str], bytes] = {}
         self.total_bytes = 0
         """Of all prompts so far, as `MOST_PROMPT_BYTES` counts them."""
@@ -139,7 +186,7 @@ class SentHashes:
                 rest = _canonical(neutral_message(self._messages[first], content=""))
                 yield b',{"content":%b%b' % (content, rest.removeprefix(b'{"content":""'))
             else:
-                for seq in range(first, second + 1):
+                for seq in _seqs_of_run(kind, first, second, self._user_seqs):
                     yield self._encoded.get((seq, kind)) or self._message(seq, kind)
 
     def _message(self, seq: int, kind: str) -> bytes:
@@ -172,6 +219,7 @@ def rebuilt_parts(
     refs: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
 ) -> Iterator[RebuiltPart]:
     """The messages of a prompt in order. Raises `KeyError` when a part is missing."""
+    user_seqs = _user_seqs(messages)
     for kind, first, second in refs["items"]:
         if kind == "b":
             yield RebuiltPart({"role": second, "content": blocks[first]}, None)
@@ -181,9 +229,23 @@ def rebuilt_parts(
             yield RebuiltPart(neutral_message(message, content=content), message, shortened=True)
         else:
             form = _FORM_OF_RUN[kind]
-            for seq in range(first, second + 1):
+            for seq in _seqs_of_run(kind, first, second, user_seqs):
                 message = replace(messages[seq], reasoning_sent=form)
                 yield RebuiltPart(neutral_message(message), message)
+
+
+def _user_seqs(messages: Mapping[int, Message]) -> list[int]:
+    return sorted(seq for seq, message in messages.items() if message.role == "user")
+
+
+def _seqs_of_run(kind: str, first: int, last: int, user_seqs: Sequence[int]) -> Sequence[int]:
+    """The messages of a run. Raises `KeyError` where a range of users' words does not begin and end with such."""
+    if kind != "u":
+        return range(first, last + 1)
+    seqs = user_seqs[bisect_left(user_seqs, first) : bisect_right(user_seqs, last)]
+    if not seqs or (seqs[0], seqs[-1]) != (first, last):
+        raise KeyError(first)
+    return seqs
 
 
 def regions_of(refs: JsonObject, messages: int) -> list[Region] | None:

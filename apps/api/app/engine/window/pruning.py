@@ -7,28 +7,32 @@ turns whole lose the oldest turns instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import groupby
-from typing import Final, TypeAlias
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import pairwise
+from operator import attrgetter
+from typing import Final
 
 from app.domain.content import content_text
 from app.domain.extractive import demands
+from app.domain.trim_log import TrimKind
 from app.domain.types import Message, Role
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.policy.policy import ContextPolicy
+from app.engine.window.past import Piece, first_seq
 from app.engine.window.shortening import Shortening, mark_media, shorten_text
-from app.engine.window.snapshot import TrimAction, TrimKind
-from app.engine.window.window import Piece, Window, protected_from, size_of
+from app.engine.window.snapshot import Removal
+from app.engine.window.window import Window, protected_room
 
 LONG_TOOL_RESULT_TOKENS = 300
 _KEPT_CHARS = 640
 _WORTH: Final[Mapping[Role, float]] = {"user": 2.0, "assistant": 1.0, "tool": 0.5}
 """Of a message, however long it is: most of what is asked about later was said in a short one."""
 
-InReach: TypeAlias = Callable[[Piece], bool]
-"""Whether a prune may touch the piece at all."""
-PruneOnce: TypeAlias = Callable[[Window, float, InReach], Window]
-"""A prune of what is in reach that stops once the window costs less than so much."""
+_TEXTS, _MEDIA = 0, 1
+_seq = attrgetter("seq")
 
 
 def prune_older(window: Window, policy: ContextPolicy) -> Window:
@@ -37,206 +41,295 @@ def prune_older(window: Window, policy: ContextPolicy) -> Window:
     A policy that prunes by value or in blocks does so as it did for the calls before, so that what has left stays
     away: by value, what is new would else bring old messages back into the middle of the prompt.
     """
-    by_value = policy.prune_order == "value"
-
-    def prune(window: Window, to_tokens: float, in_reach: InReach) -> Window:
-        if policy.prune_unit == "message":
-            return prune_messages(window, to_tokens, in_reach, "prune_threshold", by_value=by_value)
-        return _prune_turns(window, policy, to_tokens, in_reach, "prune_threshold", by_value=by_value)
-
     input_budget = window.budget.input_budget
     threshold = policy.prune_from(input_budget)
+    by_value = policy.prune_order == "value"
+    prune = _Prune(window, "prune_threshold")
+    if policy.prune_unit == "turn":
+        queue = _turns(prune, _turn_kind(policy), window.rules.may_drop, by_value=by_value)
+    else:
+        queue = _messages(prune, by_value=by_value)
+
+    def prune_before(end: int, to_tokens: float) -> None:
+        if policy.prune_unit == "message":
+            prune.shorten(to_tokens, end)
+        prune.drop(queue, to_tokens, end)
+
     if not by_value and not policy.prune_block_share:
-        return prune(window, threshold, lambda piece: not piece.protected)
+        prune_before(prune.place_of(window.rules.protected_from), threshold)
+        return prune.window_now()
     to_tokens = threshold - policy.prune_block_share * input_budget
-    return _prune_as_it_grew(window, threshold, to_tokens, _protected_when_newest(window, policy), prune)
+    protected_when_newest = _protected_when_newest(window, policy)
+    for piece in prune.calls(threshold):
+        prune_before(prune.place_of(protected_when_newest(piece)), to_tokens)
+    return prune.window_now()
 
 
 def prune_protected(window: Window, policy: ContextPolicy) -> Window:
     """Prunes until the prompt is within the input budget, the oldest first, protected turns as well."""
-
-    def prune(window: Window, to_tokens: float, in_reach: InReach) -> Window:
-        if policy.prune_unit == "turn":
-            # Earlier rounds of the running turn may leave as well, whatever the unit (contract.md, decision 8).
-            window = _prune_turns(window, policy, to_tokens, in_reach, "over_budget")
-        return prune_messages(window, to_tokens, in_reach, "over_budget")
-
     over = window.budget.input_budget + 1
+    prune = _Prune(window, "over_budget")
+    # Earlier rounds of the running turn may leave as well, whatever the unit (contract.md, decision 8).
+    turns = _turns(prune, _turn_kind(policy), window.rules.may_drop) if policy.prune_unit == "turn" else None
+    messages = _messages(prune)
+
+    def prune_before(end: int, to_tokens: float) -> None:
+        if turns is not None:
+            prune.drop(turns, to_tokens, end)
+        prune.shorten(to_tokens, end)
+        prune.drop(messages, to_tokens, end)
+
     if not policy.prune_block_share:
-        return prune(window, over, lambda _piece: True)
+        prune_before(len(window.pieces), over)
+        return prune.window_now()
     to_tokens = over - policy.prune_block_share * window.budget.input_budget
-    return _prune_as_it_grew(window, over, to_tokens, lambda piece: piece.seq, prune)
+    for piece in prune.calls(over):
+        prune_before(prune.place_of(piece.seq), to_tokens)
+    return prune.window_now()
 
 
 def drop_history(window: Window, policy: ContextPolicy) -> Window:
     """Whole turns leave, users' words with them, oldest first, until the prompt is within its budget."""
-    over = window.budget.input_budget + 1
-    return prune_turns(
-        window, over, lambda piece: piece.may_leave_with_its_turn(policy), "over_budget", kind="history_drop"
+    return _without_turns(
+        window, lambda piece: window.rules.may_drop_with_its_turn(piece, policy), "over_budget", "history_drop"
     )
 
 
 def drop_oldest_turns(window: Window, _policy: ContextPolicy) -> Window:
     """Whole past turns leave, oldest first, until the prompt fits: what is left when a provider has refused it."""
-    over = window.budget.input_budget + 1
-    return prune_turns(window, over, lambda piece: piece.state != "running", "provider_overflow", kind="emergency_drop")
+    return _without_turns(window, lambda piece: piece.state != "running", "provider_overflow", "emergency_drop")
 
 
-def prune_messages(
-    window: Window, to_tokens: float, in_reach: InReach, reason: str, *, by_value: bool = False
-) -> Window:
-    """Shortens, then marks media, then drops, oldest first, until the window costs less than `to_tokens` or nothing
-    may leave. With `by_value` it drops what is worth the least per token first, of equals the oldest.
+def _without_turns(window: Window, may_leave: Callable[[Piece], bool], reason: str, kind: TrimKind) -> Window:
+    prune = _Prune(window, reason)
+    queue = _turns(prune, kind, may_leave)
+    prune.drop(queue, window.budget.input_budget + 1, len(prune.pieces))
+    return prune.window_now()
 
-    An assistant's message that no prompt could ever hold is shortened like a long result.
+
+@dataclass(slots=True)
+class _Queue:
+    """What leaves whole, one group after the other: the least `worth` first, or the oldest.
+
+    A group ends before each place of `ends`, where the next begins. It enters once all of it is in reach, and leaves
+    when the window still costs too much; `removal` is what the log says of it.
     """
-    kept: list[Piece | None] = list(window.pieces)
-    actions: list[TrimAction] = []
-    tokens = messages = 0
-    for shortenings in (_of_long_texts, shortened_media):
-        for at, piece in enumerate(window.pieces):
-            if not window.still_costs(to_tokens, tokens, messages):
-                break
-            now = kept[at] or piece
-            if in_reach(now) and (done := shortenings(now, window)):
-                kept[at] = now.with_items(each.now for each in done)
-                actions += (each.action(reason) for each in done)
-                tokens += sum(each.tokens_removed for each in done)
-    for at in _drop_order([[piece] if piece and piece.may_be_dropped else [] for piece in kept], by_value=by_value):
-        piece = kept[at]
-        if not window.still_costs(to_tokens, tokens, messages):
-            break
-        if piece is not None and piece.may_be_dropped and in_reach(piece):
-            kept[at] = None
-            kind: TrimKind = "tool_group_dropped" if piece.unit.kind == "tool_group" else "assistant_dropped"
-            actions.append(TrimAction(kind, f"message:{piece.unit.messages[0].id}", reason, piece.wire_tokens))
-            tokens += piece.tokens
-            messages += len(piece.items)
-    return window.left_with([piece for piece in kept if piece is not None], tokens, messages, actions)
+
+    ends: Sequence[int]
+    may_leave: Callable[[Piece], bool]
+    removal: Callable[[Sequence[Piece]], Removal]
+    worth: Callable[[Sequence[Piece]], tuple[bool, float]] | None = None
+    entered: int = 0
+    waiting: list[tuple[tuple[bool, float], int]] = field(default_factory=list[tuple[tuple[bool, float], int]])
+
+    def group(self, at: int) -> slice:
+        """The places of a group's pieces."""
+        return slice(self.ends[at - 1] if at else 0, self.ends[at])
 
 
-def prune_turns(
-    window: Window,
-    to_tokens: float,
-    may_leave: InReach,
-    reason: str,
-    *,
-    kind: TrimKind = "turn_dropped",
-    by_value: bool = False,
-) -> Window:
-    """Drops whole turns, oldest first, until the window costs less than `to_tokens` or no turn may leave with all its
-    pieces; `by_value` is as of `prune_messages`."""
-    turns = [list(of_turn) for _, of_turn in groupby(window.pieces, key=lambda piece: piece.turn_id)]
-    actions: list[TrimAction] = []
-    gone: set[int] = set()
-    tokens = messages = 0
-    for at in _drop_order(turns, by_value=by_value):
-        if not window.still_costs(to_tokens, tokens, messages):
-            break
-        turn = turns[at]
-        if all(map(may_leave, turn)):
-            gone.add(at)
-            wire_tokens = sum(piece.wire_tokens for piece in turn)
-            actions.append(TrimAction(kind, f"turn:{turn[0].turn_id}", reason, wire_tokens))
-            of_turn = size_of(turn)
-            tokens, messages = tokens + of_turn[0], messages + of_turn[1]
-    left = [piece for at, turn in enumerate(turns) if at not in gone for piece in turn]
-    return window.left_with(left, tokens, messages, actions)
+class _Prune:
+    """A prune under way.
 
-
-def _prune_turns(
-    window: Window, policy: ContextPolicy, to_tokens: float, in_reach: InReach, reason: str, *, by_value: bool = False
-) -> Window:
-    return prune_turns(
-        window,
-        to_tokens,
-        lambda piece: piece.may_be_dropped and in_reach(piece),
-        reason,
-        kind="turn_dropped" if policy.allocation is None else "history_drop",
-        by_value=by_value,
-    )
-
-
-def _prune_as_it_grew(
-    window: Window, from_tokens: float, to_tokens: float, reach_of: Callable[[Piece], int], prune: PruneOnce
-) -> Window:
-    """What is left of the window when every call so far was pruned.
-
-    Nothing of a prune is stored. What a prompt lost last turn is found again by letting the window grow once more, call
-    by call, and pruning where it cost `from_tokens` until it costs less than `to_tokens`; so what has left stays away
-    and the beginning of the prompt stays the same. `reach_of(piece)` is the `seq` from which nothing might be touched
-    when the piece was the newest.
+    `kept` has what is left of the window's pieces. What has left, or is not laid out yet, is in `tokens`, `messages`
+    and `history_tokens`. Pieces are tried in time order and only once each: what a prune reaches only grows.
     """
-    kept: list[Piece] = []
-    log = window.log
-    # What the window has more than what is kept: all that comes later, and what has left.
-    tokens, messages = size_of(window.pieces)
-    exhausted_to = window.pieces[0].seq if window.pieces else 0
-    for at, piece in enumerate(window.pieces, start=1):
-        kept.append(piece)
-        tokens, messages = tokens - piece.tokens, messages - len(piece.items)
-        # A model is called when the user or a tool has spoken; the last piece is the call that is being decided.
-        if piece.unit.kind == "assistant" and at < len(window.pieces):
-            continue
-        if not window.still_costs(from_tokens, tokens, messages):
-            continue
-        reach_to = reach_of(piece)
-        # What is older than that has been tried before, and was not enough.
-        if reach_to <= exhausted_to:
-            continue
-        grown = prune(replace(window.left_with(kept, tokens, messages), log=log), to_tokens, _before(reach_to))
-        kept, log = list(grown.pieces), grown.log
-        tokens, messages = window.tokens - grown.tokens, window.messages - grown.messages
-        if grown.still_costs(to_tokens):
-            exhausted_to = reach_to
-    return replace(window.left_with(kept, tokens, messages), log=log)
+
+    def __init__(self, window: Window, reason: str) -> None:
+        self.window = window
+        self.reason = reason
+        self.pieces = window.pieces
+        self.kept: list[Piece | None] = list(self.pieces)
+        self.tokens = self.messages = self.history_tokens = 0
+        self._wire_tokens, self._overhead_tokens = window.wire_tokens, window.overhead_tokens
+        self.actions: list[Removal] = []
+        self._shortened_to = [0, 0]
+
+    def place_of(self, seq: int) -> int:
+        """The place of the first piece from this `seq` on."""
+        return bisect_left(self.pieces, seq, key=_seq)
+
+    def costs(self, at_tokens: float) -> bool:
+        """Whether the window costs as much, and has history above the floor."""
+        if self.window.history_tokens - self.history_tokens <= self.window.history_floor:
+            return False
+        framing = MESSAGE_FRAMING_TOKENS * self.messages
+        charged = self.window.budget.charge(
+            wire_tokens=self._wire_tokens - self.tokens - framing,
+            overhead_tokens=self._overhead_tokens - framing,
+            calibration_ratio=self.window.snapshot.calibration_ratio,
+        )
+        return charged >= at_tokens
+
+    def calls(self, from_tokens: float) -> Iterator[Piece]:
+        """The newest piece of each call so far at which the window, as it was left, cost so much.
+
+        Nothing of a prune is stored. What a prompt lost last turn is found again by letting the window grow once more;
+        so what has left stays away and the beginning of the prompt stays the same.
+        """
+        for piece in self.pieces:
+            self._note(piece, 1)
+        last = len(self.pieces) - 1
+        for at, piece in enumerate(self.pieces):
+            self._note(piece, -1)
+            # A model is called when the user or a tool has spoken; the last piece is the call that is being decided.
+            if (piece.kind != "assistant" or at == last) and self.costs(from_tokens):
+                yield piece
+
+    def shorten(self, to_tokens: float, end: int) -> None:
+        """Shortens long texts, then marks media, of what stands before `end`."""
+        for step, shortenings in ((_TEXTS, _of_long_texts), (_MEDIA, shortened_media)):
+            if not self.costs(to_tokens):
+                return
+            for at in range(self._shortened_to[step], end):
+                self._shortened_to[step] = at + 1
+                piece = self.kept[at]
+                done = shortenings(piece, self.window) if piece else []
+                if piece and done:
+                    self.kept[at] = piece.with_items(each.now for each in done)
+                    self.actions += (each.action(self.reason, piece.seq, piece.unit.last_seq) for each in done)
+                    removed = sum(each.tokens_removed for each in done)
+                    self.tokens += removed
+                    self.history_tokens += removed
+                    if not self.costs(to_tokens):
+                        return
+
+    def drop(self, queue: _Queue, to_tokens: float, end: int) -> None:
+        """Drops what stands before `end` and may leave, until the window costs less than `to_tokens`."""
+        if not self.costs(to_tokens):
+            return
+        while queue.entered < len(queue.ends) and queue.ends[queue.entered] <= end:
+            group = self._left_of(queue.group(queue.entered))
+            if group and all(map(queue.may_leave, group)):
+                worth = queue.worth(group) if queue.worth else (False, 0.0)
+                heappush(queue.waiting, (worth, queue.entered))
+            queue.entered += 1
+        while queue.waiting and self.costs(to_tokens):
+            self._drop_group(queue.group(heappop(queue.waiting)[1]), queue.removal)
+
+    def window_now(self) -> Window:
+        """What is left of the window."""
+        if not self.actions:
+            return self.window
+        cut = len(self.window.past)
+        return replace(
+            self.window,
+            past=tuple([piece for piece in self.kept[:cut] if piece]),
+            current=tuple([piece for piece in self.kept[cut:] if piece]),
+            tokens=self.window.tokens - self.tokens,
+            messages=self.window.messages - self.messages,
+            history_tokens=self.window.history_tokens - self.history_tokens,
+        ).logged(self.actions)
+
+    def _left_of(self, group: slice) -> list[Piece]:
+        return [piece for piece in self.kept[group] if piece]
+
+    def _drop_group(self, group: slice, removal: Callable[[Sequence[Piece]], Removal]) -> None:
+        left = self._left_of(group)
+        if not left:
+            return
+        for piece in left:
+            self._note(piece, 1)
+        self.kept[group] = [None] * (group.stop - group.start)
+        self.actions.append(removal(left))
+
+    def _note(self, piece: Piece, times: int) -> None:
+        """Counts the piece among what has left, or no longer."""
+        tokens = times * piece.tokens
+        self.tokens += tokens
+        self.messages += times * len(piece.items)
+        if piece.items[0].region == "history":
+            self.history_tokens += tokens
 
 
-def _before(seq: int) -> InReach:
-    return lambda piece: piece.seq < seq
+def _messages(prune: _Prune, *, by_value: bool = False) -> _Queue:
+    """Every piece by itself."""
+
+    def removal(left: Sequence[Piece]) -> Removal:
+        (piece,) = left
+        return Removal(
+            dropped_kind(piece),
+            piece.items[0].label,
+            prune.reason,
+            piece.wire_tokens,
+            piece.seq,
+            piece.unit.last_seq,
+        )
+
+    ends = range(1, len(prune.pieces) + 1)
+    return _Queue(ends, prune.window.rules.may_drop, removal, _worth if by_value else None)
+
+
+def dropped_kind(piece: Piece) -> TrimKind:
+    """How the log calls its leaving."""
+    return "tool_group_dropped" if piece.kind == "tool_group" else "assistant_dropped"
+
+
+def _turns(prune: _Prune, kind: TrimKind, may_leave: Callable[[Piece], bool], *, by_value: bool = False) -> _Queue:
+    """The pieces of each turn together."""
+    snapshot = prune.window.snapshot
+    seq_of = {turn.id: turn.seq for turn in (*snapshot.turns, snapshot.current)}
+
+    def removal(left: Sequence[Piece]) -> Removal:
+        turn_id, wire_tokens = left[0].turn_id, sum(piece.wire_tokens for piece in left)
+        return Removal(kind, f"turn:{turn_id}", prune.reason, wire_tokens, seq_of[turn_id], seq_of[turn_id])
+
+    return _Queue(_ends_of_turns(prune.pieces), may_leave, removal, _worth if by_value else None)
+
+
+def _turn_kind(policy: ContextPolicy) -> TrimKind:
+    return "turn_dropped" if policy.allocation is None else "history_drop"
+
+
+def _ends_of_turns(pieces: Sequence[Piece]) -> list[int]:
+    """The places behind the last piece of each turn."""
+    between = [at for at, (one, after) in enumerate(pairwise(pieces), 1) if one.turn_id != after.turn_id]
+    return [*between, len(pieces)] if pieces else []
 
 
 def _protected_when_newest(window: Window, policy: ContextPolicy) -> Callable[[Piece], int]:
     """The first `seq` of the turns that were protected when a piece was the newest."""
-    snapshot = window.snapshot
-    turns = (*snapshot.turns, snapshot.current)
+    snapshot, past = window.snapshot, window.snapshot.past
+    turns = (*past.turns, snapshot.current)
     place_of = {turn.id: at for at, turn in enumerate(turns)}
-    now = protected_from(snapshot, policy, snapshot.turns, snapshot.current)
+    room_tokens = protected_room(snapshot, policy)
 
-    def reach_of(piece: Piece) -> int:
+    def first_protected_seq(piece: Piece) -> int:
         at = place_of[piece.turn_id]
-        return min(protected_from(snapshot, policy, turns[:at], turns[at]), now)
+        first = past.first_protected(policy.protected_turns, room_tokens, at)
+        return first_seq(turns[first : at + 1])
 
-    return reach_of
+    return first_protected_seq
 
 
 def shortened_media(piece: Piece, window: Window) -> list[Shortening]:
     """How its media become marks, where they may leave."""
-    if piece.leaves not in {"marked", "whole"}:
-        return []
-    found = (mark_media(item, window.estimate) for item in piece.items)
+    return marked_media(piece, window.estimate) if piece.has_media and window.rules.may_mark(piece) else []
+
+
+def marked_media(piece: Piece, estimate: Estimate) -> list[Shortening]:
+    """How its media become marks."""
+    found = (mark_media(item, estimate) for item in piece.items)
     return [each for each in found if each is not None]
 
 
 def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:
-    if not piece.may_be_dropped:
+    input_budget = window.budget.input_budget
+    if piece.longest_tokens <= min(LONG_TOOL_RESULT_TOKENS, input_budget) or not window.rules.may_drop(piece):
         return []
-    long_results = piece.unit.kind == "tool_group" and piece.answered
-    longest = LONG_TOOL_RESULT_TOKENS if long_results else window.budget.input_budget
-    found = (shorten_text(item, _KEPT_CHARS, window.estimate) for item in piece.items if item.tokens > longest)
+    return shortened_texts(piece, input_budget, window.estimate)
+
+
+def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate) -> list[Shortening]:
+    """How its long texts become short ones: an answered tool's, or what no prompt of the budget could ever hold."""
+    long_results = piece.kind == "tool_group" and piece.answered
+    longest = LONG_TOOL_RESULT_TOKENS if long_results else input_budget
+    found = (shorten_text(item, _KEPT_CHARS, estimate) for item in piece.items if item.tokens > longest)
     return [each for each in found if each is not None]
 
 
-def _drop_order(groups: Sequence[Sequence[Piece]], *, by_value: bool) -> Sequence[int]:
-    """The places of the groups in the order they are to leave."""
-    if not by_value:
-        return range(len(groups))
-
-    def worth(at: int) -> tuple[bool, float]:
-        messages = [message for piece in groups[at] for message in piece.unit.messages]
-        return worth_per_token(messages, sum(piece.wire_tokens for piece in groups[at]))
-
-    return sorted(range(len(groups)), key=worth)
+def _worth(group: Sequence[Piece]) -> tuple[bool, float]:
+    messages = [message for piece in group for message in piece.unit.messages]
+    return worth_per_token(messages, sum(piece.wire_tokens for piece in group))
 
 
 def worth_per_token(messages: Sequence[Message], wire_tokens: int) -> tuple[bool, float]:

@@ -17,9 +17,9 @@ from app.engine.recall.ranking import (
     with_more_evicted,
 )
 from app.engine.recall.terms import query_terms
-from app.engine.window.prompt import block_item, message_item
+from app.engine.window.prompt import PromptItem, block_item
 from app.engine.window.triggers import trigger_tokens
-from app.engine.window.window import Window, items_of
+from app.engine.window.window import Window
 
 RECALL_NOTE: Final = "[Earlier messages of this conversation that may matter now. The newest message comes last.]"
 """What stands before the block, as the user's: without it an old request would read as a current one."""
@@ -32,7 +32,7 @@ def bring_back(window: Window, policy: ContextPolicy) -> Window:
     if not chosen:
         return window
     scores = [(message, candidate.score) for candidate in chosen for message in candidate.unit.messages]
-    items = [message_item("recall", message) for message, _ in scores]
+    items = [PromptItem("recall", message.tokens, message=message) for message, _ in scores]
     rows = tuple(
         Recalled(message.id, round(score, 4), item.wire_tokens)
         for (message, score), item in zip(scores, items, strict=True)
@@ -56,8 +56,8 @@ def _chosen(window: Window, policy: ContextPolicy, note_tokens: int) -> tuple[Ca
 
     if not has_room(1, 1):
         return ()
-    items = items_of(window.pieces)
-    sent = [content_text(item.message.content) for item in items if item.message and item.region != "user"]
+    items = [item for piece in window.pieces for item in piece.items if item.region != "user"]
+    sent = [content_text(item.message.content) for item in items if item.message]
     return choose(
         candidates(evicted),
         min_score_ratio=recall.min_score_ratio,

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from math import floor
 
 from app.engine.messages.tokens import Estimate
-from app.engine.messages.turns import split_protected, wire_tokens_of
 from app.engine.policy.budget import with_output_share
 from app.engine.policy.policy import Allocation, ContextPolicy, PriorityRegion
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS
 from app.engine.window.foldable import Foldable, foldable, remains, room_beside
+from app.engine.window.past import Past, Piece
 from app.engine.window.pin_trimming import with_fitted_pins
 from app.engine.window.pruning import drop_history, prune_older, prune_protected
 from app.engine.window.shortening import NEWEST_TOO_LARGE, with_fitted_summary, with_shorter_newest
-from app.engine.window.snapshot import Snapshot, TrimAction
-from app.engine.window.window import Piece, Window, items_of, lay_out, split_past
+from app.engine.window.snapshot import Removal, Snapshot
+from app.engine.window.window import Window, lay_out, protected_room
 
 _BELOW_SHARES: Mapping[PriorityRegion, int] = {"pins": 0, "summary": MIN_SUMMARY_TOKENS, "history": 0}
 
@@ -33,8 +33,8 @@ def with_shared_budget(snapshot: Snapshot, policy: ContextPolicy, estimate: Esti
     if policy.allocation is None:
         return snapshot
     # Only what comes off first: laid out without the rest, it costs what it costs in the prompt.
-    bare = lay_out(replace(snapshot, goal=None, pins=(), summary=None, turns=()), policy, estimate)
-    fixed = bare.with_pieces([piece for piece in bare.current if piece.unit.kind == "user"])
+    bare = lay_out(replace(snapshot, goal=None, pins=(), summary=None, past=Past()), policy, estimate)
+    fixed = bare.with_pieces([piece for piece in bare.current if piece.kind == "user"])
     percent = policy.allocation.reserved_for_output_pct
     return replace(snapshot, budget=with_output_share(snapshot.budget, percent, fixed.charged()))
 
@@ -56,15 +56,15 @@ def foldable_within_shares(window: Window, policy: ContextPolicy) -> Foldable:
     beside = _division(window, policy, policy.allocation, summary_tokens=full_tokens)
     # The running turn's own rounds are there in any case.
     history_tokens = beside.offered["history"] - _history_tokens(window.current)
-    turns = window.snapshot.turns
-    older, protected = split_past(window.snapshot, policy, turns)
-    if policy.prune_protected and wire_tokens_of(protected) > history_tokens:
-        older, protected = split_protected(turns, policy.protected_turns, history_tokens)
-        if wire_tokens_of(protected) > history_tokens:
-            older, protected = split_protected(turns, 0)
+    past = window.snapshot.past
+    cut = past.first_protected(policy.protected_turns, protected_room(window.snapshot, policy))
+    if policy.prune_protected and past.wire_tokens(cut) > history_tokens:
+        cut = past.first_protected(policy.protected_turns, history_tokens)
+        if past.wire_tokens(cut) > history_tokens:
+            cut = past.first_protected(0, None)
     room_tokens = min(share, room_beside(held, remains(held, policy)))
     previous_tokens = window.summary.wire_tokens if window.summary else 0
-    return Foldable(held, older, protected, previous_tokens, room_tokens, window.budget.input_budget)
+    return Foldable(held, past.turns[:cut], past.turns[cut:], previous_tokens, room_tokens, window.budget.input_budget)
 
 
 def hold_shares(window: Window, policy: ContextPolicy) -> Window:
@@ -92,7 +92,7 @@ def _with_less_history(window: Window, whole: Window, policy: ContextPolicy, lea
     """The history leaves as the policy prunes, then in whole turns, oldest first; then the newest results of open turns
     are shortened. Each until the prompt is within its budget, or the history within `least_tokens`."""
     # What was shortened of the newest results is shortened anew, from the whole of them.
-    newest = {piece.seq: piece for piece in whole.pieces if piece.leaves == "shortened"}
+    newest = {piece.seq: piece for piece in whole.pieces if whole.rules.of(piece) == "shortened"}
     before = [each for each in window.log.actions if _region_of(each) == "history" and each.reason != NEWEST_TOO_LARGE]
     less = window.with_pieces([newest.get(piece.seq, piece) for piece in window.pieces])
     less = replace(less, history_floor=least_tokens, log=replace(window.log, actions=tuple(before)))
@@ -103,7 +103,7 @@ def _with_less_history(window: Window, whole: Window, policy: ContextPolicy, lea
     less = with_shorter_newest(less, min(less.excess_tokens, less.history_tokens - least_tokens))
     dropped = sum(each.tokens_removed for each in less.log.actions if each.kind == "history_drop")
     others = [each for each in less.log.actions if each.kind != "history_drop"]
-    as_one = [TrimAction("history_drop", "conversation_history", "lowest_priority", dropped)] if dropped else []
+    as_one = [Removal("history_drop", "conversation_history", "lowest_priority", dropped)] if dropped else []
     less = replace(less, history_floor=window.history_floor, log=window.log)
     return _relogged(less, policy, "history", [*as_one, *others])
 
@@ -122,7 +122,7 @@ def _with_pins_within(window: Window, whole: Window, policy: ContextPolicy, room
     return _relogged(window.with_pins(fitted.pins), policy, "pins", fitted.log.actions)
 
 
-def _relogged(window: Window, policy: ContextPolicy, region: PriorityRegion, actions: Iterable[TrimAction]) -> Window:
+def _relogged(window: Window, policy: ContextPolicy, region: PriorityRegion, actions: Iterable[Removal]) -> Window:
     """The window with these as all that was done to the region; its log has the lowest priority first."""
     order = list(reversed(policy.context_priority))
     others = [each for each in window.log.actions if _region_of(each) != region]
@@ -130,7 +130,7 @@ def _relogged(window: Window, policy: ContextPolicy, region: PriorityRegion, act
     return replace(window, log=replace(window.log, actions=tuple(rows)))
 
 
-def _region_of(action: TrimAction) -> PriorityRegion:
+def _region_of(action: Removal) -> PriorityRegion:
     if action.kind == "summary_shortened":
         return "summary"
     return "pins" if action.kind in {"pinned_trim", "pinned_drop"} else "history"
@@ -171,7 +171,7 @@ def _room(window: Window, regions: Mapping[str, int], overhead_tokens: int) -> i
 
 def _history_tokens(pieces: Iterable[Piece]) -> int:
     """Tokens of the history among the pieces, without framing."""
-    return sum(item.tokens for item in items_of(pieces) if item.region == "history")
+    return sum(piece.tokens for piece in pieces if piece.items[0].region == "history")
 
 
 @dataclass(frozen=True, slots=True)

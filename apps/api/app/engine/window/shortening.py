@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.domain.content import canonical_json
+from app.domain.trim_log import ShorteningKind
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate, message_tokens
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import fit_summary
+from app.engine.window.past import Piece
 from app.engine.window.prompt import Block, PromptItem
-from app.engine.window.snapshot import ShorteningKind, TrimAction
-from app.engine.window.window import Piece, Window, summary_item
+from app.engine.window.snapshot import Removal
+from app.engine.window.window import Window, summary_item
 
 NEWEST_TOO_LARGE = "newest_result_too_large"
 NEWEST_RESULT_FLOOR_TOKENS = 200
@@ -37,9 +39,9 @@ class Shortening:
     def tokens_removed(self) -> int:
         return self.was.tokens - self.now.tokens
 
-    def action(self, reason: str) -> TrimAction:
-        """The log's row for it."""
-        return TrimAction(self.kind, self.was.label, reason, self.tokens_removed)
+    def action(self, reason: str, first_seq: int = 0, last_seq: int = 0) -> Removal:
+        """The log's row for it; the numbers are of the messages that stay or go with it."""
+        return Removal(self.kind, self.was.label, reason, self.tokens_removed, first_seq, last_seq)
 
 
 def shorten_summary(window: Window, policy: ContextPolicy) -> Window:
@@ -56,7 +58,7 @@ def with_fitted_summary(window: Window, policy: ContextPolicy, cap_tokens: int) 
     if body is None or body == summary.body:
         return window
     shorter = summary_item(replace(summary, body=body), policy, window.estimate)
-    action = TrimAction("summary_shortened", item.label, "over_budget", item.tokens - shorter.tokens)
+    action = Removal("summary_shortened", item.label, "over_budget", item.tokens - shorter.tokens)
     return window.with_summary(shorter).logged((action,))
 
 
@@ -70,14 +72,13 @@ def with_shorter_newest(window: Window, excess_tokens: int) -> Window:
     pieces: list[Piece] = []
     done: list[Shortening] = []
     for piece in window.pieces:
-        if piece.leaves == "shortened" and excess_tokens > 0:
+        if window.rules.of(piece) == "shortened" and excess_tokens > 0:
             shortened = fit_results(piece.items, excess_tokens, window.estimate)
             excess_tokens -= sum(each.tokens_removed for each in shortened)
             done += shortened
             piece = piece.with_items(each.now for each in shortened)  # noqa: PLW2901 - the same piece, shorter
         pieces.append(piece)
-    removed = sum(each.tokens_removed for each in done)
-    return window.left_with(pieces, removed, 0, [each.action(NEWEST_TOO_LARGE) for each in done])
+    return window.with_pieces(pieces, [each.action(NEWEST_TOO_LARGE) for each in done]) if done else window
 
 
 def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate) -> Shortening | None:

@@ -1,56 +1,34 @@
-"""What a decision depends on, and what a turn's decisions have done so far."""
+"""What a decision depends on, and what a turn's decisions have done so far: one by one, and in a trim log's ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
 
 from app.domain.evicted import Evicted
-from app.domain.types import JsonObject, Pin, Summary, ToolDefinition, Turn
+from app.domain.trim_log import TrimAction, TrimKind
+from app.domain.types import Pin, Summary, ToolDefinition, Turn
 from app.engine.policy.budget import Budget
 from app.engine.recall.ranking import Recalled
 from app.engine.summary.fold import Fold
-
-ShorteningKind: TypeAlias = Literal["tool_result_shortened", "assistant_shortened", "media_marked"]
-TrimKind: TypeAlias = (
-    ShorteningKind
-    | Literal[
-        "tool_group_dropped",
-        "assistant_dropped",
-        "turn_dropped",
-        "history_drop",
-        "pinned_trim",
-        "pinned_drop",
-        "summary_folded",
-        "summary_shortened",
-        "emergency_drop",
-    ]
-)
+from app.engine.window.past import Past, past_of
 
 
 @dataclass(frozen=True, slots=True)
-class TrimAction:
-    """A decision. `target` is `message:<id>`, `turn:<id>`, `summary:<id>`, a pin's name, or `conversation_history` for
-    turns that a shared-out window lost; `tokens_removed` is on the wire, and negative for what was added."""
+class Removal:
+    """A single action. `first_seq` and `last_seq` are of the turn, or of the messages that stay or go together, that it
+    took something from; 0 for what has none."""
 
     kind: TrimKind
     target: str
     reason: str
     tokens_removed: int
-
-    def public(self) -> JsonObject:
-        """The shape of an action in `context_trim_log`."""
-        return {
-            "kind": self.kind,
-            "target": self.target,
-            "reason": self.reason,
-            "tokens_removed_est": self.tokens_removed,
-        }
+    first_seq: int = 0
+    last_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class TrimLog:
+class PlanLog:
     """What was done to a turn's window since the turn's first plan, and what the window cost then.
 
     `wire_before` and `tokens_before` are the whole window's at the first plan, on the wire and charged to the input
@@ -62,11 +40,11 @@ class TrimLog:
     tokens_before: int
     tokens_after_summary: int
     summary_triggered: bool = False
-    stored: tuple[TrimAction, ...] = ()
-    actions: tuple[TrimAction, ...] = ()
+    stored: tuple[Removal, ...] = ()
+    actions: tuple[Removal, ...] = ()
     recalled: tuple[Recalled, ...] = ()
 
-    def without_stages(self) -> TrimLog:
+    def without_stages(self) -> PlanLog:
         """The log that another plan of the same turn goes on from."""
         return replace(self, actions=(), recalled=())
 
@@ -75,8 +53,8 @@ class TrimLog:
 class Snapshot:
     """All that a decision may depend on, as gathered in one transaction.
 
-    `layers` are the active system layers as (label, text), outermost first. `turns` are the past turns after the active
-    summary, in time order; `current` is the running one, whose first message is the user's. `completed_since_summary`
+    `layers` are the active system layers as (label, text), outermost first. `past` are the turns after the active
+    summary; `current` is the running one, whose first message is the user's. `completed_since_summary`
     counts completed turns since the active summary was made or the count was restarted. `evicted` is what was found of
     the past before the window, `folded_now` are turns that have left the window since then. `log` is what earlier plans
     of the turn did, None before the first; with `overflowed` a provider refused what they sent as too long.
@@ -87,19 +65,42 @@ class Snapshot:
     goal: str | None
     pins: tuple[Pin, ...]
     summary: Summary | None
-    turns: tuple[Turn, ...]
+    past: Past
     current: Turn
     tools: tuple[ToolDefinition, ...] = ()
     completed_since_summary: int = 0
     calibration_ratio: float = 1.0
     evicted: Evicted | None = None
     folded_now: tuple[Turn, ...] = ()
-    log: TrimLog | None = None
+    log: PlanLog | None = None
     overflowed: bool = False
 
-    def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[TrimAction] = ()) -> Snapshot:
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The past turns in time order."""
+        return self.past.turns
+
+    def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[Removal] = ()) -> Snapshot:
         """The same with the summary in the place of the turns that it took in, and `actions` in the log for it."""
         folded = {turn.id for turn in fold.turns}
-        left = tuple(turn for turn in self.turns if turn.id not in folded)
+        past = past_of(turn for turn in self.turns if turn.id not in folded)
         log = self.log and replace(self.log, stored=(*self.log.stored, *actions))
-        return replace(self, summary=summary, turns=left, folded_now=(*self.folded_now, *fold.turns), log=log)
+        return replace(self, summary=summary, past=past, folded_now=(*self.folded_now, *fold.turns), log=log)
+
+
+def in_ranges(removals: Iterable[Removal]) -> tuple[TrimAction, ...]:
+    """The actions of a log: one for all of a kind and reason that has a place in the conversation."""
+    groups: dict[object, list[Removal]] = {}
+    for at, removal in enumerate(removals):
+        noun = removal.target.partition(":")[0]
+        groups.setdefault((removal.kind, removal.reason, noun) if removal.first_seq else at, []).append(removal)
+    return tuple(map(_as_one, groups.values()))
+
+
+def _as_one(removals: Sequence[Removal]) -> TrimAction:
+    one = removals[0]
+    if len(removals) == 1:
+        return TrimAction(one.kind, one.target, one.reason, one.tokens_removed)
+    first, last = min(each.first_seq for each in removals), max(each.last_seq for each in removals)
+    target = f"{one.target.partition(':')[0]}s:{first}-{last}"
+    return TrimAction(one.kind, target, one.reason, sum(each.tokens_removed for each in removals), len(removals))

@@ -135,7 +135,7 @@ def _by_usage(window: Window, policy: ContextPolicy) -> SummaryReason | None:
     if threshold is not None and window.charged() >= threshold:
         return "usage"
     most = policy.max_messages
-    raw_messages = sum(len(piece.items) for piece in window.past)
+    raw_messages = window.snapshot.past.messages[-1]
     return "message_count" if most is not None and raw_messages >= most else None
 
 

@@ -2,85 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 from typing import Literal, TypeAlias
 
-from app.domain.types import MessageId, Pin, Summary, Turn, TurnId
+from app.domain.types import MessageId, Pin, Summary
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
-from app.engine.messages.turns import Unit, latest_unresolved, sendable_units, split_protected
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Recalled
 from app.engine.summary.block import render_summary
 from app.engine.summary.summarizer_prompt import anchors_of
-from app.engine.window.prompt import Prompt, PromptItem, block_item, message_item, pin_text
-from app.engine.window.snapshot import Snapshot, TrimAction, TrimLog
+from app.engine.window.past import Past, Piece, first_seq, pieces_of
+from app.engine.window.prompt import Prompt, PromptItem, block_item, pin_text
+from app.engine.window.snapshot import PlanLog, Removal, Snapshot
 
 Leaves: TypeAlias = Literal["never", "shortened", "marked", "dropped", "whole"]
 """What may leave of a piece: nothing; the middle of its tool results, when nothing else is left; its media; all of it,
 which a summary cites, so that its media are not marked before; or its long texts, its media, and then all of it."""
-PieceState: TypeAlias = Literal["settled", "unresolved", "running"]
-"""Of its turn; unresolved is only the latest turn of the past."""
-_NOTHING_DONE = TrimLog(0, 0, 0)
+_NOTHING_DONE = PlanLog(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A unit of the history with the items it became. `protected` says that its turn is, `answered` that an assistant
-    spoke after it in its turn."""
+class Rules:
+    """What may leave a window, decided once (contract.md, decisions 5, 7 and 8).
 
-    unit: Unit
-    items: tuple[PromptItem, ...]
-    leaves: Leaves
-    state: PieceState
-    protected: bool
-    answered: bool
+    `cited` are the places (`seq`) of the past pieces that the summary cites. From `protected_from` on, a `seq` too,
+    turns are protected. With `whole_turns` users' words go with theirs.
+    """
 
-    @property
-    def tokens(self) -> int:
-        """Without framing."""
-        return sum(item.tokens for item in self.items)
+    cited: frozenset[int]
+    protected_from: int
+    whole_turns: bool
 
-    @property
-    def wire_tokens(self) -> int:
-        return self.tokens + MESSAGE_FRAMING_TOKENS * len(self.items)
+    def of(self, piece: Piece) -> Leaves:
+        """What may leave of the piece."""
+        settled = piece.state == "settled"
+        if piece.kind == "user":
+            if piece.state == "running":
+                return "never"
+            return "whole" if self.whole_turns and settled else "marked"
+        if not settled and piece.newest:
+            return "shortened" if piece.kind == "tool_group" else "never"
+        if piece.state == "running":
+            return "whole"
+        if piece.seq in self.cited:
+            return "dropped" if self.whole_turns and settled else "never"
+        return "whole" if settled or not self.whole_turns else "marked"
 
-    @property
-    def may_be_dropped(self) -> bool:
-        return self.leaves in {"dropped", "whole"}
+    def may_drop(self, piece: Piece) -> bool:
+        """Whether all of it may leave."""
+        return self.of(piece) in {"dropped", "whole"}
 
-    @property
-    def turn_id(self) -> TurnId:
-        return self.unit.messages[0].turn_id
+    def may_mark(self, piece: Piece) -> bool:
+        """Whether its media may leave."""
+        return self.of(piece) in {"marked", "whole"}
 
-    @property
-    def seq(self) -> int:
-        """Of its first message."""
-        return self.unit.messages[0].seq
+    def is_protected(self, piece: Piece) -> bool:
+        """Whether its turn is."""
+        return piece.seq >= self.protected_from
 
-    def stays(self, policy: ContextPolicy) -> bool:
+    def keep(self, piece: Piece, policy: ContextPolicy) -> bool:
         """Whether neither a summary nor a prune can take it."""
-        return self.protected and not (self.may_be_dropped and policy.prune_protected)
+        return self.is_protected(piece) and not (policy.prune_protected and self.may_drop(piece))
 
-    def may_leave_with_its_turn(self, policy: ContextPolicy) -> bool:
+    def may_drop_with_its_turn(self, piece: Piece, policy: ContextPolicy) -> bool:
         """Whether a policy that shares its window out may drop it, with its turn or out of the running one."""
-        if self.protected and not policy.prune_protected:
+        if self.is_protected(piece) and not policy.prune_protected:
             return False
-        return self.state == "settled" or self.may_be_dropped
-
-    def with_items(self, now: Iterable[PromptItem]) -> Piece:
-        """The piece with these in the place of its items of the same labels."""
-        by_label = {item.label: item for item in now}
-        return replace(self, items=tuple(by_label.get(item.label, item) for item in self.items))
+        return piece.state == "settled" or self.may_drop(piece)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """All that is sent for a turn, as one value; a stage takes one and gives another.
 
-    `past` and `current` are the pieces of the settled turns and of the running one, `recalled` stands between them.
+    `past` and `current` are the pieces of the settled turns and of the running one, `recalled` stands between them;
+    `rules` say what of them may leave.
     `tokens` and `messages` are running sums over all of it, without framing and tools, and `history_tokens` over its
     pieces but for what the user says now. Prunes end when the history is within `history_floor`.
     """
@@ -91,12 +90,13 @@ class Window:
     summary: PromptItem | None
     past: tuple[Piece, ...]
     current: tuple[Piece, ...]
+    rules: Rules
     recalled: tuple[PromptItem, ...]
     tools_tokens: int
     tokens: int
     messages: int
     history_tokens: int
-    log: TrimLog
+    log: PlanLog
     history_floor: int = -1
 
     @property
@@ -134,13 +134,6 @@ class Window:
             calibration_ratio=self.snapshot.calibration_ratio,
         )
 
-    def still_costs(self, at_tokens: float, less_tokens: int = 0, less_messages: int = 0) -> bool:
-        """Whether it costs as much, and has history above the floor, once so much has left it."""
-        return (
-            self.history_tokens - less_tokens > self.history_floor
-            and self.charged(less_tokens, less_messages) >= at_tokens
-        )
-
     @property
     def is_over(self) -> bool:
         """Whether it costs more than its input budget."""
@@ -160,7 +153,8 @@ class Window:
     def prompt(self) -> Prompt:
         """What goes over the wire."""
         summary = () if self.summary is None else (self.summary,)
-        past, current = items_of(self.past), items_of(self.current)
+        past = [item for piece in self.past for item in piece.items]
+        current = [item for piece in self.current for item in piece.items]
         items = (*self.head, *summary, *past, *self.recalled, *current)
         return Prompt(items, self.snapshot.tools, self.tools_tokens)
 
@@ -179,20 +173,13 @@ class Window:
         window = self._resized(self.recalled, items)
         return replace(window, recalled=tuple(items), log=replace(self.log, recalled=rows))
 
-    def with_pieces(self, pieces: Sequence[Piece], actions: Iterable[TrimAction] = ()) -> Window:
+    def with_pieces(self, pieces: Sequence[Piece], actions: Iterable[Removal] = ()) -> Window:
         """The same with these in the place of its pieces, and how that came about."""
-        less_tokens, less_messages = (
-            of_all - of_these for of_all, of_these in zip(size_of(self.pieces), size_of(pieces), strict=True)
-        )
-        return self.left_with(pieces, less_tokens, less_messages, actions)
-
-    def left_with(
-        self, pieces: Sequence[Piece], less_tokens: int, less_messages: int, actions: Iterable[TrimAction] = ()
-    ) -> Window:
-        """The same where it is known by how much these cost less than its pieces (without framing)."""
         cut = len(pieces)
         while cut and pieces[cut - 1].state == "running":
             cut -= 1
+        less_tokens = sum(piece.tokens for piece in self.pieces) - sum(piece.tokens for piece in pieces)
+        less_messages = sum(len(piece.items) for piece in self.pieces) - sum(len(piece.items) for piece in pieces)
         return replace(
             self,
             past=tuple(pieces[:cut]),
@@ -202,7 +189,7 @@ class Window:
             history_tokens=self.history_tokens - less_tokens,
         ).logged(actions)
 
-    def logged(self, actions: Iterable[TrimAction]) -> Window:
+    def logged(self, actions: Iterable[Removal]) -> Window:
         """The same with more actions in its log."""
         return replace(self, log=replace(self.log, actions=(*self.log.actions, *actions)))
 
@@ -224,81 +211,46 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
     """The window of a snapshot, whole. Its log goes on from the snapshot's, or begins with what the window costs."""
     head = head_items(snapshot.layers, snapshot.goal, snapshot.pins, estimate)
     summary = summary_item(snapshot.summary, policy, estimate) if snapshot.summary else None
-    anchors = anchors_of(snapshot.summary)
-    unresolved = latest_unresolved(snapshot.turns)
-    from_seq = protected_from(snapshot, policy, snapshot.turns, snapshot.current)
-    whole_turns = policy.prune_unit == "turn"
-    past = tuple(
-        piece
-        for turn in snapshot.turns
-        for piece in _pieces_of(
-            turn, "unresolved" if turn is unresolved else "settled", anchors, from_seq, whole_turns=whole_turns
-        )
-    )
-    current = tuple(_pieces_of(snapshot.current, "running", frozenset(), from_seq))
-    history_tokens, messages = size_of((*past, *current))
-    items = (*head, *((summary,) if summary else ()))
+    past, current = snapshot.past, tuple(pieces_of(snapshot.current, "running"))
+    first_protected = past.first_protected(policy.protected_turns, protected_room(snapshot, policy))
+    items = (*head, *((summary,) if summary else ()), *(item for piece in current for item in piece.items))
     window = Window(
         snapshot=snapshot,
         estimate=estimate,
         head=head,
         summary=summary,
-        past=past,
+        past=past.pieces,
         current=current,
+        rules=Rules(
+            cited=_cited(past, anchors_of(snapshot.summary)),
+            protected_from=first_seq((*past.turns[first_protected:], snapshot.current)),
+            whole_turns=policy.prune_unit == "turn",
+        ),
         recalled=(),
         tools_tokens=tools_tokens(snapshot.tools, estimate),
-        tokens=sum(item.tokens for item in items) + history_tokens,
-        messages=len(items) + messages,
-        history_tokens=history_tokens - sum(piece.tokens for piece in current if piece.unit.kind == "user"),
+        tokens=sum(item.tokens for item in items) + past.tokens[-1],
+        messages=len(items) + past.messages[-1],
+        history_tokens=past.tokens[-1] + sum(piece.tokens for piece in current if piece.kind != "user"),
         log=_NOTHING_DONE,
     )
     charged = window.charged()
     if snapshot.log is not None:
         return replace(window, log=replace(snapshot.log, tokens_after_summary=charged))
-    return replace(window, log=TrimLog(window.wire_tokens, charged, charged))
+    return replace(window, log=PlanLog(window.wire_tokens, charged, charged))
 
 
-def items_of(pieces: Iterable[Piece]) -> tuple[PromptItem, ...]:
-    """All items of the pieces, in order."""
-    return tuple(item for piece in pieces for item in piece.items)
+def _cited(past: Past, anchors: frozenset[MessageId]) -> frozenset[int]:
+    if not anchors:
+        return frozenset()
+    return frozenset(
+        piece.seq for piece in past.pieces if any(message.id in anchors for message in piece.unit.messages)
+    )
 
 
-def size_of(pieces: Sequence[Piece]) -> tuple[int, int]:
-    """Tokens without framing, and messages."""
-    items = items_of(pieces)
-    return sum(item.tokens for item in items), len(items)
-
-
-def _pieces_of(
-    turn: Turn, state: PieceState, anchors: frozenset[MessageId], from_seq: int, *, whole_turns: bool = False
-) -> Iterator[Piece]:
-    units = sendable_units(turn)
-    for at, unit in enumerate(units):
-        later = units[at + 1 :]
-        region = "user" if state == "running" and unit.kind == "user" else "history"
-        yield Piece(
-            unit=unit,
-            items=tuple(message_item(region, message) for message in unit.messages),
-            leaves=_leaves(unit, later, state, anchors, whole_turns=whole_turns),
-            state=state,
-            protected=unit.messages[0].seq >= from_seq,
-            answered=any(each.kind != "user" for each in later),
-        )
-
-
-def _leaves(
-    unit: Unit, later: Sequence[Unit], state: PieceState, anchors: frozenset[MessageId], *, whole_turns: bool
-) -> Leaves:
-    """What may leave of a unit (contract.md, decisions 5, 7 and 8); with `whole_turns` users' words go with theirs."""
-    if unit.kind == "user":
-        if state == "running":
-            return "never"
-        return "whole" if whole_turns and state == "settled" else "marked"
-    if state != "settled" and not any(each.kind == unit.kind for each in later):
-        return "shortened" if unit.kind == "tool_group" else "never"
-    if any(message.id in anchors for message in unit.messages):
-        return "dropped" if whole_turns and state == "settled" else "never"
-    return "marked" if whole_turns and state == "unresolved" else "whole"
+def protected_room(snapshot: Snapshot, policy: ContextPolicy) -> int | None:
+    """Wire tokens that protected turns may take; None where they have no share."""
+    share = policy.protected_share
+    return None if share is None else floor(share * snapshot.budget.input_budget / snapshot.calibration_ratio)
 
 
 def head_items(
@@ -315,20 +267,3 @@ def head_items(
 def summary_item(summary: Summary, policy: ContextPolicy, estimate: Estimate) -> PromptItem:
     """The summary as its own message, in the role the policy gives it."""
     return block_item("summary", f"summary:{summary.id}", policy.summary_role, render_summary(summary.body), estimate)
-
-
-def split_past(
-    snapshot: Snapshot, policy: ContextPolicy, turns: Sequence[Turn]
-) -> tuple[tuple[Turn, ...], tuple[Turn, ...]]:
-    """Of these past turns those that a summary may take in, and the protected ones."""
-    share = policy.protected_share
-    room_tokens = None
-    if share is not None:
-        room_tokens = floor(share * snapshot.budget.input_budget / snapshot.calibration_ratio)
-    return split_protected(turns, policy.protected_turns, room_tokens)
-
-
-def protected_from(snapshot: Snapshot, policy: ContextPolicy, turns: Sequence[Turn], running: Turn) -> int:
-    """The first `seq` of what is protected when `turns` are the past and `running` is the running turn."""
-    _, protected = split_past(snapshot, policy, turns)
-    return min((message.seq for turn in (*protected, running) for message in turn.messages), default=0)

@@ -26,6 +26,7 @@ from app.engine.messages.tokens import message_tokens, part_text, reasoning_toke
 from app.engine.messages.turns import completed_after
 from app.engine.policy.budget import Budget, budget_for
 from app.engine.policy.policy import ContextPolicy
+from app.engine.window.past import past_of
 from app.engine.window.prompt import goal_text, pin_text
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
@@ -256,7 +257,7 @@ def snapshot_of(
         goal=goal_text(session.room_goal, session.mode),
         pins=rows.context.pins,
         summary=rows.context.summary,
-        turns=past,
+        past=past_of(past),
         current=with_reasoning(current, rule),
         tools=tools,
         completed_since_summary=completed_after(past, session.summary_count_after_seq),

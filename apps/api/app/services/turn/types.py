@@ -11,6 +11,7 @@ from uuid import UUID
 from app.db.claims import Claim
 from app.db.responses import ResponseNote
 from app.domain.audit import Audit, TurnContext
+from app.domain.trim_log import TrimLog
 from app.domain.types import (
     Completion,
     Content,
@@ -20,7 +21,7 @@ from app.domain.types import (
     TurnRecord,
 )
 from app.engine.window.plan import Assembled, Ready, Refused
-from app.engine.window.snapshot import Snapshot
+from app.engine.window.snapshot import Snapshot, in_ranges
 from app.providers.registry import Model
 from app.services.turn.gather import WindowRows
 from app.tokenizers import Estimator
@@ -180,13 +181,13 @@ class TurnPlan:
             overflow_rejected=assembled is None,
             estimated_wire_tokens=prompt.wire_tokens,
             regions=prompt.regions(),
-            context_trim_log={
-                "max_context_tokens": budget.prompt_ceiling,
-                "estimated_tokens_before": accounts.wire_before,
-                "estimated_tokens_after": prompt.wire_tokens,
-                "actions": [action.public() for action in accounts.actions],
-                **({"recalled": [row.public() for row in accounts.recalled]} if accounts.recalled else {}),
-            },
+            context_trim_log=TrimLog(
+                max_context_tokens=budget.prompt_ceiling,
+                estimated_tokens_before=accounts.wire_before,
+                estimated_tokens_after=prompt.wire_tokens,
+                actions=in_ranges(accounts.actions),
+                recalled=tuple(row.public() for row in accounts.recalled),
+            ).public(),
             prompt_sha256=assembled.sha256 if assembled else None,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,6 +13,8 @@ from app.db.database import Record
 from app.db.sessions import get_prompt_view, state_of
 from app.db.simulation_rows import (
     dated_pins,
+    droppable_seqs,
+    dropped_ranges,
     folded,
     later_summaries,
     stored_aliases,
@@ -21,10 +24,12 @@ from app.db.simulation_rows import (
 )
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.prices import Prices
+from app.domain.trim_log import TrimAction
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.simulation.simulation import Setting, SimulatedModel, Summarizer
 from app.engine.window.prompt import goal_text
+from app.engine.window.prompt_refs import in_runs, needed_for
 from app.services.policies import given_policy
 from app.services.runtime import Runtime
 from app.services.sessions import check_alias
@@ -106,8 +111,60 @@ async def simulate(
             summarizer_tokens = await summary_usage(tx, session_id, through_seq)
             later = await later_summaries(tx, session_id)
             in_summary = await folded(tx, session_id) if through_seq == stored else None
-            actions = await trim_actions(tx, session_id, through_seq)
+            actions = _times_and_targets(
+                await trim_actions(tx, session_id, through_seq),
+                _dropped_seqs(
+                    await droppable_seqs(tx, session_id, through_seq),
+                    await dropped_ranges(tx, session_id, through_seq),
+                ),
+            )
         return await job.do(SimulationJob.report, summarizer_tokens, later, in_summary, actions)
+
+
+def _dropped_seqs(droppable: Sequence[Record], ranges: Sequence[Record]) -> dict[str, set[int]]:
+    """By kind of action, the messages that ranges of trim logs stand for. Each is looked at until it was dropped."""
+    present: dict[str, list[int]] = {}
+    for row in droppable:
+        present.setdefault(row["kind"], []).append(row["seq"])
+    dropped: dict[str, set[int]] = {}
+    for row in ranges:
+        kind, seqs = row["kind"], TrimAction(row["kind"], row["target"], "", 0).seqs
+        if seqs is None:
+            continue
+        left, sent = present.get(kind, []), needed_for(row["prompt_refs"]).runs
+        found = slice(bisect_left(left, seqs[1]), bisect_right(left, seqs[2]))
+        stayed = [seq for seq in left[found] if in_runs(sent, seq)]
+        dropped.setdefault(kind, set()).update(set(left[found]).difference(stayed))
+        left[found] = stayed
+    return dropped
+
+
+def _times_and_targets(rows: Sequence[Record], dropped_seqs: Mapping[str, set[int]]) -> dict[str, tuple[int, int]]:
+    """How often each kind of action was taken, and on how many targets; other ranges that overlap count as one."""
+    times: dict[str, int] = {}
+    singles: dict[str, set[object]] = {}
+    ranges: dict[str, list[tuple[int, int, int]]] = {}
+    for row in rows:
+        kind, target = row["kind"], row["target"]
+        times[kind] = times.get(kind, 0) + row["times"]
+        seqs = TrimAction(kind, target, "", 0).seqs
+        if seqs is None:
+            singles.setdefault(kind, set()).add(target if row["seq"] is None else row["seq"])
+        elif kind not in dropped_seqs:
+            ranges.setdefault(kind, []).append((seqs[1], seqs[2], row["targets"]))
+    targets: dict[str, int] = {}
+    for kind in times:
+        known = singles.get(kind, set()) | dropped_seqs.get(kind, set())
+        clusters: list[tuple[int, int, int]] = []
+        for first, last, count in sorted(ranges.get(kind, ())):
+            if clusters and first <= clusters[-1][1]:
+                of_first, of_last, of_count = clusters[-1]
+                clusters[-1] = (of_first, max(of_last, last), max(of_count, count))
+            else:
+                clusters.append((first, last, count))
+        outside = [each for each in known if not any(a <= each <= b for a, b, _ in clusters if isinstance(each, int))]
+        targets[kind] = len(outside) + sum(count for _, _, count in clusters)
+    return {kind: (times[kind], targets[kind]) for kind in sorted(times)}
 
 
 def _plan(

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from app.db import turns as store
-from app.db.audits import blocks_by_sha256
+from app.db.audits import blocks_by_sha256, turns_in_ranges
 from app.db.audits import get_audit as read_audit
 from app.db.messages import messages_by_id, messages_in_runs, page_of_messages
 from app.domain.audit import Audit
 from app.domain.content import content_text
 from app.domain.errors import NotFound
+from app.domain.trim_log import TrimAction
 from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnRecord
 from app.engine.messages.image_rules import image_rule_for
-from app.engine.messages.media import flat_image_tokens
-from app.engine.window.layout import rebuilt_row
+from app.engine.messages.media import ImageTokens, flat_image_tokens
+from app.engine.window.layout import counted_turn, rebuilt_row, singly
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild, rebuilt_parts, regions_of
 from app.services.paging import Page, after_seq, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import check_session, not_found
+from app.tokenizers import Estimator
 
 
 async def list_turns(
@@ -56,6 +59,30 @@ async def get_audit(
     return audit
 
 
+async def get_expanded_audit(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
+) -> Audit:
+    """The same with each range of its trim log as the single actions it stands for. Raises `NotFound`.
+
+    What left is counted again with the estimator of then: counts of single messages are not stored with a prompt.
+    """
+    await get_turn(rt, tenant_id, session_id, turn_id)
+    async with rt.database.autocommit() as tx:
+        audit = await read_audit(tx, tenant_id, session_id, turn_id, round_number)
+        if audit is None:
+            raise NotFound("audit")
+        actions = [TrimAction.of_row(action) for action in audit.context_trim_log["actions"]]
+        turns = await turns_in_ranges(tx, session_id, actions)
+    estimate, images = await _counting(rt, audit, [message for turn in turns for message in turn.messages])
+
+    def expanded() -> list[JsonObject]:
+        counted = [counted_turn(turn, estimate, images) for turn in turns]
+        return [action.public() for action in singly(actions, counted, audit.prompt_refs, audit.input_budget, estimate)]
+
+    log = audit.context_trim_log | {"actions": await asyncio.to_thread(expanded)}
+    return replace(audit, context_trim_log=log)
+
+
 async def get_prompt(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
 ) -> JsonObject:
@@ -73,7 +100,7 @@ async def get_prompt(
             raise NotFound("prompt")
         needed = needed_for(refs)
         blocks = await blocks_by_sha256(tx, session_id, needed.sha256s)
-        messages = await messages_in_runs(tx, session_id, needed.runs)
+        messages = await messages_in_runs(tx, session_id, needed.runs, needed.user_runs)
     sha256 = await asyncio.to_thread(SentHashes(blocks, messages).sha256, refs)
     if sha256 != audit.prompt_sha256:
         raise RuntimeError(f"the prompt of turn {turn_id} was rebuilt as {sha256}, sent as {audit.prompt_sha256}")
@@ -88,15 +115,23 @@ async def _layout(
     """Counted with the estimator of then; the first count of a text is made off the event loop."""
     parts = list(rebuilt_parts(refs, blocks, messages))
     texts = [content_text(part.sent["content"]) for part in parts]
-    texts += [call.arguments for part in parts if part.message for call in part.message.tool_calls]
-    await rt.tokenizers.count(audit.estimator, texts)
-    estimate = rt.tokenizers.estimator(audit.estimator)
-    alias = audit.model_alias
-    images = image_rule_for(rt.catalogue.model(alias).model) if alias in rt.catalogue.aliases else flat_image_tokens
+    estimate, images = await _counting(rt, audit, [part.message for part in parts if part.message], texts)
     regions = regions_of(refs, len(parts)) or [None] * len(parts)
     return await asyncio.to_thread(
         lambda: [rebuilt_row(part, region, estimate, images) for part, region in zip(parts, regions, strict=True)]
     )
+
+
+async def _counting(
+    rt: Runtime, audit: Audit, messages: Sequence[Message], texts: Sequence[str] = ()
+) -> tuple[Estimator, ImageTokens]:
+    """What the audit's prompt was counted with; the texts are counted already, off the event loop."""
+    of_messages = [content_text(message.content) for message in messages]
+    of_messages += [call.arguments for message in messages for call in message.tool_calls]
+    await rt.tokenizers.count(audit.estimator, [*texts, *of_messages])
+    alias = audit.model_alias
+    images = image_rule_for(rt.catalogue.model(alias).model) if alias in rt.catalogue.aliases else flat_image_tokens
+    return rt.tokenizers.estimator(audit.estimator), images
 
 
 async def list_messages(

@@ -1,0 +1,109 @@
+"""A settled past: what is appended is as if it had been there at once, and its sums are those of its pieces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.types import Turn, TurnStatus
+from app.engine.messages.turns import sendable_messages, wire_tokens_of
+from app.engine.policy.budget import Budget
+from app.engine.policy.policy import PruneUnit
+from app.engine.window.past import Past, past_of
+from app.engine.window.plan import Ready, plan
+from app.engine.window.snapshot import Snapshot
+from tests.engine.histories import GUARDED, History, budget_of, estimate, snapshot_of
+from tests.engine.readings import sent_turns
+from tests.engine.strategies import snapshots
+
+_rooms = st.one_of(st.none(), st.integers(0, 3000))
+
+
+@given(snapshots(), st.integers(0, 12))
+def test_a_past_that_was_extended_is_the_past_that_was_built_at_once(snapshot: Snapshot, cut: int) -> None:
+    turns = snapshot.turns
+    assert past_of(turns[:cut]).extended(turns[cut:]) == past_of(turns)
+    one_by_one = Past()
+    for turn in turns:
+        one_by_one = one_by_one.extended((turn,))
+    assert one_by_one == past_of(turns)
+
+
+@given(snapshots(), st.integers(0, 12), st.integers(0, 12))
+def test_what_turns_of_a_past_cost_is_a_difference_of_its_sums(snapshot: Snapshot, first: int, end: int) -> None:
+    turns, past = snapshot.turns, snapshot.past
+    first, end = sorted((min(first, len(turns)), min(end, len(turns))))
+    assert past.wire_tokens(first, end) == wire_tokens_of(turns[first:end])
+    assert past.messages[-1] == len(sendable_messages(turns))
+
+
+@given(snapshots(), st.one_of(st.none(), st.integers(0, 6)), _rooms, st.integers(0, 12))
+def test_protected_are_the_newest_sent_turns_that_the_number_and_the_room_allow(
+    snapshot: Snapshot, most: int | None, room_tokens: int | None, end: int
+) -> None:
+    turns = snapshot.turns[:end]
+    protected = turns[snapshot.past.first_protected(most, room_tokens, len(turns)) :]
+    sent, kept = sent_turns(turns), sent_turns(protected)
+    bound = len(turns) if most is None else most
+    bound = max(bound, 1 if sent and sent[-1].unresolved else 0)
+    assert kept == sent[len(sent) - len(kept) :]
+    assert len(kept) <= bound
+    if room_tokens is not None and len(kept) > 1:
+        assert wire_tokens_of(kept) <= room_tokens
+    if len(kept) < min(bound, len(sent)):
+        assert room_tokens is not None
+        assert kept
+        assert wire_tokens_of(sent[-len(kept) - 1 :]) > room_tokens
+
+
+class _CountingBudget(Budget):
+    """A budget that knows how often it was asked what a prompt costs."""
+
+    charges = 0
+
+    def charge(self, *, wire_tokens: int, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
+        _CountingBudget.charges += 1
+        return super().charge(
+            wire_tokens=wire_tokens, overhead_tokens=overhead_tokens, calibration_ratio=calibration_ratio
+        )
+
+
+def _charges_of_a_plan(pairs: int, unit: PruneUnit, block: float) -> int:
+    """How often a plan by value weighs the window of so many turns, of which half leave."""
+    history = History()
+    turns = tuple(history.turn(("assistant", 30 + at % 23, 1)) for at in range(pairs))
+    plain = budget_of(sum(turn.messages[1].tokens + 4 for turn in turns) // 2 + pairs * 14)
+    budget = _CountingBudget(plain.limit, "test", plain.output_reserve, plain.overhead_reserve, plain.input_budget)
+    policy = replace(GUARDED, auto_summarize=False, prune_order="value", prune_unit=unit, prune_block_share=block)
+    snapshot = replace(snapshot_of(turns, history.turn(), input_budget=1), budget=budget)
+    _CountingBudget.charges = 0
+    decided = plan(snapshot, policy, estimate)
+    assert isinstance(decided, Ready)
+    assert decided.accounts.actions
+    return _CountingBudget.charges
+
+
+def test_a_prune_by_value_or_in_blocks_weighs_the_window_in_proportion_to_its_turns() -> None:
+    units: tuple[PruneUnit, ...] = ("message", "turn")
+    for unit in units:
+        for block in (0.0, 0.1):
+            once, four_times = (_charges_of_a_plan(pairs, unit, block) for pairs in (100, 400))
+            assert four_times < 5 * once
+
+
+def test_a_long_message_of_the_running_user_keeps_nothing_that_had_left_in_the_prompt() -> None:
+    """Its tokens are no history, also while the window is let grow up to it."""
+    history = History()
+    turns = tuple(history.turn(("assistant", tokens, 1)) for tokens in (200, 40, 40, 200, 40, 40, 40))
+    policy = replace(GUARDED, auto_summarize=False, protected_turns=1, prune_order="value")
+
+    def gone(asking: Turn) -> set[str]:
+        decided = plan(snapshot_of(turns, asking, input_budget=560), policy, estimate, may_summarize=False)
+        return {action.target for action in decided.accounts.actions}
+
+    short = history.turn(user_tokens=10, status=TurnStatus.RUNNING)
+    long = history.turn(user_tokens=380, status=TurnStatus.RUNNING)
+    assert gone(short)
+    assert gone(short) <= gone(long)

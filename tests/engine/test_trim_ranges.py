@@ -1,0 +1,177 @@
+"""The trim log and prompt references by ranges: bounded by what is different, and as exact as one by one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from hypothesis import given
+
+from app.domain.trim_log import TrimAction
+from app.domain.types import JsonObject, Message, MessageId, Turn, TurnId, TurnStatus
+from app.engine.policy.policy import ContextPolicy
+from app.engine.window.layout import singly
+from app.engine.window.plan import Ready, assemble, plan
+from app.engine.window.prompt import Block
+from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
+from app.engine.window.snapshot import Removal, Snapshot, in_ranges
+from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of
+from tests.engine.readings import ready_of
+from tests.engine.strategies import guarded_policies, snapshots
+from tests.engine.turn_stand_in import decide
+
+_NO_SUMMARY = replace(GUARDED, auto_summarize=False)
+
+
+@given(snapshots(), guarded_policies())
+def test_ranges_sum_to_the_single_actions_and_there_is_one_for_a_kind_and_reason(
+    snapshot: Snapshot, policy: ContextPolicy
+) -> None:
+    singles = decide(snapshot, policy).decision.accounts.actions
+    ranges = in_ranges(singles)
+    assert sum(each.count for each in ranges) == len(singles)
+    assert sum(each.tokens_removed_est for each in ranges) == sum(each.tokens_removed for each in singles)
+    placed = [each for each in ranges if each.seqs]
+    assert len({(each.kind, each.reason, each.target[:4]) for each in placed}) == len(placed)
+
+
+@given(snapshots(), guarded_policies())
+def test_ranges_listed_singly_are_the_actions_that_were_taken(snapshot: Snapshot, policy: ContextPolicy) -> None:
+    ready = ready_of(decide(snapshot, policy))
+    singles, refs = ready.accounts.actions, assemble(ready).refs
+    turns = (*snapshot.turns, snapshot.current)
+    listed = singly(in_ranges(singles), turns, refs, snapshot.budget.input_budget, estimate)
+    assert Counter(map(_row, listed)) == Counter((a.kind, a.target, a.reason, a.tokens_removed) for a in singles)
+    # What is one already stays as it is, and a refused prompt's ranges too.
+    assert singly(listed, turns, refs, snapshot.budget.input_budget, estimate) == listed
+    assert singly(in_ranges(singles), turns, None, snapshot.budget.input_budget, estimate) == list(in_ranges(singles))
+
+
+def _row(action: TrimAction) -> tuple[str, str, str, int]:
+    return action.kind, action.target, action.reason, action.tokens_removed_est
+
+
+def test_messages_of_a_kind_that_left_together_are_one_action() -> None:
+    removals = (
+        Removal("assistant_dropped", "message:a", "prune_threshold", 10, 2, 2),
+        Removal("tool_group_dropped", "message:b", "prune_threshold", 30, 4, 6),
+        Removal("assistant_dropped", "message:c", "prune_threshold", 12, 8, 8),
+        Removal("summary_shortened", "summary:s", "over_budget", 5),
+    )
+    assert [action.public() for action in in_ranges(removals)] == [
+        {
+            "kind": "assistant_dropped",
+            "target": "messages:2-8",
+            "reason": "prune_threshold",
+            "tokens_removed_est": 22,
+            "count": 2,
+        },
+        {"kind": "tool_group_dropped", "target": "message:b", "reason": "prune_threshold", "tokens_removed_est": 30},
+        {"kind": "summary_shortened", "target": "summary:s", "reason": "over_budget", "tokens_removed_est": 5},
+    ]
+
+
+def _pruned(pairs: int, policy: ContextPolicy = _NO_SUMMARY) -> tuple[Snapshot, Ready]:
+    history = History()
+    turns = chat(history, pairs, user_tokens=20, assistant_tokens=60)
+    asking = history.turn(status=TurnStatus.RUNNING)
+    snapshot = snapshot_of(turns, asking, input_budget=pairs * 60)
+    ready = plan(snapshot, policy, estimate)
+    assert isinstance(ready, Ready)
+    return snapshot, ready
+
+
+def test_what_is_stored_of_a_prune_does_not_grow_with_what_left() -> None:
+    for policy in (_NO_SUMMARY, replace(_NO_SUMMARY, prune_unit="turn"), replace(_NO_SUMMARY, prune_block_share=0.2)):
+        small, large = (_stored(_pruned(pairs, policy)[1]) for pairs in (100, 1000))
+        assert large < small + 40
+
+
+def _stored(ready: Ready) -> int:
+    actions = [action.public() for action in in_ranges(ready.accounts.actions)]
+    return len(json.dumps([actions, assemble(ready).refs]))
+
+
+def test_users_words_that_a_prune_left_are_one_reference_and_only_they_are_read_of_its_range() -> None:
+    snapshot, ready = _pruned(100)
+    assembled = assemble(ready)
+    (kept,) = [ref for ref in assembled.refs["items"] if ref[0] == "u"]
+    assert len(assembled.refs["items"]) == 3
+    needed = needed_for(assembled.refs)
+    assert needed.user_runs == ((kept[1], kept[2]),)
+    blocks = {block.sha256: block.text for block in assembled.blocks}
+    users = {
+        message.seq: message
+        for turn in (*snapshot.turns, snapshot.current)
+        for message in turn.messages
+        if message.role == "user" or message.seq > kept[2]
+    }
+    assert rebuild(assembled.refs, blocks, users)[0] == assembled.messages
+    assert SentHashes(blocks, users).sha256(assembled.refs) == assembled.sha256
+
+
+def test_a_range_of_users_words_does_not_reach_over_what_was_refused_or_is_not_there() -> None:
+    history = History()
+    first = chat(history, 20, user_tokens=20, assistant_tokens=60)
+    refused = history.turn(user_tokens=20, status=TurnStatus.REJECTED)
+    second = chat(history, 20, user_tokens=20, assistant_tokens=60)
+    history.turn(user_tokens=20)  # taken back since: no turn of the window has its numbers
+    third = chat(history, 20, user_tokens=20, assistant_tokens=60)
+    asking = history.turn(status=TurnStatus.RUNNING)
+    snapshot = snapshot_of((*first, refused, *second, *third), asking, input_budget=2200)
+    ready = plan(snapshot, _NO_SUMMARY, estimate)
+    assert isinstance(ready, Ready)
+    ranges = [ref[1:] for ref in assemble(ready).refs["items"] if ref[0] == "u"]
+    assert [(first, last) for first, last in ranges[:2]] == [(1, 39), (42, 80)]
+    assert ranges[2][0] == 83
+
+
+def test_a_range_of_users_words_that_does_not_end_with_such_is_refused() -> None:
+    turn = History().turn(("assistant", 5, 1))
+    stored = {message.seq: message for message in turn.messages}
+    for first, last in ((1, 2), (1, 10**15), (2, 2), (3, 5)):
+        refs: JsonObject = {"items": [["u", first, last]], "tools": None}
+        with pytest.raises(KeyError):
+            SentHashes({}, stored).sha256(refs)
+        with pytest.raises(KeyError):
+            rebuild(refs, {}, stored)
+
+
+_OLD_REFS: Final[JsonObject] = {
+    "items": [["b", "", "system"], ["m", 1, 1], ["m", 3, 3], ["m", 5, 8]],
+    "tools": None,
+    "regions": [["system", 1], ["history", 5], ["user", 1]],
+}
+"""As they were stored of a pruned prompt before there were ranges: a run for each message of a user."""
+_OLD_SHA256: Final = "075df31d1c2845cc544412d65f93399797b15fa0c78c36d983ae9cfc134a665b"
+_OLD_ACTIONS: Final[list[JsonObject]] = [
+    {"kind": "assistant_dropped", "target": "message:2", "reason": "prune_threshold", "tokens_removed_est": 9},
+    {"kind": "assistant_dropped", "target": "message:4", "reason": "prune_threshold", "tokens_removed_est": 9},
+]
+
+
+def _old_messages() -> dict[int, Message]:
+    turn_id = TurnId(History().new_id())
+    return {
+        seq: Message(MessageId(History().new_id()), turn_id, seq, "user" if seq % 2 else "assistant", f"Line {seq}.", 2)
+        for seq in range(1, 9)
+    }
+
+
+def test_a_prompt_that_was_stored_before_ranges_is_rebuilt_to_its_hash_and_its_log_stays_as_it_is() -> None:
+    block = Block("system", "Be brief.")
+    refs = _OLD_REFS | {"items": [["b", block.sha256, "system"], *_OLD_REFS["items"][1:]]}
+    assert SentHashes({block.sha256: block.text}, _old_messages()).sha256(refs) == _OLD_SHA256
+    actions = [TrimAction.of_row(action) for action in _OLD_ACTIONS]
+    assert [action.public() for action in actions] == _OLD_ACTIONS
+    turns: tuple[Turn, ...] = ()
+    assert singly(actions, turns, refs, 100, estimate) == actions
+
+
+def test_a_target_that_no_range_has_is_taken_as_it_is() -> None:
+    for target in ("messages:1", "messages:1-", "messages:1-9" + "9" * 20, "turns:-1-2", "pin:1-2", "messages:²-3", ""):
+        assert TrimAction("assistant_dropped", target, "over_budget", 1).seqs is None
+    assert TrimAction("turn_dropped", "turns:2-14", "over_budget", 1).seqs == ("turns", 2, 14)
