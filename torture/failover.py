@@ -112,7 +112,7 @@ async def failovers(site: Site) -> Result:
     result.expect(TOLD, SWITCHES * CLIENTS)
     folder = site.folder / f"failover-{uuid4().hex[:6]}"
     await asyncio.to_thread(lambda: embedded.start(folder).stop())  # made as the embedded one is, and then by our hands
-    identity = embedded_identity.choose(folder / "postgres", find_binaries() / "postgres")
+    identity = embedded_identity.identity_for(folder / "postgres", find_binaries() / "postgres")
     first, second = (_Node(folder / "postgres" / name, free_port(), identity) for name in ("data", "standby"))
     await first.start()
     try:

@@ -42,8 +42,8 @@ def test_a_fork_goes_its_own_way_and_both_can_be_read(client: httpx.Client) -> N
     whole = client.post(f"/v1/sessions/{source}/fork").json()
     assert whole["forked_from"]["turn_id"] == second["id"]
     copied = turns_of(client, whole["id"])[1]
-    assert copied["id"] != second["id"]
-    paths = (f"/v1/sessions/{source}/turns/{second['id']}", f"/v1/sessions/{whole['id']}/turns/{copied['id']}")
+    assert copied["id"] == second["id"]
+    paths = (f"/v1/sessions/{source}/turns/{second['id']}", f"/v1/sessions/{whole['id']}/turns/{second['id']}")
     ours, theirs = (as_sent(client.get(f"{path}/prompt").json()) for path in paths)
     assert ours == theirs
     assert client.get(f"/v1/sessions/{whole['id']}").json()["usage"] == []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.db import embedded
-from app.db.embedded_watch import kept_running
+from app.db.embedded import kept_running
 from tests.db.servers import finish, first_line, holder, postmaster_id, query, runs, wait_until_stopped
 
 _WITHIN_S = 40.0  # some tenths of a second on an idle machine; this one may be busy
@@ -70,7 +70,7 @@ def _ask(dsn: str, statement: str) -> None:
 
 
 def test_of_several_processes_one_starts_it_again_and_all_have_it(data_dir: Path) -> None:
-    keeping = "import contextlib; from app.db.embedded_watch import kept_running\n"
+    keeping = "import contextlib; from app.db.embedded import kept_running\n"
     then = f"{keeping}        with kept_running(server, give_up_after_s=60): input()"
     others = [holder(data_dir, then), holder(data_dir, then)]
     dsns = [first_line(other) for other in others]

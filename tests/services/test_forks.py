@@ -1,26 +1,39 @@
-"""Forks: the same past under ids of its own, that decides and replays the same, and a source nothing happens to."""
+"""Forks: the same past with the same ids, that decides and replays the same, and a source nothing happens to."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from app.db import forks
-from app.db.sql import Statement
+from app.db.forks import COPIES
 from app.db.tables import metadata
-from app.domain.errors import ContextBudgetExceeded, NotFound, ProviderError, SummaryNotActive, TurnInProgress
+from app.domain.errors import (
+    ContextBudgetExceeded,
+    NotFound,
+    ProviderError,
+    SummaryNotActive,
+    TurnCancelled,
+    TurnInProgress,
+)
 from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnId, TurnStatus
 from app.services.archive.fork import fork_session
 from app.services.pins import list_pins, put_pin
+from app.services.sessions import delete_session
 from app.services.summaries import list_summaries, summarize_now, undo_summary
+from app.services.turn.take import cancel_turn, retry_turn
+from app.services.turn.types import TurnOptions
+from app.services.upkeep.process_state import Allowance
+from app.services.views.activity import Activity, Follower, next_event
 from app.services.views.context import window_now
-from app.services.views.turns import get_expanded_audit, get_prompt, list_turns
+from app.services.views.turns import get_audit, get_expanded_audit, get_prompt, get_turn, list_turns
 from tests.api.conftest import as_sent
-from tests.providers.server import Answer, Seen, serving
+from tests.providers.server import Answer, Seen, Stream, serving
 from tests.services.service import TENANT, Service, chat, model, models_toml, service
 from tests.services.test_tools import TOOLS, calls
 
@@ -50,11 +63,12 @@ async def _ids(at: Service, session_id: SessionId) -> set[str]:
 
 async def _text_of(at: Service, session_id: SessionId) -> str:
     """All that is stored of a session but its own row, as one text."""
-    rows: list[Any] = []
+    rows: list[str] = []
     for table in metadata.tables:
         if "session_id" in metadata.tables[table].columns and table not in NOT_COPIED:
-            rows += await at.rows(f"SELECT to_jsonb(x) AS x FROM {table} x WHERE session_id = :sid", sid=session_id)  # noqa: S608
-    return json.dumps(rows, default=str)
+            found = await at.rows(f"SELECT to_jsonb(x) AS x FROM {table} x WHERE session_id = :sid", sid=session_id)  # noqa: S608
+            rows += (f"{table} {json.dumps(row['x'], default=str)}" for row in found)
+    return "\n".join(sorted(rows))
 
 
 async def busy_session(at: Service) -> SessionId:
@@ -97,7 +111,7 @@ def uncounted(request: Seen) -> Answer:
     return Answer({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
 
 
-async def test_a_fork_has_the_same_past_under_ids_of_its_own_and_the_source_stays(
+async def test_a_fork_has_the_same_past_with_the_same_ids_and_the_source_stays(
     database_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -124,10 +138,12 @@ async def test_a_fork_has_the_same_past_under_ids_of_its_own_and_the_source_stay
         assert (await list_pins(at.rt, TENANT, fork.id, 9, None)).items == (
             await list_pins(at.rt, TENANT, source, 9, None)
         ).items
-        old_ids = await _ids(at, source)
+        assert await _ids(at, fork.id) == await _ids(at, source)
         text = await _text_of(at, fork.id)
-        assert not [old for old in (*old_ids, str(source)) if old in text]
-        assert len(await _ids(at, fork.id)) == len(old_ids)
+        assert str(source) not in text
+        without_keys = re.sub(r'"idempotency_key": "[^"]*"', '"idempotency_key": null', before)
+        assert without_keys != before
+        assert sorted(text.replace(str(fork.id), str(source)).splitlines()) == sorted(without_keys.splitlines())
         mentioned = [row for row in await at.rows("SELECT key_facts FROM session_summaries") if row["key_facts"]]
         assert mentioned, "no summary cites anything, so nothing was tested of that"
 
@@ -258,29 +274,90 @@ async def test_an_empty_session_forks_and_what_is_not_there_does_not(database_ur
         assert len(await at.rows("SELECT id FROM sessions")) == 2
 
 
+async def test_a_turn_that_runs_under_one_id_in_two_sessions_is_two_turns(database_url: str, tmp_path: Path) -> None:
+    """Both retries of a turn that was forked after it had failed: leases, cancels and events keep them apart."""
+    answers = [
+        chat("Noted."),
+        Answer({"error": {"message": "no"}}, status=400),
+        Stream((), "open", content_type="application/json"),
+    ]
+    async with (
+        serving(*answers) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        source = (await at.session()).id
+        await at.turn(source, "One.")
+        with pytest.raises(ProviderError):
+            await at.turn(source, "Two.")
+        turn_id = (await _turns(at, source))[-1].id
+        both = (source, await _fork(at, source))
+        activity = Activity(Allowance("event streams", 1, 1.0), poll_s=0.01)
+        with activity.follow(at.rt, TENANT) as follower:
+            running = [
+                asyncio.create_task(retry_turn(at.rt, TENANT, session_id, turn_id, TurnOptions(), "main"))
+                for session_id in both
+            ]
+            await _until_told(follower, "running", both)
+            assert {claim.session_id for claim in at.rt.leases.claims()} == set(both)
+            for session_id, task in zip(both, running, strict=True):
+                await cancel_turn(at.rt, TENANT, session_id, turn_id)
+                with pytest.raises(TurnCancelled):
+                    await task
+                left = {claim.session_id for claim in at.rt.leases.claims()}
+                assert left == ({both[1]} if session_id == source else set())
+            await _until_told(follower, "cancelled", both)
+
+
+async def _until_told(follower: Follower, status: str, sessions: tuple[SessionId, ...]) -> None:
+    """Returns once the follower was told that a turn of each session has this status."""
+    missing = set(sessions)
+    while missing:
+        event = await next_event(follower, 30)
+        assert event is not None, (status, missing)
+        if event["status"] == status:
+            missing.discard(event["session_id"])
+
+
+async def test_the_same_ids_in_another_tenants_session_lead_to_nobody_elses_rows(
+    database_url: str, tmp_path: Path
+) -> None:
+    bert = TenantId("bert")
+    async with (
+        serving(model(reply)) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        source = await busy_session(at)
+        fork = await _fork(at, source)
+        await at.rows("UPDATE sessions SET tenant_id = 'bert' WHERE id = :sid", sid=fork)
+        turns, summaries = await _turns(at, source), (await list_summaries(at.rt, TENANT, source, 9, None)).items
+        before = await _text_of(at, source)
+        for turn in turns:
+            for tenant_id, session_id in ((TENANT, fork), (bert, source)):
+                with pytest.raises(NotFound):
+                    await get_turn(at.rt, tenant_id, session_id, turn.id)
+                with pytest.raises(NotFound):
+                    await get_audit(at.rt, tenant_id, session_id, turn.id, None)
+                with pytest.raises(NotFound):
+                    await get_prompt(at.rt, tenant_id, session_id, turn.id, None)
+            assert (await get_turn(at.rt, bert, fork, turn.id)).session_id == fork
+        active = SummaryId(summaries[0].id)
+        with pytest.raises(NotFound):
+            await undo_summary(at.rt, bert, source, active)
+        await undo_summary(at.rt, bert, fork, active)
+        await delete_session(at.rt, bert, fork)
+        assert await _text_of(at, source) == before
+
+
 def test_every_column_of_a_session_is_copied_or_known_to_start_anew() -> None:
     anew = {"idempotency_key", "created_at", "updated_at", "summary_lease_id", "summary_lease_expires_at"}
     anew |= {"recall_indexed_seq", "erase_after"}
-    (inserted,) = [
-        statement.text.partition("(")[2].partition(")")[0]
-        for statement in vars(forks).values()
-        if isinstance(statement, Statement) and statement.text.split()[:3] == ["INSERT", "INTO", "sessions"]
-    ]
+    inserted = COPIES["sessions"].text.partition("(")[2].partition(")")[0]
     assert {name.strip() for name in inserted.split(",")} == {
         column.name for column in metadata.tables["sessions"].columns
     } - anew
 
 
 def test_every_table_below_a_session_is_copied_or_known_to_stay() -> None:
-    copied = {
-        statement.text.split()[2]
-        for statement in vars(forks).values()
-        if isinstance(statement, Statement) and statement.text.strip().startswith("INSERT")
-    }
-    assert copied == set(metadata.tables) - NOT_COPIED - {
-        "calibrations",
-        "learned_windows",
-        "api_keys",
-        "limits",
-        "tenant_usage",
-    }
+    of_no_session = {"calibrations", "learned_windows", "api_keys", "limits", "tenant_usage"}
+    assert set(COPIES) == set(metadata.tables) - NOT_COPIED - of_no_session
+    assert all(statement.text.startswith(f"INSERT INTO {table} ") for table, statement in COPIES.items())

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 
-from app.db.migrate import SchemaState, upgrade
-from app.db.reachability import reach
+from app.db.migrate import SchemaState, reach, upgrade
 from app.domain.errors import DatabaseUnavailable
 from bench.pgbouncer import SERVER_CONNECTIONS, find_pgbouncer, pgbouncer, show
 from migrations.drift import with_database

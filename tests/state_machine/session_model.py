@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-OPEN = ("pending", "running", "awaiting_tools")
+OPEN = ("running", "awaiting_tools")
 LEGAL = {
     "awaiting_tools": {"awaiting_tools", "completed", "failed", "cancelled"},
     "completed": {"completed"},

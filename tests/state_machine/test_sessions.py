@@ -211,7 +211,7 @@ class Sessions(RuleBasedStateMachine):
         items = self.client.get(f"{self.path}/turns?limit=200").json()["items"]
         assert [item["seq"] for item in items] == list(range(1, len(items) + 1)), "seq is gapless"
         assert [item["id"] for item in items] == [turn.id for turn in self.now.turns]
-        assert sum(item["status"] in ("pending", "running", "awaiting_tools") for item in items) <= 1
+        assert sum(item["status"] in ("running", "awaiting_tools") for item in items) <= 1
         for item, turn in zip(items, self.now.turns, strict=True):
             assert item["status"] in LEGAL[turn.status]
             assert (item["status"], item["user_input"], item["assistant_output"]) == (
@@ -276,7 +276,7 @@ class Sessions(RuleBasedStateMachine):
                 assert sent == turn.prompts.setdefault(number, sent)
 
     def _adopt(self, session_id: str, turns: int) -> None:
-        """A session whose past is this one's first turns, under ids of its own; their prompts are the same."""
+        """A session whose past is this one's first turns, with the same ids; their prompts are the same."""
         source = self.now
         found = self.client.get(f"/v1/sessions/{session_id}/turns?limit=200").json()["items"][:turns]
         copied = deepcopy(source.turns[:turns])

@@ -16,8 +16,7 @@ from app.commands.purge import purge_command
 from app.commands.resources import CommandRefused, database_url, read_settings
 from app.commands.simulate import simulate_command
 from app.db.embedded import EmbeddedPostgresError
-from app.db.migrate import MigrationFailed, upgrade
-from app.db.reachability import DatabaseUnreachable, reach
+from app.db.migrate import DatabaseUnreachable, MigrationFailed, reach, upgrade
 from app.domain.errors import PlimsollError
 from app.providers.catalogue_file import CatalogueError
 

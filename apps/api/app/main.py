@@ -45,7 +45,7 @@ from app.core.config import Settings
 from app.core.logging import configure_logging
 from app.db import embedded, migrate
 from app.db.database import Database
-from app.db.embedded_watch import kept_running
+from app.db.embedded import kept_running
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import load_catalogue

@@ -27,8 +27,7 @@ from app.api.connections import KEEP_ALIVE_S, Connection, Connections
 from app.commands.resources import CommandRefused, database_url, on_database
 from app.core.config import Settings
 from app.core.logging import configure_logging
-from app.db.migrate import SchemaState
-from app.db.reachability import reach
+from app.db.migrate import SchemaState, reach
 from app.main import create_app, guarded_policy
 from app.providers.catalogue_file import read_catalogue
 from app.services.keys import any_key_exists

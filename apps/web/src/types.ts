@@ -4,7 +4,7 @@ import type { ProblemBody } from "./api";
 export const REGIONS = ["system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"] as const;
 export type Region = (typeof REGIONS)[number];
 
-export type TurnState = "pending" | "running" | "awaiting_tools" | "completed" | "failed" | "rejected" | "cancelled";
+export type TurnState = "running" | "awaiting_tools" | "completed" | "failed" | "rejected" | "cancelled";
 
 export interface WindowFigures {
   turn_id: string;

@@ -135,7 +135,7 @@ class ToolCall(Answer):
 class Turn(Answer):
     """A turn. `error` is the problem it ended with; `tool_calls` wait for their outputs.
 
-    `status` is one of `pending`, `running`, `awaiting_tools`, `completed`, `failed`, `rejected`, `cancelled`.
+    `status` is one of `running`, `awaiting_tools`, `completed`, `failed`, `rejected`, `cancelled`.
     """
 
     id: str

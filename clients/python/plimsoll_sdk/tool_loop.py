@@ -118,6 +118,6 @@ def _next_round(answer: TurnAnswer, outputs: Mapping[str, Content]) -> Generator
                 return (yield Ask(call))
             except (TurnInProgress, TurnNotOpen):
                 continue  # they had come after all, a moment later
-        if seen.status not in {"pending", "running"}:
+        if seen.status != "running":
             return TurnAnswer(turn=seen, context=(yield Ask(get_audit(turn.session_id, turn.id))))
         yield Pause(_POLL_S)

@@ -21,9 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from app.core.config import Settings
 from app.db import embedded, migrate
 from app.db.database import Database
-from app.db.embedded_watch import kept_running
-from app.db.migrate import SchemaState
-from app.db.reachability import reach
+from app.db.embedded import kept_running
+from app.db.migrate import SchemaState, reach
 
 T = TypeVar("T")
 _ENV_FILE = Path(str(Settings.model_config.get("env_file")))

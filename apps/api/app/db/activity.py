@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from app.db.database import Record, Transaction
 from app.db.sql import sql
 from app.db.table_parts import OPEN_STATUSES_SQL
-from app.domain.types import TenantId
+from app.domain.types import OpenTurnCount, TenantId, TurnStatus
 
 _COLUMNS = "s.tenant_id, t.session_id, t.id AS turn_id, t.seq, t.status, t.model_alias, t.created_at, t.completed_at"
 
@@ -36,6 +36,14 @@ _OPEN = sql(f"""
     ORDER BY t.created_at DESC LIMIT CAST(:limit AS integer)
     """)
 
+# Reads the index of open turns, and of the table those rows only.
+_COUNT_OPEN = sql(f"""
+    SELECT status, count(*) AS turns,
+        CAST(extract(epoch FROM clock_timestamp() - min(created_at)) AS float) AS oldest_s
+    FROM turns WHERE status IN {OPEN_STATUSES_SQL}
+    GROUP BY status
+    """)
+
 
 async def open_turns(tx: Transaction, tenant_id: TenantId, limit: int) -> list[Record]:
     """The tenant's turns that run or wait for tools, newest first."""
@@ -59,3 +67,9 @@ async def changed_turns(
         within_s=within_s,
         limit=limit,
     )
+
+
+async def count_open_turns(tx: Transaction) -> Mapping[TurnStatus, OpenTurnCount]:
+    """How many turns of all tenants are open, by status; a status that no turn has is not in it."""
+    rows = await tx.fetch(_COUNT_OPEN)
+    return {TurnStatus(row["status"]): OpenTurnCount(row["turns"], max(0.0, row["oldest_s"])) for row in rows}

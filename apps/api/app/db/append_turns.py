@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.db import tables
 from app.db.database import Transaction
-from app.db.messages import AS_STORED, message_of
-from app.db.sql import sql
+from app.db.messages import AS_STORED, UNGIVEN, message_from_row
+from app.db.sql import insert_from, json_rows, sql
 from app.domain.stored import NewHistory
 from app.domain.types import Message, SessionId, TenantId, TurnId, TurnStatus
 
@@ -30,7 +31,23 @@ _TAIL = sql(f"""
     """)
 
 # `seq` of the rows counts from 1 within what is added; the session's counters are raised under its lock.
-_APPEND = sql("""
+_TURNS = insert_from(
+    tables.turns,
+    f"s, {json_rows(tables.turns, 'turns')}",
+    {
+        "session_id": "s.id",
+        "seq": "s.turns_before + x.seq",
+        "completed_at": "CASE WHEN x.status = 'awaiting_tools' THEN NULL ELSE clock_timestamp() END",
+    },
+    without=("created_at", "fence"),
+)
+_MESSAGES = insert_from(
+    tables.messages,
+    f"s, {json_rows(tables.messages, 'messages')} JOIN t ON t.id = x.turn_id",
+    {"session_id": "t.session_id", "seq": "s.messages_before + x.seq"},
+    without=UNGIVEN,
+)
+_APPEND = sql(f"""
     WITH s AS (
         UPDATE sessions
         SET last_turn_seq = last_turn_seq + CAST(:turn_count AS bigint),
@@ -39,22 +56,10 @@ _APPEND = sql("""
         RETURNING id, last_turn_seq - CAST(:turn_count AS bigint) AS turns_before,
             last_message_seq - CAST(:message_count AS bigint) AS messages_before
     ), t AS (
-        INSERT INTO turns (id, session_id, seq, status, user_input, assistant_output, error, model_alias,
-            finish_reason, request_sha256, completed_at)
-        SELECT x.id, s.id, s.turns_before + x.seq, x.status, x.user_input, x.assistant_output, x.error,
-            x.model_alias, x.finish_reason, x.request_sha256,
-            CASE WHEN x.status = 'awaiting_tools' THEN NULL ELSE clock_timestamp() END
-        FROM s, jsonb_to_recordset(CAST(:turns AS jsonb)) AS x(id uuid, seq bigint, status text, user_input text,
-            assistant_output text, error jsonb, model_alias text, finish_reason text, request_sha256 text)
+        {_TURNS}
         RETURNING session_id, id
     ), m AS (
-        INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_calls, tool_call_id,
-            token_estimate, token_encoding)
-        SELECT x.id, t.session_id, t.id, s.messages_before + x.seq, x.role, x.content, x.tool_calls,
-            x.tool_call_id, x.token_estimate, x.token_encoding
-        FROM s, jsonb_to_recordset(CAST(:messages AS jsonb)) AS x(id uuid, turn_id uuid, seq bigint, role text,
-            content jsonb, tool_calls jsonb, tool_call_id text, token_estimate bigint, token_encoding text)
-        JOIN t ON t.id = x.turn_id
+        {_MESSAGES}
     )
     SELECT id FROM s
     """)
@@ -87,7 +92,7 @@ async def newest_of(
 async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) -> list[Message]:
     """The newest messages in time order, those of rejected turns left out."""
     rows = await tx.fetch(_TAIL, session_id=session_id, limit=limit)
-    return [message_of(row) for row in reversed(rows)]
+    return [message_from_row(row) for row in reversed(rows)]
 
 
 async def append_history(tx: Transaction, tenant_id: TenantId, session_id: SessionId, new: NewHistory) -> bool:

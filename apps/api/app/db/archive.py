@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from app.db import tables
 from app.db.database import Transaction
 from app.db.forks import ForkPoint
-from app.db.sql import Statement, sql
+from app.db.sql import Statement, insert_from, json_rows, sql
 from app.domain.stored import Counters, NewRows
 from app.domain.types import JsonObject, SessionId, TenantId
 
@@ -121,12 +121,15 @@ _ADDED: Final[Mapping[str, tuple[str, ...]]] = {"turns": ("request_sha256",), "s
 
 
 def _inserting(section: str) -> Statement:
-    table = _TABLES[section].name
-    columns = (*COLUMNS[section], *_ADDED.get(section, ()))
+    table = _TABLES[section]
+    given = {*COLUMNS[section], *_ADDED.get(section, ()), "session_id"}
     return sql(
-        f"INSERT INTO {table} (session_id, {', '.join(columns)})"
-        f" SELECT CAST(:session_id AS uuid), {', '.join(f'x.{column}' for column in columns)}"
-        f" FROM jsonb_populate_recordset(CAST(NULL AS {table}), CAST(:rows AS jsonb)) AS x"
+        insert_from(
+            table,
+            json_rows(table, "rows"),
+            {"session_id": "CAST(:session_id AS uuid)"},
+            without=[column.name for column in table.columns if column.name not in given],
+        )
     )
 
 

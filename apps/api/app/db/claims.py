@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from app.db import tables
 from app.db.database import Record, Transaction
 from app.db.limits import TENANT_LIMITS, giving_back, limits_of
-from app.db.session_locks import locked_session
-from app.db.sessions import STATE_COLUMNS, state_of
-from app.db.sql import sql
+from app.db.messages import UNGIVEN
+from app.db.sessions import STATE_COLUMNS, locked_session, state_of
+from app.db.sql import insert_from, json_rows, sql
 from app.db.table_parts import OPEN_STATUSES_SQL
 from app.db.turns import tool_calls_from_json
 from app.domain.limits import Limits, Scope
@@ -63,7 +64,13 @@ _WAITING = sql("""
     WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.id = CAST(:turn_id AS uuid)
     """)
 
-_RECLAIM = sql("""
+_OUTPUTS = insert_from(
+    tables.messages,
+    f"t, {json_rows(tables.messages, 'outputs')}",
+    {"session_id": "t.session_id", "turn_id": "t.id", "role": "'tool'"},
+    without=UNGIVEN,
+)
+_RECLAIM = sql(f"""
     WITH t AS (
         UPDATE turns
         SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
@@ -73,12 +80,7 @@ _RECLAIM = sql("""
             AND status = ANY(CAST(:found_as AS text[]))
         RETURNING session_id, id, fence
     ), m AS (
-        INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_call_id, token_estimate,
-            token_encoding)
-        SELECT x.id, t.session_id, t.id, x.seq, 'tool', x.content, x.tool_call_id, x.token_estimate,
-            x.token_encoding
-        FROM t, jsonb_to_recordset(CAST(:outputs AS jsonb)) AS x(id uuid, seq bigint, content jsonb,
-            tool_call_id text, token_estimate bigint, token_encoding text)
+        {_OUTPUTS}
     )
     SELECT fence FROM t
     """)

@@ -8,7 +8,7 @@ that are only ever locked with `flock`, which the kernel gives back however a pr
 - `alive`, handed down to the postmaster and so to all its children: whoever can have it knows that none of them is
   left, whatever a pid file says.
 
-`restarts` has a line for every time that it was started again because it had ended unasked (`embedded_watch.py`).
+`restarts` has a line for every time that it was started again because it had ended unasked.
 
 docs/decisions/0002-embedded-postgres.md has the reasons.
 """
@@ -17,21 +17,44 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import shutil
+import signal
 import tempfile
+import threading
+from collections.abc import Generator
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from urllib.parse import parse_qs, quote, urlsplit
 
 from app.db import embedded_identity
-from app.db.embedded_locks import EmbeddedPostgresError, closing, locked, open_lock, try_lock
-from app.db.embedded_server import DATABASE, PORT, Server, ensure_running, find_binaries, runs, stop
+from app.db.embedded_server import (
+    DATABASE,
+    PORT,
+    EmbeddedPostgresError,
+    Server,
+    closing,
+    ensure_running,
+    find_binaries,
+    locked,
+    open_lock,
+    runs,
+    stop,
+    try_lock,
+)
 
-__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "count_restarts", "start"]
+__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "count_restarts", "kept_running", "start"]
+
+logger = logging.getLogger(__name__)
 
 _RESTARTS = "restarts"
 _LONGEST_SOCKET_PATH_BYTES = 103  # `sun_path` has 104 bytes on macOS and 108 on Linux, the closing NUL included
+_LOOK_S = 0.25
+_LONGEST_PAUSE_S = 10.0
+_STEADY_S = 5.0
+"""A server that ran for so long after a restart has recovered; one that ended sooner was not started again."""
 
 
 class EmbeddedPostgres:
@@ -92,7 +115,7 @@ def start(data_dir: Path) -> EmbeddedPostgres:
     root = data_dir.resolve() / "postgres"
     try:
         binaries = find_binaries()
-        identity = embedded_identity.choose(root, binaries / "postgres")
+        identity = embedded_identity.identity_for(root, binaries / "postgres")
         with locked(root / "lock"):
             return _hold(root, binaries, identity)
     except OSError as error:
@@ -144,3 +167,62 @@ def _short_enough(run: Path) -> Path:
 
 def _fits(folder: Path) -> bool:
     return len(os.fsencode(folder / f".s.PGSQL.{PORT}")) <= _LONGEST_SOCKET_PATH_BYTES
+
+
+@contextlib.contextmanager
+def kept_running(server: EmbeddedPostgres, *, give_up_after_s: float) -> Generator[None]:
+    """While the block runs, starts the server again whenever it has ended. Several processes may do so at once.
+
+    The first try is immediate; pauses between the next ones double up to ten seconds. Where none brings it back for
+    `give_up_after_s`, this process is sent SIGTERM, and the end of the block raises `EmbeddedPostgresError`.
+    """
+    over = threading.Event()
+    given_up: list[EmbeddedPostgresError] = []
+    watch = threading.Thread(
+        target=_watch, args=(server, give_up_after_s, over, given_up), name="embedded-postgres", daemon=True
+    )
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watch.join()
+        if given_up:
+            raise given_up[0]
+
+
+def _watch(
+    server: EmbeddedPostgres, give_up_after_s: float, over: threading.Event, given_up: list[EmbeddedPostgresError]
+) -> None:
+    tries, ended_at, tried_at, pause_s, problem = 0, 0.0, 0.0, _LOOK_S, ""
+    while not over.wait(pause_s):
+        if server.runs():
+            pause_s = _LOOK_S
+            tries = 0 if monotonic() - tried_at > _STEADY_S else tries
+            continue
+        if tries == 0:
+            ended_at = monotonic()
+            logger.warning("embedded_database_ended: it is started again")
+        elif monotonic() - ended_at > give_up_after_s:
+            given_up.append(EmbeddedPostgresError(_given_up(tries, monotonic() - ended_at, problem)))
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        tries += 1
+        pause_s = min(_LOOK_S * 2 ** (tries - 1), _LONGEST_PAUSE_S)
+        problem = _try(server, tries)
+        tried_at = monotonic()
+
+
+def _try(server: EmbeddedPostgres, tries: int) -> str:
+    """What is wrong, or would be if the server ended again at once."""
+    try:
+        if server.start_again():
+            logger.warning("embedded_database_restarted: at try %d", tries)
+    except EmbeddedPostgresError as error:
+        logger.error("embedded_database_down: try %d failed: %s", tries, error)  # noqa: TRY400 - the sentence says it
+        return str(error)
+    return "it ends whenever it was started"
+
+
+def _given_up(tries: int, seconds: float, problem: str) -> str:
+    return f"The embedded Postgres ended and could not be started again, {tries} tries in {seconds:.0f} s: {problem}"

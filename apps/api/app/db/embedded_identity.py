@@ -51,7 +51,7 @@ class Identity:
         return probe.returncode == 0
 
 
-def choose(folder: Path, program: Path) -> Identity:
+def identity_for(folder: Path, program: Path) -> Identity:
     """Makes the folder if it is not there yet, and says as whom the server in it is to run.
 
     Raises `NoIdentityError`.

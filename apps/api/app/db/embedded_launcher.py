@@ -34,7 +34,7 @@ _CAP_DAC_OVERRIDE = 1
 _LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
 
-def main(arguments: list[str]) -> None:
+def launch(arguments: list[str]) -> None:
     """Takes the identity, then becomes the program. Returns only from `probe` and in the parent of `detach`."""
     identity, how, program = arguments[0], arguments[1], arguments[2:]
     _assume(identity, program[0])
@@ -108,7 +108,7 @@ def _libc() -> ctypes.CDLL:
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1:])
+        launch(sys.argv[1:])
     except (OSError, AttributeError) as refusal:  # a libc without `unshare` lacks the attribute
         sys.stderr.write(f"{refusal}\n")
         sys.exit(NOT_ALLOWED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -12,16 +13,17 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.db.embedded_identity import Identity
-from app.db.embedded_locks import EmbeddedPostgresError, closing, open_lock, try_lock
 
 DATABASE = "plimsoll"
 PORT = 5432  # only names the socket file: the server listens on no network address
 _LARGEST_OLD_LOG_BYTES = 4 * 1024 * 1024
 _POLL_S = 0.01
+_LOCK_TIMEOUT_S = 60.0
 _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
 _ORPHANS_END_WITHIN_S = 1.0
@@ -37,6 +39,10 @@ _SETTINGS = {
     "port": str(PORT),
     "max_connections": "200",
 }
+
+
+class EmbeddedPostgresError(Exception):
+    """The embedded server can not be had; the sentence says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ def ensure_running(server: Server, *, initialize: bool) -> bool:
         orphans_end_at = time.monotonic() + _ORPHANS_END_WITHIN_S
         # Held and silent: a server that still recovers, or what is left of one whose postmaster was killed.
         while not try_lock(alive):
-            if answers(server):
+            if is_answering(server):
                 return False
             if time.monotonic() > orphans_end_at and not _postmaster_lives(server):
                 _end_orphans(server)
@@ -104,7 +110,7 @@ def ensure_running(server: Server, *, initialize: bool) -> bool:
         _check_version(server)
         _launch(server, alive)
     with closing(open_lock(server.root / "alive")) as probe:
-        while not answers(server):
+        while not is_answering(server):
             if try_lock(probe):
                 raise EmbeddedPostgresError(f"The embedded Postgres ended at once: {_last_log_lines(server)}")
             _wait(deadline, server, "The embedded Postgres does not get ready")
@@ -237,7 +243,7 @@ def stop(server: Server) -> None:
         while not try_lock(alive):
             late = time.monotonic() > deadline
             # Only a server that answers is known to be the one its pid file names.
-            if (not asked or late) and answers(server):
+            if (not asked or late) and is_answering(server):
                 os.kill(int(server.pid_file.read_text().split()[0]), signal.SIGQUIT if late else signal.SIGINT)
                 asked = True
             if time.monotonic() > deadline + _STOP_TIMEOUT_S:
@@ -245,7 +251,7 @@ def stop(server: Server) -> None:
             time.sleep(_POLL_S)
 
 
-def answers(server: Server) -> bool:
+def is_answering(server: Server) -> bool:
     """Whether the server says that it is ready, and reacts to a client (be it with "too many clients already")."""
     parameters = b"user\0postgres\0database\0postgres\0\0"
     try:
@@ -278,3 +284,41 @@ def _wait(deadline: float, server: Server, complaint: str) -> None:
     if time.monotonic() > deadline:
         raise EmbeddedPostgresError(f"{complaint}: {_last_log_lines(server)}")
     time.sleep(_POLL_S)
+
+
+def open_lock(path: Path) -> int:
+    """The descriptor of a file for `flock`, not locked yet: the kernel gives the lock back however its holder ends.
+
+    Programs we start do not inherit it unless they are meant to.
+    """
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Takes the lock for us alone, if nobody has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Generator[None]:
+    """Has the lock for us alone while the block runs. Raises `EmbeddedPostgresError` after a minute of waiting."""
+    with closing(open_lock(path)) as descriptor:
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        while not try_lock(descriptor):
+            if time.monotonic() > deadline:
+                raise EmbeddedPostgresError(f"Another process holds {path} and does not let go.")
+            time.sleep(_POLL_S)
+        yield
+
+
+@contextlib.contextmanager
+def closing(descriptor: int) -> Generator[int]:
+    """Closes the descriptor, and with it gives its lock back, when the block ends."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

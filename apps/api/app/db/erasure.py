@@ -60,12 +60,9 @@ _IDLE = sa.and_(
     ~_has(session_summaries, session_summaries.c.created_at >= _BEFORE),
     sa.or_(sa.cast(_TENANT, sa.Text).is_(None), sessions.c.tenant_id == sa.cast(_TENANT, sa.Text)),
 )
-_RUNS = _has(turns, turns.c.status.in_([sa.literal_column("'pending'"), sa.literal_column("'running'")]))
-_LIVES = _has(
-    turns,
-    turns.c.status.in_([sa.literal_column("'pending'"), sa.literal_column("'running'")]),
-    turns.c.lease_expires_at >= sa.func.clock_timestamp(),
-)
+_RUNNING = turns.c.status == sa.literal_column("'running'")
+_RUNS = _has(turns, _RUNNING)
+_LIVES = _has(turns, _RUNNING, turns.c.lease_expires_at >= sa.func.clock_timestamp())
 _NEXT = (
     sa.select(sessions.c.id, sessions.c.last_message_seq)
     .where(_IDLE, sessions.c.id > sa.bindparam("after", type_=postgresql.UUID(as_uuid=True)))

@@ -1,4 +1,4 @@
-"""Forks: a session's past up to a turn, copied to a new session by one statement a table.
+"""Forks: a session's past up to a turn, copied inside the database to a new session, by one statement a table.
 
 What it takes of a summary is what could have been known then: one that was made of, or beside, later turns is left out,
 and the newest of its line that is not stands in its place.
@@ -6,16 +6,18 @@ and the newest of its line that is not stands in its place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
+
+import sqlalchemy as sa
 
 from app.db import tables
-from app.db.copies import copying, mask_of, new_id, new_references
 from app.db.database import Transaction
-from app.db.sql import sql
+from app.db.sql import Statement, insert_from, sql
 from app.db.table_parts import OPEN_STATUSES_SQL
-from app.domain.types import SUMMARY_LISTS, Content, JsonObject, SessionId, SummaryId, TurnId, TurnStatus
+from app.domain.types import Content, JsonObject, SessionId, TurnId, TurnStatus
 
 # The turn the fork goes through, and the one after it: what that one had before it was the fork's past.
 _POINT = sql(f"""
@@ -41,16 +43,19 @@ _LAST_TURN = sql("""
     FROM turns t WHERE t.session_id = CAST(:session_id AS uuid) ORDER BY t.seq DESC LIMIT 1
     """)
 
-_PAST_TURNS = """x.turn_id IN (SELECT t.id FROM turns t
-    WHERE t.session_id = x.session_id AND t.seq <= CAST(:through_seq AS bigint))"""
+# `NOT IN` is looked up in a hash of what came later; a join could be planned as a scan of one table for each row of the
+# other where they were not analyzed yet.
+_PAST_TURN = """x.turn_id NOT IN (SELECT t.id FROM turns t
+    WHERE t.session_id = CAST(:source AS uuid) AND t.seq > CAST(:through_seq AS bigint))"""
+_PAST_MESSAGE = """x.message_id NOT IN (SELECT m.id FROM messages m
+    WHERE m.session_id = CAST(:source AS uuid) AND m.seq > CAST(:last_message_seq AS bigint))"""
 # A summary that was made for the turn after the past was made of the past alone: a running turn is shown to none. What
 # left at once because that turn's prompt was refused is another matter: the turn was part of that.
 _PAST_SUMMARY = """x.to_message_seq <= CAST(:last_message_seq AS bigint)
     AND (CAST(:next_id AS uuid) IS NULL
          OR x.created_by_turn_id = CAST(:next_id AS uuid) AND x.origin <> 'emergency'
          OR x.created_at <= CAST(:next_created_at AS timestamptz))"""
-
-_ACTIVE = sql(f"""
+_ACTIVE = f"""(
     WITH RECURSIVE line AS (
         SELECT x.id, x.previous_summary_id, {_PAST_SUMMARY} AS past FROM session_summaries x
         WHERE x.session_id = CAST(:source AS uuid) AND x.status = 'active'
@@ -59,99 +64,81 @@ _ACTIVE = sql(f"""
         JOIN session_summaries x ON x.session_id = CAST(:source AS uuid) AND x.id = line.previous_summary_id
         WHERE NOT line.past
     )
-    SELECT id FROM line WHERE past
-    """)
+    SELECT id FROM line WHERE past)"""
 
 # A count that was restarted later is told from what restarted it before: a summary that a turn tried, or was asked for.
-_SESSION = sql("""
-    INSERT INTO sessions (id, tenant_id, model_alias, mode, agent_role, room_goal, instructions, policy, metadata,
-        limits, forked_from, last_turn_seq, last_message_seq, summary_count_after_seq, summary_failures,
-        summary_failed_at)
-    SELECT CAST(:target AS uuid), x.tenant_id, x.model_alias, x.mode, x.agent_role, x.room_goal, x.instructions,
-        x.policy, x.metadata, x.limits, CAST(:forked_from AS jsonb), CAST(:through_seq AS bigint),
-        CAST(:last_message_seq AS bigint),
-        CASE WHEN x.summary_count_after_seq <= CAST(:through_seq AS bigint) THEN x.summary_count_after_seq
-             WHEN EXISTS (SELECT 1 FROM session_summaries s WHERE s.session_id = x.id AND s.origin <> 'emergency'
-                 AND s.created_by_turn_id = CAST(:next_id AS uuid)) THEN CAST(:through_seq AS bigint)
-             ELSE greatest(0,
-                (SELECT t.seq - 1 FROM turns t
-                 WHERE t.session_id = x.id AND t.seq <= CAST(:through_seq AS bigint)
-                    AND EXISTS (SELECT 1 FROM turn_steps st WHERE st.session_id = t.session_id
-                        AND st.turn_id = t.id AND st.kind = 'summarize')
-                 ORDER BY t.seq DESC LIMIT 1),
-                (SELECT t.seq FROM turns t
-                 WHERE t.session_id = x.id AND t.seq <= CAST(:through_seq AS bigint)
-                    AND t.created_at < (SELECT max(s.created_at) FROM session_summaries s
-                        WHERE s.session_id = x.id AND s.created_by_turn_id IS NULL
-                            AND s.to_message_seq <= CAST(:last_message_seq AS bigint)
-                            AND (CAST(:next_created_at AS timestamptz) IS NULL
-                                 OR s.created_at <= CAST(:next_created_at AS timestamptz)))
-                 ORDER BY t.seq DESC LIMIT 1)) END,
-        x.summary_failures, x.summary_failed_at
-    FROM sessions x
-    WHERE x.id = CAST(:source AS uuid)
-    """)
+_COUNT_AFTER_SEQ = """
+    CASE WHEN x.summary_count_after_seq <= CAST(:through_seq AS bigint) THEN x.summary_count_after_seq
+         WHEN EXISTS (SELECT 1 FROM session_summaries s WHERE s.session_id = x.id AND s.origin <> 'emergency'
+             AND s.created_by_turn_id = CAST(:next_id AS uuid)) THEN CAST(:through_seq AS bigint)
+         ELSE greatest(0,
+            (SELECT t.seq - 1 FROM turns t
+             WHERE t.session_id = x.id AND t.seq <= CAST(:through_seq AS bigint)
+                AND EXISTS (SELECT 1 FROM turn_steps st WHERE st.session_id = t.session_id
+                    AND st.turn_id = t.id AND st.kind = 'summarize')
+             ORDER BY t.seq DESC LIMIT 1),
+            (SELECT t.seq FROM turns t
+             WHERE t.session_id = x.id AND t.seq <= CAST(:through_seq AS bigint)
+                AND t.created_at < (SELECT max(s.created_at) FROM session_summaries s
+                    WHERE s.session_id = x.id AND s.created_by_turn_id IS NULL
+                        AND s.to_message_seq <= CAST(:last_message_seq AS bigint)
+                        AND (CAST(:next_created_at AS timestamptz) IS NULL
+                             OR s.created_at <= CAST(:next_created_at AS timestamptz)))
+             ORDER BY t.seq DESC LIMIT 1)) END"""
+_SESSION = sql(
+    insert_from(
+        tables.sessions,
+        "sessions x WHERE x.id = CAST(:source AS uuid)",
+        {
+            "id": "CAST(:target AS uuid)",
+            "forked_from": "CAST(:forked_from AS jsonb)",
+            "last_turn_seq": "CAST(:through_seq AS bigint)",
+            "last_message_seq": "CAST(:last_message_seq AS bigint)",
+            "summary_count_after_seq": _COUNT_AFTER_SEQ,
+        },
+        without=(
+            *("idempotency_key", "created_at", "updated_at", "erase_after", "recall_indexed_seq"),
+            *("summary_lease_id", "summary_lease_expires_at"),
+        ),
+    )
+)
 
-_TURNS = copying(
-    tables.turns,
-    {
-        "id": new_id("x.id"),
-        # A key is a promise to whoever posted it, at the address where it was posted.
-        "idempotency_key": "NULL",
-        "reservation": "NULL",
-        "error": new_references("x.error"),
-    },
-    "x.seq <= CAST(:through_seq AS bigint)",
-)
-_STEPS = copying(
-    tables.turn_steps,
-    {"id": new_id("x.id"), "turn_id": new_id("x.turn_id"), "detail": new_references("x.detail")},
-    _PAST_TURNS,
-)
-_MESSAGES = copying(
-    tables.messages,
-    {"id": new_id("x.id"), "turn_id": new_id("x.turn_id")},
-    "x.seq <= CAST(:last_message_seq AS bigint)",
-)
-_COUNTS = copying(
-    tables.message_token_counts,
-    {"message_id": new_id("x.message_id")},
-    """x.message_id IN (SELECT m.id FROM messages m WHERE m.session_id = x.session_id
-        AND m.seq <= CAST(:last_message_seq AS bigint))""",
-)
-_AUDITS = copying(
-    tables.turn_context_audit,
-    {
-        "id": new_id("x.id"),
-        "turn_id": new_id("x.turn_id"),
-        "context_trim_log": new_references("x.context_trim_log"),
-    },
-    _PAST_TURNS,
-)
-_BLOCKS = copying(
-    tables.prompt_blocks,
-    {},
-    """x.sha256 IN (SELECT text.value #>> '{}' FROM turn_context_audit a, turns t,
-        jsonb_path_query(a.prompt_refs, 'strict $.** ? (@.type() == "string")') AS text(value)
-        WHERE a.session_id = CAST(:source AS uuid) AND t.session_id = a.session_id AND t.id = a.turn_id
-            AND t.seq <= CAST(:through_seq AS bigint))""",
-)
-_SUMMARIES = copying(
-    tables.session_summaries,
-    {
-        "id": new_id("x.id"),
-        "from_message_id": new_id("x.from_message_id"),
-        "to_message_id": new_id("x.to_message_id"),
-        "previous_summary_id": f"""(SELECT {new_id("p.id")} FROM session_summaries p WHERE p.session_id = x.session_id
-            AND p.id = x.previous_summary_id AND ({_PAST_SUMMARY.replace("x.", "p.")}))""",
-        "created_by_turn_id": f"""CASE WHEN x.created_by_turn_id IS DISTINCT FROM CAST(:next_id AS uuid)
-            THEN {new_id("x.created_by_turn_id")} END""",
-        **{column: new_references(f"x.{column}") for column in SUMMARY_LISTS},
-        "status": "CASE WHEN x.id = CAST(:active_id AS uuid) THEN 'active' ELSE x.status END",
-    },
-    _PAST_SUMMARY,
-)
-_PINS = copying(tables.pins, {}, "true")
+
+def _copy(table: sa.Table, condition: str, **changed: str) -> Statement:
+    """Copies the rows `x` of `:source` that meet the condition to `:target`, ids and all: keys are led by the session.
+
+    `changed` has the expressions of columns that are not copied as they are.
+    """
+    source = f"{table.name} x WHERE x.session_id = CAST(:source AS uuid) AND {condition}"
+    return sql(insert_from(table, source, {"session_id": "CAST(:target AS uuid)", **changed}))
+
+
+COPIES: Final[Mapping[str, Statement]] = {
+    "sessions": _SESSION,
+    # A key is a promise to whoever posted it, at the address where it was posted.
+    "turns": _copy(tables.turns, "x.seq <= CAST(:through_seq AS bigint)", idempotency_key="NULL", reservation="NULL"),
+    "turn_steps": _copy(tables.turn_steps, _PAST_TURN),
+    "messages": _copy(tables.messages, "x.seq <= CAST(:last_message_seq AS bigint)"),
+    "message_token_counts": _copy(tables.message_token_counts, _PAST_MESSAGE),
+    "turn_context_audit": _copy(tables.turn_context_audit, _PAST_TURN),
+    "prompt_blocks": _copy(
+        tables.prompt_blocks,
+        """x.sha256 IN (SELECT text.value #>> '{}' FROM turn_context_audit a, turns t,
+            jsonb_path_query(a.prompt_refs, 'strict $.** ? (@.type() == "string")') AS text(value)
+            WHERE a.session_id = CAST(:source AS uuid) AND t.session_id = a.session_id AND t.id = a.turn_id
+                AND t.seq <= CAST(:through_seq AS bigint))""",
+    ),
+    "session_summaries": _copy(
+        tables.session_summaries,
+        _PAST_SUMMARY,
+        previous_summary_id=f"""(SELECT p.id FROM session_summaries p WHERE p.session_id = x.session_id
+            AND p.id = x.previous_summary_id AND {_PAST_SUMMARY.replace("x.", "p.")})""",
+        created_by_turn_id="nullif(x.created_by_turn_id, CAST(:next_id AS uuid))",
+        status=f"CASE WHEN x.id = {_ACTIVE} THEN 'active' ELSE x.status END",
+    ),
+    "pins": _copy(tables.pins, "true"),
+}
+"""What makes a fork of a session, by table, in the order of foreign keys. Tables of what was used or answered stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,19 +189,14 @@ async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:
 
 async def copy_past(tx: Transaction, source: SessionId, target: SessionId, point: ForkPoint) -> None:
     """Makes the session `target` with the past of `source` through the point. Wants one snapshot for all it reads."""
-    forked_from = {"session_id": source, "turn_id": point.through_id}
-    both = {"source": source, "target": target}
-    turned = both | {"mask": mask_of(target)}
-    through = {"through_seq": point.through_seq}
-    messages = {"last_message_seq": point.last_message_seq}
-    sight = {"next_id": point.next_id, "next_created_at": point.next_created_at, **messages}
-    await tx.execute(_SESSION, **both, **through, **sight, forked_from=forked_from)
-    await tx.execute(_TURNS, **turned, **through)
-    await tx.execute(_STEPS, **turned, **through)
-    await tx.execute(_MESSAGES, **turned, **messages)
-    await tx.execute(_COUNTS, **turned, **messages)
-    await tx.execute(_AUDITS, **turned, **through)
-    await tx.execute(_BLOCKS, **both, **through)
-    active_id: SummaryId | None = await tx.fetchval(_ACTIVE, source=source, **sight)
-    await tx.execute(_SUMMARIES, **turned, **sight, active_id=active_id)
-    await tx.execute(_PINS, **both)
+    values: Mapping[str, object] = {
+        "source": source,
+        "target": target,
+        "forked_from": {"session_id": source, "turn_id": point.through_id},
+        "through_seq": point.through_seq,
+        "last_message_seq": point.last_message_seq,
+        "next_id": point.next_id,
+        "next_created_at": point.next_created_at,
+    }
+    for statement in COPIES.values():
+        await tx.execute(statement, **{name: values[name] for name in statement.names})

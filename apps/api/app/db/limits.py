@@ -3,7 +3,7 @@
 A turn's call is reserved in the transaction that claims the turn and settled in the one that ends it. A summary's call
 is counted as used before it is made, and what it did not use is given back after it: nobody has to look for what a
 process left that died in between. One row a tenant (or session) and span, which starts anew when its span does; rows
-are locked as `db/session_locks.py` says.
+are locked as `db/sessions.py` says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any, cast
 
 from app.db.database import Record, Transaction
-from app.db.session_locks import locked_session
+from app.db.sessions import locked_session
 from app.db.sql import sql
 from app.domain.limits import Limits, Scope, Used, WorstCase, spans_of
 from app.domain.types import JsonObject, SessionId, TenantId, TurnId

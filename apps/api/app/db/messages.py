@@ -1,37 +1,60 @@
-"""Messages: the raw window after the active summary, and single ones for a rebuild."""
+"""Messages: the raw window after the active summary, single ones for a rebuild, and items of a conversation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from itertools import groupby
-from typing import Any
 from uuid import UUID
 
 from app.db.database import Record, Transaction
 from app.db.sql import sql
+from app.db.tables import messages
 from app.db.turns import tool_calls_from_json
-from app.domain.types import JsonObject, Message, MessageId, SessionId, Turn, TurnId, TurnStatus
+from app.domain.types import JsonObject, Message, MessageId, SessionId, TenantId, Turn, TurnId, TurnStatus
 
 UNCOUNTED = -1
 """`tokens` of a message that has no count yet in the encoding that was asked for."""
 
-COLUMNS = "m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning, m.reasoning_blocks"
-"""What `message_of` reads, beside `tokens` and `reasoning_tokens`, which depend on the encoding that is asked for."""
-AS_STORED = f"{COLUMNS}, m.token_estimate AS tokens, m.reasoning_tokens"
+_FIELDS = frozenset(field.name for field in fields(Message))
+_STORED = tuple(column.name for column in messages.columns if column.name in _FIELDS)
+AS_STORED = f"{', '.join(f'm.{name}' for name in _STORED)}, m.token_estimate AS tokens"
+"""What `message_from_row` reads, with the counts in the encoding that a message was stored with."""
 
+UNGIVEN = ("created_at", "reasoning_tokens", "withdrawn")
+"""Columns that a message gets by default unless it is a model's reply, or imported."""
+
+# Two index ranges without a join: joined, one is scanned for each row of the other until somebody has analyzed the
+# tables. Each is in the order of the index that is meant: others look as good to a planner that believes in sessions of
+# one row. The first turn is the one in which the messages before ended, rejected ones left
+# out: no message after them belongs to an earlier one, since only the newest turn that was not rejected is run again.
 _WINDOW = sql(f"""
-    SELECT {COLUMNS},
-        CASE WHEN m.token_encoding = :encoding THEN m.token_estimate ELSE c.token_estimate END AS tokens,
-        CASE WHEN m.token_encoding = :encoding THEN m.reasoning_tokens ELSE c.reasoning_tokens END
-            AS reasoning_tokens,
-        t.seq AS turn_seq, t.status, t.assistant_output IS NULL AS without_output
+    (SELECT {AS_STORED}, m.token_encoding, NULL AS status, NULL AS without_output
     FROM messages m
-    JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-    LEFT JOIN message_token_counts c ON c.session_id = m.session_id AND c.message_id = m.id
-        AND c.token_encoding = :encoding AND m.token_encoding <> :encoding
     WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq > CAST(:after_seq AS bigint)
-        AND m.seq <= CAST(:last_seq AS bigint) AND t.status <> 'rejected' AND NOT m.withdrawn
-    ORDER BY m.seq
+        AND m.seq <= CAST(:last_seq AS bigint) AND NOT m.withdrawn
+    ORDER BY m.seq)
+    UNION ALL
+    (SELECT {", ".join({"id": "t.id", "seq": "t.seq"}.get(name, "NULL") for name in _STORED)}, NULL, NULL,
+        t.status, t.assistant_output IS NULL
+    FROM turns t
+    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq >= coalesce((
+        SELECT f.seq FROM turns f
+        WHERE f.session_id = CAST(:session_id AS uuid) AND f.status <> 'rejected' AND f.seq <= (
+            SELECT e.seq FROM turns e WHERE e.session_id = CAST(:session_id AS uuid) AND e.id >= (
+                SELECT m.turn_id FROM messages m
+                WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq <= CAST(:after_seq AS bigint)
+                ORDER BY m.seq DESC LIMIT 1)
+            ORDER BY e.id LIMIT 1)
+        ORDER BY f.seq DESC LIMIT 1), 0)
+    ORDER BY t.seq)
+    """)
+
+# By a range of ids, which are given out in time order, and not by a list: what it takes in beside them does no harm.
+_COUNTS = sql("""
+    SELECT message_id, token_estimate, reasoning_tokens FROM message_token_counts
+    WHERE session_id = CAST(:session_id AS uuid) AND message_id >= CAST(:first_id AS uuid)
+        AND message_id <= CAST(:last_id AS uuid) AND token_encoding = :encoding
     """)
 
 _BY_RUN = sql(f"""
@@ -69,6 +92,41 @@ _SAVE_COUNTS = sql("""
     """)
 
 
+def _items(order: str) -> str:
+    return f"""
+        SELECT {AS_STORED}
+        FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+        JOIN sessions s ON s.id = m.session_id
+        WHERE m.session_id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.status <> 'rejected'
+            AND NOT m.withdrawn AND m.seq BETWEEN CAST(:first_seq AS bigint) AND CAST(:last_seq AS bigint)
+        ORDER BY m.seq {order} LIMIT CAST(:limit AS integer)
+    """
+
+
+_ASCENDING = sql(_items("ASC"))
+_DESCENDING = sql(_items("DESC"))
+
+_OF_TURN = sql(f"""
+    SELECT {AS_STORED}
+    FROM messages m
+    WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = CAST(:turn_id AS uuid) AND NOT m.withdrawn
+    ORDER BY m.seq
+    """)
+
+_NUMBERED = sql(f"""
+    SELECT {AS_STORED}
+    FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+    JOIN sessions s ON s.id = m.session_id
+    WHERE m.session_id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.status <> 'rejected'
+        AND NOT m.withdrawn AND m.seq = ANY(CAST(:seqs AS bigint[]))
+    """)
+
+_WITHDRAW = sql("""
+    UPDATE messages SET withdrawn = true
+    WHERE session_id = CAST(:session_id AS uuid) AND seq = ANY(CAST(:seqs AS bigint[]))
+    """)
+
+
 async def window_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, last_seq: int, encoding: str, *, step_failed: bool
 ) -> list[Turn]:
@@ -78,22 +136,44 @@ async def window_turns(
     `step_failed` says whether a step of the newest settled turn did not succeed; only the newest two can be unresolved
     (it, and the running one). A message without a count in `encoding` has `UNCOUNTED` tokens.
     """
-    rows = await tx.fetch(_WINDOW, session_id=session_id, after_seq=after_seq, last_seq=last_seq, encoding=encoding)
-    turns: list[Turn] = []
-    for _, group in groupby(rows, key=lambda row: row["turn_id"]):
-        of_turn = list(group)
-        first = of_turn[0]
-        status = TurnStatus(first["status"])
-        turns.append(
+    rows = await tx.fetch(_WINDOW, session_id=session_id, after_seq=after_seq, last_seq=last_seq)
+    turns = {row["id"]: row for row in rows if row["status"] is not None}
+    stored = sorted(
+        (row for row in rows if row["status"] is None and turns[row["turn_id"]]["status"] != TurnStatus.REJECTED),
+        key=lambda row: row["seq"],
+    )
+    counts = await _counts(tx, session_id, encoding, [row["id"] for row in stored if row["token_encoding"] != encoding])
+    window: list[Turn] = []
+    for turn_id, group in groupby(stored, key=lambda row: row["turn_id"]):
+        turn = turns[turn_id]
+        status = TurnStatus(turn["status"])
+        window.append(
             Turn(
-                id=TurnId(first["turn_id"]),
-                seq=first["turn_seq"],
+                id=TurnId(turn_id),
+                seq=turn["seq"],
                 status=status,
-                unresolved=status is not TurnStatus.COMPLETED or bool(first["without_output"]),
-                messages=tuple(message_of(row) for row in of_turn),
+                unresolved=status is not TurnStatus.COMPLETED or bool(turn["without_output"]),
+                messages=tuple(
+                    message_from_row(row)
+                    if row["token_encoding"] == encoding
+                    else message_from_row(row, counts.get(row["id"], (UNCOUNTED, 0)))
+                    for row in group
+                ),
             )
         )
-    return _with_unresolved(turns, step_failed=step_failed)
+    return _with_unresolved(window, step_failed=step_failed)
+
+
+async def _counts(
+    tx: Transaction, session_id: SessionId, encoding: str, message_ids: Sequence[UUID]
+) -> dict[UUID, tuple[int, int]]:
+    """Tokens and reasoning tokens of these messages, and maybe of others, where they were counted in the encoding."""
+    if not message_ids:
+        return {}
+    rows = await tx.fetch(
+        _COUNTS, session_id=session_id, first_id=min(message_ids), last_id=max(message_ids), encoding=encoding
+    )
+    return {row["message_id"]: (row["token_estimate"], row["reasoning_tokens"]) for row in rows}
 
 
 def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
@@ -123,7 +203,7 @@ async def messages_in_runs(
         lasts=[last for _, last in both],
         of_users=[False] * len(runs) + [True] * len(user_runs),
     )
-    return {row["seq"]: message_of(row) for row in rows}
+    return {row["seq"]: message_from_row(row) for row in rows}
 
 
 async def page_of_messages(tx: Transaction, session_id: SessionId, after_seq: int, limit: int) -> list[JsonObject]:
@@ -134,6 +214,47 @@ async def page_of_messages(tx: Transaction, session_id: SessionId, after_seq: in
 async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[UUID]) -> list[JsonObject]:
     """Those of the messages that the session has, in time order, as clients read them."""
     return [dict(row) for row in await tx.fetch(_BY_ID, session_id=session_id, ids=list(ids))]
+
+
+async def page_of_item_messages(
+    tx: Transaction,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    *,
+    first_seq: int,
+    last_seq: int,
+    newest_first: bool,
+    limit: int,
+) -> list[Message]:
+    """Messages by number, both ends included; those of rejected turns and withdrawn ones left out."""
+    rows = await tx.fetch(
+        _DESCENDING if newest_first else _ASCENDING,
+        session_id=session_id,
+        tenant_id=tenant_id,
+        first_seq=first_seq,
+        last_seq=last_seq,
+        limit=limit,
+    )
+    return [message_from_row(row) for row in rows]
+
+
+async def numbered_messages(
+    tx: Transaction, tenant_id: TenantId, session_id: SessionId, seqs: Sequence[int]
+) -> dict[int, Message]:
+    """Messages of a session by their numbers; what is not there, or another tenant's, is left out."""
+    rows = await tx.fetch(_NUMBERED, session_id=session_id, tenant_id=tenant_id, seqs=list(seqs))
+    return {row["seq"]: message_from_row(row) for row in rows}
+
+
+async def messages_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> list[Message]:
+    """A turn's messages in time order. The caller has checked whose session it is."""
+    rows = await tx.fetch(_OF_TURN, session_id=session_id, turn_id=turn_id)
+    return [message_from_row(row) for row in rows]
+
+
+async def withdraw_messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> None:
+    """Marks messages as taken back. The caller has checked whose they are."""
+    await tx.execute(_WITHDRAW, session_id=session_id, seqs=list(seqs))
 
 
 async def save_token_counts(
@@ -151,9 +272,9 @@ async def save_token_counts(
     )
 
 
-def message_of(row: Record) -> Message:
-    """A row with a message's columns and its `tokens` as the domain's value."""
-    tokens: Any = row["tokens"]
+def message_from_row(row: Record, counts: tuple[int, int] | None = None) -> Message:
+    """A row with the columns of `AS_STORED` as the domain's value, with these counts or those it was stored with."""
+    tokens, of_reasoning = counts or (row["tokens"], row["reasoning_tokens"])
     return Message(
         id=row["id"],
         turn_id=row["turn_id"],
@@ -165,5 +286,5 @@ def message_of(row: Record) -> Message:
         tool_call_id=row["tool_call_id"],
         reasoning=row["reasoning"],
         reasoning_blocks=tuple(row["reasoning_blocks"] or ()),
-        reasoning_tokens=row["reasoning_tokens"] or 0,
+        reasoning_tokens=of_reasoning or 0,
     )

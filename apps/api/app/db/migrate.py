@@ -1,4 +1,4 @@
-"""Brings a database to this version's schema, and says how far it is."""
+"""Brings a database to this version's schema, and says how far it is, or why it can not be reached."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -14,15 +14,17 @@ from typing import Any, TypeAlias, cast
 import asyncpg
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 import app
-from app.db.database import Transaction
+from app.db.database import Database, Transaction
+from app.db.planner_statistics import ANALYZE
 from app.db.sql import Statement
 
 CONNECT_TIMEOUT_S = 10.0
@@ -48,6 +50,7 @@ class MigrationFailed(Exception):
 async def upgrade(dsn: str, revision: str = "head", *, table_wait_s: float = TABLE_WAIT_S) -> None:
     """Migrates up to the revision, all or nothing.
 
+    What was changed is analyzed then, so that plans know the tables as they are.
     Safe when several start at once: one works, the others wait and then find nothing to do. Raises `MigrationFailed`
     when the server refuses a statement or a table stays locked for `table_wait_s`, and what the driver raises when the
     server can not be reached.
@@ -118,20 +121,27 @@ def _run_alone(dsn: str, what: _Command, revision: str, table_wait_s: float) -> 
 
 
 async def _run_in_one_transaction(dsn: str, what: _Command, revision: str, table_wait_s: float) -> None:
-    def work(connection: Connection) -> None:
+    def work(connection: Connection) -> bool:
+        """Whether there was something to do."""
         config = _config()
         config.attributes.update(connection=connection, table_wait_s=table_wait_s)
+        was = MigrationContext.configure(connection).get_current_revision()
         what(config, revision)
+        return MigrationContext.configure(connection).get_current_revision() not in (was, None)
 
     async with migration_engine(dsn) as engine:
         try:
             async with engine.begin() as connection:
-                await connection.run_sync(work)
+                changed = await connection.run_sync(work)
         except DBAPIError as error:
             reason = str(cast(Any, error.orig).__cause__ or error.orig)
             raise MigrationFailed(f"The migration was rolled back: {reason}") from error
         except CommandError as error:
             raise MigrationFailed("The database is of a later release than this one; nothing was changed.") from error
+        with suppress(DBAPIError):  # the schema is there; autovacuum comes by itself
+            if changed and revision == "head":
+                async with engine.begin() as connection:
+                    await connection.execute(text(ANALYZE.text))
 
 
 def _config() -> Config:
@@ -151,3 +161,42 @@ def _folder() -> Path:
 def _revisions() -> tuple[str, ...]:
     """All revisions of this version, the newest first."""
     return tuple(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
+
+
+class DatabaseUnreachable(Exception):
+    """The sentence says why, and holds no part of the connection string."""
+
+
+async def reach(dsn: str) -> SchemaState:
+    """Connects once; how far the schema is. Raises `DatabaseUnreachable`."""
+    try:
+        connection = await cast(Any, asyncpg).connect(dsn, timeout=CONNECT_TIMEOUT_S)
+        await connection.close()
+    except TimeoutError as error:
+        raise DatabaseUnreachable(
+            f"DATABASE_URL: the database gave no answer within {CONNECT_TIMEOUT_S:.0f} seconds"
+        ) from error
+    except OSError as error:
+        raise DatabaseUnreachable(f"DATABASE_URL: the database can not be reached: {_reason(error)}") from error
+    except asyncpg.PostgresError as error:
+        raise DatabaseUnreachable(f"DATABASE_URL: the database refuses us: {error}") from error
+    except ValueError as error:
+        # The driver's sentence quotes what it could not read, and that can be the password.
+        raise DatabaseUnreachable(
+            "DATABASE_URL is no connection string: postgresql://user:password@host:port/database, with "
+            "special characters of the password percent-encoded"
+        ) from error
+    except asyncpg.InterfaceError as error:
+        raise DatabaseUnreachable(
+            f"DATABASE_URL: what answers there is no Postgres that can be used: {error}"
+        ) from error
+    database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without one
+    try:
+        async with database.autocommit() as transaction:
+            return await schema_state(transaction)
+    finally:
+        await database.aclose()
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

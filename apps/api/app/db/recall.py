@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from app.db.database import Record, Transaction
-from app.db.messages import message_of
+from app.db.messages import message_from_row
 from app.db.sql import sql
 from app.domain.evicted import Evicted, Hit
 from app.domain.types import SessionId, Turn, TurnId, TurnStatus
@@ -173,5 +173,5 @@ async def add_postings(
 
 def _turn(rows: Sequence[Record]) -> Turn:
     first: Any = rows[0]
-    messages = tuple(message_of(row) for row in rows)
+    messages = tuple(message_from_row(row) for row in rows)
     return Turn(TurnId(first["turn_id"]), first["turn_seq"], TurnStatus(first["status"]), False, messages)

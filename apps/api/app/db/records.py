@@ -1,4 +1,4 @@
-"""The end of a model call, written in one statement: the turn, its reply, its steps, its audits and its blocks."""
+"""What model calls leave: the end of a turn with all that belongs to it, in one statement; and what they used."""
 
 from __future__ import annotations
 
@@ -6,14 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+import sqlalchemy as sa
+
+from app.db import tables
 from app.db.claims import Claim
 from app.db.database import Transaction
 from app.db.limits import giving_back
-from app.db.session_locks import locked_session
-from app.db.sql import sql
-from app.db.turns import turn_record
+from app.db.sessions import locked_session
+from app.db.sql import insert_from, json_rows, sql
+from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
-from app.domain.types import JsonObject, TurnRecord, TurnStatus
+from app.domain.types import JsonObject, SessionId, SessionUsage, TurnId, TurnRecord, TurnStatus
+
+
+def _of_turn(table: sa.Table, parameter: str, **values: str) -> str:
+    """An INSERT of the parameter's rows for the turn `t`."""
+    own = {"session_id": "t.session_id"} | ({"turn_id": "t.id"} if "turn_id" in table.columns else {})
+    return insert_from(table, f"t, {json_rows(table, parameter)}", own | values, without=("created_at", "withdrawn"))
+
 
 _WRITTEN = f"""
         WITH {locked_session()}, t AS (
@@ -32,45 +42,18 @@ _WRITTEN = f"""
             FROM locked
             WHERE session_id = locked_id AND id = CAST(:turn_id AS uuid)
                 AND fence = CAST(:fence AS integer) AND status = 'running'
-            RETURNING session_id, id, seq, status, user_input, assistant_output, error, model_alias, finish_reason,
-                prompt_tokens, completion_tokens, cost_usd, idempotency_key, created_at, completed_at
+            RETURNING {TURN_COLUMNS}
         ), m AS (
-            INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_calls, reasoning, reasoning_blocks,
-                reasoning_tokens, token_estimate, token_encoding)
-            SELECT x.id, t.session_id, t.id, x.seq, 'assistant', x.content, x.tool_calls, x.reasoning,
-                x.reasoning_blocks, x.reasoning_tokens, x.token_estimate, x.token_encoding
-            FROM t, jsonb_to_recordset(CAST(:messages AS jsonb)) AS x(id uuid, seq bigint, content jsonb,
-                tool_calls jsonb, reasoning text, reasoning_blocks jsonb, reasoning_tokens bigint,
-                token_estimate bigint, token_encoding text)
+            {_of_turn(tables.messages, "messages", role="'assistant'")}
         ), st AS (
-            INSERT INTO turn_steps (id, turn_id, session_id, seq, kind, status, detail, started_at, finished_at)
-            SELECT x.id, t.id, t.session_id, x.seq, x.kind, x.status, x.detail, x.started_at, x.finished_at
-            FROM t, jsonb_to_recordset(CAST(:steps AS jsonb)) AS x(id uuid, seq integer, kind text, status text,
-                detail jsonb, started_at timestamptz, finished_at timestamptz)
+            {_of_turn(tables.turn_steps, "steps")}
         ), b AS (
-            INSERT INTO prompt_blocks (session_id, sha256, content)
-            SELECT t.session_id, x.sha256, x.content
-            FROM t, jsonb_to_recordset(CAST(:blocks AS jsonb)) AS x(sha256 text, content text)
+            {_of_turn(tables.prompt_blocks, "blocks")}
             ON CONFLICT DO NOTHING
         ), u AS (
-            INSERT INTO usage_records (id, session_id, turn_id, purpose, model_alias, prompt_tokens,
-                cached_prompt_tokens, cache_write_prompt_tokens, completion_tokens, cost_usd, round)
-            SELECT x.id, t.session_id, t.id, x.purpose, x.model_alias, x.prompt_tokens, x.cached_prompt_tokens,
-                x.cache_write_prompt_tokens, x.completion_tokens, x.cost_usd, x.round
-            FROM t, jsonb_populate_recordset(CAST(NULL AS usage_records), CAST(:usages AS jsonb)) AS x
+            {_of_turn(tables.usage_records, "usages")}
         ), a AS (
-            INSERT INTO turn_context_audit (id, turn_id, session_id, round, attempt, model_alias, model_context_limit,
-                context_limit_source, output_reserve, overhead_reserve, input_budget, estimator, calibration_ratio,
-                estimated_input_tokens_before, estimated_input_tokens_after_summary,
-                estimated_input_tokens_after_prune, estimated_wire_tokens, actual_prompt_tokens, summary_triggered,
-                prune_triggered, overflow_rejected, regions, context_trim_log, prompt_refs, prompt_sha256)
-            SELECT x.id, t.id, t.session_id, x.round, x.attempt, x.model_alias, x.model_context_limit,
-                x.context_limit_source, x.output_reserve, x.overhead_reserve, x.input_budget, x.estimator,
-                x.calibration_ratio, x.estimated_input_tokens_before, x.estimated_input_tokens_after_summary,
-                x.estimated_input_tokens_after_prune, x.estimated_wire_tokens, x.actual_prompt_tokens,
-                x.summary_triggered, x.prune_triggered, x.overflow_rejected, x.regions, x.context_trim_log,
-                x.prompt_refs, x.prompt_sha256
-            FROM t, jsonb_populate_recordset(CAST(NULL AS turn_context_audit), CAST(:audits AS jsonb)) AS x
+            {_of_turn(tables.turn_context_audit, "audits")}
         )
 """
 _AS_IT_ENDED = "SELECT t.*, CAST(NULL AS jsonb) AS tool_calls FROM t"
@@ -86,13 +69,30 @@ _RECORD_RESERVED = sql(f"""
 
 
 # Whoever else ends a turn raises its fence: one that is over under our fence was ended by us.
-_RECORDED_BY_US = sql("""
-    SELECT session_id, id, seq, status, user_input, assistant_output, error, model_alias, finish_reason,
-        prompt_tokens, completion_tokens, cost_usd, idempotency_key, created_at, completed_at,
-        CAST(NULL AS jsonb) AS tool_calls
+_RECORDED_BY_US = sql(f"""
+    SELECT {TURN_COLUMNS}, CAST(NULL AS jsonb) AS tool_calls
     FROM turns
     WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
         AND fence = CAST(:fence AS integer) AND status <> 'running'
+    """)
+
+_ADD_USAGES = sql(
+    insert_from(
+        tables.usage_records,
+        json_rows(tables.usage_records, "usages"),
+        {"session_id": "CAST(:session_id AS uuid)", "turn_id": "CAST(:turn_id AS uuid)"},
+        without=("created_at",),
+    )
+)
+
+_USAGE_TOTALS = sql("""
+    SELECT model_alias, purpose, count(*) AS calls, CAST(sum(prompt_tokens) AS bigint) AS prompt_tokens,
+        CAST(sum(cached_prompt_tokens) AS bigint) AS cached_prompt_tokens,
+        CAST(sum(cache_write_prompt_tokens) AS bigint) AS cache_write_prompt_tokens,
+        CAST(sum(completion_tokens) AS bigint) AS completion_tokens,
+        CAST(sum(cost_usd) AS float) AS cost_usd
+    FROM usage_records WHERE session_id = CAST(:session_id AS uuid)
+    GROUP BY model_alias, purpose ORDER BY model_alias, purpose
     """)
 
 
@@ -164,3 +164,15 @@ async def recorded_before(tx: Transaction, claim: Claim) -> TurnRecord | None:
     """The turn as we ended it ourselves, when a commit's answer was lost on its way; None when we did not."""
     row = await tx.fetchrow(_RECORDED_BY_US, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence)
     return turn_record(row) if row else None
+
+
+async def add_usages(
+    tx: Transaction, session_id: SessionId, turn_id: TurnId | None, usages: Sequence[JsonObject]
+) -> None:
+    """Stores calls that belong to a turn, or to nobody's; a turn's own calls are stored as it is settled."""
+    await tx.execute(_ADD_USAGES, session_id=session_id, turn_id=turn_id, usages=usages)
+
+
+async def usage_totals(tx: Transaction, session_id: SessionId) -> list[SessionUsage]:
+    """Sums by alias and purpose. The caller has checked whose session it is."""
+    return [SessionUsage(**row) for row in await tx.fetch(_USAGE_TOTALS, session_id=session_id)]

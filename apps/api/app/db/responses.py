@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from app.db.claims import Claim
 from app.db.database import Record, Transaction
-from app.db.messages import AS_STORED, message_of
+from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
 from app.domain.openai_ids import ResponseRef
 from app.domain.responses import ResponseNote, StoredResponse
@@ -131,7 +131,7 @@ def _response(row: Record) -> StoredResponse:
         form=row["form"],
         created_at=row["response_created_at"],
         model_alias=row["used_alias"] or row["model_alias"],
-        reply=message_of(row) if row["id"] is not None else None,
+        reply=message_from_row(row) if row["id"] is not None else None,
         error=row["error"],
         finish_reason=row["finish_reason"],
         usage=usage,

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import groupby
 
 from app.db.database import Record, Transaction
-from app.db.messages import message_of
+from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
 from app.domain.stored import StoredMessage, StoredTurn
 from app.domain.types import Pin, SessionId, TurnStatus
@@ -34,9 +34,8 @@ _TURNS = sql("""
     ORDER BY t.seq LIMIT CAST(:limit AS integer)
     """)
 
-_MESSAGES = sql("""
-    SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning, m.reasoning_blocks,
-        m.token_estimate AS tokens, m.reasoning_tokens, m.token_encoding,
+_MESSAGES = sql(f"""
+    SELECT {AS_STORED}, m.token_encoding,
         (SELECT jsonb_object_agg(c.token_encoding, jsonb_build_array(c.token_estimate, c.reasoning_tokens))
          FROM message_token_counts c
          WHERE c.session_id = m.session_id AND c.message_id = m.id) AS counts
@@ -176,7 +175,7 @@ async def droppable_seqs(tx: Transaction, session_id: SessionId, through_seq: in
 
 
 def _stored_message(row: Record) -> StoredMessage:
-    message = message_of(row)
+    message = message_from_row(row)
     found: Mapping[str, tuple[int, int | None]] = row["counts"] or {}
     counts = {encoding: (tokens, of_reasoning or 0) for encoding, (tokens, of_reasoning) in found.items()}
     return StoredMessage(message, counts | {row["token_encoding"]: (message.tokens, message.reasoning_tokens)})

@@ -6,7 +6,7 @@ so the tables and expressions are Core and the execution is the driver's (docs/p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -43,3 +43,20 @@ def compile_sql(statement: ClauseElement) -> Statement:
 def sql(text: str) -> Statement:
     """Compiles a statement whose every value is a named bind parameter, `:name`."""
     return compile_sql(sa.text(text))
+
+
+def insert_from(
+    table: sa.Table, source: str, values: Mapping[str, str] | None = None, *, without: Collection[str] = ()
+) -> str:
+    """The text of an INSERT of rows `x` of `source`, in all columns of the table but those `without`, which get their
+    defaults. `values` has the expressions of columns that are not those of `x`."""
+    columns = [column.name for column in table.columns if column.name not in without]
+    given = values or {}
+    assert given.keys() <= set(columns), given.keys() - set(columns)
+    taken = ", ".join(given.get(name, f"x.{name}") for name in columns)
+    return f"INSERT INTO {table.name} ({', '.join(columns)}) SELECT {taken} FROM {source}"
+
+
+def json_rows(table: sa.Table, parameter: str) -> str:
+    """The rows `x` of a parameter that is a list of JSON objects by column name; what one does not name is null."""
+    return f"jsonb_populate_recordset(CAST(NULL AS {table.name}), CAST(:{parameter} AS jsonb)) AS x"

@@ -10,6 +10,8 @@ from app.db.sql import sql
 from app.domain.types import JsonObject, SessionId, TenantId, ToolCall, TurnId, TurnRecord, TurnStatus
 
 _STORED = tuple(field.name for field in fields(TurnRecord) if field.name != "tool_calls")
+TURN_COLUMNS = ", ".join(f"turns.{name}" for name in _STORED)
+"""What `turn_record` reads of `turns`, beside `tool_calls`."""
 _COLUMNS = f"""
     {", ".join(f"t.{name}" for name in _STORED)},
     CASE WHEN t.status = 'awaiting_tools' THEN (

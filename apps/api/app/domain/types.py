@@ -44,10 +44,9 @@ ToolDefinition: TypeAlias = Mapping[str, Any]
 
 
 class TurnStatus(StrEnum):
-    """Life of a turn. `pending` and `running` and `awaiting_tools` are open; the others are final, save
-    that a session's newest turn may be tried again when it `failed` or was `cancelled`."""
+    """Life of a turn. `running` and `awaiting_tools` are open; the others are final, save that a session's newest turn
+    may be tried again when it `failed` or was `cancelled`."""
 
-    PENDING = "pending"
     RUNNING = "running"
     AWAITING_TOOLS = "awaiting_tools"
     COMPLETED = "completed"
@@ -56,7 +55,7 @@ class TurnStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-OPEN_STATUSES = (TurnStatus.PENDING, TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
+OPEN_STATUSES = (TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
 """Of turns that have not ended. A session has at most one such turn."""
 
 

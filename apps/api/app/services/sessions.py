@@ -10,9 +10,9 @@ from app.db import sessions as store
 from app.db.claims import cancel_open_turns
 from app.db.database import Database, Transaction
 from app.db.erasure import erase, lock_session
+from app.db.records import usage_totals
 from app.db.session_figures import search_sessions as find_sessions
 from app.db.session_figures import session_figures
-from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.figures import SessionFigures
 from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId
@@ -163,7 +163,7 @@ async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
 async def _cancel_open(rt: Runtime, database: Database, tenant_id: TenantId, session_id: SessionId) -> None:
     async with database.autocommit() as tx:
         cancelled = await cancel_open_turns(tx, tenant_id, session_id)
-    rt.leases.cancel(*cancelled)
+    rt.leases.cancel(session_id, *cancelled)
 
 
 @retried
@@ -173,7 +173,7 @@ async def _erase_session(rt: Runtime, database: Database, tenant_id: TenantId, s
             raise NotFound("session")
         cancelled = await cancel_open_turns(tx, tenant_id, session_id)
         await erase(tx, [session_id])
-    rt.leases.cancel(*cancelled)
+    rt.leases.cancel(session_id, *cancelled)
 
 
 def with_given_policy(rt: Runtime, fields: JsonObject) -> JsonObject:

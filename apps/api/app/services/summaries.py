@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from app.db.summaries import get_summary, page_of_summaries
-from app.db.summary_undo import find_summary, lock_and_restart_count, undo_active
+from app.db.summaries import find_summary, get_summary, lock_and_restart_count, page_of_summaries, undo_active
 from app.domain.errors import NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress
 from app.domain.stored import StoredSummary
 from app.domain.types import OPEN_STATUSES, SessionId, SummaryId, TenantId, ToolDefinition

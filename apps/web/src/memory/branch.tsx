@@ -6,7 +6,7 @@ import type { ModelList, Session, TimelineTurn, Turn, TurnState } from "../types
 import { Outcome, type Result, resultOf } from "../ui/outcome";
 import { isOverBudget, Refusal } from "../ui/refusal";
 
-const OPEN: readonly TurnState[] = ["pending", "running", "awaiting_tools"];
+const OPEN: readonly TurnState[] = ["running", "awaiting_tools"];
 
 interface Props {
   sessionId: string;

@@ -1,7 +1,6 @@
 import type { TurnState } from "../types";
 
 const WORDS: Record<TurnState, string> = {
-  pending: "pending",
   running: "running",
   awaiting_tools: "waits for tools",
   completed: "idle",

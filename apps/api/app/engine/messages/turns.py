@@ -62,7 +62,7 @@ def sendable_units(turn: Turn) -> tuple[Unit, ...]:
             return ()
         case TurnStatus.FAILED | TurnStatus.CANCELLED:
             return tuple(unit for unit in units_of(turn.messages) if unit.kind != "assistant")
-        case TurnStatus.COMPLETED | TurnStatus.PENDING | TurnStatus.RUNNING | TurnStatus.AWAITING_TOOLS:
+        case TurnStatus.COMPLETED | TurnStatus.RUNNING | TurnStatus.AWAITING_TOOLS:
             return units_of(turn.messages)
     assert_never(turn.status)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from app.db import sessions as store
 from app.db.database import Transaction
 from app.db.forks import ForkPoint, LastTurn, copy_past, fork_point, last_turn
-from app.db.items import messages_of_turn
+from app.db.messages import messages_of_turn
 from app.db.turns import get_turn
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, TurnNotLast
 from app.domain.types import OPEN_STATUSES, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import IncomingMessage, IncomingTurn
-from app.services.archive.transfer import add_history, draft_history
+from app.services.archive.transfer import add_history, analyze_large, draft_history
 from app.services.runtime import Runtime
 from app.services.turn.types import RETRY_AFTER_S
 
@@ -35,13 +37,12 @@ async def fork_session(
 ) -> Session:
     """A new session of the tenant with the past of another, through the given turn or the last that has ended.
 
-    It has the same settings, pins, turns, messages, audits and summaries, under ids of its own; what its turns decide
+    It has the same settings, pins, turns, messages, audits and summaries, with the ids they have; what its turns decide
     and what its prompts are rebuilt to is what it would be in the source. Nothing of the source changes. With
     `erase_after_s` it is not to be kept. Raises `NotFound` for the session or the turn, `TurnInProgress` when the turn
     has not ended, and as `HeavyWork.slot`.
     """
-    async with rt.heavy.slot(tenant_id) as database, database.begin(snapshot=True) as tx:
-        await _check_source(tx, tenant_id, session_id)
+    async with _of_source(rt, tenant_id, session_id) as tx:
         through_seq = None
         if through_turn_id is not None:
             turn = await get_turn(tx, tenant_id, session_id, through_turn_id)
@@ -78,8 +79,7 @@ async def fork_within(
         if message.seq <= reply_seq
     ]
     history = await draft_history(rt, turn.model_alias, (IncomingTurn(tuple(said)),))
-    async with rt.heavy.slot(tenant_id) as database, database.begin(snapshot=True) as tx:
-        await _check_source(tx, tenant_id, session_id)
+    async with _of_source(rt, tenant_id, session_id) as tx:
         point = await fork_point(tx, session_id, turn.seq - 1)
         forked = await _fork(tx, rt, tenant_id, session_id, point, erase_after_s)
         await add_history(tx, tenant_id, forked.id, history)
@@ -94,8 +94,7 @@ async def fork_before_last(
     Raises `NotFound`, `TurnNotLast`, `TurnInProgress` when the turn has not ended, and `InvalidRequest` for a turn in
     which no user spoke (one that was imported) unless the caller `has_words` of its own.
     """
-    async with rt.heavy.slot(tenant_id) as database, database.begin(snapshot=True) as tx:
-        await _check_source(tx, tenant_id, session_id)
+    async with _of_source(rt, tenant_id, session_id) as tx:
         last = await last_turn(tx, session_id)
         if last is None or last.id != turn_id:
             if await get_turn(tx, tenant_id, session_id, turn_id) is None:
@@ -108,9 +107,15 @@ async def fork_before_last(
         return BeforeLast(await _fork(tx, rt, tenant_id, session_id, point), last)
 
 
-async def _check_source(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> None:
-    if not await store.session_exists(tx, tenant_id, session_id):
-        raise NotFound("session")
+@asynccontextmanager
+async def _of_source(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> AsyncGenerator[Transaction]:
+    """A transaction over one snapshot in which the tenant's session is there."""
+    async with rt.heavy.slot(tenant_id) as database:
+        await analyze_large(rt, session_id)  # else the foreign keys of its copy may be checked by scans of the whole
+        async with database.begin(snapshot=True) as tx:
+            if not await store.session_exists(tx, tenant_id, session_id):
+                raise NotFound("session")
+            yield tx
 
 
 def _check_ended(status: TurnStatus) -> None:

@@ -4,6 +4,7 @@ session's own, read in a job of its own, stored whole or not at all.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ from app.db.append_turns import append_history
 from app.db.archive import exported_rows, exported_session, insert_rows, set_counters
 from app.db.database import Transaction
 from app.db.forks import fork_point
+from app.db.planner_statistics import analyze_for
 from app.db.sessions import CHANGEABLE
-from app.domain.errors import ImportRefused, InvalidRequest, NotFound
+from app.domain.errors import ImportRefused, InvalidRequest, NotFound, PlimsollError
 from app.domain.stored import Counters, NewHistory, NewRows
 from app.domain.types import JsonObject, Session, SessionId, TenantId
 from app.openai.chat_messages import IncomingTurn
@@ -22,6 +24,8 @@ from app.services.archive.new_rows import drafted
 from app.services.heavy.child import Tools
 from app.services.runtime import Runtime
 from app.services.sessions import insert_checked, with_defaults, with_given_policy
+
+logger = logging.getLogger(__name__)
 
 SMALL_BYTES = 64 * 1024
 """An import up to this size is read on a thread: a few milliseconds."""
@@ -61,7 +65,17 @@ async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: Rea
             session = await insert_checked(rt, tx, tenant_id, fields)
             while (part := await job.do(ImportJob.next_part)) is not None:
                 await _store(tx, tenant_id, session.id, part)
+    await analyze_large(rt, session.id)
     return session
+
+
+async def analyze_large(rt: Runtime, session_id: SessionId) -> None:
+    """Lets the planner know of a session that is large for what it knows of. What is in the way of that is logged."""
+    try:
+        async with rt.heavy.database.autocommit() as tx:
+            await analyze_for(tx, session_id)
+    except PlimsollError as error:
+        logger.warning("the tables were not analyzed: %s", error.code)
 
 
 async def _store(

@@ -257,7 +257,7 @@ def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
 
 def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
     """Holds outputs, by call id, to a turn's open calls. Raises as `claim_outputs`."""
-    if waiting.status in (TurnStatus.RUNNING, TurnStatus.PENDING):
+    if waiting.status is TurnStatus.RUNNING:
         raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
     if waiting.status is not TurnStatus.AWAITING_TOOLS:
         raise TurnNotOpen(f"The turn is {waiting.status.value} and waits for no tools.")

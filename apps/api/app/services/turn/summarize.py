@@ -12,8 +12,8 @@ from time import perf_counter
 from typing import Literal, TypeAlias
 
 from app.db.claims import Claim
+from app.db.records import add_usages
 from app.db.summaries import note_attempt, release_summary_lease, store_summary, take_summary_lease
-from app.db.usage import add_usages
 from app.domain.errors import DatabaseUnavailable
 from app.domain.stored import NewSummary
 from app.domain.types import (

@@ -127,7 +127,7 @@ async def cancel_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, t
         if not await store_cancelled(tx, session_id, turn_id):
             raise TurnNotOpen(f"The turn is {turn.status.value}; there is nothing to cancel.")
         cancelled = await get_turn(tx, tenant_id, session_id, turn_id)
-    rt.leases.cancel(turn_id)
+    rt.leases.cancel(session_id, turn_id)
     assert cancelled is not None
     return cancelled
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import thread_time
 
+from app.db.activity import count_open_turns
 from app.db.claims import fail_lost_turns, renew_leases, sessions_with_lost_turns
 from app.db.database import Database
 from app.db.erasure import due_sessions, erase
-from app.db.open_turns import count_open_turns
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import SessionId
 from app.services.runtime import Runtime, retried

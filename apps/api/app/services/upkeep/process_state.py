@@ -17,7 +17,7 @@ from app.core.fairness import FairGate, QueueFull, share_of
 from app.db.claims import Claim
 from app.db.database import Database
 from app.domain.errors import PlimsollError, ProcessBusy, ShuttingDown, TenantBusy
-from app.domain.types import TenantId, TurnId
+from app.domain.types import SessionId, TenantId, TurnId
 
 logger = logging.getLogger(__name__)
 
@@ -33,25 +33,27 @@ class Leases:
     """The turns this process runs at the moment, each in a task of its own that no client's going away ends."""
 
     def __init__(self) -> None:
-        self._held: dict[TurnId, tuple[Claim, asyncio.Task[Any]]] = {}
+        # By session too: a turn that was forked has one id in both, and may run in both at once.
+        self._held: dict[tuple[SessionId, TurnId], tuple[Claim, asyncio.Task[Any]]] = {}
 
     def hold(self, claim: Claim, task: asyncio.Task[Any]) -> None:
         """Has the claim renewed until the task is done."""
-        self._held[claim.turn_id] = (claim, task)
+        self._held[claim.session_id, claim.turn_id] = (claim, task)
         task.add_done_callback(lambda done: self._release(claim, done))
 
     def _release(self, claim: Claim, task: asyncio.Task[Any]) -> None:
-        held = self._held.get(claim.turn_id)
+        key = (claim.session_id, claim.turn_id)
+        held = self._held.get(key)
         if held is not None and held[1] is task:
-            del self._held[claim.turn_id]
+            del self._held[key]
         if not task.cancelled():
             task.exception()  # the waiting caller gets it, and else the turn's record has it
 
-    def cancel(self, *turn_ids: TurnId) -> None:
+    def cancel(self, session_id: SessionId, *turn_ids: TurnId) -> None:
         """Stops the turns' work if they run here; their end must have been stored before."""
         for turn_id in turn_ids:
-            if turn_id in self._held:
-                self._held[turn_id][1].cancel()
+            if (session_id, turn_id) in self._held:
+                self._held[session_id, turn_id][1].cancel()
 
     def claims(self) -> tuple[Claim, ...]:
         """What is held now."""

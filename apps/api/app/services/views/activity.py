@@ -55,7 +55,7 @@ class Activity:
         self._streams = streams
         self._poll_s = poll_s
         self._followers: set[Follower] = set()
-        self._known: dict[UUID, Record] = {}
+        self._known: dict[tuple[UUID, UUID], Record] = {}
         self._polling: asyncio.Task[None] | None = None
 
     @contextmanager
@@ -92,7 +92,7 @@ class Activity:
             rows = await open_turns(tx, tenant_id, MOST_OPEN_TURNS)
         if self._polling is not None:
             for row in rows:
-                self._known.setdefault(row["turn_id"], row)
+                self._known.setdefault(_key(row), row)
         return [_event(row) for row in rows]
 
     async def _poll_forever(self, rt: Runtime) -> None:
@@ -114,14 +114,12 @@ class Activity:
 
     async def _poll(self, rt: Runtime, within_s: float) -> None:
         tenants = {follower.tenant_id for follower in self._followers}
-        watched = [
-            (row["session_id"], row["turn_id"]) for row in self._known.values() if row["status"] in OPEN_STATUSES
-        ]
+        watched = [key for key, row in self._known.items() if row["status"] in OPEN_STATUSES]
         async with rt.database.autocommit() as tx:
             rows = await changed_turns(tx, sorted(tenants), watched, within_s=within_s, limit=_MOST_ROWS)
-        before, self._known = self._known, {row["turn_id"]: row for row in rows}
+        before, self._known = self._known, {_key(row): row for row in rows}
         for row in rows:
-            known = before.get(row["turn_id"])
+            known = before.get(_key(row))
             if known is None or known["status"] != row["status"]:
                 self._tell(row)
         if len(rows) == _MOST_ROWS:
@@ -141,6 +139,11 @@ async def next_event(follower: Follower, within_s: float) -> JsonObject | None:
         async with asyncio.timeout(within_s):
             return await follower.events.get()
     return None
+
+
+def _key(row: Record) -> tuple[UUID, UUID]:
+    """Session and turn: a fork's turns have the ids of its source's."""
+    return row["session_id"], row["turn_id"]
 
 
 def _event(row: Record) -> JsonObject:

@@ -1,0 +1,41 @@
+"""What the planner knows of the tables, refreshed where much was stored at once and autovacuum comes a minute late.
+
+Until it does, plans stay that were made of empty tables: a foreign key may be checked by reading the whole session.
+"""
+
+from __future__ import annotations
+
+from app.db.database import Transaction
+from app.db.sql import Statement, sql
+from app.db.tables import metadata
+from app.domain.types import SessionId
+
+_TABLES = ", ".join(f"'{table.name}'" for table in metadata.sorted_tables)
+ANALYZE = Statement(
+    f"""
+    DO $$ DECLARE name text; BEGIN
+        FOREACH name IN ARRAY ARRAY[{_TABLES}] LOOP
+            IF pg_relation_size(to_regclass(name)) >= 131072 THEN
+                EXECUTE format('ANALYZE (SKIP_LOCKED) %I', name);
+            END IF;
+        END LOOP;
+    END $$
+    """,
+    (),
+)
+"""Writers go on beside it. A table that somebody else analyzes is left out, and so is a small one: known to be small it
+is scanned, by plans that stay when it has grown; unknown it is taken for ten pages, and read by index."""
+
+_LARGE_MESSAGES = 1_000
+# As autovacuum has it: a tenth more than there was. Tables that were never analyzed have none, or -1.
+_IS_LARGE_AND_NEW = sql(f"""
+    SELECT s.last_message_seq > {_LARGE_MESSAGES} AND s.last_message_seq > c.reltuples / 10
+    FROM sessions s, pg_class c
+    WHERE s.id = CAST(:session_id AS uuid) AND c.oid = CAST('messages' AS regclass)
+    """)
+
+
+async def analyze_for(tx: Transaction, session_id: SessionId) -> None:
+    """Analyzes the tables if a session with more than 1,000 messages is large for what the planner knows of them."""
+    if await tx.fetchval(_IS_LARGE_AND_NEW, session_id=session_id):
+        await tx.fetch(ANALYZE)

@@ -1,0 +1,151 @@
+"""Statements whose cost must not depend on what the planner believes: read by index ranges, analyzed or not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from app.db.database import Database, Record, Transaction
+from app.db.forks import copy_past, fork_point
+from app.db.messages import UNCOUNTED, window_turns
+from app.db.planner_statistics import analyze_for
+from app.db.sql import Statement
+from app.domain.types import SessionId
+from tests.services.service import service
+
+TURNS, MESSAGES = 300, 600
+SESSION = SessionId(UUID(int=2))
+_SETTLED = """
+    CREATE FUNCTION u(n int) RETURNS uuid LANGUAGE sql RETURN CAST(lpad(to_hex(n), 32, '0') AS uuid);
+    ALTER TABLE turns SET (autovacuum_enabled = off); ALTER TABLE messages SET (autovacuum_enabled = off);
+    ALTER TABLE message_token_counts SET (autovacuum_enabled = off);
+    INSERT INTO sessions (id, tenant_id, model_alias, policy, metadata)
+    SELECT u(s), 'default', 'm', '{}', '{}' FROM generate_series(1, 8) s;
+    """
+_FILL = """
+    INSERT INTO turns (id, session_id, seq, status, user_input, assistant_output, model_alias, request_sha256)
+    SELECT u(1000 * s - t), u(s), t, CASE WHEN t % 50 = 0 THEN 'rejected' ELSE 'completed' END, 'x', 'y', 'm', ''
+    FROM generate_series(1, 8) s, generate_series({first}, {last}) t;
+    INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding)
+    SELECT u(100000 * s + 2 * t - 1 + m), u(s), u(1000 * s - t), 2 * t - 1 + m,
+        CASE m WHEN 0 THEN 'user' ELSE 'assistant' END, '"text"', 3,
+        CASE WHEN (2 * t - 1 + m) % 3 = 0 THEN 'theirs' ELSE 'ours' END
+    FROM generate_series(1, 8) s, generate_series({first}, {last}) t, generate_series(0, 1) m;
+    INSERT INTO message_token_counts (session_id, message_id, token_encoding, token_estimate)
+    SELECT session_id, id, encoding, 5 FROM messages, unnest(ARRAY['ours', 'another']) AS encoding
+    WHERE token_encoding = 'theirs' AND seq > 3 AND seq >= 2 * {first} - 1;
+    """
+
+
+class Explained(Transaction):
+    """A transaction that keeps the plan, as it ran, of each statement that reads."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self.plans: list[Any] = []
+
+    async def fetch(self, statement: Statement, **parameters: Any) -> list[Record]:
+        rows = await self._tx.fetch(statement, **parameters)
+        found = Statement("SELECT name FROM pg_prepared_statements WHERE statement = $1", ("text",))
+        name = await self._tx.fetchval(found, text=statement.text)
+        values = ", ".join(f"'{value}'" for value in statement.arguments(parameters))
+        explain = Statement(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {name} ({values})", ())
+        self.plans.append((await self._tx.fetchval(explain))[0]["Plan"])
+        return rows
+
+
+@asynccontextmanager
+async def filled(database_url: str) -> AsyncGenerator[Database]:
+    """Eight sessions of 600 messages in tables that nobody has analyzed.
+
+    The one connection made its plans, which it keeps, when the sessions had two turns each: the worst that a fresh
+    installation does.
+    """
+    database = Database(database_url, pool_size=1)
+    connection = await cast(Any, asyncpg).connect(database_url)
+    try:
+        await connection.execute(_SETTLED + _FILL.format(first=1, last=2))
+        async with database.begin() as tx:
+            await window_turns(tx, SESSION, 0, 4, "ours", step_failed=False)
+            await copy_past(tx, SESSION, SessionId(UUID(int=101)), await fork_point(tx, SESSION, None))
+        await connection.execute(_FILL.format(first=3, last=TURNS))
+        yield database
+    finally:
+        await connection.close()
+        await database.aclose()
+
+
+def nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+@pytest.mark.parametrize("after_seq", [0, 40, 99, 580])
+async def test_a_window_is_read_by_one_index_range_a_table(database_url: str, after_seq: int) -> None:
+    async with filled(database_url) as database, database.begin() as transaction:
+        tx = Explained(transaction)
+        window = await window_turns(tx, SESSION, after_seq, MESSAGES, "ours", step_failed=False)
+        ranges, counts = tx.plans
+        found = list(nodes(ranges)) + list(nodes(counts))
+        assert not [
+            node["Node Type"] for node in found if "Join" in node["Node Type"] or node["Node Type"] == "Nested Loop"
+        ]
+        scans = [node for node in found if "Relation Name" in node]
+        assert {node["Relation Name"] for node in scans} == {"messages", "turns", "message_token_counts"}
+        assert all(node["Node Type"] in ("Index Scan", "Index Only Scan", "Bitmap Heap Scan") for node in scans), scans
+        assert all(node["Actual Loops"] == 1 for node in scans)
+        read = sum(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in scans)
+        assert read <= 2 * (MESSAGES - after_seq) + 5
+
+        sent = [message for turn in window for message in turn.messages]
+        expected = [seq for seq in range(after_seq + 1, MESSAGES + 1) if (seq + 1) // 2 % 50]
+        assert [message.seq for message in sent] == expected
+        assert all(message.turn_id == turn.id for turn in window for message in turn.messages)
+        assert [message.tokens for message in sent] == [
+            3 if seq % 3 else UNCOUNTED if seq == 3 else 5 for seq in expected
+        ]
+
+
+async def test_counts_are_not_looked_for_where_every_message_has_its_own(database_url: str) -> None:
+    async with filled(database_url) as database, database.begin() as transaction:
+        tx = Explained(transaction)
+        await window_turns(tx, SESSION, MESSAGES - 2, MESSAGES - 1, "ours", step_failed=False)
+        assert len(tx.plans) == 1
+
+
+async def test_the_keys_of_a_large_fork_are_checked_by_index_once_the_tables_are_analyzed(database_url: str) -> None:
+    async with filled(database_url) as database:
+        assert await fetched_by_a_fork(database, 102) > 20 * (MESSAGES + TURNS)
+        async with database.autocommit() as tx:
+            await tx.fetch(Statement("UPDATE sessions SET last_message_seq = 1001 WHERE id = $1", ("id",)), id=SESSION)
+            await analyze_for(tx, SESSION)
+        assert await fetched_by_a_fork(database, 103) <= 2 * (MESSAGES + TURNS)
+
+
+async def fetched_by_a_fork(database: Database, number: int) -> int:
+    """Rows of `turns` that are read by index while a session is forked."""
+    target = SessionId(UUID(int=number))
+    fetched = Statement("SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'turns'", ())
+    async with database.begin() as tx:
+        before = await tx.fetchval(fetched)
+        await copy_past(tx, SESSION, target, await fork_point(tx, SESSION, None))
+        copied = Statement("SELECT count(*) FROM messages WHERE session_id = $1", ("id",))
+        assert await tx.fetchval(copied, id=target) == MESSAGES
+        return await tx.fetchval(fetched) - before
+
+
+async def test_a_large_import_is_analyzed_and_a_small_one_is_not(database_url: str) -> None:
+    known = "SELECT reltuples FROM pg_class WHERE oid = CAST('messages' AS regclass)"
+    async with service(database_url) as at:
+        before = await at.rows(known)
+        for turns in (1, 501):
+            messages = [{"role": role, "content": "Hi"} for _ in range(turns) for role in ("user", "assistant")]
+            assert await at.rows(known) == before
+            await at.imported({"messages": messages})
+        assert await at.rows(known) == [{"reltuples": 1004}]
