@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 from app.db.database import Record, Transaction, record_of
-from app.db.messages import AS_STORED, message_of
+from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
 from app.domain.audit import Audit
 from app.domain.trim_log import ACTION_FIELDS, TRIM_LOG_FIELDS, TrimAction
@@ -62,7 +62,7 @@ async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Seque
         bounds |= {f"first_{noun}": min(seqs, default=0), f"last_{noun}": max(seqs, default=0)}
     rows = await tx.fetch(_IN_RANGES, session_id=session_id, **bounds) if found else []
     return tuple(
-        Turn(turn_id, seq, TurnStatus(status), unresolved=False, messages=tuple(map(message_of, of_turn)))
+        Turn(turn_id, seq, TurnStatus(status), unresolved=False, messages=tuple(map(message_from_row, of_turn)))
         for (turn_id, seq, status), of_turn in groupby(rows, key=itemgetter("turn", "turn_seq", "status"))
     )
 
