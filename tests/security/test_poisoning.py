@@ -106,10 +106,10 @@ async def test_no_poison_gets_out_of_a_summary_that_repeats_it(database_url: str
             said = [record["summary"], *(text for kind in _KINDS for text in record.get(kind, ()))]
             assert all(text and (text in poison or poison.strip() == text) for text in said), poison
             summary = (await list_summaries(at.rt, TENANT, session.id, 1, None)).items[0]
-            assert summary["origin"] == "model"
-            assert summary["token_estimate"] <= 0.15 * 13_312
+            assert summary.origin == "model"
+            assert summary.token_estimate <= 0.15 * 13_312
             assert (await _raw(at, session.id))[: len(before)] == before, "what was said is stored as it was said"
-            await undo_summary(at.rt, TENANT, session.id, summary["id"])
+            await undo_summary(at.rt, TENANT, session.id, summary.id)
             outcome = await at.turn(session.id, "Raw again?")
             raw = server.seen[-1].json["messages"]
             assert [message["content"] for message in raw if message["role"] == "system"] == [INSTRUCTIONS]
@@ -130,7 +130,7 @@ async def test_no_poison_gets_out_of_the_extract_that_stands_in_for_an_answer_th
             sent = await _summarized_turn(at, server, session)
             assert_material(sent, poison, layers=[INSTRUCTIONS])
             summary = (await list_summaries(at.rt, TENANT, session.id, 1, None)).items[0]
-            assert summary["origin"] == "fallback"
+            assert summary.origin == "fallback"
 
 
 @pytest.mark.parametrize(
