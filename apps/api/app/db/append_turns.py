@@ -49,11 +49,12 @@ _APPEND = sql("""
         RETURNING session_id, id
     ), m AS (
         INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_calls, tool_call_id,
-            token_estimate, token_encoding)
+            token_estimate, token_encoding, terms)
         SELECT x.id, t.session_id, t.id, s.messages_before + x.seq, x.role, x.content, x.tool_calls,
-            x.tool_call_id, x.token_estimate, x.token_encoding
+            x.tool_call_id, x.token_estimate, x.token_encoding, x.terms
         FROM s, jsonb_to_recordset(CAST(:messages AS jsonb)) AS x(id uuid, turn_id uuid, seq bigint, role text,
-            content jsonb, tool_calls jsonb, tool_call_id text, token_estimate bigint, token_encoding text)
+            content jsonb, tool_calls jsonb, tool_call_id text, token_estimate bigint, token_encoding text,
+            terms bytea)
         JOIN t ON t.id = x.turn_id
     )
     SELECT id FROM s

@@ -14,6 +14,7 @@ from app.db.sessions import STATE_COLUMNS, state_of
 from app.db.sql import sql
 from app.db.table_parts import OPEN_STATUSES_SQL
 from app.db.turns import tool_calls_from_json
+from app.domain.content import bytea_json
 from app.domain.limits import Limits, Scope
 from app.domain.types import JsonObject, SessionId, SessionState, TenantId, ToolCall, TurnId, TurnStatus
 
@@ -35,9 +36,9 @@ _CLAIM = sql(f"""
         FROM s
         RETURNING id, session_id, created_at
     ), m AS (
-        INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding)
+        INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding, terms)
         SELECT CAST(:message_id AS uuid), t.session_id, t.id, s.last_message_seq - 1, 'user',
-            CAST(:content AS jsonb), CAST(:token_estimate AS bigint), :token_encoding
+            CAST(:content AS jsonb), CAST(:token_estimate AS bigint), :token_encoding, CAST(:terms AS bytea)
         FROM s, t
     )
     SELECT s.*, t.created_at AS turn_created_at FROM s, t
@@ -74,11 +75,11 @@ _RECLAIM = sql("""
         RETURNING session_id, id, fence
     ), m AS (
         INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_call_id, token_estimate,
-            token_encoding)
+            token_encoding, terms)
         SELECT x.id, t.session_id, t.id, x.seq, 'tool', x.content, x.tool_call_id, x.token_estimate,
-            x.token_encoding
+            x.token_encoding, x.terms
         FROM t, jsonb_to_recordset(CAST(:outputs AS jsonb)) AS x(id uuid, seq bigint, content jsonb,
-            tool_call_id text, token_estimate bigint, token_encoding text)
+            tool_call_id text, token_estimate bigint, token_encoding text, terms bytea)
     )
     SELECT fence FROM t
     """)
@@ -172,7 +173,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """What a claim stores. `content` is the message's JSON content, `user_input` its text.
+    """What a claim stores. `content` is the message's JSON content, `user_input` its text, `terms` its packed terms.
 
     `seq` is the number it must get, where it must be the turn after one that somebody saw.
     """
@@ -183,6 +184,7 @@ class NewTurn:
     content: Any
     token_estimate: int
     token_encoding: str
+    terms: bytes
     model_alias: str | None
     idempotency_key: str | None
     request_sha256: str
@@ -212,6 +214,7 @@ async def claim_turn(
         content=new.content,
         token_estimate=new.token_estimate,
         token_encoding=new.token_encoding,
+        terms=new.terms,
     )
     if row is None:
         return None
@@ -241,13 +244,14 @@ class WaitingTurn:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """A tool's answer, counted; `content` is JSON."""
+    """A tool's answer, counted; `content` is JSON, `terms` are packed."""
 
     message_id: UUID
     tool_call_id: str
     content: Any
     token_estimate: int
     token_encoding: str
+    terms: bytes
 
 
 async def waiting_turn(
@@ -296,6 +300,7 @@ async def reclaim_turn(
             "tool_call_id": output.tool_call_id,
             "token_estimate": output.token_estimate,
             "token_encoding": output.token_encoding,
+            "terms": bytea_json(output.terms),
         }
         for at, output in enumerate(outputs)
     ]

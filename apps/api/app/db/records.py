@@ -35,12 +35,12 @@ _WRITTEN = f"""
                 prompt_tokens, completion_tokens, cost_usd, idempotency_key, created_at, completed_at
         ), m AS (
             INSERT INTO messages (id, session_id, turn_id, seq, role, content, tool_calls, reasoning, reasoning_blocks,
-                reasoning_tokens, token_estimate, token_encoding)
+                reasoning_tokens, token_estimate, token_encoding, terms)
             SELECT x.id, t.session_id, t.id, x.seq, 'assistant', x.content, x.tool_calls, x.reasoning,
-                x.reasoning_blocks, x.reasoning_tokens, x.token_estimate, x.token_encoding
+                x.reasoning_blocks, x.reasoning_tokens, x.token_estimate, x.token_encoding, x.terms
             FROM t, jsonb_to_recordset(CAST(:messages AS jsonb)) AS x(id uuid, seq bigint, content jsonb,
                 tool_calls jsonb, reasoning text, reasoning_blocks jsonb, reasoning_tokens bigint,
-                token_estimate bigint, token_encoding text)
+                token_estimate bigint, token_encoding text, terms bytea)
         ), st AS (
             INSERT INTO turn_steps (id, turn_id, session_id, seq, kind, status, detail, started_at, finished_at)
             SELECT x.id, t.id, t.session_id, x.seq, x.kind, x.status, x.detail, x.started_at, x.finished_at

@@ -11,6 +11,7 @@ from app.db.database import Database
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import Catalogue
 from app.services.heavy.jobs import HeavyJobs
+from app.services.pasts import Pasts
 from app.services.upkeep.calibrations import Calibrations
 from app.services.upkeep.capacity import HeavyWork
 from app.services.upkeep.process_state import Chores, Cooldowns, Leases
@@ -37,6 +38,7 @@ class Runtime:
     chores: Chores
     calibrations: Calibrations
     cooldowns: Cooldowns
+    pasts: Pasts
     guarded: ContextPolicy
     turn_lease_s: float
     now: Callable[[], datetime]

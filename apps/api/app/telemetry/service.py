@@ -118,6 +118,18 @@ class Telemetry:
         self._turns_lost = Counter(
             "turns_lost", "Turns that were ended because the worker that ran them went silent.", registry=own
         )
+        self._session_cache = Gauge(
+            "session_cache_bytes",
+            "What all workers keep of sessions in memory, so that a turn reads only what is new.",
+            registry=own,
+            multiprocess_mode="livesum",
+        )
+        self._session_cache_hits = Counter(
+            "session_cache_hits", "Times that a session was asked for and kept in memory.", registry=own
+        )
+        self._session_cache_misses = Counter(
+            "session_cache_misses", "Times that a session was asked for and not kept in memory.", registry=own
+        )
         self._at_scrape = CollectorRegistry()
         self.database = DatabaseTelemetry(own, self._at_scrape)
         self._begin_at_zero()
@@ -201,6 +213,14 @@ class Telemetry:
         """Counts turns that were ended in the stead of a worker that went silent."""
         if turns:
             self._turns_lost.inc(turns)
+
+    def session_cache_asked(self, *, hit: bool) -> None:
+        """Counts whether what was asked for of a session was in memory, if perhaps not all of it."""
+        (self._session_cache_hits if hit else self._session_cache_misses).inc()
+
+    def session_cache_size(self, size_bytes: int) -> None:
+        """States what this worker keeps of sessions in memory."""
+        self._session_cache.set(size_bytes)
 
     def render(self) -> tuple[bytes, str]:
         """The Prometheus text of all workers, and its content type."""

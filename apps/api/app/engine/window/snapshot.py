@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from app.domain.evicted import Evicted
 from app.domain.types import JsonObject, Pin, Summary, ToolDefinition, Turn
 from app.engine.policy.budget import Budget
-from app.engine.recall.ranking import Recalled
+from app.engine.recall.ranking import Evicted, Recalled
 from app.engine.summary.fold import Fold
 
 ShorteningKind: TypeAlias = Literal["tool_result_shortened", "assistant_shortened", "media_marked"]

@@ -6,10 +6,11 @@ from collections.abc import Generator, Sequence
 
 import orjson
 
-from app.domain.content import canonical_json, sha256_hex, tool_call_json
+from app.domain.content import bytea_json, canonical_json, sha256_hex, tool_call_json
 from app.domain.stored import JsonText, NewHistory
 from app.domain.types import JsonObject, TurnId, TurnStatus
 from app.engine.messages.tokens import message_tokens
+from app.engine.recall.index import packed_terms
 from app.openai.chat_messages import IncomingMessage, IncomingTurn
 from app.services.heavy.child import Tools
 
@@ -112,4 +113,5 @@ def _message_row(tools: Tools, encoding: str, said: IncomingMessage) -> JsonObje
         "tool_call_id": said.tool_call_id,
         "token_estimate": tokens,
         "token_encoding": used,
+        "terms": bytea_json(packed_terms(said.role, said.content, has_calls=bool(said.tool_calls))),
     }
