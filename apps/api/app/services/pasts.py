@@ -118,19 +118,22 @@ async def settled_index(
 async def extended_index(tx: Transaction, session_id: SessionId, index: Index, through_seq: int) -> tuple[Index, int]:
     """The index with the messages through a number that it does not have; how many have no packed terms.
 
-    Many are taken apart off the event loop, a slice at a time.
+    They are read a slice at a time, and many are taken apart off the event loop.
     """
-    unpacked = 0
-    while index.through_seq < through_seq:
-        until_seq = min(through_seq, index.through_seq + _SLICE_MESSAGES)
-        stored = await stored_terms(tx, session_id, index.through_seq, until_seq)
-        new = Packed(np.frombuffer(stored.seqs, ">i8"), np.frombuffer(stored.tokens, ">i8"), stored.terms)
-        if len(new.seqs) <= _INLINE_MESSAGES:
-            index = index.extended(new, until_seq)
-        else:
-            index = await asyncio.to_thread(index.extended, new, until_seq)
-        unpacked += stored.unpacked
-    return index, unpacked
+    slices = [
+        await stored_terms(tx, session_id, after_seq, min(through_seq, after_seq + _SLICE_MESSAGES))
+        for after_seq in range(index.through_seq, through_seq, _SLICE_MESSAGES)
+    ]
+    if not slices:
+        return index, 0
+    seqs, tokens = b"".join(part.seqs for part in slices), b"".join(part.tokens for part in slices)
+    terms = b"".join(part.terms for part in slices)
+    new = Packed(np.frombuffer(seqs, ">i8"), np.frombuffer(tokens, ">i8"), terms)
+    if len(new.seqs) <= _INLINE_MESSAGES:
+        index = index.extended(new, through_seq)
+    else:
+        index = await asyncio.to_thread(index.extended, new, through_seq)
+    return index, sum(part.unpacked for part in slices)
 
 
 async def pack_messages(messages: Sequence[tuple[Role, Content, bool]]) -> list[bytes]:

@@ -31,6 +31,7 @@ _MOST_COUNT: Final = 31
 _MOST_LENGTH: Final = 0xFFFF
 _MOST_TOKENS: Final = 2**31 - 1
 _MOST_UNMERGED: Final = 4096
+_NO_KEYS: Final = np.zeros(0, np.uint64)
 _POSITION_SHIFT: Final = np.uint64(5)
 _TERM_SHIFT: Final = np.uint64(37)
 _QUESTION_ENDS: Final = ("?", "？", "؟")
@@ -115,9 +116,9 @@ class Index:
         terms = words[is_term].astype(np.uint64)
         position = np.repeat(np.arange(len(self), len(self) + len(at), dtype=np.uint64), distinct)
         added = (terms >> _POSITION_SHIFT) << _TERM_SHIFT | position << _POSITION_SHIFT | terms & np.uint64(31)
-        keys, unmerged = self.keys, np.sort(np.concatenate((self.unmerged, added)))
-        if len(unmerged) > _MOST_UNMERGED:
-            keys, unmerged = np.sort(np.concatenate((keys, unmerged))), unmerged[:0].copy()
+        merges = len(self.unmerged) + len(added) > _MOST_UNMERGED
+        keys = np.sort(np.concatenate((self.keys, self.unmerged, added))) if merges else self.keys
+        unmerged = _NO_KEYS if merges else np.sort(np.concatenate((self.unmerged, added)))
         return Index(
             through_seq=through_seq,
             seqs=np.concatenate((self.seqs, new.seqs)),
@@ -143,8 +144,9 @@ class Index:
             within = np.arange(len(of_term)) - np.repeat(np.cumsum(counts) - counts, counts)
             found.append((keys[first[of_term] + within], of_term))
             seen += counts
-        order = np.argsort(np.concatenate([of_term for _, of_term in found]), kind="stable")
-        every = np.concatenate([keys for keys, _ in found])[order]
+        every = np.concatenate([keys for keys, _ in found])
+        if len(found[1][0]):
+            every = every[np.argsort(np.concatenate([of_term for _, of_term in found]), kind="stable")]
         positions = (every >> _POSITION_SHIFT & np.uint64(0xFFFFFFFF)).astype(np.int64)
         return seen, positions, (every & np.uint64(31)).astype(np.int64)
 
@@ -160,8 +162,8 @@ def _empty() -> Index:
         texts=none,
         kinds=none.astype(np.uint8),
         asks=none.astype(np.bool_),
-        keys=none.astype(np.uint64),
-        unmerged=none.astype(np.uint64),
+        keys=_NO_KEYS,
+        unmerged=_NO_KEYS,
     )
 
 

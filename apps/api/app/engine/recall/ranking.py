@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_term
 
 MOST_HITS: Final = 64
 """Messages that matched, best first, of which one turn looks at the neighbourhood."""
+MOST_CANDIDATES: Final = 192
+"""Messages beside tool groups, best first, that one turn chooses from."""
 MOST_SEEN_SHARE: Final = 0.8
 LEAST_MESSAGES: Final = 8
 SATURATION: Final = 1.2
@@ -62,8 +64,7 @@ class Recalled:
         return {"message_id": str(self.message_id), "score": self.score, "tokens": self.tokens}
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """Messages that come back together or not at all, by number, and what speaks for them.
 
     `tokens` is what they cost on the wire as they were counted when they were stored. `is_new` is false of a message
@@ -133,9 +134,14 @@ def rarities(seen_in: Ints, messages: int, most_seen_share: float = MOST_SEEN_SH
     return rare
 
 
+def summed(positions: Ints, parts: Floats, messages: int) -> Floats:
+    """By message, the sum of its parts."""
+    return np.bincount(positions, parts, messages).astype(np.float64, copy=False)
+
+
 def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare: Floats) -> tuple[Floats, Floats]:
     """By posting, as `Index.postings` gives them: its BM25 score, and the rarity of its term."""
-    norm = SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * index.lengths[positions] / _USUAL_TERMS)
+    norm = (SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * index.lengths))[positions]
     of_posting = np.repeat(rare, seen_in)
     return of_posting * counts * (SATURATION + 1) / (counts + norm), of_posting
 
@@ -156,7 +162,7 @@ def search(
     rare = rarities(seen_in, messages, most_seen_share)
     rare[sought:] = 0.0
     scored, covered = term_scores(index, seen_in, positions, counts, rare)
-    scores, coverage = np.bincount(positions, scored, messages), np.bincount(positions, covered, messages)
+    scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
     found = np.flatnonzero(scores)
     if len(found):
         found = found[np.lexsort((-found, -scores[found]))[:most_hits]]
@@ -178,7 +184,7 @@ def candidates(
     messages = len(hits.shared_terms)
     near = hits.positions[:, None] + _NEIGHBOURS
     inside = (near >= 0) & (near < messages)
-    shares = np.bincount(near[inside], (hits.scores[:, None] * _SHARES)[inside], messages)
+    shares = summed(near[inside], (hits.scores[:, None] * _SHARES)[inside], messages)
     at = np.flatnonzero(shares)
     alone = at[(index.kinds[at] < CALL) & (index.tokens[at] <= most_tokens)]
     values = shares[alone] * np.where(index.asks[alone], _QUESTION_FACTOR, 1.0)
@@ -187,19 +193,19 @@ def candidates(
     best = max([float(values.max(initial=0.0)), *(group.score for group in groups)])
     good = values >= min_score_ratio * best
     alone, values = alone[good], values[good]
+    order = np.lexsort((-alone, -values))[:MOST_CANDIDATES]
+    alone, values = alone[order], values[order]
     distinct = index.distinct[alone]
-    is_new = distinct - hits.shared_terms[alone] > _LEAST_NEWS_SHARE * distinct
     rows = zip(
-        index.seqs[alone].tolist(),
+        zip(index.seqs[alone].tolist(), strict=True),
         values.tolist(),
         (index.tokens[alone] + MESSAGE_FRAMING_TOKENS).tolist(),
         index.texts[alone].tolist(),
-        is_new.tolist(),
+        (distinct - hits.shared_terms[alone] > _LEAST_NEWS_SHARE * distinct).tolist(),
         strict=True,
     )
-    found = [Candidate((seq,), *row) for seq, *row in rows]
-    found += [group for group in groups if group.score >= min_score_ratio * best]
-    return tuple(sorted(found, key=lambda candidate: (-candidate.score, -candidate.seqs[-1])))
+    found = [*map(Candidate._make, rows), *(group for group in groups if group.score >= min_score_ratio * best)]
+    return tuple(sorted(found, key=lambda candidate: (-candidate.score, -candidate.seqs[-1])) if groups else found)
 
 
 def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: int) -> list[Candidate]:

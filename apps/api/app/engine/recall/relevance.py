@@ -11,7 +11,7 @@ import numpy as np
 from app.domain.content import content_text
 from app.domain.types import Pin, Turn
 from app.engine.recall.index import EMPTY, Packed, packed_text
-from app.engine.recall.ranking import SATURATION, rarities, term_scores
+from app.engine.recall.ranking import SATURATION, rarities, summed, term_scores
 from app.engine.recall.terms import distinct_query_terms, term_hash
 
 MOST_TERMS: Final = 16_384
@@ -48,5 +48,5 @@ def _scored(texts: tuple[str, ...], query: str) -> tuple[float, ...]:
     rare = rarities(seen_in, len(texts), most_seen_share=1.0)
     most = (SATURATION + 1) * float(rare[seen_in > 0].sum())
     scored, _ = term_scores(index, seen_in, positions, counts, rare)
-    scores = np.bincount(positions, scored, len(texts))
+    scores = summed(positions, scored, len(texts))
     return tuple((scores / most).tolist()) if most else (0.0,) * len(texts)
