@@ -26,7 +26,8 @@ IDLE_S = 600.0
 PACKED_A_TURN = 500
 """Messages without packed terms that one turn packs: some tenths of a second, until all are."""
 _SLICE_MESSAGES = 4096
-_INLINE_MESSAGES = 1000
+_INLINE_BYTES = 256 * 1024
+"""Of an index with what is new: a few milliseconds, some 2,000 messages of a chat."""
 _INLINE_CHARS = 32_768
 _ENTRY_BYTES = 1024
 
@@ -118,7 +119,7 @@ async def settled_index(
 async def extended_index(tx: Transaction, session_id: SessionId, index: Index, through_seq: int) -> tuple[Index, int]:
     """The index with the messages through a number that it does not have; how many have no packed terms.
 
-    They are read a slice at a time, and many are taken apart off the event loop.
+    They are read a slice at a time, and a long session's are put in off the event loop.
     """
     slices = [
         await stored_terms(tx, session_id, after_seq, min(through_seq, after_seq + _SLICE_MESSAGES))
@@ -129,7 +130,7 @@ async def extended_index(tx: Transaction, session_id: SessionId, index: Index, t
     seqs, tokens = b"".join(part.seqs for part in slices), b"".join(part.tokens for part in slices)
     terms = b"".join(part.terms for part in slices)
     new = Packed(np.frombuffer(seqs, ">i8"), np.frombuffer(tokens, ">i8"), terms)
-    if len(new.seqs) <= _INLINE_MESSAGES:
+    if index.size_bytes + len(terms) <= _INLINE_BYTES:
         index = index.extended(new, through_seq)
     else:
         index = await asyncio.to_thread(index.extended, new, through_seq)
