@@ -27,9 +27,9 @@ from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from migrations import drift
 from tests.api.conftest import serving, settings_for
+from tests.commands.test_cli import OURS
 from tests.docs.pages import ROOT, blocks
 from tests.services.service import service
-from tests.test_cli import OURS
 
 _AND_AFTER = (ROOT / "docs" / "operations.md").read_text().partition("\n## Backup and restore\n")[2]
 DUMP, RESTORE, PROGRAMS = blocks("sh", _AND_AFTER.partition("\n## ")[0])

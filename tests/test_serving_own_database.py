@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.test_cli import address, serving
+from tests.commands.test_cli import address, serving
 
 _WITHIN_S = 60.0  # less than a second on an idle machine; this one may be busy
 

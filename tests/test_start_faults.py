@@ -20,8 +20,8 @@ import pytest
 
 from app.db import embedded
 from app.db.migrate import upgrade
+from tests.commands.test_cli import environment, refusal
 from tests.conftest import execute
-from tests.test_cli import environment, refusal
 
 SECRET = "hunter2"
 

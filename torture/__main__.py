@@ -32,6 +32,7 @@ from torture.provider_faults import provider_faults
 from torture.race import races
 from torture.results import Result, print_results, write_results
 from torture.site import Site, site
+from torture.stalls import stalls
 from torture.vanishing import vanishing
 from torture.zombies import zombies
 
@@ -55,6 +56,7 @@ PROMISES: dict[str, Callable[[Site], Awaitable[Result]]] = {
     "pooler": poolers,
     "limit": limits,
     "neighbour": neighbours,
+    "stall": stalls,
 }
 
 

@@ -21,8 +21,8 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.connections import MAX_HEAD_BYTES, MAX_HEADERS, Connection, Connections
 from migrations.drift import with_database
-from tests import test_cli
 from tests.api.conftest import running
+from tests.commands import test_cli
 from tests.db.test_migrations import execute
 
 NEIGHBOUR = "127.0.0.2"

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.api.inspector_files import FOLDER, InspectorFiles
+from app.api.routes.inspector import FOLDER, InspectorFiles
 from tests.api.conftest import assert_problem, serving, settings_for
 from tests.api.test_auth import client_of, make_key
 

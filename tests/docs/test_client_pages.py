@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from mcp import Client, StdioServerParameters
 
 import plimsoll_sdk
-from mcp import Client, StdioServerParameters
 from tests.api.conftest import serving, settings_for
+from tests.commands.test_cli import PLIMSOLL, environment
 from tests.docs.pages import README, ROOT, blocks, table
-from tests.test_cli import PLIMSOLL, environment
 
 CLIENT = (ROOT / "clients" / "python" / "README.md").read_text()
 MCP = (ROOT / "docs" / "mcp.md").read_text()

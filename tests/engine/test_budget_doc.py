@@ -61,7 +61,7 @@ def test_the_prompt_before_costs_what_the_document_says_and_a_summary_is_due() -
         "content": sum(item.tokens for item in prompt.items),
         "framing": prompt.framing_tokens,
         "wire": due.snapshot.log.wire_before,
-        "charged": due.snapshot.log.tokens_before,
+        "counted": due.snapshot.log.tokens_before,
     }
 
 
@@ -75,11 +75,11 @@ def test_the_fold_costs_what_the_document_says_and_the_turn_is_sent() -> None:
     ready = plan(after, _POLICY, estimate, may_summarize=False)
     assert isinstance(ready, Ready)
     assert not ready.accounts.prune_triggered
-    assert _table("the fold") == {
-        "leaves the wire": due.fold.folded_tokens,
+    assert _table("the summary") == {
+        "replaced": due.fold.folded_tokens,
         "cap of the new block": due.fold.cap_tokens,
         "wire after": ready.prompt.wire_tokens,
-        "charged after": ready.accounts.tokens_after_summary,
+        "counted after": ready.accounts.tokens_after_summary,
     }
 
 
@@ -92,8 +92,8 @@ def test_the_long_message_is_refused_with_the_documents_figures() -> None:
     assert isinstance(refused, Refused)
     shorten = {advice["region"]: advice["by_tokens"] for advice in refused.overflow.recovery["shorten"]}
     assert _table("the long message") == {
-        "may never leave": window.with_summary(None).with_pieces(untouchable(window, _POLICY)).charged(),
-        "charged at the end": refused.accounts.tokens_after_prune,
+        "never dropped": window.with_summary(None).with_pieces(untouchable(window, _POLICY)).charged(),
+        "counted at the end": refused.accounts.tokens_after_prune,
         "over by": refused.overflow.budget["over_by"],
         "shorten the message by": shorten["user"],
     }

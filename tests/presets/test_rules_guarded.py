@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 
 from tests.api.conftest import assert_problem
+from tests.commands.test_cli import address, environment, serving
 from tests.presets.design_service import Design, actions, reply, roles, words
 from tests.providers.server import Answer, Play, Seen
 from tests.services.service import chat, model
-from tests.test_cli import address, environment, serving
 
 PUBLISHED: dict[str, Any] = {
     "CONTEXT_MAX_OUTPUT_TOKENS": 2048,

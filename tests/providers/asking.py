@@ -11,8 +11,7 @@ import pytest
 
 from app.domain.errors import ProviderError
 from app.domain.types import Completion, CompletionRequest, Delta
-from app.providers.base import DeltaSink
-from app.providers.endpoint import Endpoint
+from app.providers.base import DeltaSink, Endpoint
 from app.providers.openai import OpenAIProvider
 from app.providers.retry import RetryPolicy
 

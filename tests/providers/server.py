@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer. `body` that is no bytes is sent as JSON. `cut_bytes` sends only so many of it and then hangs up."""
+    """An answer, sent once `after` is set. `body` that is no bytes is sent as JSON. `cut_bytes` sends only so many of
+    it and then hangs up."""
 
     body: Any = b""
     status: int = 200
@@ -20,6 +21,7 @@ class Answer:
     content_type: str | None = "application/json"
     delay_s: float = 0.0
     cut_bytes: int | None = None
+    after: asyncio.Event | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,8 @@ async def _play(
         writer.write(step.data)
         await writer.drain()
         return "close"
+    if step.after is not None:
+        await step.after.wait()
     if step.delay_s and await _hangs_up_within(step.delay_s, reader):
         return "close"
     body = step.body if isinstance(step.body, bytes) else json.dumps(step.body).encode()

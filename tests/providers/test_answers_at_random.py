@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from app.domain.types import Completion, ToolCall
 from app.providers.anthropic_answer import MessageAssembly, read_message
 from app.providers.failures import error_object, provider_error
-from app.providers.openai_stream import ChatAssembly
-from app.providers.openai_wire import read_completion
-from app.providers.sse import EventReader
-from app.providers.streaming import Assembly, StreamedError
+from app.providers.openai_answer import ChatAssembly, read_completion
+from app.providers.stream import Assembly, EventReader, StreamedError
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_bytes, list_of
 
 from .wires import ANTHROPIC, OPENAI, Said, Wire

@@ -10,7 +10,7 @@ import pytest
 from app.domain.errors import ProviderDown, ProviderOverflow, ProviderRefused, ProviderTimeout
 from app.domain.types import CompletionRequest, JsonObject
 from app.providers.anthropic import messages_url
-from app.providers.endpoint import Endpoint
+from app.providers.base import Endpoint
 
 from .server import Answer, Step, serving
 from .wires import ANTHROPIC, SECRET, Said

@@ -15,8 +15,8 @@ import pytest
 from app.domain.errors import ProviderDown, ProviderError
 from app.domain.types import Delta
 from app.providers.anthropic_answer import MessageAssembly
-from app.providers.openai_stream import ChatAssembly
-from app.providers.streaming import MOST_EVENTS, Assembly, DeltaTap, read_stream
+from app.providers.openai_answer import ChatAssembly
+from app.providers.stream import MOST_EVENTS, Assembly, DeltaTap, read_stream
 from app.providers.transport import MOST_ANSWER_BYTES
 from app.providers.wire import (
     MOST_JSON_MARKS,

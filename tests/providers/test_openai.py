@@ -17,7 +17,7 @@ from app.domain.errors import (
 )
 from app.domain.types import Completion, CompletionRequest, ToolCall, Usage
 from app.providers import transport
-from app.providers.endpoint import Endpoint
+from app.providers.base import Endpoint
 from app.providers.openai import chat_headers, chat_url, first_max_tokens_field
 
 from .asking import OK, PROMPT, REQUEST, answer_to, chat, failure_of, provider_at, settled

@@ -11,8 +11,8 @@ import pytest
 
 from app.domain.errors import ProviderDown, ProviderOverflow, ProviderRateLimited, ProviderRefused, ProviderTimeout
 from app.domain.types import Completion, CompletionRequest, Delta, ToolCall, Usage
-from app.providers.openai_stream import ChatAssembly
-from app.providers.streaming import MOST_STREAM_BYTES, DeltaTap, read_stream
+from app.providers.openai_answer import ChatAssembly
+from app.providers.stream import MOST_STREAM_BYTES, DeltaTap, read_stream
 from app.providers.wire import MalformedAnswerError
 
 from .asking import OK, PROMPT, REQUEST, chat, failure_of, provider_at, settled, streamed

@@ -11,8 +11,7 @@ from typing import Any
 
 from app.domain.types import ToolCall
 from app.providers.anthropic import AnthropicProvider
-from app.providers.base import Provider
-from app.providers.endpoint import Endpoint
+from app.providers.base import Endpoint, Provider
 from app.providers.openai import OpenAIProvider
 from app.providers.retry import RetryPolicy
 

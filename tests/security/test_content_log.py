@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 
 from app.services.turn.provider_call import MOST_CHARACTERS, MOST_CHARACTERS_OF_A_TEXT
-from tests import test_cli
+from tests.commands import test_cli
+from tests.core.test_logging import FORGERIES
 from tests.providers.server import Answer, Seen, Stream, serving
 from tests.services.service import chat, is_summary, sound_summary
-from tests.test_logging import FORGERIES
 
 TOLD = {
     "instructions": "canary-instructions",

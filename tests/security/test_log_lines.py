@@ -13,8 +13,8 @@ import pytest
 import structlog
 
 from app.core.logging import configure_logging, request_fields
-from tests import test_cli
 from tests.api.test_auth import make_key
+from tests.commands import test_cli
 
 _LINE = '{"event":"request","level":"info","status":200,"forged":true}'
 FORGERIES: tuple[str, ...] = (

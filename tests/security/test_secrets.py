@@ -17,7 +17,7 @@ from uuid_utils.compat import uuid7
 from app.db.sql import compile_sql
 from app.domain.types import TenantId
 from app.services.keys import create_key
-from tests import test_cli
+from tests.commands import test_cli
 from tests.pooling import own_database
 from tests.providers.server import Answer, Play, Raw, Reset, Seen, Stream, serving
 from tests.services.faulty_database import DatabaseFaults, faulty_database

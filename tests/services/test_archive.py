@@ -14,9 +14,9 @@ from uuid import uuid4
 
 import pytest
 
-from app.api.archive_document import spooled
+from app.api.routes.archive import spooled
 from app.api.schemas.archive import ROWS, SessionRow
-from app.archive.document import SECTIONS, message_of
+from app.archive.document import SECTIONS, archived_message
 from app.db.archive import COLUMNS
 from app.domain.content import sha256_hex
 from app.domain.errors import ImportRefused, NotFound
@@ -173,7 +173,7 @@ def _sent(document: dict[str, Any], text: str, items: list[Any], *, tools: bool 
     sha256 = sha256_hex(text)
     document["blocks"].append({"sha256": sha256, "content": text})
     refs = {"items": items, "tools": sha256 if tools else None, "regions": None}
-    blocks, messages = {sha256: text}, {1: message_of(document["messages"][0])}
+    blocks, messages = {sha256: text}, {1: archived_message(document["messages"][0])}
     with suppress(RecursionError, TypeError):
         document["audits"][0]["prompt_sha256"] = SentHashes(blocks, messages).sha256(refs)
     document["audits"][0]["prompt_refs"] = refs

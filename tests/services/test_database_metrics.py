@@ -17,7 +17,7 @@ from app.telemetry import Telemetry
 from tests.pooling import own_database
 from tests.services.faulty_database import faulty_database
 from tests.services.service import TENANT, Service, service
-from tests.test_telemetry import values
+from tests.telemetry.test_metrics import values
 
 
 def measured(telemetry: Telemetry) -> dict[str, float]:

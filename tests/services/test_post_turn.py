@@ -35,6 +35,17 @@ async def _statuses(at: Service, session_id: SessionId) -> list[str]:
     return [summary["status"] for summary in (await list_summaries(at.rt, TENANT, session_id, 20, None)).items]
 
 
+async def _fill_until(at: Service, session_id: SessionId, asked: asyncio.Event) -> None:
+    """Posts turns, each of which waits for what the one before started, until the summarizer is called."""
+    while not asked.is_set():
+        outcome = await at.turn(session_id, f"Point. {LONG}")
+        assert not outcome.context["summary_triggered"]
+        ends = [asyncio.ensure_future(each) for each in (at.rt.chores.settle(), asked.wait())]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for each in ends:
+            each.cancel()
+
+
 async def _fill(at: Service, session_id: SessionId, turns: int) -> list[Any]:
     outcomes: list[Any] = []
     for number in range(1, turns + 1):
@@ -44,24 +55,20 @@ async def _fill(at: Service, session_id: SessionId, turns: int) -> list[Any]:
 
 
 async def test_the_client_has_its_answer_while_the_summarizer_still_works(database_url: str, tmp_path: Path) -> None:
-    asked = asyncio.Event()
+    asked, may_end = asyncio.Event(), asyncio.Event()
 
     def slow(request: Seen) -> Answer:
         asked.set()
-        answer = sound_summary(request)
-        return Answer(answer.body, delay_s=0.3)
+        return Answer(sound_summary(request).body, after=may_end)
 
     async with (
         serving(model(summary=slow)) as server,
         service(database_url, models_toml(server), folder=tmp_path) as at,
     ):
         session = await at.session(policy=POLICY)
-        while not asked.is_set():
-            outcome = await at.turn(session.id, f"Point. {LONG}")
-            assert outcome.turn.assistant_output == "Noted."
-            assert not outcome.context["summary_triggered"]
-            await asyncio.sleep(0.05)
+        await _fill_until(at, session.id, asked)
         assert await _statuses(at, session.id) == [], "the turn was answered before its summary was there"
+        may_end.set()
         await at.rt.chores.settle()
         assert await _statuses(at, session.id) == ["active"]
 
@@ -102,21 +109,20 @@ async def test_the_summarizer_is_the_policys_fast_alias_and_its_usage_is_the_ses
 
 
 async def test_a_turn_that_arrives_while_the_summary_is_made_survives_raw(database_url: str, tmp_path: Path) -> None:
-    asked = asyncio.Event()
+    asked, may_end = asyncio.Event(), asyncio.Event()
 
     def slow(request: Seen) -> Answer:
         asked.set()
-        return Answer(sound_summary(request).body, delay_s=0.2)
+        return Answer(sound_summary(request).body, after=may_end)
 
     async with (
         serving(model(summary=slow)) as server,
         service(database_url, models_toml(server), folder=tmp_path) as at,
     ):
         session = await at.session(policy=POLICY)
-        while not asked.is_set():
-            await at.turn(session.id, f"Point. {LONG}")
-            await asyncio.sleep(0.05)
+        await _fill_until(at, session.id, asked)
         await at.turn(session.id, "Said meanwhile.")
+        may_end.set()
         await at.rt.chores.settle()
         assert await _statuses(at, session.id) == ["active"]
         outcome = await at.turn(session.id, "And now?")
@@ -147,40 +153,72 @@ async def test_a_stale_result_is_dropped_and_logged(
     database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While the summary is made in the background, somebody else makes one: that one stays."""
-    asked = asyncio.Event()
+    asked, may_end = asyncio.Event(), asyncio.Event()
+    calls = 0
 
-    def slow(request: Seen) -> Answer:
+    def first_slow(request: Seen) -> Answer:
+        nonlocal calls
+        calls += 1
         asked.set()
-        return Answer(sound_summary(request).body, delay_s=0.3)
+        return Answer(sound_summary(request).body, after=may_end if calls == 1 else None)
 
     async with (
-        serving(model(summary=slow)) as server,
+        serving(model(summary=first_slow)) as server,
         service(database_url, models_toml(server), folder=tmp_path) as at,
     ):
         session = await at.session(policy=POLICY)
-        while not asked.is_set():
-            await at.turn(session.id, f"Point. {LONG}")
-            await asyncio.sleep(0.05)
+        await _fill_until(at, session.id, asked)
         # The lease of the one that runs has ended, as that of a process that was stopped for a while.
         await at.rows("UPDATE sessions SET summary_lease_expires_at = clock_timestamp() RETURNING id")
         with caplog.at_level(logging.INFO):
             await summarize_after_turn(at.rt, TENANT, session.id, ())
+            may_end.set()
             await at.rt.chores.settle()
         assert await _statuses(at, session.id) == ["active"]
         assert "was dropped (stale)" in caplog.text
 
 
+async def test_a_turn_that_only_fits_with_a_summary_goes_on_with_the_one_that_was_stored_first(
+    database_url: str, tmp_path: Path
+) -> None:
+    calls, may_end = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
+
+    def each_when_it_may(request: Seen) -> Answer:
+        call = [event.is_set() for event in calls].index(False)
+        calls[call].set()
+        return Answer(sound_summary(request).body, after=may_end[call])
+
+    async with (
+        serving(model(summary=each_when_it_may)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy=POLICY)
+        await _fill_until(at, session.id, calls[0])
+        turn = asyncio.create_task(at.turn(session.id, LONG * 2))
+        await calls[1].wait()
+        may_end[0].set()
+        await at.rt.chores.settle()
+        assert await _statuses(at, session.id) == ["active"], "the one in the background, while the turn makes its own"
+        may_end[1].set()
+        outcome = await turn
+        assert outcome.turn.assistant_output == "Noted."
+        assert await _statuses(at, session.id) == ["active"], "the turn's own was dropped"
+        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"]
+        assert "<conversation-record>" in sent[0]["content"]
+
+
 async def test_what_a_crash_takes_away_the_next_turns_check_finds_again(database_url: str, tmp_path: Path) -> None:
     def slow(request: Seen) -> Answer:
-        return Answer(sound_summary(request).body, delay_s=5)
+        asked.set()
+        return Answer(sound_summary(request).body, after=is_dead)
 
+    asked, is_dead = asyncio.Event(), asyncio.Event()
     async with serving(model(summary=slow)) as server:
         async with service(database_url, models_toml(server), folder=tmp_path) as dying:
             session = await dying.session(policy=POLICY)
-            while not any(is_summary(request) for request in server.seen):
-                await dying.turn(session.id, f"Point. {LONG}")
-                await asyncio.sleep(0.05)
+            await _fill_until(dying, session.id, asked)
             # Leaving cancels what runs, as a crash does.
+        is_dead.set()
         server.script[:] = [model()]
         async with service(database_url, models_toml(server), folder=tmp_path) as at:
             assert await _statuses(at, session.id) == []

@@ -185,7 +185,7 @@ async def test_a_preview_takes_another_policy_and_model_over_the_sessions_own(
 async def test_a_preview_refuses_what_the_turn_would_refuse(database_url: str, tmp_path: Path) -> None:
     async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         session = await at.session()
-        for wrong in ({"nonsense": 1}, {"summary_trigger_ratio": 2}, {"summary_model": "nobody"}):
+        for wrong in ({"nonsense": 1}, {"summary_trigger_ratio": 2}):
             with pytest.raises(InvalidRequest) as refused:
                 await preview(at, session.id, "Hello", policy=wrong)
             assert refused.value.where[:2] == ("body", "policy")

@@ -106,7 +106,6 @@ async def test_what_is_done_after_the_turn_goes_by_the_sessions_own_policy(
         ({"nonsense": 1}, "nonsense"),
         ({"summary_trigger_ratio": 2}, "summary_trigger_ratio"),
         ({"summary_trigger_ratio": 0.95}, "prune_trigger_ratio"),
-        ({"summary_model": "nobody"}, "summary_model"),
     ],
 )
 async def test_a_policy_that_can_not_be_is_told_by_its_place_and_nothing_is_stored(

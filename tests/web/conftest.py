@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, ConsoleMessage, Error, Page, Request, async_playwright
 
-from app.api.inspector_files import FOLDER
+from app.api.routes.inspector import FOLDER
 from tests.api.conftest import serving, settings_for
 from tests.conftest import fresh_database
 from tests.web.scene import fill

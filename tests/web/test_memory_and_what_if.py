@@ -54,14 +54,14 @@ async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_c
         await expect(older).to_have_accessible_name("Summary of turns 1–2, superseded")
 
         await newest.get_by_role("button", name="Undo").click()
-        asked = page.get_by_role("dialog", name="Take this summary back?")
+        asked = page.get_by_role("dialog", name="Undo this summary?")
         await expect(asked).to_contain_text("The summary of turns 1–2 stands again; raw in the window: turns 3–4.")
         assert await faults(page) == []
         await page.keyboard.press("Escape")
         await expect(asked).to_have_count(0)
         await expect(newest.get_by_role("button", name="Undo")).to_be_focused()
         await page.keyboard.press("Enter")
-        await asked.get_by_role("button", name="Take it back").click()
+        await asked.get_by_role("button", name="Undo").click()
         await expect(told).to_contain_text("Taken back. The summary of turns 1–2 stands again")
         await expect(told).to_contain_text("Raw turns: 2 before, 4 now.")
         await expect(newest).to_have_accessible_name("Summary of turns 1–4, undone")
@@ -83,7 +83,7 @@ async def test_pins_show_size_and_relevance_and_are_made_changed_and_taken_away(
     await expect(pin).to_contain_text(_MARKUP)
 
     await page.get_by_role("button", name="Change rules/first").click()
-    await page.get_by_label("State its relevance").check()
+    await page.get_by_label("Set its relevance").check()
     await page.get_by_label("Relevance:").fill("0.9")
     await page.get_by_role("button", name="Pin it").click()
     await expect(pin).to_contain_text("Relevance 0.90 given")
@@ -145,7 +145,7 @@ async def test_a_turn_that_is_run_again_and_does_not_fit_is_told_by_its_figures(
         told = page.get_by_role("region", name="Branch").get_by_role("status").filter(has_text="Over the budget by")
         await expect(told).to_contain_text("the input budget is 615")
         await expect(told).to_contain_text(re.compile(r"shorten by [\d,]+ tokens"))
-        await expect(told.get_by_role("link", name="The session that was made for it")).to_be_visible()
+        await expect(told.get_by_role("link", name="The new session")).to_be_visible()
         await expect(page.get_by_role("alert")).to_have_count(0)
 
 
@@ -173,7 +173,7 @@ async def test_the_next_turn_under_other_fields_stands_beside_what_the_sessions_
         await expect(other).to_contain_text(re.compile(r"of [23],\d{3} tokens"))
         await expect(other).to_contain_text("A summary is made first")
         await expect(form.get_by_role("row").filter(has_text="Sending it costs")).to_be_visible()
-        await expect(form.get_by_role("region", name="Left out: Otherwise")).to_contain_text("Folded into a summary")
+        await expect(form.get_by_role("region", name="Left out: Otherwise")).to_contain_text("Summarized")
         assert await faults(page) == []
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390
 
@@ -206,7 +206,7 @@ async def test_the_whole_past_stands_under_chosen_policies_beside_what_happened(
 ) -> None:
     async with open_page(browser, shipped.origin) as (page, _):
         await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/what-if")
-        form = page.get_by_role("region", name="The whole past")
+        form = page.get_by_role("region", name="The whole session")
         await form.get_by_role("button", name="Simulate").click()
         assert await heads(form) == ["what happened", "full history", *[f"at {share} %" for share in _SHARES]]
         await form.get_by_role("checkbox", name="rolling").check()

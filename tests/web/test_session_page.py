@@ -55,7 +55,7 @@ async def test_a_turn_chosen_by_keyboard_shows_its_exact_prompt_and_what_was_lef
         assert [int(re.sub(r"\D", "", size)) for size in sizes] == [row["tokens"] for row in prompt["layout"]]
         await expect(page.get_by_text(prompt["prompt_sha256"])).to_be_visible()
         left_out = page.get_by_role("region", name="Left out")
-        await expect(left_out).to_contain_text("Folded into a summary")
+        await expect(left_out).to_contain_text("Summarized")
         await expect(left_out).to_contain_text("Summary by turn count")
         await expect(left_out.get_by_role("link", name="Turn 4")).to_be_visible()
 

@@ -7,29 +7,21 @@ import os
 import sys
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Annotated, TypeVar
-from uuid import UUID
+from typing import Annotated
 
 import typer
-from uuid_utils.compat import uuid7
 
-from app.db.database import Database
+from app.commands.administration import keys, limits, windows
+from app.commands.purge import purge_command
+from app.commands.resources import CommandRefused, database_url, read_settings
+from app.commands.simulate import simulate_command
 from app.db.embedded import EmbeddedPostgresError
 from app.db.migrate import MigrationFailed, upgrade
 from app.db.reachability import DatabaseUnreachable, reach
 from app.domain.errors import PlimsollError
-from app.domain.types import TenantId
-from app.limits_cli import limits
-from app.mcp.cli import mcp_command
-from app.own_database import CommandRefused, database_url, read_settings, with_database
 from app.providers.catalogue_file import CatalogueError
-from app.purge_cli import purge_command
-from app.services import keys as key_service
-from app.simulate.cli import simulate_command
-from app.windows_cli import windows
 
 EXIT_UNUSABLE = 2
-T = TypeVar("T")
 
 command_line = typer.Typer(
     no_args_is_help=True,
@@ -37,13 +29,11 @@ command_line = typer.Typer(
     pretty_exceptions_enable=False,
     help="Keeps LLM conversations inside the model's context window. Settings come from the environment and .env.",
 )
-keys = typer.Typer(no_args_is_help=True, help="API keys. Once one was ever made, every request needs one.")
 command_line.add_typer(keys, name="keys")
 command_line.add_typer(limits, name="limits")
 command_line.add_typer(windows, name="windows")
 command_line.command("purge")(purge_command)
 command_line.command("simulate")(simulate_command)
-command_line.command("mcp")(mcp_command)
 if find_spec("plimsoll_sdk"):  # the extra `demo`
     from plimsoll_demo.cli import replay
 
@@ -90,47 +80,30 @@ def migrate_command() -> None:
     typer.echo("The schema is current.")
 
 
-@keys.command("create")
-def create_command(
-    tenant: Annotated[str, typer.Option(help="Whose sessions the key gives access to.")],
-    name: Annotated[str, typer.Option(help="What the key is for, in your words.")],
-    if_none: Annotated[bool, typer.Option("--if-none", help="Do nothing when a key was ever made.")] = False,
+@command_line.command("mcp")
+def mcp_command(
+    url: Annotated[
+        str, typer.Option(envvar="PLIMSOLL_URL", help="Where the service listens.", show_envvar=True)
+    ] = "http://127.0.0.1:8000",
+    write: Annotated[bool, typer.Option("--write", help="Also serve tools that change pins.")] = False,
 ) -> None:
-    """Makes a key and prints its secret, which is shown only this once: KEY=$(plimsoll keys create …)."""
+    """Serves sessions of a running service to a host of the Model Context Protocol, over standard input and output.
 
-    async def work(database: Database) -> str | None:
-        if if_none and await key_service.any_key_exists(database):
-            return None
-        _, secret = await key_service.create_key(database, uuid7, TenantId(tenant), name)
-        return secret
-
-    secret = with_database(work)
-    if secret is None:
-        typer.echo("There is a key already; none was made.", err=True)
-    else:
-        typer.echo("Keep it: only its hash is stored.", err=True)
-        typer.echo(secret)
-
-
-@keys.command("list")
-def list_command() -> None:
-    """Lists the keys, without their secrets."""
-    found = with_database(key_service.list_keys)
-    typer.echo(f"{'id':36}  {'prefix':12}  {'created':16}  {'revoked':16}  tenant / name")
-    for key in found:
-        revoked = f"{key.revoked_at:%Y-%m-%d %H:%M}" if key.revoked_at else "-"
-        line = f"{key.id}  {key.prefix:12}  {key.created_at:%Y-%m-%d %H:%M}  {revoked:16}  {key.tenant_id} / {key.name}"
-        typer.echo(line)
-
-
-@keys.command("revoke")
-def revoke_command(key_id: Annotated[UUID, typer.Argument(help="The id that `keys list` shows.")]) -> None:
-    """Ends a key. Running services refuse it within seconds."""
-
-    async def work(database: Database) -> str:
-        return (await key_service.revoke_key(database, key_id)).name
-
-    typer.echo(f"Revoked: {with_database(work)}")
+    The API key is PLIMSOLL_API_KEY of the environment; the tools see only its tenant's sessions.
+    """
+    try:
+        from app.commands.mcp import make_server  # noqa: PLC0415 - an extra, which other commands do without
+    except ModuleNotFoundError as error:
+        if error.name not in {"mcp", "plimsoll_sdk"}:
+            raise
+        raise CommandRefused(
+            f"the package {error.name} is missing; it comes with the extra mcp of plimsoll-server"
+        ) from error
+    try:
+        server = make_server(url, write=write)
+    except ValueError as error:
+        raise CommandRefused(str(error)) from error
+    server.run("stdio")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The composition root: Settings -> Runtime -> FastAPI. What a process owns is born and ends in the lifespan."""
+"""The composition root: Settings -> Runtime -> FastAPI. The lifespan owns all of a process's resources."""
 
 from __future__ import annotations
 
@@ -33,17 +33,12 @@ from app.api.routes import (
     conversations,
     events,
     inspector,
-    messages,
     models,
     operations,
     pins,
     policies,
     responses,
-    root,
     sessions,
-    simulations,
-    summaries,
-    timeline,
     turns,
 )
 from app.core.config import Settings
@@ -60,7 +55,14 @@ from app.services.keys import Authenticator
 from app.services.pasts import Pasts
 from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
-from app.services.upkeep.background import calibrate_forever, keep_going, probe_forever, renew_forever, sweep_forever
+from app.services.upkeep.background import (
+    beat_forever,
+    calibrate_forever,
+    keep_going,
+    probe_forever,
+    renew_forever,
+    sweep_forever,
+)
 from app.services.upkeep.calibrations import Calibrations
 from app.services.upkeep.capacity import Allowance, HeavyWork
 from app.services.upkeep.learned_windows import load_windows, refresh_forever
@@ -79,19 +81,15 @@ _ROUTERS = (
     conversations.router,
     sessions.router,
     context.router,
-    summaries.router,
     pins.router,
     archive.import_router,
     archive.router,
     models.router,
     policies.router,
-    simulations.router,
-    timeline.router,
-    messages.router,
+    policies.simulation_router,
     events.router,
     operations.router,
     inspector.router,
-    root.router,
 )
 
 
@@ -108,7 +106,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         configure_logging(settings.log_level, settings.log_format)
         async with AsyncExitStack() as owned:
             app.state.service = await _start(settings, owned)
-            # What the start made lives as long as the process; the collector need not walk it at every turn.
+            # Objects of the start live as long as the process; the garbage collector need not visit them.
             gc.collect()
             gc.freeze()
             try:
@@ -124,7 +122,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         docs_url=None,  # ours needs no other host (`api/routes/inspector.py`)
         redoc_url=None,
         redirect_slashes=False,
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # asked anew at every request otherwise
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # looked up at every request otherwise
         exception_handlers={HTTPException: _refused_by_router},
     )
     app.router.routes[:0] = [route for router in _ROUTERS for route in router.routes]
@@ -143,7 +141,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 @asynccontextmanager
 async def command_runtime(settings: Settings, database: Database) -> AsyncGenerator[Runtime]:
-    """The runtime of a command that only reads: no background work, and what services have learned is known to it."""
+    """The runtime of a command that only reads: without background work, with learned windows and calibrations."""
     async with AsyncExitStack() as owned:
         rt = await _runtime(settings, database, HeavyWork(database, 1.0), owned, own_processes=False)
         await load_windows(rt)
@@ -198,7 +196,7 @@ async def _runtime(
 def _tracer(settings: Settings, owned: AsyncExitStack) -> Tracer:
     if settings.traces == "off":
         return NO_TRACES
-    from app.telemetry.otel import traces_over_http  # noqa: PLC0415 - an optional extra, loaded where it is asked for
+    from app.telemetry.otel import traces_over_http  # noqa: PLC0415 - an optional extra, loaded only if enabled
 
     traces = traces_over_http(version("plimsoll-server"), to_providers=settings.traces_to_providers)
     owned.push_async_callback(traces.aclose)
@@ -207,7 +205,7 @@ def _tracer(settings: Settings, owned: AsyncExitStack) -> Tracer:
 
 async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     if settings.log_content:
-        logger.warning("PLIMSOLL_LOG_CONTENT is on: what is said to models and by them goes into this log")
+        logger.warning("PLIMSOLL_LOG_CONTENT is on: prompts and replies are written to this log")
     dsn = await _dsn(settings, owned)
     database = _pool(settings, dsn, settings.db_pool_size, owned)
     heavy = HeavyWork(_pool(settings, dsn, settings.db_heavy_pool_size, owned), settings.tenant_share)
@@ -215,11 +213,11 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     database.watched_by(rt.telemetry.database)
     rt.telemetry.database.pool_of(settings.workers * settings.db_pool_size)
     rt.telemetry.database.restarts_from(partial(embedded.count_restarts, dsn))
-    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever, probe_forever):
+    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever, probe_forever, beat_forever):
         task = asyncio.create_task(keep_going(work, rt), name=work.__name__)
         owned.push_async_callback(_cancel, task)
     owned.push_async_callback(_keep_observations, rt)
-    # The callbacks run last first: turns end, then what they left behind.
+    # Callbacks run in reverse order: turns end first, then their background work.
     owned.push_async_callback(rt.chores.drain, settings.drain_s)
     owned.push_async_callback(rt.leases.drain, settings.drain_s)
     return Service(
@@ -295,14 +293,14 @@ async def _refused_by_router(request: Request, error: Exception) -> Response:
         return refusal(
             request.scope,
             "method_not_allowed",
-            f"This address takes: {allowed}.",
-            headers={"Allow": allowed} if allowed else None,
+            f"Allowed methods: {allowed}.",
+            {"Allow": allowed} if allowed else None,
         )
     return refusal(request.scope, "not_found", "There is nothing at this address.")
 
 
 def _methods_here(request: Request) -> set[str]:
-    """Every method of the address: the router only told of the first route that matched."""
+    """All methods of the path: the router reports only those of the first matching route."""
     application: FastAPI = request.app
     methods: set[str] = set()
     for route in application.routes:

@@ -1,4 +1,4 @@
-"""`plimsoll serve`: the port, the database, then uvicorn; and everything let go of in the opposite order."""
+"""`plimsoll serve`: opens the port, then the database, then runs uvicorn; closes them in reverse order."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
 from app.api.connections import KEEP_ALIVE_S, Connection, Connections
+from app.commands.resources import CommandRefused, database_url, on_database
 from app.core.config import Settings
 from app.core.logging import configure_logging
-from app.db.database import Database
 from app.db.migrate import SchemaState
 from app.db.reachability import reach
 from app.main import create_app, guarded_policy
-from app.own_database import CommandRefused, database_url
 from app.providers.catalogue_file import read_catalogue
 from app.services.keys import any_key_exists
 from app.services.upkeep.process_state import Drain
@@ -43,9 +42,9 @@ _CUT_OFF_S = 1
 _WORKER_SILENCE_S = 30
 _BACKLOG = 2048
 _SWITCH_INTERVAL_S = 0.0001
-"""How long a thread with long work (an import, a simulation) keeps the interpreter from the one that serves.
+"""How long a busy thread can hold the interpreter while the serving thread waits.
 
-Python's own 5 ms would be felt: a turn asks for the interpreter several times."""
+Python's default of 5 ms adds noticeable latency: a turn acquires the interpreter several times."""
 
 
 def serve(settings: Settings) -> None:
@@ -95,9 +94,9 @@ def create_worker() -> FastAPI:
 
 
 def _drain_first(drain: Drain, shutdown_delay_s: float) -> None:
-    """Has a signal drain this process before uvicorn hears of it, which would stop listening at once.
+    """Drains this process on a signal before uvicorn gets it, which would stop listening at once.
 
-    A balancer that asks `/readyz` is told 503, and not refused. A second signal is handed on without waiting.
+    A load balancer gets a 503 from `/readyz` instead of a refused connection. A second signal is passed on at once.
     """
     loop = asyncio.get_running_loop()
     leaving: list[asyncio.Task[None]] = []
@@ -124,13 +123,13 @@ def _drain_first(drain: Drain, shutdown_delay_s: float) -> None:
 
 
 def _end_after(sentinel: int) -> None:
-    # Else orphans would go on holding the port, and lose the embedded database once nobody else holds it.
+    # Orphans would keep the port, and lose the embedded database when its last holder ends.
     wait([sentinel])
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Server(uvicorn.Server):
-    """Greets once it serves."""
+    """Prints the welcome once it serves."""
 
     def __init__(self, config: uvicorn.Config, welcome: str) -> None:
         super().__init__(config)
@@ -143,7 +142,7 @@ class _Server(uvicorn.Server):
 
 
 class _Workers(Multiprocess):
-    """Greets once a worker serves. One that ends before it did ends all, as any other would end too."""
+    """Prints the welcome once a worker serves. If the first worker fails before that, all end."""
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket, welcome: str) -> None:
         super().__init__(config, sockets=[listener])
@@ -153,7 +152,7 @@ class _Workers(Multiprocess):
     def init_processes(self) -> None:
         super().init_processes()
         first = self.processes[0]
-        while not self.signal_queue:  # else it was asked to end before it began
+        while not self.signal_queue:  # unless a signal came first
             if first.wait_until_ready(1):
                 return _print(self._welcome)
             if not first.process.is_alive():
@@ -200,7 +199,7 @@ def _run(settings: Settings, listener: socket.socket, welcome: str) -> None:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    # uvicorn hands the signal that ended it on to whoever handled it before: so to us, after it has drained.
+    # uvicorn passes the signal on to the previous handler, this one, after it has drained.
     sys.exit(0)
 
 
@@ -235,9 +234,9 @@ def _other_address(error: OSError, port: int) -> str:
 
 
 def _check_database(dsn: str, listener: socket.socket) -> bool:
-    """Whether an API key exists; says what to do where the database is not ready to be served."""
+    """Whether an API key exists. Warns or raises `CommandRefused` if the database is not ready."""
     state = asyncio.run(reach(dsn))
-    keys_exist = state in {SchemaState.CURRENT, SchemaState.AHEAD} and asyncio.run(_any_key(dsn))
+    keys_exist = state in {SchemaState.CURRENT, SchemaState.AHEAD} and asyncio.run(on_database(dsn, any_key_exists))
     host = listener.getsockname()[0]
     if not keys_exist and not ipaddress.ip_address(host).is_loopback:
         first = "" if state is SchemaState.CURRENT else "plimsoll migrate && "
@@ -250,17 +249,9 @@ def _check_database(dsn: str, listener: socket.socket) -> bool:
     return keys_exist
 
 
-async def _any_key(dsn: str) -> bool:
-    database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without one
-    try:
-        return await any_key_exists(database)
-    finally:
-        await database.aclose()
-
-
 @contextlib.contextmanager
 def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[None]:
-    """With several workers, a new folder in which they add up their metrics; the port makes it ours alone."""
+    """With several workers, a new folder for their shared metrics, named by the port."""
     if settings.workers == 1:
         yield
         return

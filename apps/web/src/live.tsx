@@ -45,7 +45,7 @@ export function LiveProvider({ children }: { children: ComponentChildren }) {
   return <LiveContext.Provider value={{ connected, listen: listen.current }}>{children}</LiveContext.Provider>;
 }
 
-/** Reads the stream for ever. After a gap everybody is told `null`: something may have been missed. */
+/** Reads the stream for ever. After a gap every listener gets `null`: something may have been missed. */
 async function follow(signal: AbortSignal, tell: Listener, setConnected: (now: boolean) => void): Promise<void> {
   let wait = FIRST_WAIT_MS;
   let first = true;
@@ -61,7 +61,7 @@ async function follow(signal: AbortSignal, tell: Listener, setConnected: (now: b
         else if (event.name === "stream.gap") tell(null);
       }
     } catch {
-      // Told by the state below; a key that is refused has closed the door already.
+      // Result by the state below; a key that is refused has closed the door already.
     }
     if (signal.aborted) return;
     setConnected(false);

@@ -1,4 +1,4 @@
-"""Every operation of the service, once: what it takes, where it goes, what it answers.
+"""Every operation of the service, defined once: its parameters, its route, its answer.
 
 Both clients have each of these as a method of the same name, parameters and documentation. Parameters are those of the
 service's OpenAPI document; what is left out is the service's own choice.
@@ -69,7 +69,7 @@ def create_session(
     metadata: Json | None = None,
     limits: Json | None = None,
 ) -> Asked[Session]:
-    """Makes a session. Everything may be left out."""
+    """Creates a session. All fields are optional."""
     body = given(
         model_alias=model_alias,
         mode=mode,
@@ -87,7 +87,8 @@ def create_session(
 def list_sessions(
     *, limit: int | None = None, cursor: str | None = None, q: str | None = None, figures: bool | None = None
 ) -> Asked[Page[ListedSession]]:
-    """One page of your sessions, newest first; with `q` those that have its words, with `figures` where each stands.
+    """One page of the tenant's sessions, newest first; `q` selects those with its words, `figures` adds window, use and
+    state.
 
     A page of a search may be short, or empty, and still go on.
     """
@@ -96,7 +97,7 @@ def list_sessions(
 
 @operation("GET", _SESSION, repeatable=True)
 def get_session(session_id: str) -> Asked[SessionDetail]:
-    """One session, with the tokens and the cost it used so far."""
+    """One session, with its tokens and cost so far."""
     return Asked(reads(SessionDetail), {"session_id": session_id})
 
 
@@ -113,7 +114,7 @@ def change_session(
     metadata: Json | NotGiven | None = NOT_GIVEN,
     limits: Json | NotGiven | None = NOT_GIVEN,
 ) -> Asked[Session]:
-    """Sets what is given: None takes a value away; `policy`, `metadata` and `limits` are replaced whole."""
+    """Sets the given fields: None removes a value; `policy`, `metadata` and `limits` are replaced whole."""
     fields = {
         "model_alias": model_alias,
         "mode": mode,
@@ -130,25 +131,25 @@ def change_session(
 
 @operation("DELETE", _SESSION, repeatable=True)
 def delete_session(session_id: str) -> Asked[None]:
-    """Erases the session with everything in it, for good."""
+    """Permanently deletes the session with everything in it."""
     return Asked(reads_nothing, {"session_id": session_id})
 
 
 @operation("POST", f"{_SESSION}/fork")
 def fork_session(session_id: str, *, through_turn_id: str | None = None) -> Asked[Session]:
-    """Makes a new session with the same past, through the given turn or the last that has ended."""
+    """Creates a new session with the same history, through the given turn or the last one that has ended."""
     return Asked(reads(Session), {"session_id": session_id}, body=given(through_turn_id=through_turn_id))
 
 
 @operation("GET", f"{_SESSION}/export", repeatable=True)
 def export_session(session_id: str) -> Asked[dict[str, Any]]:
-    """The whole session as one JSON document, which `import_session` takes."""
+    """The whole session as one JSON document, for `import_session`."""
     return Asked(reads(dict[str, Any]), {"session_id": session_id})
 
 
 @operation("POST", "/v1/sessions/import")
 def import_session(document: Json) -> Asked[Session]:
-    """Makes a session of an export: all of it or nothing, under new ids."""
+    """Creates a session from an export, with new ids: completely or not at all."""
     return Asked(reads(Session), body=document)
 
 
@@ -165,7 +166,7 @@ def import_messages(
     metadata: Json | None = None,
     limits: Json | None = None,
 ) -> Asked[Session]:
-    """Makes a session of messages in the OpenAI form that were said elsewhere: all of them or nothing."""
+    """Creates a session from existing messages in OpenAI's form: completely or not at all."""
     body = given(
         messages=list(messages),
         model_alias=model_alias,
@@ -193,7 +194,7 @@ def post_turn(
     recorded_reply: Json | None = None,
     idempotency_key: str | None = None,
 ) -> Asked[TurnAnswer]:
-    """Sends a message and answers when the model has. However often it has to be sent, it is one turn.
+    """Sends a message and returns the answer. Retries do not create another turn.
 
     `idempotency_key` is made where none is given; give one of your own where the same message may come from another
     process too.
@@ -225,7 +226,7 @@ def stream_turn(
     recorded_reply: Json | None = None,
     idempotency_key: str | None = None,
 ) -> Asked[TurnAnswer]:
-    """Sends a message and tells what happens, event by event. However often it has to be sent, it is one turn.
+    """Sends a message and streams the events of its turn. Retries do not create another turn.
 
     A stream that breaks is taken up again where it broke.
     """
@@ -285,7 +286,7 @@ def get_turn(session_id: str, turn_id: str) -> Asked[Turn]:
 def post_tool_outputs(
     session_id: str, turn_id: str, outputs: Mapping[str, Content], *, recorded_reply: Json | None = None
 ) -> Asked[TurnAnswer]:
-    """Answers a turn's open tool calls, all of them, by call id, and answers with its next round."""
+    """Answers a turn's open tool calls, all of them, by call id, and returns the answer of its next round."""
     return _outputs(session_id, turn_id, outputs, False, recorded_reply)
 
 
@@ -293,7 +294,7 @@ def post_tool_outputs(
 def stream_tool_outputs(
     session_id: str, turn_id: str, outputs: Mapping[str, Content], *, recorded_reply: Json | None = None
 ) -> Asked[TurnAnswer]:
-    """Answers a turn's open tool calls, all of them, by call id, and tells what happens in its next round."""
+    """Answers a turn's open tool calls, all of them, by call id, and streams the events of its next round."""
     return _outputs(session_id, turn_id, outputs, True, recorded_reply)
 
 
@@ -324,7 +325,7 @@ def regenerate_turn(
     policy: Json | None = None,
     recorded_reply: Json | None = None,
 ) -> Asked[RegeneratedAnswer]:
-    """Runs the session's last turn again, with other words if you like, in a fork that ends before it."""
+    """Runs the session's last turn again in a fork that ends before it, with the given fields changed."""
     body = given(
         content=content,
         tools=tools,
@@ -339,13 +340,13 @@ def regenerate_turn(
 
 @operation("GET", f"{_TURN}/audit", repeatable=True)
 def get_audit(session_id: str, turn_id: str, *, round: int | None = None) -> Asked[Audit]:  # noqa: A002 - the parameter's public name
-    """Why every token of the turn's prompt went in or stayed out; of the last tool round, or of `round`."""
+    """How the turn's prompt was built, in the last tool round or in `round`."""
     return Asked(reads(Audit), {"session_id": session_id, "turn_id": turn_id}, query(round=round))
 
 
 @operation("GET", f"{_TURN}/prompt", repeatable=True)
 def get_prompt(session_id: str, turn_id: str, *, round: int | None = None) -> Asked[Prompt]:  # noqa: A002 - the parameter's public name
-    """The exact messages and tools that were sent; in the last tool round, or in `round`."""
+    """The exact messages and tools that were sent, in the last tool round or in `round`."""
     return Asked(reads(Prompt), {"session_id": session_id, "turn_id": turn_id}, query(round=round))
 
 
@@ -366,7 +367,7 @@ def preview_turn(
     model_alias: str | None = None,
     policy: Json | None = None,
 ) -> Asked[Preview]:
-    """What the next turn would send: calls no model and writes nothing."""
+    """The prompt that the next turn would send. Calls no model and writes nothing."""
     body = given(
         content=content,
         tools=tools,
@@ -380,7 +381,7 @@ def preview_turn(
 
 @operation("GET", f"{_SESSION}/timeline", repeatable=True)
 def get_timeline(session_id: str, *, limit: int | None = None, cursor: str | None = None) -> Asked[Page[TimelineTurn]]:
-    """The window over the turns, newest first: tokens by region, budget, thresholds, and what changed what was sent."""
+    """The window turn by turn, newest first: tokens by region, budget, thresholds, summaries, prunes and recalls."""
     return Asked(reads(Page[TimelineTurn]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
 
 
@@ -388,7 +389,7 @@ def get_timeline(session_id: str, *, limit: int | None = None, cursor: str | Non
 def list_messages(
     session_id: str, *, limit: int | None = None, cursor: str | None = None, ids: Sequence[str] | None = None
 ) -> Asked[Page[Message]]:
-    """One page of the session's messages in time order, as they were said; or those of `ids`, at most 100."""
+    """One page of the session's stored messages in time order; or those of `ids`, at most 100."""
     some = None if ids is None else ",".join(ids)
     return Asked(reads(Page[Message]), {"session_id": session_id}, query(limit=limit, cursor=cursor, ids=some))
 
@@ -407,19 +408,19 @@ def list_summaries(session_id: str, *, limit: int | None = None, cursor: str | N
 
 @operation("POST", f"{_SESSION}/summaries")
 def summarize_now(session_id: str) -> Asked[Summary]:
-    """Summarizes now what may be summarized, whatever the thresholds say."""
+    """Summarizes now what can be summarized, regardless of thresholds."""
     return Asked(reads(Summary), {"session_id": session_id})
 
 
 @operation("POST", f"{_SESSION}/summaries/active/undo")
 def undo_active_summary(session_id: str) -> Asked[Summary]:
-    """Takes back whichever summary is active now, also one that was made meanwhile."""
+    """Withdraws whichever summary is active now, also one that was made meanwhile."""
     return Asked(reads(Summary), {"session_id": session_id})
 
 
 @operation("POST", f"{_SESSION}/summaries/{{summary_id}}/undo")
 def undo_summary(session_id: str, summary_id: str) -> Asked[Summary]:
-    """Takes the active summary back: its predecessor stands again, its range is raw again."""
+    """Withdraws the active summary: the previous one becomes active again."""
     return Asked(reads(Summary), {"session_id": session_id, "summary_id": summary_id})
 
 
@@ -436,7 +437,7 @@ def list_pins(
 def put_pin(
     session_id: str, name: str, content: str, *, relevance: float | None = None, source: str | None = None
 ) -> Asked[Pin]:
-    """Pins content to every prompt of the session, or replaces what is pinned under this name."""
+    """Adds content to every prompt of the session, or replaces the pin of this name."""
     body = given(content=content, relevance=relevance, source=source)
     return Asked(reads(Pin), {"session_id": session_id, "name": name}, body=body)
 
@@ -449,7 +450,7 @@ def get_pin(session_id: str, name: str) -> Asked[Pin]:
 
 @operation("DELETE", f"{_SESSION}/pins/{{name}}", repeatable=True)
 def delete_pin(session_id: str, name: str) -> Asked[None]:
-    """Takes the pin away."""
+    """Removes the pin."""
     return Asked(reads_nothing, {"session_id": session_id, "name": name})
 
 
@@ -461,20 +462,20 @@ def simulate(
     model_aliases: Sequence[str] | None = None,
     max_turns: int | None = None,
 ) -> Asked[Simulation]:
-    """What other policies and models would have made of the session's turns. Calls no model and writes nothing."""
+    """Computes the session's turns under other policies and models. Calls no model and writes nothing."""
     body = given(policies=policies, model_aliases=model_aliases, max_turns=max_turns)
     return Asked(reads(Simulation), {"session_id": session_id}, body=body)
 
 
 @operation("GET", "/v1/events", repeatable=True)
 def list_open_turns() -> Asked[Page[TurnNews]]:
-    """Your turns that run or wait for tools now, of all sessions."""
+    """The tenant's open turns, of all sessions."""
     return Asked(reads(Page[TurnNews]))
 
 
 @operation("GET", "/v1/policies", repeatable=True)
 def get_policies() -> Asked[Policies]:
-    """The presets with all their values, and each field with what it takes and means."""
+    """The presets with all their values, and each field with its range and meaning."""
     return Asked(reads(Policies))
 
 

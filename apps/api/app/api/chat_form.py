@@ -1,4 +1,4 @@
-"""A turn as OpenAI's chat completions tell it: whole, or in chunks."""
+"""A turn in the form of OpenAI's chat completions: whole, or in chunks."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class ChatForm:
         }
 
     def event(self, event: TurnEvent) -> bytes:
-        """The role when the context stands, then what the model says; its thoughts have no place in this form."""
+        """The role once the context is assembled, then the model's text; this form has no field for reasoning."""
         if event.name == "context.assembled":
             return self._chunk({"role": "assistant", "content": ""})
         text = event.data.get("text")
         return self._chunk({"content": text}) if text else b""
 
-    def outcome(self, outcome: TurnOutcome, *, told: bool) -> Iterable[bytes]:
-        """Tool calls, each whole, why it ended, and the end mark; before them the text, where a turn is told again."""
+    def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
+        """Tool calls, each whole, the finish reason, and the end mark; before them the text, unless it was streamed."""
         text, calls, usage = _reply(outcome)
-        if not told:
+        if not streamed:
             yield self._chunk({"role": "assistant", "content": text or ""})
         for index, call in enumerate(calls):
             yield self._chunk({"tool_calls": [{"index": index, **tool_call_json(call)}]})
@@ -62,8 +62,8 @@ class ChatForm:
         yield DONE
 
     def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
-        """An error in the stream, without an end mark: what came before it is no whole answer."""
-        yield b"data: %b\n\n" % orjson.dumps({"error": error_of(problem)})
+        """An error in the stream, without an end mark: the answer before it is incomplete."""
+        yield b"data: %b\n\n" % orjson.dumps({"error": error_of(problem, "messages")})
 
     def _chunk(self, delta: JsonObject, finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
@@ -76,7 +76,7 @@ class ChatForm:
 
 
 def _reply(outcome: TurnOutcome) -> tuple[str | None, tuple[ToolCall, ...], JsonObject | None]:
-    """Text, tool calls and usage: of this call, or of the whole turn where a stored one is told again."""
+    """Text, tool calls and usage: of this call, or of the whole turn where a stored one is answered."""
     completion, turn = outcome.completion, outcome.turn
     if completion is not None:
         text = completion.text if completion.tool_calls else completion.text or ""

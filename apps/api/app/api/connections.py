@@ -1,6 +1,6 @@
-"""HTTP connections with bounds: how large the head of a request is, how long it takes, and how many there are.
+"""HTTP connections with bounds on the size and time of a request head, and on the number of connections.
 
-uvicorn bounds none of it, and no application sees a request before its head is complete. Bodies are bounded by
+uvicorn has no such bounds, and the application sees a request only after its head is complete. Bodies are bounded by
 `app.api.edge`. docs/operations.md has the table of bounds, and what a reverse proxy should add.
 """
 
@@ -33,10 +33,10 @@ _WARN_EVERY_S = 60.0
 
 
 class Connections:
-    """The open connections of a process: at most `most`, and `most_per_address` of one client's address.
+    """The open connections of a process: at most `most`, and `most_per_address` of one client address.
 
-    A new one that is over takes the place of the one that has waited longest for a request to begin or to arrive, so
-    half-sent requests shut nobody out. Half of the file descriptors of the process stay for all else.
+    Over the limit a new connection replaces the one that has waited longest for a request to begin or to arrive, so
+    incomplete requests cannot block others. Half of the process's file descriptors are left for other uses.
     """
 
     def __init__(self, most: int, most_per_address: int, unread_s: float = UNREAD_S) -> None:
@@ -49,7 +49,7 @@ class Connections:
         self._warned_at = -_WARN_EVERY_S
 
     def admit(self, new: Connection) -> bool:
-        """Counts a new connection. False where every connection in its way has a request that is being answered."""
+        """Counts a new connection. False if the limit is reached and all connections have active requests."""
         if self._of_address[new.address] >= self._most_per_address:
             admitted = self._make_room(new, new.address)
         elif self._count >= min(self._most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2):
@@ -74,7 +74,7 @@ class Connections:
         return True
 
     def begin_request(self, connection: Connection) -> None:
-        """The connection has a whole head: nothing takes its place."""
+        """The request head is complete: the connection is not replaced."""
         self._waiting.pop(connection, None)
 
     def end_request(self, connection: Connection) -> None:
@@ -94,7 +94,7 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection, within bounds. What breaks one is answered by a problem, then the connection ends."""
+    """uvicorn's connection, with bounds. A violation is answered with a problem, then the connection ends."""
 
     def __init__(self, connections: Connections, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
@@ -110,14 +110,14 @@ class Connection(HttpToolsProtocol):
         self._unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Refuses what there is no room for."""
+        """Refuses the connection over the limit."""
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
         self.counted = self._connections.admit(self)
         if self.counted:
             self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
         else:
-            self._answer("too_many_connections", "There are as many connections as this process serves.")
+            self._answer("too_many_connections", "The process has reached its limit of connections.")
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -128,7 +128,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parses in slices, so that what the parser holds of an unfinished head or trailer has a bound too."""
+        """Parses in slices, so that the parser's buffer for an incomplete head or trailer is bounded too."""
         for start in range(0, len(data), MAX_HEAD_BYTES):
             if self._refused or self.transport.is_closing():
                 return
@@ -175,11 +175,11 @@ class Connection(HttpToolsProtocol):
                 self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's sentence
-        """What is no HTTP is answered in our form too."""
+        """Invalid HTTP is answered with a problem too."""
         self._refuse("invalid_http", "This is not HTTP/1.1 as RFC 9112 has it.")
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than it is answered: it gets a while for each part."""
+        """The client reads slowly: it has a time limit for each part."""
         super().pause_writing()
         self._watch_reader()
 
@@ -208,7 +208,7 @@ class Connection(HttpToolsProtocol):
         self._refuse("headers_too_large", f"A head has at most {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers.")
 
     def _refuse(self, code: str, detail: str) -> None:
-        """Answers, and takes what still comes for a moment: closing at once could cost the client the answer."""
+        """Answers, and reads on for a moment: closing at once could discard the answer."""
         if self._refused:
             return
         self._refused = True

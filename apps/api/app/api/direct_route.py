@@ -1,8 +1,8 @@
-"""A FastAPI route that FastAPI describes and we bind.
+"""A FastAPI route that FastAPI describes, with its own binding of arguments.
 
 The signature of a handler gives the OpenAPI document as usual; at run time its arguments come straight from the
-request: who asks, path, query, headers, and a strictly parsed body. It answers the same with a third of the CPU
-(docs/performance.md), which counts on a path that costs about a millisecond.
+request: tenant, path, query, headers, and a strictly parsed body. It gives the same answers with a third of the CPU
+(docs/performance.md), which matters on a path that costs about a millisecond.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from app.domain.errors import (
     ShuttingDown,
     Unauthenticated,
 )
-from app.domain.types import JsonObject, TenantId
+from app.domain.types import TenantId
 from app.services.keys import Authenticator
 from app.services.runtime import Runtime
 from app.services.upkeep.process_state import Drain
@@ -51,7 +51,7 @@ UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What handlers reach through `Call`; the composition root puts it on the application's state."""
+    """What handlers use through `Call`; the composition root sets it on the application's state."""
 
     rt: Runtime
     authenticator: Authenticator
@@ -62,14 +62,14 @@ class Service:
     aside: set[asyncio.Task[None]] = dataclass_field(default_factory=set[asyncio.Task[None]])
 
     def run_aside(self, work: Coroutine[None, None, None]) -> None:
-        """Runs what nobody waits for any more, and keeps it from being collected."""
+        """Runs work that no request waits for, and keeps it from being collected."""
         task = asyncio.create_task(work)
         self.aside.add(task)
         task.add_done_callback(self.aside.discard)
 
 
 class Call(Request):
-    """One request, authenticated. `tenant_id` is whose sessions it may touch."""
+    """One authenticated request; `tenant_id` is its tenant."""
 
     tenant_id: TenantId
 
@@ -151,31 +151,16 @@ class DirectRoute(APIRoute):
                     if exchange.status >= 500:
                         span.fail(str(exchange.status))
         except ShuttingDown as error:
-            problem, headers = problems.document_of(error), problems.headers_of(error)
-            await self.refusal(problem, headers)(scope, receive, send)
+            await problems.answer_to(scope["path"], error)(scope, receive, send)
 
     async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             response = await self._answer(scope, receive)
         except PlimsollError as error:
-            problem, headers = problems.document_of(error), problems.headers_of(error)
+            response = problems.answer_to(scope["path"], error)
         except ValidationError as error:
-            found = error.errors(include_url=False, include_input=False)
-            problem, headers = problems.document_of_validation(found, "body"), None
-        except _BadParameter as bad:
-            found = bad.error.errors(include_url=False, include_input=False)
-            problem, headers = problems.document_of_validation(found, *bad.path), None
-        except _NotJson:
-            detail = "Send JSON with the header Content-Type: application/json."
-            problem, headers = problems.document("unsupported_media_type", detail), None
-        else:
-            await response(scope, receive, send)
-            return
-        await self.refusal(problem, headers)(scope, receive, send)
-
-    def refusal(self, problem: JsonObject, headers: Mapping[str, str] | None) -> Response:
-        """How a problem is answered here."""
-        return problems.of_document(problem, headers)
+            response = problems.answer_to(scope["path"], problems.InvalidFields(problems.places(error, "body")))
+        await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         call = Call(scope, receive)
@@ -184,7 +169,7 @@ class DirectRoute(APIRoute):
         return await self._handle(call, scope["plimsoll"])
 
     async def _handle(self, call: Call, exchange: Exchange) -> Response:
-        # A body that takes long to look through must not hold up everybody else.
+        # Parsing a large body must not block other requests.
         large = len(exchange.body) > _LARGE_BODY_BYTES
         arguments = (
             await asyncio.to_thread(self._bind, call.scope, exchange) if large else self._bind(call.scope, exchange)
@@ -201,7 +186,7 @@ class DirectRoute(APIRoute):
 
 
 class HeavyRoute(DirectRoute):
-    """Its body is parsed, and its handler runs, in a slot of heavy work: how much is parsed at once is bounded."""
+    """Parses its body and runs its handler in a slot of heavy work, so that concurrent parsing is bounded."""
 
     async def _handle(self, call: Call, exchange: Exchange) -> Response:
         async with call.rt.heavy.slot(call.tenant_id):
@@ -209,7 +194,7 @@ class HeavyRoute(DirectRoute):
 
 
 class UnreadRoute(HeavyRoute):
-    """A heavy route that reads its body itself, `call.unread_body`; its parameter only describes it."""
+    """A heavy route that parses its body itself (`call.unread_body`); its parameter only describes the body."""
 
     def _bind_body(self, model: type[BaseModel], *, required: bool) -> Binder:
         def bind(_scope: Scope, exchange: Exchange) -> BaseModel:
@@ -227,7 +212,7 @@ class OpenRoute(DirectRoute):
 
 
 async def authenticate(scope: Scope) -> TenantId:
-    """Whose request it is, asked once a request. Raises `Unauthenticated`, `DatabaseUnavailable`."""
+    """The tenant of a request, looked up once for each request. Raises `Unauthenticated`, `DatabaseUnavailable`."""
     exchange: Exchange = scope["plimsoll"]
     if exchange.stranger is not None:
         raise exchange.stranger
@@ -236,7 +221,7 @@ async def authenticate(scope: Scope) -> TenantId:
         try:
             exchange.tenant_id = await service.authenticator.tenant_of(exchange.headers.get(b"authorization"))
         except (Unauthenticated, DatabaseUnavailable) as error:
-            exchange.stranger = error  # also for the route: by now the body of a stranger is thrown away
+            exchange.stranger = error  # for the route as well: the body is discarded by then
             raise
         exchange.fields["tenant"] = exchange.tenant_id
         tenant_at_work.set(exchange.tenant_id)
@@ -249,21 +234,14 @@ def json_response(value: object, status: int = 200) -> Response:
 
 
 def plain_json(value: object) -> object:
-    """The driver's UUIDs are a subclass, which orjson leaves to us."""
+    """For orjson: the driver's UUIDs are a subclass that it does not encode."""
     if isinstance(value, UUID):
         return str(value)
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
-class _BadParameter(Exception):
-    def __init__(self, error: ValidationError, path: tuple[str, str]) -> None:
-        super().__init__(path)
-        self.error = error
-        self.path = path
-
-
-class _NotJson(Exception):
-    pass
+class _NotJson(PlimsollError):
+    code = "unsupported_media_type"
 
 
 def _path_id(name: str, noun: str) -> Binder:
@@ -306,7 +284,7 @@ def _parameter(
         try:
             return adapter.validate_python(text)
         except ValidationError as error:
-            raise _BadParameter(error, (source, name)) from None
+            raise problems.InvalidFields(problems.places(error, source, name)) from None
 
     return bind
 
@@ -332,4 +310,4 @@ def _check_is_json(exchange: Exchange) -> None:
     if not exchange.body:
         raise InvalidRequest("The body is empty; send a JSON object.", ("body",))
     if not _JSON_TYPE.fullmatch(exchange.headers.get(b"content-type", b"")):
-        raise _NotJson
+        raise _NotJson("Send JSON with the header Content-Type: application/json.")

@@ -1,8 +1,8 @@
-"""The outermost layer of every request: its id, its body (capped while reading), its one log line, and the last net.
+"""The outermost layer of every request: its id, its body (bounded while read), its log line, and unhandled errors.
 
 One pure ASGI middleware. The body is read before anything else runs, so an answer that needs no body (401, 404, 405)
-still leaves the connection ready for the next request. It is kept only of who may ask, and within that tenant's share
-of the bodies that the process has in hand; any other is read and thrown away.
+still leaves the connection ready for the next request. Only bodies of authenticated requests are kept, within the
+tenant's share of all bodies of the process; any other is read and discarded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api import openai_errors, problems
+from app.api import problems
 from app.api.hosts import Hosts
 from app.core.fairness import ANONYMOUS, tenant_at_work
 from app.core.logging import request_fields
@@ -36,7 +36,7 @@ _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 class Exchange:
-    """What the edge knows of a request and its handler adds to: `fields` goes on every log line it writes."""
+    """The state of a request that edge and handler share; `fields` are on every log line of the request."""
 
     __slots__ = ("body", "fields", "headers", "status", "stranger", "tenant_id")
 
@@ -47,7 +47,7 @@ class Exchange:
         self.status: int | None = None
         self.tenant_id: TenantId | None = None
         self.stranger: PlimsollError | None = None
-        """Why nobody is known to have sent it."""
+        """Why authentication failed."""
 
 
 class _TooLarge(PlimsollError):
@@ -66,11 +66,11 @@ class _ClientGone(Exception):
 
 
 class Edge:
-    """Wraps the application. `body_timeout_s` is for the whole body, so a trickle does not hold a connection; what has
-    arrived of a large one adds to it, at `_SLOWEST_BODY_BYTES_PER_S`.
+    """Wraps the application. `body_timeout_s` is for the whole body, plus the time that the received bytes take at
+    `_SLOWEST_BODY_BYTES_PER_S`, so a slow sender does not hold a connection.
 
-    `hosts` says what browsers may ask. `larger_bodies` names the paths whose bodies have a cap of their own, in bytes.
-    `authenticate` tells by its headers whose a request is, and `bodies` is what all that are in hand may come to.
+    `hosts` checks browser requests. `larger_bodies` has the paths with their own body limit, in bytes. `authenticate`
+    returns the tenant of a request, and `bodies` bounds the bytes of all bodies of the process.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Edge:
         except Exception:
             log.exception("request_failed")
             if exchange.status is not None:
-                raise  # half an answer is out: only closing the connection can say so
+                raise  # part of the answer was sent: only closing the connection can signal the error
             await refusal(
                 scope,
                 "internal_error",
@@ -154,7 +154,7 @@ class Edge:
                 scope,
                 "request_timeout",
                 f"A body has {self._body_timeout_s:g} seconds, and one for each {_SLOWEST_BODY_BYTES_PER_S} bytes.",
-                headers={"Connection": "close"},
+                {"Connection": "close"},
             )(scope, receive, send)
         except _ClientGone:
             return
@@ -167,11 +167,11 @@ class Edge:
         try:
             return await self._authenticate(scope)
         except (Unauthenticated, DatabaseUnavailable):
-            return None  # the route says so, once the body is out of the way
+            return None  # the route answers with this error, once the body was read
 
 
 class _Kept:
-    """What is in hand of one body. Of a request that nobody has authenticated nothing is kept."""
+    """The bytes of one body that are kept; none of a request that is not authenticated."""
 
     def __init__(self, bodies: Allowance, tenant_id: TenantId | None, most_bytes: int) -> None:
         self._bodies = bodies
@@ -181,7 +181,7 @@ class _Kept:
         self._taken = 0
 
     def add(self, chunk: bytes) -> bytes:
-        """What is to be kept of the next piece. Raises `_TooLarge`, `Busy`."""
+        """The part of the next piece to keep. Raises `_TooLarge`, `Busy`."""
         self.size += len(chunk)
         if self.size > self._most_bytes:
             raise _TooLarge(self._most_bytes)
@@ -192,7 +192,7 @@ class _Kept:
         return chunk
 
     def give_back(self) -> None:
-        """Once or again: what was given back is not in hand."""
+        """Can be called repeatedly."""
         if self._tenant_id is not None:
             self._bodies.give_back(self._tenant_id, self._taken)
             self._taken = 0
@@ -207,10 +207,8 @@ async def _refuse_unread(
     known, moderate length is read to its end, after which the connection serves the next request.
     """
     bounded = declared is not None and declared <= _DRAINED_BYTES and b"expect" not in scope["plimsoll"].headers
-    headers = problems.headers_of(error) or {}
-    if not bounded:
-        headers["Connection"] = "close"
-    await _send_before_end(refusal(scope, error.code, error.detail, error.members(), headers), send)
+    answer = problems.answer_to(scope["path"], error, None if bounded else {"Connection": "close"})
+    await _send_before_end(answer, send)
     drained = 0
     try:
         async with asyncio.timeout(_DRAINING_S):
@@ -226,18 +224,9 @@ async def _refuse_unread(
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def refusal(
-    scope: Scope,
-    code: str,
-    detail: str,
-    members: Mapping[str, Any] | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Response:
+def refusal(scope: Scope, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """An answer from outside any route: a problem, in the shape that clients of the address know."""
-    problem = problems.document(code, detail, members)
-    if openai_errors.is_openai_path(scope["path"]):
-        return openai_errors.of_problem(problem, headers)
-    return problems.of_document(problem, headers)
+    return problems.answer(scope["path"], problems.document(code, detail), headers)
 
 
 async def _send_before_end(answer: Response, send: Send) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,17 +17,6 @@ from app.services.archive.import_job import Conversation, Export
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class _BodyRefused(InvalidRequest):
-    """A body that is no import of either form; `places` are (where, why), at least one."""
-
-    def __init__(self, places: list[tuple[str, str]]) -> None:
-        super().__init__(": ".join(places[0]))
-        self.places = places
-
-    def members(self) -> dict[str, Any]:
-        return {"errors": [{"where": where, "message": sentence} for where, sentence in self.places]}
-
-
 def read_import(raw: bytes) -> Export | Conversation:
     """The document, once every row of it is what it should be by itself. CPU-bound; raises `InvalidRequest`."""
     document = parse_body(raw)
@@ -36,7 +25,7 @@ def read_import(raw: bytes) -> Export | Conversation:
     try:
         body = ImportIn.model_validate(document)
     except ValidationError as error:
-        raise _BodyRefused(problems.places(error, "body")) from None
+        raise problems.InvalidFields(problems.places(error, "body")) from None
     given = cast(JsonObject, document)
     return _conversation(given) if body.format is None else _export(given)
 

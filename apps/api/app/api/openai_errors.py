@@ -1,7 +1,7 @@
 """A problem in OpenAI's error shape, for the routes whose clients know no other.
 
-Those clients branch on the status, and try again by themselves on 408, 409, 429 and 5xx unless `x-should-retry` tells
-them not to. So it does, wherever the service has done its own retries or another try can not help.
+Those clients branch on the status, and retry 408, 409, 429 and 5xx unless `x-should-retry` is false. It is false where
+the service has already retried or a retry cannot help.
 """
 
 from __future__ import annotations
@@ -49,21 +49,19 @@ _PARAMETERS: Mapping[str, str] = {
 
 
 def is_openai_path(path: str) -> bool:
-    """Whether the clients of this address know OpenAI's shape of errors alone."""
+    """Whether the clients of this path expect OpenAI's error shape."""
     return path == CHAT_PATH or any(path == other or path.startswith(f"{other}/") for other in _OTHER_PATHS)
 
 
-def of_problem(problem: JsonObject, headers: Mapping[str, str] | None = None, within: str = "messages") -> Response:
-    """The answer that tells of a problem; `within` is the field that what was said stands in."""
-    error = error_of(problem, within)
-    told = dict(headers or {})
-    if error["code"] not in _WORTH_ANOTHER_TRY:
-        told["x-should-retry"] = "false"
-    return Response(orjson.dumps({"error": error}), _status(problem), told, "application/json")
+def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
+    """A problem as the HTTP answer of an OpenAI path."""
+    error = error_of(problem, "messages" if path == CHAT_PATH else "input")
+    retry = {} if error["code"] in _WORTH_ANOTHER_TRY else {"x-should-retry": "false"}
+    return Response(orjson.dumps({"error": error}), _status(problem), {**(headers or {}), **retry}, "application/json")
 
 
-def error_of(problem: JsonObject, within: str = "messages") -> JsonObject:
-    """The `error` object. What the problem carries beside its sentence stands in it too."""
+def error_of(problem: JsonObject, within: str) -> JsonObject:
+    """The `error` object, with the problem's own members; `within` is the field of a body that holds its messages."""
     code: str = problem["code"]
     status = _status(problem)
     kept = {name: value for name, value in problem.items() if name not in ("type", "title", "status", "detail", "code")}
@@ -77,7 +75,7 @@ def error_of(problem: JsonObject, within: str = "messages") -> JsonObject:
 
 
 def _code(problem: JsonObject, status: int) -> str:
-    """What has no room again soon is a quota: clients that know the word do not try again by themselves."""
+    """A limit that does not reset soon is a quota: clients do not retry that code."""
     limit = problem.get("limit")
     if limit and not limit["name"].endswith("_minute"):
         return "insufficient_quota"
@@ -91,7 +89,7 @@ def _status(problem: JsonObject) -> int:
 
 
 def _overflow_message(problem: JsonObject) -> str:
-    """With the words that clients and frameworks look for: the sentence of the API, and the code itself (LangChain)."""
+    """With the texts that clients and frameworks search for: OpenAI's sentence, and the code itself (LangChain)."""
     budget = problem.get("budget")
     if not budget:
         return (

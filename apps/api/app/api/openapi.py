@@ -1,20 +1,43 @@
-"""What the OpenAPI document says beyond what FastAPI reads from the handlers: problems, and the bearer key."""
+"""What routes share in the OpenAPI document: parameters, problems, event streams and the bearer key."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Header, Query
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict
 
 from app.api.openai_errors import is_openai_path
 from app.api.problems import KINDS, PROBLEM_JSON
+from app.api.schemas.chat import ChatErrorOut
 from app.domain.types import JsonObject
+
+Limit = Annotated[int, Query(ge=1, le=200, description="Most items of one page.")]
+Cursor = Annotated[str | None, Query(max_length=2048, description="`next_cursor` of the page before.")]
+Round = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Tool round; defaults to the last one.")]
+Words = Annotated[
+    str | None,
+    Query(
+        max_length=200,
+        pattern=r"^[^\x00]*$",
+        description="Only items with these words, in any case, in id, goal, labels, metadata or first message.",
+    ),
+]
+Figures = Annotated[bool, Query(description="Adds the newest window, usage and state of each.")]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern="^[!-~]{1,255}$",
+        description="1 to 255 visible ASCII characters: the same key with the same body is one turn.",
+    ),
+]
+DEFAULT_LIMIT = 50
 
 
 class Problem(BaseModel):
-    """RFC 9457. `code` is the stable word to branch on."""
+    """RFC 9457. Branch on `code`, which is stable."""
 
     model_config = ConfigDict(extra="allow")
     type: str
@@ -32,7 +55,7 @@ READ = (401, 404, 422, 503)
 WRITE = (401, 404, 408, 409, 413, 415, 422, 429, 503)
 
 
-def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The problems a route can answer with, for `responses=`."""
     schema = {"$ref": "#/components/schemas/Problem"}
     return {
@@ -43,6 +66,12 @@ def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 _BY_CONNECTION = (431,)
 _OF_BROWSERS = (403, 421)
+_OPENAI = (400, 401, 404, 408, 409, 413, 415, 422, 429, 502, 503, 504)
+
+
+def openai_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The same for a route with OpenAI's error shape; every status without a choice."""
+    return {status: {"model": ChatErrorOut, "description": "OpenAI's error shape"} for status in statuses or _OPENAI}
 
 
 def event_stream(event: JsonObject) -> JsonObject:
@@ -92,13 +121,13 @@ def _document(app: FastAPI) -> dict[str, Any]:
         "key": {
             "type": "http",
             "scheme": "bearer",
-            "description": "An API key (`plimsoll keys create`). Not asked for while no key exists.",
+            "description": "An API key (`plimsoll keys create`). Not needed while no key exists.",
         }
     }
     for path, operations in document["paths"].items():
         for operation in operations.values():
             answered = operation["responses"]
-            answered |= {str(status): answer for status, answer in answers(*_BY_CONNECTION, *_OF_BROWSERS).items()}
+            answered |= {str(status): answer for status, answer in refusals(*_BY_CONNECTION, *_OF_BROWSERS).items()}
             if is_openai_path(path):
                 answered |= {str(status): answered["401"] for status in _OF_BROWSERS}
             if path.startswith("/v1/"):

@@ -1,11 +1,11 @@
-"""Domain error -> `application/problem+json` (RFC 9457). The one table of statuses stands here.
+"""Domain error -> `application/problem+json` (RFC 9457). This module has the only table of statuses.
 
-A problem never repeats what the client sent: echoing a NaN or half a surrogate pair is how a 422 turns into a 500.
+A problem never repeats request content: echoing a NaN or half a surrogate pair is how a 422 turns into a 500.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
+from app.api import openai_errors
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG
 from app.domain.errors import (
     Busy,
@@ -51,7 +52,7 @@ KINDS: Mapping[str, ProblemKind] = {
     "summary_not_active": ProblemKind(409, "The summary is not the active one"),
     "turn_not_last": ProblemKind(409, "The turn is not the session's last"),
     "worker_lost": ProblemKind(503, "The turn was ended by another process"),
-    "limit_exceeded": ProblemKind(429, "A limit of what may be used is reached"),
+    "limit_exceeded": ProblemKind(429, "A usage limit is reached"),
     "unauthenticated": ProblemKind(401, "An API key is needed"),
     "session_not_found": ProblemKind(404, "No such session"),
     "model_not_found": ProblemKind(404, "No such model"),
@@ -66,22 +67,22 @@ KINDS: Mapping[str, ProblemKind] = {
     "prompt_not_found": ProblemKind(404, "No such prompt"),
     "not_found": ProblemKind(404, "Not found"),
     "method_not_allowed": ProblemKind(405, "Method not allowed"),
-    "host_not_allowed": ProblemKind(421, "The service is not known by this name"),
-    "origin_not_allowed": ProblemKind(403, "The page that asks is not the service's own"),
+    "host_not_allowed": ProblemKind(421, "The host name is not allowed"),
+    "origin_not_allowed": ProblemKind(403, "The request comes from another site"),
     "invalid_http": ProblemKind(400, "This is not HTTP"),
     "headers_too_large": ProblemKind(431, "The headers are too large"),
-    "too_many_connections": ProblemKind(503, "The process has as many connections as it serves"),
+    "too_many_connections": ProblemKind(503, "The process has reached its limit of connections"),
     "request_timeout": ProblemKind(408, "The request did not arrive in time"),
     "body_too_large": ProblemKind(413, "The body is too large"),
     "unsupported_media_type": ProblemKind(415, "The body is not JSON"),
-    "provider_error": ProblemKind(502, "The model could not be had"),
-    "provider_context_overflow": ProblemKind(502, "The provider says that the prompt is too long"),
+    "provider_error": ProblemKind(502, "The model call failed"),
+    "provider_context_overflow": ProblemKind(502, "The provider rejected the prompt as too long"),
     "provider_timeout": ProblemKind(504, "The model did not answer in time"),
     "database_unavailable": ProblemKind(503, "The database is not available"),
-    "session_busy": ProblemKind(409, "The session is held by other work"),
-    "tenant_busy": ProblemKind(429, "The tenant has as much of this in hand as it may"),
-    "process_busy": ProblemKind(503, "The process has as much of this in hand as it takes"),
-    "too_many_streams": ProblemKind(503, "The process has as many event streams as it serves"),
+    "session_busy": ProblemKind(409, "The session is locked by other work"),
+    "tenant_busy": ProblemKind(429, "The tenant has reached its share of the process"),
+    "process_busy": ProblemKind(503, "The process has reached its capacity"),
+    "too_many_streams": ProblemKind(503, "The process has reached its limit of event streams"),
     "shutting_down": ProblemKind(503, "The process is shutting down"),
     "internal_error": ProblemKind(500, "Something broke on our side"),
 }
@@ -91,7 +92,7 @@ _LONGEST_WHERE = 200
 
 
 def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -> JsonObject:
-    """The problem of this code, ready to be sent or to stand in a stored turn's `error`."""
+    """The problem of this code, for an answer or a stored turn's `error`."""
     kind = KINDS.get(code) or KINDS["internal_error"]
     return {
         "type": f"urn:plimsoll:problem:{code}",
@@ -103,20 +104,31 @@ def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -
     }
 
 
-def response(
-    code: str, detail: str, members: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
-) -> Response:
-    """The problem as an HTTP answer."""
-    return of_document(document(code, detail, members), headers)
+def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
+    """A problem as an HTTP answer, in the shape that clients of this path know."""
+    if openai_errors.is_openai_path(path):
+        return openai_errors.answer(path, problem, headers)
+    return Response(orjson.dumps(problem), problem["status"], headers, PROBLEM_JSON)
 
 
-def of_document(body: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
-    """A problem's document as an HTTP answer."""
-    return Response(orjson.dumps(body), body["status"], headers, PROBLEM_JSON)
+def answer_to(path: str, error: PlimsollError, headers: Mapping[str, str] | None = None) -> Response:
+    """The HTTP answer to an error; `headers` are added to its own."""
+    return answer(path, document_of(error), {**headers_of(error), **(headers or {})})
+
+
+class InvalidFields(InvalidRequest):
+    """Input that Pydantic refused; `found` has (where, why), at least one, and never a value."""
+
+    def __init__(self, found: list[tuple[str, str]]) -> None:
+        super().__init__(": ".join(found[0]))
+        self.found = found
+
+    def members(self) -> dict[str, Any]:
+        return {"errors": [{"where": place, "message": sentence} for place, sentence in self.found]}
 
 
 def document_of(error: PlimsollError) -> JsonObject:
-    """The problem that tells of an error."""
+    """The problem of an error."""
     code = f"{error.noun}_not_found" if isinstance(error, NotFound) else error.code
     members = error.members()
     if isinstance(error, InvalidRequest):
@@ -124,24 +136,14 @@ def document_of(error: PlimsollError) -> JsonObject:
     return document(code if code in KINDS else error.code, error.detail, members)
 
 
-def document_of_validation(errors: Iterable[ErrorDetails], *within: str) -> JsonObject:
-    """The problem of a body or parameter that Pydantic refused: where and why, never the value."""
-    found = [{"where": place, "message": sentence} for place, sentence in _places(errors, *within)]
-    detail = f"{found[0]['where']}: {found[0]['message']}" if found else "The request is not valid."
-    return document("invalid_request", detail, {"errors": found})
-
-
 def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
     """Where Pydantic refused what, and why, never the value."""
-    return _places(error.errors(include_url=False, include_input=False), *within)
-
-
-def _places(errors: Iterable[ErrorDetails], *within: str) -> list[tuple[str, str]]:
-    return [(where(*within, *error["loc"]), _message(error)) for error in list(errors)[:_MOST_ERRORS]]
+    found = error.errors(include_url=False, include_input=False)[:_MOST_ERRORS]
+    return [(where(*within, *each["loc"]), _message(each)) for each in found]
 
 
 def where(*path: object) -> str:
-    """A field's place for people, cut to a length: keys come from the client."""
+    """The path of a field, cut to a length because keys come from the client."""
     joined = ".".join(str(part) for part in path if part not in _UNION_TAGS)
     return joined if len(joined) <= _LONGEST_WHERE else joined[:_LONGEST_WHERE] + "…"
 
@@ -155,17 +157,15 @@ def complete(stored: JsonObject | None) -> JsonObject | None:
     return document(code, str(stored.get("detail", "")), members)
 
 
-def headers_of(error: PlimsollError) -> dict[str, str] | None:
-    """The headers that an error's answer carries."""
+def headers_of(error: PlimsollError) -> dict[str, str]:
+    """The headers of the answer to an error."""
     if isinstance(error, ShuttingDown):
         return {"Retry-After": str(error.retry_after_s), "Connection": "close"}
-    if isinstance(error, (Busy, Conflict, DatabaseUnavailable)):
+    if isinstance(error, (Busy, Conflict, DatabaseUnavailable, LimitExceeded)) and error.retry_after_s is not None:
         return {"Retry-After": str(max(1, error.retry_after_s))}
-    if isinstance(error, LimitExceeded):
-        return None if error.retry_after_s is None else {"Retry-After": str(max(1, error.retry_after_s))}
     if error.code == "unauthenticated":
         return {"WWW-Authenticate": 'Bearer realm="plimsoll"'}
-    return None
+    return {}
 
 
 def _message(error: ErrorDetails) -> str:

@@ -13,17 +13,17 @@ from app.api.response_json import ResponseOutcome, reply_of_outcome, reply_of_st
 from app.domain.openai_ids import ResponseRef
 from app.domain.responses import StoredResponse
 from app.domain.types import JsonObject, SessionId
-from app.openai.output_items import reasoning_item, text_item
+from app.openai.items import reasoning_item, text_item
 from app.services.turn.types import TurnEvent, TurnOutcome
 
 _TERMINAL = {"completed": "response.completed", "incomplete": "response.incomplete"}
 
 
 class ResponseForm:
-    """One stream. Its numbers and its items are of this stream; `stored` is what it tells where the answer is no news.
+    """One stream, with its own sequence numbers. `stored` is the response it repeats, where one was answered before.
 
-    Items come in this order: thoughts, words, calls. Each is begun when its first piece comes. Thoughts end where words
-    begin; what of them comes later is in the stored item alone.
+    Items come in this order: reasoning, text, calls. Each begins with its first piece. Reasoning ends where the text
+    begins; reasoning that comes later is in the stored item alone.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ResponseForm:
         return self._response(ref, ResponseOutcome("in_progress", self._model))
 
     def event(self, event: TurnEvent) -> bytes:
-        """The beginning when the context stands, then what the model thinks and says."""
+        """The first events once the context is assembled, then the model's reasoning and text."""
         match event.name:
             case "turn.created":
                 assert event.reply_seq is not None
@@ -67,15 +67,17 @@ class ResponseForm:
             case "context.assembled":
                 return b"".join(self._begin())
             case "output.delta":
-                thought, text = event.data.get("reasoning"), event.data.get("text")
-                return b"".join((*(self._think(thought) if thought else ()), *(self._say(text) if text else ())))
+                reasoning, text = event.data.get("reasoning"), event.data.get("text")
+                return b"".join(
+                    (*(self._reasoning(reasoning) if reasoning else ()), *(self._message(text) if text else ()))
+                )
 
-    def outcome(self, outcome: TurnOutcome, *, told: bool) -> Iterable[bytes]:
-        """What is open ends, calls come whole, then the response with all of it; every event, where none was told."""
+    def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
+        """Ends the open item, then calls, each whole, then the whole response; every event, where none was streamed."""
         if self.stored is not None:
             yield from self.replay(self.stored)
             return
-        if not told or self._ref is None:
+        if not streamed or self._ref is None:
             return
         reply = reply_of_outcome(outcome, self._ref)
         yield from self._end(self._ref, reply)
@@ -105,15 +107,15 @@ class ResponseForm:
         yield self._event("response.in_progress", response=response)
 
     def _end(self, ref: ResponseRef, reply: ResponseOutcome) -> Iterable[bytes]:
-        """Tells what of the reply has not been told, and the response with the items as they were told."""
+        """The events of the reply that are still missing, and the response with the items as they were streamed."""
         for item in reply.output:
             match item["type"]:
                 case "reasoning":
                     if self._open is None:
-                        yield from self._think(item["content"][0]["text"])
+                        yield from self._reasoning(item["content"][0]["text"])
                 case "message":
                     if self._open != "message":
-                        yield from self._say(item["content"][0]["text"])
+                        yield from self._message(item["content"][0]["text"])
                     yield from self._close(item["status"])
                 case _:
                     yield from self._close()
@@ -121,17 +123,17 @@ class ResponseForm:
         final = replace(reply, output=tuple(self._done))
         yield self._event(_TERMINAL.get(reply.status, "response.failed"), response=self._response(ref, final))
 
-    def _think(self, thought: str) -> Iterable[bytes]:
+    def _reasoning(self, text: str) -> Iterable[bytes]:
         if self._open is None:
             item = self._item("reasoning", "")
             yield self._item_event("added", item | {"content": []})
             yield self._part_event("added", item["id"], item["content"][0])
             self._open = "reasoning"
         if self._open == "reasoning":
-            self._texts.append(thought)
-            yield self._text_event("response.reasoning_text.delta", delta=thought)
+            self._texts.append(text)
+            yield self._text_event("response.reasoning_text.delta", delta=text)
 
-    def _say(self, text: str) -> Iterable[bytes]:
+    def _message(self, text: str) -> Iterable[bytes]:
         if self._open != "message":
             yield from self._close()
             item = self._item("message", "")
@@ -143,7 +145,7 @@ class ResponseForm:
             yield self._text_event("response.output_text.delta", delta=text, logprobs=[])
 
     def _close(self, status: Literal["completed", "incomplete"] = "completed") -> Iterable[bytes]:
-        """Ends the item that is being told, if one is."""
+        """Ends the open item, if there is one."""
         if self._open is None:
             return
         text = "".join(self._texts)

@@ -11,8 +11,8 @@ from app.api import problems
 from app.api.openai_errors import error_of
 from app.domain.openai_ids import ResponseRef, conversation_id, response_id
 from app.domain.responses import StoredResponse
-from app.domain.types import Content, FinishReason, JsonObject, Session, ToolCall, TurnStatus, Usage
-from app.openai.output_items import reply_items
+from app.domain.types import Completion, FinishReason, JsonObject, Session, TurnStatus, Usage
+from app.openai.items import reply_items
 from app.services.openai.items import ItemPage
 from app.services.openai.responses import is_running
 from app.services.turn.types import TurnOutcome
@@ -40,7 +40,7 @@ class ResponseOutcome:
 
 
 def response_json(form: JsonObject, ref: ResponseRef, created_at: datetime, reply: ResponseOutcome) -> JsonObject:
-    """The `response` object: `form` is what of the request is told again."""
+    """The `response` object: `form` is the parts of the request that a response repeats."""
     return {
         "id": response_id(ref),
         "object": "response",
@@ -64,16 +64,14 @@ def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
     """What became of a stored response."""
     message = found.reply
     if message is not None:
-        reason = found.finish_reason if found.is_last_of_turn else None
-        return reply_of(
-            found.ref,
-            found.model_alias,
-            _text(message.content),
-            message.tool_calls,
-            message.reasoning,
-            found.usage,
-            reason,
+        completion = Completion(
+            text=message.content if isinstance(message.content, str) else None,
+            finish_reason=(found.finish_reason if found.is_last_of_turn else None) or "stop",
+            usage=found.usage,
+            tool_calls=message.tool_calls,
+            reasoning=message.reasoning,
         )
+        return _reply(found.ref, found.model_alias, completion)
     if is_running(found):
         return ResponseOutcome("in_progress", found.model_alias)
     if found.turn_status is TurnStatus.CANCELLED and found.is_last_of_turn:
@@ -84,34 +82,18 @@ def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
 
 def reply_of_outcome(outcome: TurnOutcome, ref: ResponseRef) -> ResponseOutcome:
     """What became of a response whose turn has just been stored."""
-    completion = outcome.completion
-    if completion is None:
-        raise LookupError("a turn that is told again has no completion")
-    return reply_of(
-        ref,
-        outcome.turn.model_alias,
-        completion.text,
-        completion.tool_calls,
-        completion.reasoning,
-        completion.usage,
-        completion.finish_reason,
-    )
+    if outcome.completion is None:
+        raise LookupError("a turn that was answered before has no completion")
+    return _reply(ref, outcome.turn.model_alias, outcome.completion)
 
 
-def reply_of(
-    ref: ResponseRef,
-    model: str,
-    text: str | None,
-    calls: tuple[ToolCall, ...],
-    reasoning: str | None,
-    usage: Usage | None,
-    finish_reason: FinishReason | None,
-) -> ResponseOutcome:
+def _reply(ref: ResponseRef, model: str, completion: Completion) -> ResponseOutcome:
     """The reply of a call that was answered. One that was cut off is incomplete, unless it calls tools."""
-    reason = _INCOMPLETE.get(finish_reason or "stop") if not calls else None
+    calls = completion.tool_calls
+    reason = None if calls else _INCOMPLETE.get(completion.finish_reason)
     status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
-    items = reply_items(ref.session_id, ref.reply_seq, text, calls, reasoning, status=status)
-    return ResponseOutcome(status, model, tuple(items), usage, reason)
+    items = reply_items(ref.session_id, ref.reply_seq, completion.text, calls, completion.reasoning, status=status)
+    return ResponseOutcome(status, model, tuple(items), completion.usage, reason)
 
 
 def response_error(problem: JsonObject | None) -> JsonObject:
@@ -123,7 +105,7 @@ def response_error(problem: JsonObject | None) -> JsonObject:
 
 
 def usage_json(usage: Usage | None) -> JsonObject | None:
-    """The provider's figures; how many of the output's tokens were thoughts is not known."""
+    """The provider's figures; how many of the output's tokens were reasoning is not known."""
     if usage is None:
         return None
     return {
@@ -157,7 +139,3 @@ def list_json(page: ItemPage) -> JsonObject:
         "last_id": page.items[-1]["id"] if page.items else None,
         "has_more": page.has_more,
     }
-
-
-def _text(content: Content) -> str | None:
-    return content if isinstance(content, str) else None

@@ -1,23 +1,23 @@
-"""A body of Responses as what the services are asked, and as what of it an answer tells again."""
+"""A body of Responses as the request of the services, and as the parts of it that a response repeats."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.api.routes.chat import wishes
+from app.api.routes.chat import provider_options
 from app.api.routes.turns import request_sha256
 from app.api.schemas.responses import AllowedTools, ConversationRef, NamedFunction, ResponseIn
 from app.domain.errors import InvalidRequest, NotFound, located
-from app.domain.openai_ids import conversation_id, read_conversation_id, read_response_id
+from app.domain.openai_ids import ResponseRef, conversation_id, read_conversation_id, read_response_id
 from app.domain.responses import ResponseNote
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
-from app.openai.input_items import read_items
+from app.openai.items import read_items
 from app.services.openai.chat import ChatRequest
 from app.services.openai.responses import ResponseRequest
 from app.services.runtime import Runtime
 from app.services.turn.types import TurnOptions
 
-_TOLD_AGAIN = (
+_REPEATED = (
     "instructions",
     "max_output_tokens",
     "max_tool_calls",
@@ -32,32 +32,23 @@ _TOLD_AGAIN = (
 
 
 def input_of(raw: JsonObject) -> list[JsonObject]:
-    """The input as items: a text is the user's."""
-    said = raw["input"]
-    return [{"role": "user", "content": said}] if isinstance(said, str) else said
+    """The input as items: a text is a user's message."""
+    given = raw["input"]
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
 def response_request(
     rt: Runtime, raw: JsonObject, body: ResponseIn, referenced: Mapping[str, Message], *, is_retry: bool
 ) -> ResponseRequest:
-    """What a body asks for. `referenced` are the messages that its item references name.
+    """What a body requests. `referenced` are the messages that its item references name.
 
     Raises `InvalidRequest`, and `NotFound` for an id that nothing can have.
     """
-    if body.conversation is not None and body.previous_response_id is not None:
-        raise InvalidRequest("Name a conversation or a previous response, not both.", ("body", "previous_response_id"))
-    if body.background and body.store is False:
-        raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
-    if body.model is not None and body.model not in rt.catalogue.aliases:
-        raise NotFound("model")
-    previous = None
-    if body.previous_response_id is not None:
-        previous = read_response_id(body.previous_response_id)
-        if previous is None:
-            raise NotFound("previous_response")
+    _check(rt, body)
+    previous = _previous(body)
     tools, tool_choice = _tools(raw, body)
+    conversation, stored = _conversation(body), body.store is not False
     sha256 = request_sha256({name: value for name, value in raw.items() if name != "stream_options"})
-    conversation = _conversation(body)
     with located("body", "input"):
         read = read_items(input_of(raw), referenced)
     options = TurnOptions(
@@ -65,31 +56,40 @@ def response_request(
         tool_choice=tool_choice,
         max_output_tokens=body.max_output_tokens,
         instructions=body.instructions or None,
-        provider_options=wishes(_options(raw, body)),
+        provider_options=provider_options(_options(raw, body)),
         policy={},
         whole_past=body.truncation == "disabled",
-        note=ResponseNote(
-            request_sha256=sha256,
-            form=_form(raw, body, conversation),
-            created_at=rt.now(),
-            is_stored=body.store is not False,
-        ),
+        note=ResponseNote(sha256, _form(raw, body, conversation), rt.now(), is_stored=stored),
     )
-    return ResponseRequest(
-        chat=ChatRequest(
-            messages=read.messages,
-            options=options,
-            model_alias=body.model or rt.catalogue.default,
-            request_sha256=sha256,
-            is_retry=is_retry,
-            all_new=True,
-            directions=read.directions,
-            within="input",
-        ),
-        previous=previous,
-        conversation=conversation,
-        store=body.store is not False,
+    chat = ChatRequest(
+        messages=read.messages,
+        options=options,
+        model_alias=body.model or rt.catalogue.default,
+        request_sha256=sha256,
+        is_retry=is_retry,
+        all_new=True,
+        directions=read.directions,
+        within="input",
     )
+    return ResponseRequest(chat=chat, previous=previous, conversation=conversation, store=stored)
+
+
+def _check(rt: Runtime, body: ResponseIn) -> None:
+    if body.conversation is not None and body.previous_response_id is not None:
+        raise InvalidRequest("Name a conversation or a previous response, not both.", ("body", "previous_response_id"))
+    if body.background and body.store is False:
+        raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
+    if body.model is not None and body.model not in rt.catalogue.aliases:
+        raise NotFound("model")
+
+
+def _previous(body: ResponseIn) -> ResponseRef | None:
+    if body.previous_response_id is None:
+        return None
+    previous = read_response_id(body.previous_response_id)
+    if previous is None:
+        raise NotFound("previous_response")
+    return previous
 
 
 def _conversation(body: ResponseIn) -> SessionId | None:
@@ -149,11 +149,11 @@ def _response_format(text_format: JsonObject | None) -> JsonObject | None:
 
 
 def _form(raw: JsonObject, body: ResponseIn, conversation: SessionId | None) -> JsonObject:
-    """What of a request is told again in its response."""
+    """The parts of a request that its response repeats."""
     text: JsonObject = raw.get("text") or {}
     given = {name: value for name, value in text.items() if value is not None}
     return {
-        **{name: raw.get(name) for name in _TOLD_AGAIN},
+        **{name: raw.get(name) for name in _REPEATED},
         "background": bool(body.background),
         "conversation": None if conversation is None else {"id": conversation_id(conversation)},
         "metadata": raw.get("metadata") or {},

@@ -1,7 +1,7 @@
 """A turn as server-sent events (contract.md, section 5).
 
-The answer begins when the context is assembled, so whatever is refused before that is an ordinary problem with its own
-status. The last event carries what reading the turn gives afterwards.
+The stream begins when the context is assembled; a refusal before that is an ordinary problem with its own status. The
+last event has the turn as it is read afterwards.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api import problems
 from app.api.direct_route import Call, plain_json
-from app.api.turn_json import turn_json
+from app.api.records import as_json
+from app.domain.content import tool_call_json
 from app.domain.errors import NotFound, PlimsollError
-from app.domain.types import JsonObject, SessionId, TurnId, TurnStatus
+from app.domain.types import JsonObject, SessionId, TurnId, TurnRecord, TurnStatus
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import Listener, TurnEvent, TurnOutcome
 from app.services.views.turns import get_turn
@@ -31,16 +32,26 @@ STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 Work: TypeAlias = Callable[[Listener | None], Awaitable[TurnOutcome]]
 
 
-class StreamForm(Protocol):
-    """How a stream tells what happens. An event may be told as nothing.
+def turn_json(turn: TurnRecord) -> JsonObject:
+    """A turn as clients read it, in answers and in events."""
+    return as_json(
+        turn,
+        tool_calls=[tool_call_json(tool_call) for tool_call in turn.tool_calls],
+        error=problems.complete(turn.error),
+        cost_usd=None if turn.cost_usd is None else float(turn.cost_usd),
+    )
 
-    `outcome`'s `told` is false where a stored turn is told again: no event came before.
+
+class StreamForm(Protocol):
+    """How events are written. An event may have no bytes in a form.
+
+    `outcome`'s `streamed` is false where a stored turn is answered again: no event came before.
     """
 
     headers: Mapping[str, str]
 
     def event(self, event: TurnEvent) -> bytes: ...
-    def outcome(self, outcome: TurnOutcome, *, told: bool) -> Iterable[bytes]: ...
+    def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]: ...
     def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]: ...
 
 
@@ -53,10 +64,10 @@ class TurnEvents:
         """One event as it happened."""
         return encoded_event(event.name, event.data)
 
-    def outcome(self, outcome: TurnOutcome, *, told: bool) -> Iterable[bytes]:
-        """The last event; where nothing was told, also those before it, with the stored text in one delta."""
+    def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
+        """The last event; where nothing was streamed, also those before it, with the stored text in one delta."""
         turn = turn_json(outcome.turn)
-        if not told:
+        if not streamed:
             created = {name: turn[name] for name in ("id", "session_id", "seq", "status")}
             yield encoded_event("turn.created", {"turn": created})
             yield encoded_event("context.assembled", {"context": outcome.context})
@@ -76,9 +87,9 @@ _TURN_EVENTS = TurnEvents()
 
 
 async def stream_turn(call: Call, session_id: SessionId, work: Work, form: StreamForm = _TURN_EVENTS) -> Response:
-    """Starts the work and answers with its events, or raises what it raised before the context was assembled.
+    """Starts the work and streams its events, or raises its error if the context was not assembled.
 
-    A client that goes away ends only the stream: the turn runs on and is stored, unless the deployment says `cancel`.
+    When the client disconnects, the turn continues and is stored, unless the deployment says `cancel`.
     """
     stream = _Stream(call, session_id, work, form)
     await stream.begun()
@@ -87,12 +98,12 @@ async def stream_turn(call: Call, session_id: SessionId, work: Work, form: Strea
 
 
 def events_response(events: Iterable[bytes], headers: Mapping[str, str]) -> Response:
-    """Events that are known already, as a stream."""
+    """A stream of events that are all known."""
     return Response(b"".join(events), headers={**STREAM_HEADERS, **headers}, media_type="text/event-stream")
 
 
-class Untold:
-    """Events that the client has not been sent. Where it is too slow, deltas are joined: the reply's text once."""
+class PendingEvents:
+    """Events that wait for the client. Where it reads slowly, deltas are joined, so memory holds the text once."""
 
     def __init__(self) -> None:
         self._events: deque[TurnEvent | None] = deque()
@@ -114,8 +125,8 @@ class Untold:
             await self._has_some.wait()
         return self._events.popleft()
 
-    def at_hand(self) -> Iterator[TurnEvent]:
-        """What has happened since, but for the end; so that a burst of deltas is one write."""
+    def ready(self) -> Iterator[TurnEvent]:
+        """Further events that are there already, but for the end; so that a burst of deltas is one write."""
         for _ in range(MOST_APART):
             if not self._events or (event := self._events[0]) is None:
                 return
@@ -137,22 +148,22 @@ class _Stream:
         self._form = form
         self._session_id = session_id
         self._turn_id: TurnId | None = None
-        self._untold = Untold()
+        self._pending = PendingEvents()
         self._early: list[TurnEvent] = []
-        self._task = asyncio.ensure_future(work(self._untold.put))
+        self._task = asyncio.ensure_future(work(self._pending.put))
         self._task.add_done_callback(self._over)
 
     def _over(self, task: asyncio.Future[TurnOutcome]) -> None:
         if not task.cancelled():
-            task.exception()  # told by the last event, or by the turn's record when nobody listens any more
-        self._untold.put(None)
+            task.exception()  # the last event has it, or the turn's record when nobody listens any more
+        self._pending.put(None)
 
     async def begun(self) -> None:
         """Waits for the context, or for the end when that comes first."""
         while True:
-            event = await self._untold.get()
+            event = await self._pending.get()
             if event is None:
-                self._untold.put(None)
+                self._pending.put(None)
                 if self._task.cancelled() or self._task.exception() is None:
                     return
                 self._task.result()
@@ -173,13 +184,13 @@ class _Stream:
             while True:
                 try:
                     async with asyncio.timeout(self._call.service.heartbeat_s):
-                        event = await self._untold.get()
+                        event = await self._pending.get()
                 except TimeoutError:
                     yield b": the model is still silent\n\n"
                     continue
                 if event is None:
                     break
-                if encoded := b"".join(map(self._form.event, (event, *self._untold.at_hand()))):
+                if encoded := b"".join(map(self._form.event, (event, *self._pending.ready()))):
                     yield encoded
             async for last in self._ending():
                 yield last
@@ -199,7 +210,7 @@ class _Stream:
             for last in self._form.failure(problems.document("internal_error", detail), await self._turn()):
                 yield last
             raise
-        for last in self._form.outcome(outcome, told=bool(self._early)):
+        for last in self._form.outcome(outcome, streamed=bool(self._early)):
             yield last
 
     async def _turn(self) -> JsonObject | None:
@@ -208,7 +219,7 @@ class _Stream:
         try:
             return turn_json(await get_turn(self._call.rt, self._call.tenant_id, self._session_id, self._turn_id))
         except NotFound:
-            return None  # erased with its session, which was not to be kept
+            return None  # deleted with its session (`store: false`)
 
     async def _cancel(self, turn_id: TurnId) -> None:
         try:

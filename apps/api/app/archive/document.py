@@ -1,7 +1,7 @@
-"""An exported session as a document: what it is called, and whether one that came from outside holds together.
+"""The document of an exported session: its format, and the checks of an imported one.
 
-The shape of every row has been validated before (`api/schemas/archive.py`); here its rows are held against each other:
-numbers, references, hashes. What passes can be stored, run on and rebuilt like a session that was had here.
+The shape of every row has been validated before (`api/schemas/archive.py`); here rows are checked against each other:
+numbers, references, hashes. A valid document can be stored, continued and rebuilt like any session.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def _check_messages(messages: Sequence[JsonObject], turn_seqs: Mapping[str, int]
     for at, message in enumerate(messages):
         turn_seq = turn_seqs[message["turn_id"]]
         if message["seq"] <= newest_seq:
-            faults.add(f"messages.{at}.seq", "Messages stand in the order of their numbers, and none repeats.")
+            faults.add(f"messages.{at}.seq", "Messages are ordered by seq, without repetition.")
         if turn_seq not in (newest_turn, newest_turn + 1):
-            faults.add(f"messages.{at}.turn_id", "Messages stand in the order of their turns, and every turn has one.")
+            faults.add(f"messages.{at}.turn_id", "Messages are in the order of their turns, and every turn has one.")
         if turn_seq != newest_turn:
             callable_ids = set()
         newest_seq, newest_turn = message["seq"], turn_seq
@@ -156,10 +156,10 @@ def _check_summaries(document: Mapping[str, Any], turn_seqs: Mapping[str, int], 
     for at, summary in enumerate(document["summaries"]):
         first, last = places.get(summary["from_message_id"]), places.get(summary["to_message_id"])
         if first is None or last is None:
-            faults.add(f"summaries.{at}", "The document has no messages of the ids that the summary stands for.")
+            faults.add(f"summaries.{at}", "The document does not have the messages that the summary replaces.")
             continue
         if first > last or last not in turn_ends:
-            faults.add(f"summaries.{at}.to_message_id", "A summary stands for whole turns, from the first to the last.")
+            faults.add(f"summaries.{at}.to_message_id", "A summary replaces whole turns, from the first to the last.")
         previous = summary["previous_summary_id"]
         if previous is not None and ends.get(previous, last + 1) > last:
             faults.add(f"summaries.{at}.previous_summary_id", "No summary before this one, of no more, has this id.")
@@ -175,10 +175,10 @@ def _check_summaries(document: Mapping[str, Any], turn_seqs: Mapping[str, int], 
 
 
 def _check_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, most_bytes: int, faults: _Faults) -> None:
-    """Holds every prompt to its hash: one that can not be shown again is not taken in."""
+    """Checks the hash of every prompt: one that cannot be rebuilt is refused."""
     hashes = hashes_of(
         {block["sha256"]: block["content"] for block in document["blocks"]},
-        {message["seq"]: message_of(message) for message in document["messages"]},
+        {message["seq"]: archived_message(message) for message in document["messages"]},
     )
     for at, audit in enumerate(document["audits"]):
         refs, expected = audit["prompt_refs"], audit["prompt_sha256"]
@@ -192,7 +192,9 @@ def _check_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, most_
             faults.add(f"audits.{at}.prompt_refs", error.detail)
             continue
         except (KeyError, TypeError, ValueError):
-            faults.add(f"audits.{at}.prompt_refs", "The prompt can not be rebuilt from the blocks and messages here.")
+            faults.add(
+                f"audits.{at}.prompt_refs", "The prompt cannot be rebuilt from the blocks and messages of the document."
+            )
             continue
         if sha256 != expected:
             faults.add(f"audits.{at}.prompt_sha256", "The rebuilt prompt has another hash.")
@@ -201,7 +203,7 @@ def _check_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, most_
             break
 
 
-def message_of(row: Mapping[str, Any]) -> Message:
+def archived_message(row: Mapping[str, Any]) -> Message:
     """A message of a document as the domain's value; its count is not trusted, and is 0."""
     return Message(
         id=MessageId(row["id"]),

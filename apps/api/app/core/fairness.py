@@ -1,4 +1,4 @@
-"""Slots of a process that its tenants share: none of them takes all, and who waits is let in by turns."""
+"""Slots of a process that its tenants share: none can use all, and waiting tenants are served in turn."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import suppress
 from contextvars import ContextVar
 
 ANONYMOUS = ""
-"""Whose work a request is before it is known whose it is."""
+"""The tenant of a request before authentication."""
 
 tenant_at_work: ContextVar[str | None] = ContextVar("tenant_at_work", default=None)
-"""Whose work the running task does; None is the process's own."""
+"""The tenant of the running task; None for the process's own work."""
 
 
 class QueueFull(Exception):
-    """As many wait under this key as may."""
+    """The queue of this key is full."""
 
 
 def share_of(total: int, ratio: float) -> int:
@@ -27,8 +27,8 @@ def share_of(total: int, ratio: float) -> int:
 class FairGate:
     """At most `slots` are inside at once, and at most `per_key` of one key.
 
-    Who finds no slot waits behind those of its own key. Keys with waiters are let in by turns, so a key with many does
-    not hold up one with few. At most `most_waiting` wait under one key; None is no bound.
+    Without a free slot, callers wait in the queue of their key. Keys are served in turn, so a key with many waiters
+    does not delay others. At most `most_waiting` wait for each key; None is no bound.
     """
 
     def __init__(self, slots: int, per_key: int, most_waiting: int | None = None) -> None:
@@ -59,7 +59,7 @@ class FairGate:
                 await place
         except BaseException:
             if place.done() and not place.cancelled():
-                self.release(key)  # it was let in at the moment it went away
+                self.release(key)  # it got a slot at the moment it was cancelled
             else:
                 self._leave(key, place)
             raise
@@ -80,7 +80,7 @@ class FairGate:
         queue = self._waiting.pop(key)
         place = queue.popleft()
         if queue:
-            self._waiting[key] = queue  # at the end: it is the others' turn
+            self._waiting[key] = queue  # at the end: other keys are next
         if not place.done():
             self._enter(key)
             place.set_result(None)

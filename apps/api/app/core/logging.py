@@ -1,7 +1,7 @@
 """Logs: one JSON line an event on standard error, or a line for people. Configured once, by the composition root.
 
-Nothing a client or a provider wrote can forge a line: everything outside printable ASCII is escaped. Errors are told by
-type and place and never by their message, because a driver's message quotes the values it was given.
+Nothing a client or a provider wrote can forge a line: everything outside printable ASCII is escaped. Errors are logged
+by type and location, never by message, because messages of drivers quote their values.
 """
 
 from __future__ import annotations

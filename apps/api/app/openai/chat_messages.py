@@ -67,7 +67,9 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
             instructions.append(content_text(content))
         elif role == "assistant":
             calls = tuple(map(_tool_call, message.get("tool_calls") or ()))
-            kept.append(IncomingMessage(place, "assistant", _spoken(content, message.get("refusal"), calls), calls))
+            text = None if content is None else reply_text(content)
+            text = text or message.get("refusal") or (None if calls else "")
+            kept.append(IncomingMessage(place, "assistant", text, calls))
         elif role == "tool":
             kept.append(IncomingMessage(place, "tool", content, tool_call_id=message["tool_call_id"]))
         else:
@@ -122,15 +124,15 @@ def joined(contents: Sequence[Content]) -> Content:
     return parts
 
 
+def reply_text(content: str | Sequence[Mapping[str, Any]]) -> str:
+    """An assistant's content as text, as the service stores its own."""
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text") or part.get("refusal") or "") for part in content)
+
+
 def _tool_call(call: Mapping[str, Any]) -> ToolCall:
     return ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
-
-
-def _spoken(content: Content, refusal: str | None, calls: Sequence[ToolCall]) -> Content:
-    """An assistant's words as text, as the service stores its own: none beside calls is null, else it is empty."""
-    if content is not None and not isinstance(content, str):
-        content = "".join(str(part.get("text") or part.get("refusal") or "") for part in content)
-    return content or refusal or (None if calls else "")
 
 
 def misplaced(message: IncomingMessage, detail: str) -> InvalidRequest:

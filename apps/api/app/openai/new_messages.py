@@ -1,9 +1,9 @@
-"""What of a resent list of messages a session does not hold yet (contract.md, decision 18).
+"""The messages of a resent list that a session does not have yet (contract.md, decision 18).
 
-Chat clients keep the history and send all of it, its newest part, or the newest message alone, every time. The newest
-of their assistant messages that the session knows is looked up, and what follows it is new, save what of that is stored
-as well: the words of a turn that got no answer. A client may have changed what the model said (cut its thoughts off,
-say); such a reply is known by the user's words before it.
+Chat clients send the whole history, its newest part, or only the newest message with every request. The newest of their
+assistant messages that the session has is looked up, and what follows it is new, except messages that are stored too:
+those of a turn without an answer. A client may have changed an assistant message (for example by removing reasoning);
+it is matched by the user message before it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_RUN = 64
 
 @dataclass(frozen=True, slots=True)
 class NewMessages:
-    """What a list brings. With `repeats_newest` nothing is new: it asks once more for the newest stored turn."""
+    """The new messages of a list. With `repeats_newest` nothing is new: it requests the newest stored turn again."""
 
     messages: tuple[IncomingMessage, ...]
     repeats_newest: bool = False
@@ -34,7 +34,7 @@ class NewMessages:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What is to be done about new messages, in this order.
+    """How new messages are processed, in this order.
 
     `outputs` answer the open calls of the stored turn that waits for tools; `past` is to be stored. Then the model is
     asked: about `content`, the user's words of a new turn; or, where that is None, about `last_outputs`, which answer
@@ -53,7 +53,7 @@ class NextStep:
 
 
 def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> NewMessages:
-    """What the session does not hold yet. `stored` is its newest messages in time order, without rejected turns."""
+    """The messages that the session does not have. `stored` are its newest in time order, without rejected turns."""
     first, known = _after_anchor(messages, stored)
     tail = messages[first:]
     at = taken = 0
@@ -112,7 +112,7 @@ def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]
             return at + 1, stored[place + 1 :]
     if messages and messages[0].role == "tool" and theirs[0] in ours:
         return 0, stored[len(ours) - 1 - ours[::-1].index(theirs[0]) :]
-    # Nothing ties the list to the past: all of it is new, unless it repeats what was last left without an answer.
+    # No common message: all of it is new, unless it repeats the last input without an answer.
     replied = next((place for place in range(len(stored) - 1, -1, -1) if stored[place].role == "assistant"), -1)
     return 0, stored[replied + 1 :]
 
@@ -120,7 +120,7 @@ def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]
 def _places(
     stored: Sequence[Message], keys: Sequence[_Key]
 ) -> tuple[Mapping[_Key, list[int]], Mapping[_Key, list[int]]]:
-    """Where each assistant message stands, newest first: by itself, and by the user's words it answers."""
+    """The places of each assistant message, newest first: by its own key, and by that of the user message before it."""
     exact: dict[_Key, list[int]] = {}
     by_question: dict[_Key, list[int]] = {}
     for place in range(len(stored) - 1, -1, -1):
@@ -152,7 +152,7 @@ def _span(tail: Sequence[IncomingMessage], message: Message) -> int:
 
 
 def _key(message: IncomingMessage | Message) -> _Key:
-    """What makes two messages the same one: ids where there are any, for a client may write arguments anew."""
+    """Equal for equal messages: ids where there are any, because clients may reformat arguments."""
     if message.role == "tool":
         return ("tool", message.tool_call_id)
     if message.tool_calls:

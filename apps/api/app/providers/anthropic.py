@@ -12,9 +12,8 @@ import httpx
 from app.domain.errors import ProviderError
 from app.domain.types import Completion, CompletionRequest, JsonObject
 from app.providers.anthropic_answer import MessageAssembly, read_message
-from app.providers.anthropic_request import MESSAGES_OPTIONS, Form, request_body
-from app.providers.base import DeltaSink
-from app.providers.endpoint import Endpoint
+from app.providers.anthropic_request import MESSAGES_OPTIONS, Form, messages_body
+from app.providers.base import DeltaSink, Endpoint
 from app.providers.failures import ErrorObject
 from app.providers.remote import RemoteModel
 from app.providers.retry import RetryPolicy
@@ -87,7 +86,7 @@ class AnthropicProvider:
 
 
 def _body(request: CompletionRequest, endpoint: Endpoint, form: Form) -> JsonObject:
-    return request_body(request, model=endpoint.model, parameters=endpoint.parameters, form=form)
+    return messages_body(request, model=endpoint.model, parameters=endpoint.parameters, form=form)
 
 
 class _MessagesCall:

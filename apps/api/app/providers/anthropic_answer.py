@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
 from app.providers.failures import ErrorObject, error_object
-from app.providers.sse import Event
-from app.providers.streaming import ReplyRoom, StreamedError, TextFlow
+from app.providers.stream import Event, ReplyRoom, StreamedError, TextFlow
 from app.providers.wire import (
     MOST_ITEMS,
     MalformedAnswerError,
@@ -17,10 +16,10 @@ from app.providers.wire import (
     check_calls,
     decode_json,
     fields_of,
-    json_text,
     model_name,
     read_call,
     storable,
+    storable_json,
     token_count,
 )
 
@@ -80,7 +79,7 @@ def _has_text(block: JsonObject, kind: str) -> bool:
 def _tool_call(block: JsonObject, position: int) -> ToolCall:
     arguments = block.get("input")
     if not isinstance(arguments, str):  # a stream's arguments are text already, as the model wrote them
-        arguments = json_text(arguments if arguments is not None else {})
+        arguments = storable_json(arguments if arguments is not None else {})
     return read_call(block.get("id"), block.get("name"), arguments or "{}", position)
 
 
@@ -133,7 +132,7 @@ class _BlockInParts:
 
 
 class MessageAssembly:
-    """Puts one streamed message together. See `app.providers.streaming.Assembly`."""
+    """Puts one streamed message together. See `app.providers.stream.Assembly`."""
 
     def __init__(self) -> None:
         self.has_finish = False
@@ -200,12 +199,12 @@ class MessageAssembly:
         kept: JsonObject = {name: self._room.take(block[name]) for name in _KEPT if isinstance(block.get(name), str)}
         kind = kept.get("type")
         if kind == "tool_use":
-            kept["input"] = self._room.take(json_text(block.get("input") or {}))
+            kept["input"] = self._room.take(storable_json(block.get("input") or {}))
         self._blocks[_number(index)] = started = _BlockInParts(kept)
         if len(self._blocks) > MOST_ITEMS:
             raise MalformedAnswerError(f"it has more than {MOST_ITEMS} blocks")
         text = block.get(kind) if kind in {"text", "thinking"} else None
-        return self._told(started, text) if isinstance(text, str) else Delta()
+        return self._add_text(started, text) if isinstance(text, str) else Delta()
 
     def _grow(self, index: Any, delta: JsonObject) -> Delta:
         block = self._blocks.get(_number(index))
@@ -213,14 +212,14 @@ class MessageAssembly:
             raise MalformedAnswerError("a delta belongs to no block")
         for kind in ("text", "thinking"):
             if isinstance(delta.get(kind), str):
-                return self._told(block, delta[kind])
+                return self._add_text(block, delta[kind])
         if isinstance(delta.get("partial_json"), str):
             block.parts.append(self._room.take(delta["partial_json"]))
         elif isinstance(delta.get("signature"), str):
             block.signature.append(self._room.take(delta["signature"]))
         return Delta()
 
-    def _told(self, block: _BlockInParts, text: str) -> Delta:
+    def _add_text(self, block: _BlockInParts, text: str) -> Delta:
         block.parts.append(text)
         is_thought = block.fields.get("type") == "thinking"
         return Delta(reasoning=self._reasoning.add(text)) if is_thought else Delta(self._text.add(text))

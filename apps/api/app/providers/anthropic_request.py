@@ -1,23 +1,30 @@
 """Neutral request -> body of the Messages API.
 
 All `system` messages go to the `system` field, in their order, wherever they stood. What is left alternates between
-user and assistant: neighbours of one role are one message, and tool results are the user's.
+user and assistant: neighbours of one role are one message, and tool results are the user's. Content that the API has no
+form for becomes a line of text.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
 from app.domain.types import CompletionRequest, JsonObject, PromptMessage
-from app.providers.anthropic_content import content_blocks, text_block, tool_result_block, tool_use_blocks
-from app.providers.wire import fields_of, list_of
+from app.providers.wire import MalformedAnswerError, decode_json, fields_of, list_of
 
 _LEAST_THINKING_TOKENS: Final = 1_024
 _THINKING_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
 MESSAGES_OPTIONS: Final = frozenset({"temperature", "top_p", "stop", "parallel_tool_calls"})
 _EPHEMERAL: Final[Mapping[str, str]] = {"type": "ephemeral"}
+_DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,(.*)", re.DOTALL | re.ASCII)
+_IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,7 @@ class Form:
     with_used_tools: bool = False
 
 
-def request_body(request: CompletionRequest, *, model: str, parameters: Mapping[str, Any], form: Form) -> JsonObject:
+def messages_body(request: CompletionRequest, *, model: str, parameters: Mapping[str, Any], form: Form) -> JsonObject:
     """The body of one call, without `stream`. `parameters` are the catalogue's own additions for this alias."""
     thinking = _thinking(request, fields_of(parameters.get("thinking")), form)
     body: JsonObject = {"model": model, "max_tokens": request.max_output_tokens, **parameters}
@@ -76,7 +83,7 @@ def _system_blocks(messages: Sequence[PromptMessage], *, cached: bool) -> list[J
     is_leading = True
     for message in messages:
         if message.get("role") == "system":
-            blocks.extend(block for block in content_blocks(message.get("content")) if block["type"] == "text")
+            blocks.extend(block for block in _content_blocks(message.get("content")) if block["type"] == "text")
         else:
             is_leading = False
         if is_leading:
@@ -95,13 +102,13 @@ def _alternating(messages: Sequence[PromptMessage], *, with_thinking: bool) -> l
         if role == "system":
             continue
         if role == "tool":
-            blocks = [tool_result_block(message)]
+            blocks = [_tool_result_block(message)]
         elif role == "assistant":
             thoughts = _thoughts(message) if with_thinking and place > loop_begins else []
-            said = [block for block in content_blocks(message.get("content")) if block["type"] == "text"]
-            blocks = thoughts + said + tool_use_blocks(message)
+            said = [block for block in _content_blocks(message.get("content")) if block["type"] == "text"]
+            blocks = thoughts + said + _tool_use_blocks(message)
         else:
-            blocks = content_blocks(message.get("content"))
+            blocks = _content_blocks(message.get("content"))
         role = "assistant" if role == "assistant" else "user"
         if not blocks:
             continue  # the API refuses messages without content
@@ -110,7 +117,7 @@ def _alternating(messages: Sequence[PromptMessage], *, with_thinking: bool) -> l
         else:
             sent.append({"role": role, "content": blocks})
     if not sent or sent[0]["role"] == "assistant":
-        sent.insert(0, {"role": "user", "content": [text_block("[The conversation begins.]")]})
+        sent.insert(0, {"role": "user", "content": [_text_block("[The conversation begins.]")]})
     return sent
 
 
@@ -146,7 +153,7 @@ def _thinking(request: CompletionRequest, wanted: JsonObject, form: Form) -> Jso
 def _tools(request: CompletionRequest, form: Form) -> list[JsonObject]:
     tools = [_tool(fields_of(fields_of(dict(tool)).get("function"))) for tool in request.tools]
     if not tools and form.with_used_tools:
-        used = [call for message in request.messages for call in tool_use_blocks(message)]
+        used = [call for message in request.messages for call in _tool_use_blocks(message)]
         tools = [_tool({"name": name}) for name in sorted({str(call["name"]) for call in used})]
     if tools and form.with_cache:
         tools[-1]["cache_control"] = _EPHEMERAL
@@ -167,3 +174,115 @@ def _tool_choice(choice: str | Mapping[str, Any] | None) -> JsonObject | None:
     if isinstance(choice, Mapping):
         return {"type": "tool", "name": fields_of(dict(choice).get("function")).get("name")}
     return {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}}.get(choice or "")
+
+
+def _text_block(text: str) -> JsonObject:
+    return {"type": "text", "text": text}
+
+
+def _content_blocks(content: Any) -> list[JsonObject]:
+    """The blocks of a content: a string, null, or a list of parts. Blank texts are left out: the API refuses them."""
+    parts: list[Any] = [content] if isinstance(content, str) else list_of(content)
+    blocks = [_text_block(part) if isinstance(part, str) else _part_block(fields_of(part)) for part in parts]
+    return [block for block in blocks if block["type"] != "text" or block["text"].strip()]
+
+
+def _tool_use_blocks(message: PromptMessage) -> list[JsonObject]:
+    """An assistant message's calls."""
+    found: list[JsonObject] = []
+    for call in list_of(message.get("tool_calls")):
+        function = fields_of(fields_of(call).get("function"))
+        found.append(
+            {
+                "type": "tool_use",
+                "id": _call_id(str(fields_of(call).get("id"))),
+                "name": function.get("name"),
+                "input": _arguments(function.get("arguments")),
+            }
+        )
+    return found
+
+
+def _tool_result_block(message: PromptMessage) -> JsonObject:
+    """A tool message. An empty result has no content."""
+    block: JsonObject = {"type": "tool_result", "tool_use_id": _call_id(str(message.get("tool_call_id")))}
+    content = message.get("content")
+    if isinstance(content, str):
+        return {**block, "content": content} if content else block
+    blocks = _content_blocks(content)
+    return {**block, "content": blocks} if blocks else block
+
+
+def _call_id(identity: str) -> str:
+    """An id as the API allows it; one that another provider made in another form is turned into the same each time."""
+    if _CALL_ID.fullmatch(identity):
+        return identity
+    return f"call_{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:24]}"
+
+
+def _arguments(text: Any) -> JsonObject:
+    """The input has to be an object; what a model wrote that is none is passed on under a name of its own."""
+    try:
+        value = decode_json(text.encode("utf-8", "replace")) if isinstance(text, str) else None
+    except MalformedAnswerError:
+        value = None
+    return fields_of(value) if isinstance(value, dict) else {"malformed_arguments": text} if text else {}
+
+
+def _part_block(part: dict[str, Any]) -> JsonObject:
+    match part.get("type"):
+        case "text":
+            return _text_block(str(part.get("text") or ""))
+        case "refusal":
+            return _text_block(str(part.get("refusal") or ""))
+        case "image_url":
+            return _image_block(part.get("image_url"))
+        case "file":
+            return _file_block(fields_of(part.get("file")))
+        case "input_audio":
+            return _text_block("[An audio recording stood here; this model takes none.]")
+        case other:
+            return _text_block(f"[A part of the type {other} stood here; this model takes none.]")
+
+
+def _image_block(image: Any) -> JsonObject:
+    url = image if isinstance(image, str) else fields_of(image).get("url")
+    if isinstance(url, str) and url.startswith(("https://", "http://")):
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    kind, data = _data(url)
+    if kind in _IMAGE_TYPES and isinstance(data, str):
+        return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
+    return _text_block("[An image stood here in a form that this model does not take.]")
+
+
+def _file_block(file: dict[str, Any]) -> JsonObject:
+    """PDF and plain text are documents to the API. An id of a file that was uploaded elsewhere means nothing to it."""
+    name = file.get("filename")
+    title = {"title": name} if isinstance(name, str) and name else {}
+    kind, data = _data(file.get("file_data"))
+    if kind == "application/pdf" and isinstance(data, str):
+        return {"type": "document", "source": {"type": "base64", "media_type": kind, "data": data}, **title}
+    if kind == "text/plain" and data is not None:
+        text = _decoded(data)
+        if text.strip():
+            return {"type": "document", "source": {"type": "text", "media_type": kind, "data": text}, **title}
+    named = f" {name!r}" if title else ""
+    return _text_block(f"[The file{named} stood here in a form that this model does not take.]")
+
+
+def _data(url: Any) -> tuple[str | None, str | bytes | None]:
+    """Media type and content of a data URL: base64 as it stands, percent-encoded bytes decoded."""
+    found = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
+    if found is None:
+        return None, None
+    kind = (found[1] or "text/plain").lower()
+    return kind, found[4] if found[3] else unquote_to_bytes(found[4])
+
+
+def _decoded(data: str | bytes) -> str:
+    if isinstance(data, str):
+        try:
+            data = base64.b64decode(data)
+        except ValueError:
+            return ""
+    return data.decode("utf-8", "replace")

@@ -1,24 +1,27 @@
-"""The one protocol every adapter speaks. Errors are `app.domain.errors.ProviderError` and nothing else."""
+"""What every adapter is, and the address it calls. Its errors are `app.domain.errors.ProviderError` only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
 
 from app.domain.types import Completion, CompletionRequest, Delta
+
+MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 
 DeltaSink: TypeAlias = Callable[[Delta], None]
 """Gets what a streamed answer grows by: called synchronously, in order, never with an empty delta."""
 
 
 class Provider(Protocol):
-    """A model behind a wire protocol."""
+    """A model with a wire protocol."""
 
     is_language_model: bool
-    """False for the built-in offline responder, which says so wherever it shows."""
+    """False for the built-in offline responder only."""
 
     options: frozenset[str]
-    """Which `options` of a request its wire knows; it leaves the others out."""
+    """The `options` of a request that its protocol supports; others are left out."""
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Asks once, with the alias's retries and whole-call deadline, and gives the whole answer.
@@ -39,3 +42,30 @@ class Provider(Protocol):
     async def aclose(self) -> None:
         """Gives its connections back."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One alias's address, key and manners. `label` is the alias; None is the wire protocol's own default."""
+
+    label: str
+    model: str
+    base_url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    api_key_header: str | None = None
+    timeout_s: float = 120.0
+    max_tokens_field: MaxTokensField | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def headers(self, key_header: str) -> dict[str, str]:
+        """What every wire's requests carry, the key under `key_header` unless the alias names another."""
+        headers = {
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+            "accept-encoding": "identity",  # answers are small; decompression would cost more than it saves
+            "user-agent": "plimsoll",
+        }
+        name = (self.api_key_header or key_header).lower()
+        if self.api_key:
+            headers[name] = f"Bearer {self.api_key}" if name == "authorization" else self.api_key
+        return headers

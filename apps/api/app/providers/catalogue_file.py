@@ -11,7 +11,7 @@ import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from app.providers.endpoint import MaxTokensField
+from app.providers.base import MaxTokensField
 
 _OWN_PARAMETERS = frozenset(
     {
@@ -90,8 +90,8 @@ class ModelEntry(_Strict):
     parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(default_factory=dict[str, Any])
 
 
-class InstructionsEntry(_Strict):
-    """`[instructions]`: the first three system layers."""
+class Instructions(_Strict):
+    """`[instructions]`: system layers 1 to 3. `modes` and `roles` go by the names that a session may use."""
 
     global_: str | None = Field(default=None, alias="global")
     modes: dict[str, str] = Field(default_factory=dict[str, str])
@@ -103,7 +103,7 @@ class CatalogueEntry(_Strict):
 
     default: str
     models: Annotated[dict[str, ModelEntry], Field(min_length=1)]
-    instructions: InstructionsEntry = Field(default_factory=InstructionsEntry)
+    instructions: Instructions = Field(default_factory=Instructions)
 
 
 BUILT_IN = CatalogueEntry(

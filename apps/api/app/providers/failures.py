@@ -1,7 +1,7 @@
-"""What a provider's error answer means: status and error object -> the one error vocabulary.
+"""An error answer of a provider: status and error object -> a `ProviderError`.
 
-No sentence made here quotes the answer: a provider may echo the prompt or the key in it. Only its machine-readable
-code is passed on, and only when it is made of lower-case words.
+Error messages never quote the answer, because a provider may echo the prompt or the key. Only its machine-readable code
+is passed on, and only if it consists of lower-case words.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.domain.errors import (
     StatedOverflow,
 )
 from app.providers.overflow import holds_a_figure, stated_overflow, unwrapped
-from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_text, token_count
+from app.providers.wire import MalformedAnswerError, decode_json, fields_of, storable_json, token_count
 
 _MESSAGE_CHARS: Final = 4_000
 _SAFE_CODE: Final = re.compile(r"[a-z][a-z_]{0,47}")
@@ -99,11 +99,11 @@ def error_object(body: Any) -> ErrorObject | None:
         return ErrorObject(_messages(inner))
     if isinstance(inner, Mapping):
         return _from_fields(cast("Mapping[str, Any]", inner))
-    return ErrorObject((json_text(inner)[:_MESSAGE_CHARS],)) if inner else None
+    return ErrorObject((storable_json(inner)[:_MESSAGE_CHARS],)) if inner else None
 
 
 def status_of(error: ErrorObject) -> int:
-    """The HTTP status that an error inside a successful answer stands for: its own, its code's, or else 502."""
+    """The HTTP status of an error in a successful answer: its own, its code's, or else 502."""
     if error.status is not None:
         return error.status
     return next((_STATUS_OF_CODE[code] for code in error.codes if code in _STATUS_OF_CODE), 502)
@@ -169,7 +169,7 @@ def _overflow(
     )
     figures = (stated.limit_tokens, stated.requested_tokens, stated.prompt_tokens)
     return ProviderOverflow(
-        f"The provider of {label!r} says that the prompt is too long for its context window.",
+        f"The provider of {label!r} rejected the prompt as too long for its context window.",
         status=status,
         stated=replace(stated, limit_is_window=stated.limit_is_window and not holds_a_figure(sent(), figures)),
     )

@@ -1,7 +1,7 @@
 """The built-in responder: needs no key, no network, and is not a language model.
 
-It answers a turn with the recorded reply it is given, or else says what it received and quotes what fits the question
-best; it summarizes by extraction. The same request always gets the same answer.
+It answers a turn with the recorded reply of the request, or else states what it received and quotes the message that
+best matches the question. It summarizes by extraction. The same request always gets the same answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from math import log
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import orjson
 
@@ -19,7 +19,7 @@ from app.domain.errors import ProviderRefused
 from app.domain.extractive import Extract, ExtractItem, SourceText, condense, extract
 from app.domain.types import CHAT_OPTIONS, SUMMARY_LISTS, Completion, CompletionRequest, Delta, RecordedReply, Usage
 from app.providers.base import DeltaSink
-from app.providers.openai_wire import texts_of
+from app.providers.wire import fields_of, list_of, texts_of
 
 LABEL: Final = "[offline responder, not a language model]"
 _INLINE_CHARS: Final = 32_768
@@ -42,10 +42,9 @@ class OfflineProvider:
         self._count = count
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
-        """Never waits for anything but its own work, which leaves the event loop when the prompt is large.
+        """Runs off the event loop if the prompt is large. Streams a few words at a time.
 
-        Streams a few words at a time. Raises `ProviderRefused` when a summary is asked for and the last message is not
-        the summarizer's document.
+        Raises `ProviderRefused` if a summary is requested and the last message is not the summarizer's document.
         """
         if sum(map(len, texts_of(request.messages))) <= _INLINE_CHARS:
             answer = self._answer(request)
@@ -54,7 +53,7 @@ class OfflineProvider:
         if on_delta is not None and answer.text:
             for words in _A_FEW_WORDS.findall(answer.text):
                 on_delta(Delta(words))
-                await asyncio.sleep(0)  # what listens gets its turn between two deltas
+                await asyncio.sleep(0)  # lets listeners run between two deltas
         return answer
 
     async def count_tokens(self, request: CompletionRequest) -> int | None:  # noqa: ARG002 - the protocol's
@@ -149,12 +148,9 @@ def _summary_lines(text: str) -> list[str]:
     if not text.endswith("</conversation-record>"):
         return []
     try:
-        found: Any = orjson.loads(text[text.index("{") : text.rindex("}") + 1])
+        fields = fields_of(orjson.loads(text[text.index("{") : text.rindex("}") + 1]))
     except ValueError:
         return []
-    if not isinstance(found, dict):
-        return []
-    fields = cast("dict[str, Any]", found)
     listed = [line for kind in SUMMARY_LISTS for line in fields.get(kind, ()) if isinstance(line, str)]
     summary = fields.get("summary")
     return [*listed, *(summary.splitlines() if isinstance(summary, str) else [])]
@@ -162,18 +158,17 @@ def _summary_lines(text: str) -> list[str]:
 
 def _document(text: str) -> Mapping[str, Any]:
     try:
-        found: Any = orjson.loads(text)
+        document = fields_of(orjson.loads(text))
     except orjson.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict) or not isinstance(cast("dict[str, Any]", found).get("messages"), list):
-        raise ProviderRefused("The offline summarizer was asked for a summary of something that is not its document.")
-    return cast("dict[str, Any]", found)
+        document = {}
+    if not isinstance(document.get("messages"), list):
+        raise ProviderRefused("The offline summarizer got a message that is not its document.")
+    return document
 
 
 def _summary_text(document: Mapping[str, Any], max_chars: int) -> str:
-    """Carries the previous items over as far as half the room goes; the rest is extracted from what is new."""
-    previous = document.get("previous_summary")
-    before = cast("dict[str, Any]", previous) if isinstance(previous, dict) else {}
+    """Keeps previous items in up to half the room; the rest is extracted from the new messages."""
+    before = fields_of(document.get("previous_summary"))
     kept = {kind: _carried(before, kind) for kind in SUMMARY_LISTS}
     _shorten(kept, int(max_chars * _CARRIED_SHARE))
     old_text = before.get("summary_text")
@@ -211,20 +206,16 @@ def _item_chars(item: ExtractItem) -> int:
 
 def _carried(summary: Mapping[str, Any], kind: str) -> list[ExtractItem]:
     found: list[ExtractItem] = []
-    listed = summary.get(kind)
-    for value in cast("list[Any]", listed) if isinstance(listed, list) else []:
-        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    for fields in map(fields_of, list_of(summary.get(kind))):
         text, ids = fields.get("text"), fields.get("message_ids")
         if isinstance(text, str) and isinstance(ids, list):
-            found.append(ExtractItem(text, tuple(str(identity) for identity in cast("list[Any]", ids))))
+            found.append(ExtractItem(text, tuple(map(str, list_of(ids)))))
     return found
 
 
 def _sources(document: Mapping[str, Any], name: str) -> list[SourceText]:
-    listed = document.get(name)
     found: list[SourceText] = []
-    for value in cast("list[Any]", listed) if isinstance(listed, list) else []:
-        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    for fields in map(fields_of, list_of(document.get(name))):
         identity, role, text = fields.get("id"), fields.get("role"), fields.get("text")
         if isinstance(identity, str) and isinstance(role, str) and isinstance(text, str):
             found.append(SourceText(identity, role, text))

@@ -1,4 +1,7 @@
-"""Chat completions over HTTP, at any base URL that speaks them."""
+"""Chat completions over HTTP, at any base URL that speaks them.
+
+The neutral form of a request is OpenAI's own, so messages and tools go through as they are.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,17 @@ from typing import Any, Final
 
 import httpx
 
-from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest
-from app.providers.base import DeltaSink
-from app.providers.endpoint import Endpoint, MaxTokensField
+from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
+from app.providers.base import DeltaSink, Endpoint, MaxTokensField
 from app.providers.failures import ErrorObject
-from app.providers.openai_stream import ChatAssembly
-from app.providers.openai_wire import read_completion, request_body
+from app.providers.openai_answer import ChatAssembly, read_completion
 from app.providers.remote import RemoteModel
 from app.providers.retry import RetryPolicy
+from app.providers.wire import json_bytes
 
 DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
+_OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
+_FOR_TOOLS: Final = frozenset({"parallel_tool_calls"})
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
@@ -103,16 +107,29 @@ class _ChatCall:
         return self.form != self._first_form
 
     def body(self, *, stream: bool) -> bytes:
-        return request_body(
-            self._request,
-            model=self._endpoint.model,
-            parameters=self._endpoint.parameters,
-            max_tokens_field=self.form.max_tokens_field,
-            with_schema=self.form.with_schema,
-            stream=stream,
-            with_usage=self.form.with_usage,
-            with_reasoning=self.form.with_reasoning,
-        )
+        request, form = self._request, self.form
+        left_out = _OTHER_WIRES_ONLY if form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
+        body: JsonObject = {
+            "model": self._endpoint.model,
+            "messages": [_without(message, left_out) for message in request.messages],
+            **self._endpoint.parameters,
+            **{name: value for name, value in request.options.items() if request.tools or name not in _FOR_TOOLS},
+        }
+        body[form.max_tokens_field] = request.max_output_tokens
+        if request.tools:
+            body["tools"] = list(request.tools)
+            if request.tool_choice is not None:
+                body["tool_choice"] = request.tool_choice
+        if form.with_schema and request.response_schema is not None:
+            body["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": request.purpose, "schema": request.response_schema},
+            }
+        if stream:
+            body["stream"] = True
+            if form.with_usage:
+                body["stream_options"] = {"include_usage": True}
+        return json_bytes(body)
 
     def completion(self, answer: Any, *, attempts: int) -> Completion:
         return read_completion(answer, attempts=attempts)
@@ -146,8 +163,14 @@ class _ChatCall:
         return True
 
 
+def _without(message: PromptMessage, left_out: frozenset[str]) -> PromptMessage:
+    if left_out.isdisjoint(message):
+        return message
+    return {name: value for name, value in message.items() if name not in left_out}
+
+
 def _names_unknown(error: ErrorObject, parameter: str) -> bool:
-    said = " ".join((error.message.lower(), *error.codes))
+    text = " ".join((error.message.lower(), *error.codes))
     return error.names(parameter) and any(
-        word in said for word in ("unsupported", "not supported", "unrecognized", "unknown", "extra", "not permitted")
+        word in text for word in ("unsupported", "not supported", "unrecognized", "unknown", "extra", "not permitted")
     )

@@ -6,41 +6,39 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+import httpx
 
 from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices
 from app.domain.types import ReasoningRule, TenantId
 from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
 from app.providers.anthropic import AnthropicProvider
-from app.providers.base import Provider
-from app.providers.catalogue_file import CatalogueError, ModelEntry, key_of, read_catalogue
-from app.providers.endpoint import Endpoint
+from app.providers.base import Endpoint, Provider
+from app.providers.catalogue_file import CatalogueError, Instructions, ModelEntry, key_of, read_catalogue
 from app.providers.offline import OfflineProvider
 from app.providers.openai import DEFAULT_BASE_URL as OPENAI_BASE_URL
 from app.providers.openai import OpenAIProvider
-from app.providers.reasoning_rules import reasoning_rule
-from app.providers.windows import LearnedWindows, Published, WindowSource, published
+from app.providers.published import Published, published
+from app.providers.wire import fields_of
 
 __all__ = ["Catalogue", "CatalogueError", "Instructions", "LearnedWindows", "Model", "load_catalogue"]
 
 ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
+WindowSource: TypeAlias = Literal["catalogue", "learned", "genai_prices", "fallback"]
+LearnedWindows: TypeAlias = Mapping[tuple[str, TenantId | None], int]
+"""Windows that providers stated when they refused prompts, in tokens, by alias and tenant; None is every tenant."""
 
-
-@dataclass(frozen=True, slots=True)
-class Instructions:
-    """System layers 1 to 3. `modes` and `roles` go by the names that a session may use."""
-
-    global_: str | None
-    modes: Mapping[str, str]
-    roles: Mapping[str, str]
+_DEEPSEEK_HOST: Final = "api.deepseek.com"
+_MOONSHOT_HOSTS: Final = frozenset({"api.moonshot.ai", "api.moonshot.cn"})
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """An alias as it stands now. `context_window` is in tokens, and `context_limit_source` says who named it.
+    """An alias with its current window, in tokens; `context_limit_source` is where the window comes from.
 
-    `exact_counts` asks for the provider's own count of a prompt that is near a threshold.
+    With `exact_counts` the provider counts prompts near a threshold.
     """
 
     alias: str
@@ -58,7 +56,7 @@ class Model:
 
 
 class Catalogue:
-    """The aliases of a process. Only `learn` changes anything, and only what is not fixed by the catalogue's file."""
+    """The aliases of a process. Only `learn` changes them, and only windows that the catalogue's file does not set."""
 
     def __init__(
         self,
@@ -78,7 +76,7 @@ class Catalogue:
     def model(self, alias: str, tenant_id: TenantId | None = None) -> Model:
         """The model of an alias, with the window that counts now: catalogue > learned > published > fallback.
 
-        What the tenant's own turns have learned stands above what was learned for everybody. Raises
+        What the tenant's own turns have learned overrides what applies to all tenants. Raises
         `InvalidRequest` for an alias that is not there.
         """
         model = self._models.get(alias)
@@ -90,11 +88,11 @@ class Catalogue:
         return replace(model, context_window=learned, context_limit_source="learned")
 
     def provider(self, alias: str) -> Provider:
-        """Who answers for an alias. Raises `InvalidRequest` for one that is not there."""
+        """The provider of an alias. Raises `InvalidRequest` for one that is not there."""
         return self._providers[self.model(alias).alias]
 
     def learn(self, windows: LearnedWindows) -> None:
-        """Replaces what this process knows of windows that providers have named."""
+        """Replaces the windows that providers have stated."""
         self._learned = dict(windows)
 
     async def aclose(self) -> None:
@@ -123,60 +121,73 @@ def load_catalogue(
     for alias, listed in entry.models.items():
         name = listed.model or listed.provider
         encoding = listed.encoding or encoding_for_model(name)
-        endpoint = _endpoint(alias, name, listed, key_of(listed, environ))
-        known = Published()
-        provider: Provider
+        models[alias] = _model(alias, listed, name, encoding, fallback_window, now())
+        endpoint = Endpoint(
+            label=alias,
+            model=name,
+            base_url=listed.base_url,
+            api_key=key_of(listed, environ),
+            api_key_header=listed.api_key_header,
+            timeout_s=listed.timeout_s,
+            max_tokens_field=listed.max_tokens_field,
+            parameters=listed.parameters,
+        )
         match listed.provider:
             case "offline":
-                provider = OfflineProvider(estimator(encoding))
+                providers[alias] = OfflineProvider(estimator(encoding))
             case "openai":
-                known = published(name, listed.base_url or OPENAI_BASE_URL, now())
-                provider = OpenAIProvider(endpoint, now=now)
+                providers[alias] = OpenAIProvider(endpoint, now=now)
             case "anthropic":
-                known = published(name, listed.base_url or ANTHROPIC_BASE_URL, now())
-                provider = AnthropicProvider(endpoint, now=now)
-        window, source = _window(listed, known, fallback_window)
-        providers[alias] = provider
-        models[alias] = Model(
-            alias=alias,
-            provider=listed.provider,
-            model=name,
-            encoding=encoding,
-            timeout_s=listed.timeout_s,
-            fallbacks=tuple(listed.fallbacks),
-            context_window=window,
-            context_limit_source=source,
-            is_language_model=provider.is_language_model,
-            prices=known.prices,
-            reasoning_rule=reasoning_rule(listed, name),
-            exact_counts=listed.exact_counts,
-        )
-    said = entry.instructions
-    return Catalogue(
-        default=entry.default,
-        instructions=Instructions(said.global_, said.modes, said.roles),
-        models=models,
-        providers=providers,
-    )
+                providers[alias] = AnthropicProvider(endpoint, now=now)
+    return Catalogue(default=entry.default, instructions=entry.instructions, models=models, providers=providers)
 
 
-def _endpoint(alias: str, name: str, listed: ModelEntry, key: str | None) -> Endpoint:
-    return Endpoint(
-        label=alias,
-        model=name,
-        base_url=listed.base_url,
-        api_key=key,
-        api_key_header=listed.api_key_header,
-        timeout_s=listed.timeout_s,
-        max_tokens_field=listed.max_tokens_field,
-        parameters=listed.parameters,
-    )
-
-
-def _window(listed: ModelEntry, known: Published, fallback_window: int) -> tuple[int, WindowSource]:
-    """The window that does not change while the process runs; a learned one may stand above the last two."""
+def _model(alias: str, listed: ModelEntry, name: str, encoding: str, fallback_window: int, at: datetime) -> Model:
+    """An alias with its fixed window: the file's, else the published one, else the fallback."""
+    known = Published() if listed.provider == "offline" else published(name, _base_url(listed), at)
+    window, source = fallback_window, "fallback"
     if listed.context_window is not None:
-        return listed.context_window, "catalogue"
-    if known.context_window is not None:
-        return known.context_window, "genai_prices"
-    return fallback_window, "fallback"
+        window, source = listed.context_window, "catalogue"
+    elif known.context_window is not None:
+        window, source = known.context_window, "genai_prices"
+    return Model(
+        alias=alias,
+        provider=listed.provider,
+        model=name,
+        encoding=encoding,
+        timeout_s=listed.timeout_s,
+        fallbacks=tuple(listed.fallbacks),
+        context_window=window,
+        context_limit_source=source,
+        is_language_model=listed.provider != "offline",
+        prices=known.prices,
+        reasoning_rule=_reasoning_rule(listed, name),
+        exact_counts=listed.exact_counts,
+    )
+
+
+def _base_url(listed: ModelEntry) -> str:
+    return listed.base_url or (OPENAI_BASE_URL if listed.provider == "openai" else ANTHROPIC_BASE_URL)
+
+
+def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
+    """Which reasoning the alias's server wants back with later prompts: by the file, else by its host; None for none.
+
+    - **Anthropic**: the signed thinking blocks of the running tool loop, for a model that thinks; it ignores older.
+    - **DeepSeek** (from V3.2 on): `reasoning_content` of every assistant message of turns with tool calls, in
+      this request and every later one, or 400 ("The `reasoning_content` in the thinking mode must be passed back to the
+      API"); of other turns it ignores it. api-docs.deepseek.com/guides/thinking_mode
+    - **Moonshot's Kimi**: the same field in every message that calls tools, or 400 ("thinking is enabled but
+      reasoning_content is missing in assistant tool call message at index 2"); an empty text counts as missing.
+    - **Groq and Mistral** refuse the field with 400 ("property 'reasoning_content' is unsupported") and 422
+      (`extra_forbidden`); OpenAI has no such field. Of the others little is published, and none is known to insist.
+    """
+    thinking = fields_of(listed.parameters.get("thinking"))
+    is_off = thinking.get("type") == "disabled"
+    if listed.provider == "anthropic":
+        return ReasoningRule("blocks", "tool_loop") if thinking and not is_off else None
+    if listed.return_reasoning is not None:
+        return None if listed.return_reasoning == "never" else ReasoningRule("text", listed.return_reasoning)
+    host = httpx.URL(listed.base_url).host if listed.base_url else ""
+    insists = host == _DEEPSEEK_HOST or (host in _MOONSHOT_HOSTS and name.startswith("kimi"))
+    return ReasoningRule("text", "tool_turns") if insists and not is_off else None

@@ -1,4 +1,4 @@
-"""One question to a model over HTTP, whatever wire it speaks: attempts, deadline, whole or streamed, every fault."""
+"""A model call over HTTP, for any wire protocol: attempts, deadline, whole or streamed answers, and all errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.domain.types import Completion, Delta
 from app.providers.base import DeltaSink
 from app.providers.failures import ErrorObject, error_object, provider_error, status_of
 from app.providers.retry import AttemptError, RetryPolicy, call_with_retries, retry_after_s
-from app.providers.streaming import (
+from app.providers.stream import (
     MOST_STREAM_BYTES,
     Assembly,
     BrokenStreamError,
@@ -31,7 +31,7 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class WireCall(Protocol):
-    """One request in the words of a wire protocol."""
+    """One request in a wire protocol."""
 
     def body(self, *, stream: bool) -> bytes:
         """What is sent."""
@@ -46,15 +46,15 @@ class WireCall(Protocol):
         ...
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
-        """Gives up one thing that the server did not take; true when the next body is another one.
+        """Drops one thing that the server refused; true if the next body is different.
 
-        Without `refused` the server calls it a fault of its own: then only what the error names is given up.
+        Without `refused` the error is a 5xx: then only what the error names is dropped.
         """
         ...
 
 
 class RemoteModel:
-    """A model behind an address. `label` is its alias, `timeout_s` the deadline of a whole question."""
+    """A model at an address. `label` is its alias, `timeout_s` the deadline of a whole call."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class RemoteModel:
     async def ask(
         self, call: WireCall, on_delta: DeltaSink | None, headers: Mapping[str, str] = _NO_HEADERS
     ) -> Completion:
-        """Asks, with retries, under the deadline; `headers` go beside its own. Raises a `ProviderError`."""
+        """Calls the model, with retries, within the deadline; `headers` are additional. Raises a `ProviderError`."""
         tap = DeltaTap(on_delta) if on_delta is not None else None
         stream = tap is not None
 
@@ -86,12 +86,12 @@ class RemoteModel:
             try:
                 return await self._ask_once(call, tap, number, {**headers, **self._headers}, stream=stream)
             except EmptyStreamError as empty:
-                # llama-cpp-python streams nothing where a plain call is told why: the prompt is too long.
+                # llama-cpp-python reports a prompt that is too long only without streaming.
                 stream = False
                 raise AttemptError(self._broke_off()) from empty
             except AttemptError as failure:
                 if tap is not None and tap.has_begun:
-                    raise failure.error from failure  # what was streamed cannot be withdrawn
+                    raise failure.error from failure  # streamed text cannot be withdrawn
                 raise
 
         try:
@@ -102,7 +102,7 @@ class RemoteModel:
             raise
 
     async def look_up(self, url: httpx.URL, body: bytes, *, timeout_s: float) -> Any:
-        """The JSON that one further endpoint of the provider answers. Asked once. Raises a `ProviderError`."""
+        """The JSON answer of another endpoint of the provider, without retries. Raises a `ProviderError`."""
 
         async def attempt(_number: int) -> Any:
             reply = await self._transport.post(url, self._headers, body)
@@ -156,13 +156,13 @@ class RemoteModel:
     async def _read_whole(
         self, reply: HttpReply, call: WireCall, tap: DeltaTap | None, number: int, *, stream: bool
     ) -> Completion:
-        """An answer that is no stream; a server that was asked for one and does not stream tells it all at once."""
+        """An answer without streaming, which a server may send although streaming was requested."""
         if reply.is_success and "json" not in (reply.content_type or "json"):
             raise MalformedAnswerError("it is not JSON by its content type")
         answer, error = await _read_json(reply)
         if not reply.is_success:
             raise self._failure(reply.status, error, reply, call, stream=stream)
-        if error is not None:  # a success by its status alone
+        if error is not None:  # a success only by its status
             raise self._failure(status_of(error), error, reply, call, stream=stream)
         completion = call.completion(answer, attempts=number)
         if tap is not None:
@@ -172,10 +172,10 @@ class RemoteModel:
     def _failure(
         self, status: int, error: ErrorObject | None, reply: HttpReply, call: WireCall, *, stream: bool
     ) -> Exception:
-        """What to raise: an error that ends the question, or an `AttemptError`. The call may concede something."""
+        """The error to raise: one that ends the call, or an `AttemptError`. The request may be changed for a retry."""
         mapped = provider_error(status, error, self._label, lambda: call.body(stream=stream))
         refused = isinstance(mapped, ProviderRefused) and status in {400, 422}
-        # Some servers call a request that they do not understand a fault of their own (llama-cpp-python: 500).
+        # Some servers answer 500 for a request that they do not support (llama-cpp-python).
         if (refused or (isinstance(mapped, ProviderDown) and status == 500)) and call.concede(
             error or ErrorObject(), stream=stream, refused=refused
         ):
@@ -187,7 +187,7 @@ class RemoteModel:
 
 
 async def _read_json(reply: HttpReply) -> tuple[Any, ErrorObject | None]:
-    """An answer and the error in it. Raises `MalformedAnswerError`, but not of a failure: its status says enough."""
+    """An answer and the error in it. Raises `MalformedAnswerError`, except for errors, whose status is sufficient."""
     try:
         answer = decode_json(await reply.read())
     except MalformedAnswerError:
@@ -198,8 +198,8 @@ async def _read_json(reply: HttpReply) -> tuple[Any, ErrorObject | None]:
 
 
 def _is_stream(reply: HttpReply, *, asked: bool) -> bool:
-    """Where one was `asked` for, true unless it says that it is something else: not every server names its event
-    streams rightly."""
+    """If a stream was requested, true unless the content type is another known one: not every server labels its
+    event streams correctly."""
     if not asked:
         return "event-stream" in reply.content_type
     return not any(kind in reply.content_type for kind in ("json", "html", "xml"))

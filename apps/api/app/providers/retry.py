@@ -1,4 +1,4 @@
-"""The only retry loop: every adapter's attempts run in here, under one deadline for the whole call."""
+"""The only retry loop: the attempts of all adapters, within one deadline for the whole call."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Answer = TypeVar("Answer")
 
 
 class AttemptError(Exception):
-    """One attempt failed in a way that another may not. `error` is what the caller gets when none is left.
+    """One attempt failed, and another may succeed. `error` is raised if no attempt is left.
 
-    `retry_after_s` is what the provider asked for, None when it named nothing. `at_once` marks a refusal that the
-    adapter has answered by changing the request, so that waiting would be pointless.
+    `retry_after_s` is the delay that the provider requested, or None. `at_once` marks a refusal after which the adapter
+    changed the request, so that no delay is needed.
     """
 
     def __init__(self, error: ProviderError, *, retry_after_s: float | None = None, at_once: bool = False) -> None:
@@ -67,8 +67,8 @@ async def call_with_retries(
 ) -> Answer:
     """Runs `attempt(number)` until it answers, at most `policy.max_attempts` times, within `timeout_s` seconds in all.
 
-    An attempt that raises `AttemptError` may be tried again, any other error ends the call. A wait that would pass
-    the deadline is not begun. Raises the last `ProviderError` with `attempts` set, or `ProviderTimeout`.
+    An attempt that raises `AttemptError` may be tried again, any other error ends the call. A delay that would exceed
+    the deadline is not started. Raises the last `ProviderError` with `attempts` set, or `ProviderTimeout`.
     """
     number = 0
     deadline = asyncio.get_running_loop().time() + timeout_s

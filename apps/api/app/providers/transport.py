@@ -1,4 +1,4 @@
-"""HTTP to a provider: one connection pool an alias, no redirects, no cookies, bounded bodies, every fault in our words.
+"""HTTP to a provider: one connection pool for each alias, no redirects, no cookies, bounded bodies, mapped errors.
 
 httpx's request and response objects travel over aiohttp's transport, called directly: less than half the CPU of
 httpx's client for each call. Nothing follows a redirect, so a key never goes to another origin.
@@ -22,13 +22,13 @@ from app.providers.retry import AttemptError
 from app.providers.wire import MalformedAnswerError
 
 MOST_ANSWER_BYTES: Final = 4 * 1024 * 1024
-"""Of an answer that is read whole, as it travels and decompressed. It is parsed at one go, so it has to be small."""
+"""Of an answer that is read whole, as transferred and decompressed. It is parsed at once, so it must be small."""
 MOST_ERROR_BYTES: Final = 256 * 1024
 """Likewise, of an error's body."""
 _SLICE_BYTES: Final = 64 * 1024
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 _RECEIVE_BYTES: Final = 16 * 1024
-"""Of what a socket holds for us: what has come is taken apart as HTTP at one go."""
+"""Of a socket's receive buffer, whose content is parsed as HTTP at once."""
 _CONNECT_TIMEOUT_S: Final = 10.0
 _MOST_CONNECTIONS: Final = 1_000
 _KEEPALIVE_S: Final = 60.0
@@ -55,7 +55,7 @@ class HttpReply:
     async def chunks(self, most_bytes: int) -> AsyncGenerator[bytes]:
         """The body as it comes, decompressed, in slices of 64 KiB at most; other tasks run between them.
 
-        `most_bytes` holds for what travels and for what it decompresses to. Raises `AttemptError` when the connection
+        `most_bytes` applies before and after decompression. Raises `AttemptError` when the connection
         breaks, else `MalformedAnswerError`.
         """
         decoded = _decoder(self._response.headers.get("content-encoding", ""))
@@ -80,7 +80,7 @@ class HttpReply:
         return b"".join([chunk async for chunk in self.chunks(most_bytes)])
 
     async def aclose(self) -> None:
-        with contextlib.suppress(*_FAULTS):  # what was wanted of it has been read
+        with contextlib.suppress(*_FAULTS):  # everything needed was read
             await self._response.aclose()
 
 
@@ -100,11 +100,11 @@ class HttpTransport:
             ssl=self._transport.ssl_context,
             socket_factory=_socket,
         )
-        # No cookies: what one call's answer sets must not travel with another tenant's call.
+        # No cookies: those of one call's answer must not be sent with another tenant's call.
         return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
     async def post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes) -> HttpReply:
-        """Sends, and returns once the answer's head is there. Raises `AttemptError` when it cannot be had."""
+        """Sends, and returns once the answer's head has arrived. Raises `AttemptError` if the connection fails."""
         request = httpx.Request(
             "POST", url, headers=headers, content=body, extensions={"timeout": {"connect": _CONNECT_TIMEOUT_S}}
         )
@@ -118,21 +118,21 @@ class HttpTransport:
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """For what `getaddrinfo` says of an address."""
+    """A socket for a result of `getaddrinfo`."""
     made = socket.socket(*address[:3])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
     return made
 
 
 def _decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
-    """What undoes a Content-Encoding. Compression is not requested: one layer of gzip or deflate is understood."""
+    """The decoder of a Content-Encoding. Compression is not requested: one layer of gzip or deflate is supported."""
     match encoding.strip().lower():
         case "" | "identity":
             return lambda raw: iter((raw,))
         case "gzip" | "x-gzip" | "deflate":
             return _unpacking()
         case _:
-            raise MalformedAnswerError("its encoding was not asked for")
+            raise MalformedAnswerError("its encoding was not requested")
 
 
 def _unpacking() -> Callable[[bytes], Iterator[bytes]]:

@@ -1,10 +1,10 @@
-"""What every wire protocol shares: reading JSON that may be broken, and text that has to be storable."""
+"""Shared by all wire protocols: reading JSON that may be malformed, and making text storable."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import orjson
@@ -12,7 +12,7 @@ import orjson
 from app.domain.types import ToolCall
 
 MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
-"""Of one answer or event, those in texts too: what parsing costs goes by them, and the whole is parsed at one go."""
+"""Of one answer or event, including those in texts: they determine the cost of parsing, which blocks the event loop."""
 MOST_NESTING: Final = 100
 MOST_ITEMS: Final = 4_096
 """Of blocks in one answer, or fragments of tool calls in one event."""
@@ -26,7 +26,7 @@ _MOST_TOKENS: Final = 2**31 - 1
 
 
 class MalformedAnswerError(Exception):
-    """The answer is not what its protocol says. The sentence tells what is wrong with its form and quotes nothing."""
+    """The answer violates its protocol. The message describes the violation and quotes nothing."""
 
 
 def json_bytes(body: Any) -> bytes:
@@ -40,8 +40,8 @@ def json_bytes(body: Any) -> bytes:
 def decode_json(raw: bytes) -> Any:
     """Reads JSON, also with lone surrogates or broken UTF-8, which orjson refuses. Raises `MalformedAnswerError`.
 
-    It does so for too many values, before they are made, and for nesting that is too deep: what walks through the value
-    needs no bound of its own.
+    It does so for too many values, before they are created, and for too deep nesting, so that readers of the value need
+    no bounds of their own.
     """
     _check_marks(raw)
     try:
@@ -74,7 +74,7 @@ def _is_nested_deeper(value: Any, levels: int) -> bool:
     return bool(containers)
 
 
-def json_text(value: Any) -> str:
+def storable_json(value: Any) -> str:
     """JSON of a value that came out of an answer, as text that can be stored."""
     return storable(json.dumps(value, ensure_ascii=False))
 
@@ -101,6 +101,39 @@ def list_of(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
+def content_of(content: Any) -> tuple[str, str]:
+    """Text and reasoning of a content, not yet storable: it is a string, null, or a list of parts."""
+    if content is None:
+        return "", ""
+    if isinstance(content, str):
+        return content, ""
+    if not isinstance(content, list):
+        raise MalformedAnswerError("the message's content is neither text nor a list of parts")
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for part in cast("list[Any]", content):
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        text, thought = (fields_of(part).get(name) for name in ("text", "thinking"))
+        if isinstance(text, str):
+            texts.append(text)
+        elif isinstance(thought, str):
+            thoughts.append(thought)
+        elif isinstance(thought, list):
+            thoughts.append(content_of(thought)[0])
+    return "".join(texts), "".join(thoughts)
+
+
+def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The text of each message, parts joined; empty where it has none."""
+    found: list[str] = []
+    for message in messages:
+        content: Any = message.get("content")
+        found.append(storable(content_of(content)[0]) if isinstance(content, str | list) else "")
+    return found
+
+
 def answered_items(value: Any, what: str) -> list[Any]:
     """As `list_of`, of an answer; raises `MalformedAnswerError` for more than `MOST_ITEMS`, which it names `what`."""
     items = list_of(value)
@@ -110,7 +143,7 @@ def answered_items(value: Any, what: str) -> list[Any]:
 
 
 def check_calls(count: int) -> None:
-    """Raises `MalformedAnswerError` when one answer has more tool calls than can be meant."""
+    """Raises `MalformedAnswerError` if one answer has too many tool calls."""
     if count > MOST_TOOL_CALLS:
         raise MalformedAnswerError(f"it calls more than {MOST_TOOL_CALLS} tools")
 
@@ -118,7 +151,7 @@ def check_calls(count: int) -> None:
 def read_call(identity: Any, name: Any, arguments: str, position: int) -> ToolCall:
     """The `position`th tool call of an answer. Raises `MalformedAnswerError` when it names no tool.
 
-    An id that is missing, or longer than an output may name, is replaced: outputs need something to answer to.
+    A missing or too long id is replaced, because tool outputs refer to it.
     """
     if not isinstance(name, str) or not name:
         raise MalformedAnswerError("a tool call names no tool")
@@ -130,7 +163,7 @@ def read_call(identity: Any, name: Any, arguments: str, position: int) -> ToolCa
 
 
 def model_name(value: Any) -> str | None:
-    """The model that a provider says has answered, shortened; None where it says nothing."""
+    """The model name that a provider reports, shortened; None where it reports none."""
     return storable(value[:_MOST_NAME_CHARS]) if isinstance(value, str) and value else None
 
 
@@ -142,6 +175,6 @@ def token_count(value: Any) -> int | None:
 
 
 def _made_up_call_id(position: int, name: str, arguments: str) -> str:
-    """The same call, the same id."""
+    """Deterministic: the same call has the same id."""
     digest = hashlib.sha256(f"{position}\n{name}\n{arguments}".encode("utf-8", "replace")).hexdigest()
     return f"call_{position}_{digest[:16]}"

@@ -57,7 +57,7 @@ class Pasts:
     def index(self, session_id: SessionId) -> Index:
         """As far as it goes; an empty one of a session that is not kept."""
         past = self._pasts.get(session_id)
-        self._telemetry.session_cache_asked(hit=past is not None)
+        self._telemetry.session_looked_up(hit=past is not None)
         if past is None:
             return EMPTY
         self._put(session_id, past.index)

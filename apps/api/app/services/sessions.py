@@ -15,7 +15,7 @@ from app.db.session_figures import session_figures
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId
-from app.openai.input_items import joined_directions
+from app.openai.items import joined_directions
 from app.services.conflicts import retried
 from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of
 from app.services.policies import given_policy, resolve_policy

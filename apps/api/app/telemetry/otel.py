@@ -1,4 +1,4 @@
-"""Traces through the OpenTelemetry SDK. Imported only where the deployment asks for traces: it is an optional extra.
+"""Traces through the OpenTelemetry SDK. Imported only if traces are enabled: it is an optional extra.
 
 The SDK reads its own variables from the environment (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`,
 `OTEL_TRACES_SAMPLER` …), as everywhere else where it is used.
@@ -29,7 +29,7 @@ _W3C = TraceContextTextMapPropagator()
 _CARRIED = ("traceparent", "tracestate")
 LAST_EXPORT_S = 3.0
 _LONGEST_ATTRIBUTE = 256
-"""Characters. Some names are a provider's to choose."""
+"""Characters. Some names are chosen by providers."""
 
 
 class OtelTraces:

@@ -1,7 +1,7 @@
-"""Spans as the service makes them. Without the extra `otel`, or with traces off, they are one object that does nothing.
+"""The spans of the service. Without the extra `otel`, or with traces off, all are one object that does nothing.
 
-Attributes are ids, names and figures. No content of a conversation, no message of an error, no address of a request is
-ever one: who may read traces need not be somebody who may read conversations.
+Attributes are ids, names and figures, never content, error messages or request URLs: readers of traces may not be
+allowed to read conversations.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Tracer(Protocol):
         ...
 
     def request(self, method: str, route: str, headers: Mapping[bytes, bytes]) -> AbstractContextManager[Span]:
-        """A request that came in. It goes on with the trace that its headers name (W3C Trace Context), if any."""
+        """An incoming request. It continues the trace of its headers (W3C Trace Context), if any."""
         ...
 
     def outgoing(self) -> Mapping[str, str]:
-        """What a call to a provider carries on in its headers: nothing, unless the deployment wants it to."""
+        """Headers for a call to a provider: none, unless the deployment enables them."""
         ...
 
 

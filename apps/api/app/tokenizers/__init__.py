@@ -1,4 +1,4 @@
-"""Counting tokens: vocabularies that are there offline, behind `str -> int`, off the event loop where it matters."""
+"""Counting tokens with offline vocabularies, as `str -> int`, and off the event loop for large texts."""
 
 from app.tokenizers.counting import HEURISTIC, TWO_FIFTHS, Estimator, Tokenizers, encoding_for_model, heuristic_tokens
 from app.tokenizers.vocabularies import ENCODINGS, Vocabulary, load_vocabulary

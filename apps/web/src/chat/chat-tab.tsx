@@ -58,7 +58,7 @@ export function ChatTab({ sessionId, models, alias, onTurn }: Props) {
       <section aria-label="Conversation" class="talk">
         {turns.problem && <p class="notice bad">{turns.problem}</p>}
         {listed.length === 0 && !turns.loading && !stream.running && (
-          <p class="quiet">Say something below. The answer is streamed, and the window beside it fills.</p>
+          <p class="quiet">Send a message below. The answer is streamed, and the window next to it updates.</p>
         )}
         <ol class="turns">
           {listed
@@ -68,7 +68,7 @@ export function ChatTab({ sessionId, models, alias, onTurn }: Props) {
             ))}
           {stream.running && (
             <li aria-live="polite" aria-busy="true">
-              {stream.running.said && <Said text={stream.running.said} />}
+              {stream.running.userText && <UserText text={stream.running.userText} />}
               <p class="answered">{stream.running.answer || <span class="quiet">…</span>}</p>
             </li>
           )}
@@ -85,7 +85,7 @@ export function ChatTab({ sessionId, models, alias, onTurn }: Props) {
         )}
         {(stream.problem || broken) && (
           <div class="notice bad" role="alert">
-            <strong>{stream.problem?.title ?? "That did not work"}</strong>
+            <strong>{stream.problem?.title ?? "The request failed"}</strong>
             <p>{stream.problem?.detail ?? broken}</p>
           </div>
         )}
@@ -94,7 +94,7 @@ export function ChatTab({ sessionId, models, alias, onTurn }: Props) {
           models={models}
           alias={alias}
           disabled={busy || open !== undefined}
-          onSend={(body, said) => void stream.post(`sessions/${sessionId}/turns`, body, said)}
+          onSend={(body, userText) => void stream.post(`sessions/${sessionId}/turns`, body, userText)}
           onCancel={stream.running ? () => void cancel() : null}
         />
       </section>
@@ -108,7 +108,7 @@ export function ChatTab({ sessionId, models, alias, onTurn }: Props) {
 const LONG = 1200;
 
 /** A message somebody pasted a file into does not push the talk away. */
-function Said({ text }: { text: string }) {
+function UserText({ text }: { text: string }) {
   const [whole, setWhole] = useState(text.length <= LONG);
   return (
     <div class="said">
@@ -125,7 +125,7 @@ function Said({ text }: { text: string }) {
 function TurnRow({ turn, sessionId }: { turn: Turn; sessionId: string }) {
   return (
     <li>
-      <Said text={turn.user_input} />
+      <UserText text={turn.user_input} />
       {turn.assistant_output && <p class="answered">{turn.assistant_output}</p>}
       {turn.error && (
         <p class="small failed-why">

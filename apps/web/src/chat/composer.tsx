@@ -6,7 +6,7 @@ interface Props {
   models: ModelList;
   alias: string;
   disabled: boolean;
-  onSend: (body: Record<string, unknown>, said: string) => void;
+  onSend: (body: Record<string, unknown>, userText: string) => void;
   onCancel: (() => void) | null;
 }
 

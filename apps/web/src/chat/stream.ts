@@ -4,7 +4,7 @@ import { events, Problem, type ProblemBody } from "../api";
 import type { Context, Turn } from "../types";
 
 export interface Streaming {
-  said: string | null;
+  userText: string | null;
   answer: string;
   context: Context | null;
   turn: Partial<Turn> | null;
@@ -14,7 +14,7 @@ export interface TurnStream {
   running: Streaming | null;
   problem: ProblemBody | null;
   /** Posts and follows until the turn ends or waits for tools. */
-  post: (path: string, body: Record<string, unknown>, said: string | null) => Promise<void>;
+  post: (path: string, body: Record<string, unknown>, userText: string | null) => Promise<void>;
 }
 
 export function useTurnStream(onEnd: () => void): TurnStream {
@@ -22,11 +22,11 @@ export function useTurnStream(onEnd: () => void): TurnStream {
   const [problem, setProblem] = useState<ProblemBody | null>(null);
   const busy = useRef(false);
 
-  async function post(path: string, body: Record<string, unknown>, said: string | null) {
+  async function post(path: string, body: Record<string, unknown>, userText: string | null) {
     if (busy.current) return;
     busy.current = true;
     setProblem(null);
-    let now: Streaming = { said, answer: "", context: null, turn: null };
+    let now: Streaming = { userText, answer: "", context: null, turn: null };
     setRunning(now);
     try {
       for await (const event of events(path, { body: { ...body, stream: true } })) {

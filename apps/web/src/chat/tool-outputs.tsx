@@ -18,7 +18,7 @@ export function ToolOutputs({ calls, onSend, onCancel }: Props) {
 
   return (
     <form class="card tool-outputs" onSubmit={submit} aria-labelledby="tools-wanted">
-      <h3 id="tools-wanted">The model waits for its tools</h3>
+      <h3 id="tools-wanted">The model waits for tool outputs</h3>
       {calls.map((each) => (
         <div key={each.id}>
           <label for={`output-${each.id}`}>

@@ -8,13 +8,13 @@ export function WindowPanel({ now, context }: { now: WindowNow | null; context: 
   if (!now && !context) return null;
   const regions = context?.regions ?? now?.regions;
   const budget = context?.input_budget ?? now?.input_budget ?? 0;
-  const charged = context?.estimated_input_tokens_after_prune ?? now?.estimated_input_tokens ?? 0;
+  const counted = context?.estimated_input_tokens_after_prune ?? now?.estimated_input_tokens ?? 0;
   return (
     <section class="card window-panel" aria-labelledby="window-now">
       <h2 id="window-now">{context ? "This turn's prompt" : "The window now"}</h2>
       <p class="in-use-now">
-        <span class="value">{tokens(charged)}</span> of {tokens(budget)} tokens{" "}
-        <span class="quiet">({percent(charged, budget)})</span>
+        <span class="value">{tokens(counted)}</span> of {tokens(budget)} tokens{" "}
+        <span class="quiet">({percent(counted, budget)})</span>
       </p>
       {regions && <WindowBar regions={regions} atLeast={budget} lines={linesOf(now)} />}
       {regions && <RegionLegend regions={regions} />}
@@ -22,7 +22,7 @@ export function WindowPanel({ now, context }: { now: WindowNow | null; context: 
       {!context && now && (
         <p class="small quiet">
           {now.turns_to_next_summary === null
-            ? "Summaries come by size only."
+            ? "Summaries are triggered by size only."
             : now.turns_to_next_summary === 0
               ? "A summary is due with the next turn that allows one."
               : `${plural(now.turns_to_next_summary, "turn")} to the next summary by count.`}{" "}
@@ -45,7 +45,5 @@ function Happened({ context }: { context: Context }) {
       `${plural(context.context_trim_log.recalled?.length ?? 0, "message")} recalled`,
     context.overflow_rejected && "refused",
   ].filter(Boolean);
-  return (
-    <p class="small quiet">{done.length ? `For it, ${done.join(", ")}.` : "All that was said before is in it."}</p>
-  );
+  return <p class="small quiet">{done.length ? `For it, ${done.join(", ")}.` : "It has all earlier messages."}</p>;
 }

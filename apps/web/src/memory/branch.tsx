@@ -3,7 +3,7 @@ import { call, Problem, type ProblemBody } from "../api";
 import { cut } from "../format";
 import { addressOf, goTo } from "../router";
 import type { ModelList, Session, TimelineTurn, Turn, TurnState } from "../types";
-import { Outcome, type Told, toldOf } from "../ui/outcome";
+import { Outcome, type Result, resultOf } from "../ui/outcome";
 import { isOverBudget, Refusal } from "../ui/refusal";
 
 const OPEN: readonly TurnState[] = ["pending", "running", "awaiting_tools"];
@@ -21,8 +21,8 @@ export function Branch({ sessionId, models, turns }: Props) {
   return (
     <section class="branch" aria-labelledby="branch">
       <h2 id="branch">Branch</h2>
-      <p class="quiet small">Each makes a new session. This one stays as it is.</p>
-      {ended.length === 0 && <p class="quiet">There is no turn yet that has ended.</p>}
+      <p class="quiet small">Each creates a new session. This one does not change.</p>
+      {ended.length === 0 && <p class="quiet">No turn has ended yet.</p>}
       {ended.length > 0 && <Fork sessionId={sessionId} ended={ended} />}
       {last && !OPEN.includes(last.status) && (
         <Regenerate key={last.turn_id} sessionId={sessionId} models={models} last={last} />
@@ -33,17 +33,17 @@ export function Branch({ sessionId, models, turns }: Props) {
 
 function Fork({ sessionId, ended }: { sessionId: string; ended: TimelineTurn[] }) {
   const [through, setThrough] = useState("");
-  const [told, setTold] = useState<Told | null>(null);
+  const [result, setResult] = useState<Result | null>(null);
 
   async function fork(event: Event) {
     event.preventDefault();
-    setTold(null);
+    setResult(null);
     try {
       const body = { through_turn_id: through || (ended[0]?.turn_id ?? null) };
       const made = await call<Session>(`sessions/${sessionId}/fork`, { body });
       goTo(addressOf(made.id, "window"));
     } catch (error) {
-      setTold(toldOf(error));
+      setResult(resultOf(error));
     }
   }
 
@@ -62,7 +62,7 @@ function Fork({ sessionId, ended }: { sessionId: string; ended: TimelineTurn[] }
       <div class="buttons">
         <button type="submit">Fork here</button>
       </div>
-      <Outcome told={told} />
+      <Outcome result={result} />
     </form>
   );
 }
@@ -71,13 +71,13 @@ function Regenerate({ sessionId, models, last }: { sessionId: string; models: Mo
   const [words, setWords] = useState("");
   const [alias, setAlias] = useState("");
   const [busy, setBusy] = useState(false);
-  const [told, setTold] = useState<Told | null>(null);
+  const [result, setResult] = useState<Result | null>(null);
   const [refused, setRefused] = useState<ProblemBody | null>(null);
 
   async function again(event: Event) {
     event.preventDefault();
     setBusy(true);
-    setTold(null);
+    setResult(null);
     setRefused(null);
     try {
       const body = { ...(words.trim() && { content: words }), ...(alias && { model_alias: alias }) };
@@ -86,7 +86,7 @@ function Regenerate({ sessionId, models, last }: { sessionId: string; models: Mo
       goTo(addressOf(made.session.id, "window", made.turn.id));
     } catch (error) {
       if (error instanceof Problem && isOverBudget(error.body)) setRefused(error.body);
-      else setTold(toldOf(error));
+      else setResult(resultOf(error));
     } finally {
       setBusy(false);
     }
@@ -106,7 +106,7 @@ function Regenerate({ sessionId, models, last }: { sessionId: string; models: Mo
       <label>
         Model
         <select value={alias} onChange={(event) => setAlias(event.currentTarget.value)}>
-          <option value="">the one it asked</option>
+          <option value="">the same model</option>
           {models.items.map((model) => (
             <option key={model.alias} value={model.alias}>
               {model.alias}
@@ -119,12 +119,12 @@ function Regenerate({ sessionId, models, last }: { sessionId: string; models: Mo
           {busy ? "Running…" : "Run it again"}
         </button>
       </div>
-      <Outcome told={told} />
+      <Outcome result={result} />
       {refused && (
         <div role="status">
           <Refusal problem={refused} />
           {typeof refused.session_id === "string" && (
-            <a href={addressOf(refused.session_id, "window")}>The session that was made for it</a>
+            <a href={addressOf(refused.session_id, "window")}>The new session</a>
           )}
         </div>
       )}

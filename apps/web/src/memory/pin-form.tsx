@@ -53,7 +53,7 @@ export function PinForm({ pin, onSave, onLeave }: Props) {
       </label>
       <label class="inline">
         <input type="checkbox" checked={stated} onChange={(event) => setStated(event.currentTarget.checked)} />
-        State its relevance
+        Set its relevance
       </label>
       {stated ? (
         <label>
@@ -68,7 +68,7 @@ export function PinForm({ pin, onSave, onLeave }: Props) {
           />
         </label>
       ) : (
-        <p class="small quiet">Otherwise it goes by its words: those of the room goal and of the user's message.</p>
+        <p class="small quiet">Otherwise it is computed from the words of the room goal and the user's message.</p>
       )}
       <div class="buttons">
         <button type="submit" class="primary">

@@ -6,7 +6,7 @@ import { useResource } from "../resource";
 import type { Pin } from "../types";
 import { Confirm } from "../ui/confirm";
 import { Gauge } from "../ui/gauge";
-import { Outcome, type Told, toldOf } from "../ui/outcome";
+import { Outcome, type Result, resultOf } from "../ui/outcome";
 import { PinForm } from "./pin-form";
 
 const NEW: Pin = { name: "", content: "", relevance: null, source: null };
@@ -16,20 +16,20 @@ export function Pins({ sessionId }: { sessionId: string }) {
   const pins = useResource<Pin[]>(() => all<Pin>(`sessions/${sessionId}/pins`, { figures: true }), [sessionId]);
   const [edited, setEdited] = useState<Pin | null>(null);
   const [leaving, setLeaving] = useState<Pin | null>(null);
-  const [told, setTold] = useState<Told | null>(null);
+  const [result, setResult] = useState<Result | null>(null);
   const soon = useThrottled(pins.reload, 500);
   useNews((news) => {
     if (news === null || news.session_id === sessionId) soon(); // what is computed goes by the newest message
   });
 
   async function change(done: string, todo: () => Promise<unknown>) {
-    setTold(null);
+    setResult(null);
     try {
       await todo();
       setEdited(null);
-      setTold({ kind: "done", text: done });
+      setResult({ kind: "done", text: done });
     } catch (error) {
-      setTold(toldOf(error));
+      setResult(resultOf(error));
     }
     pins.reload();
   }
@@ -51,12 +51,12 @@ export function Pins({ sessionId }: { sessionId: string }) {
           New pin
         </button>
       </div>
-      <Outcome told={pins.problem ? { kind: "bad", text: pins.problem } : told} />
+      <Outcome result={pins.problem ? { kind: "bad", text: pins.problem } : result} />
       {edited && (
         <PinForm key={edited.name} pin={edited} onSave={(pin) => void save(pin)} onLeave={() => setEdited(null)} />
       )}
       {listed.length === 0 ? (
-        !pins.loading && <p class="quiet">Nothing is pinned. What is pinned stands in every prompt.</p>
+        !pins.loading && <p class="quiet">There are no pins. Pinned content is part of every prompt.</p>
       ) : (
         <p class="small quiet">
           {plural(listed.length, "pin")}, {tokens(cost)} tokens in every prompt.
@@ -90,7 +90,7 @@ export function Pins({ sessionId }: { sessionId: string }) {
           onConfirm={() => void remove(leaving)}
           onLeave={() => setLeaving(null)}
         >
-          <p>Later prompts do not have it. Prompts that had it stay as they were sent.</p>
+          <p>Later prompts do not contain it. Earlier prompts do not change.</p>
         </Confirm>
       )}
     </section>

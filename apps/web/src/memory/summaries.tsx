@@ -5,7 +5,7 @@ import { useNews, useThrottled } from "../live";
 import { useResource } from "../resource";
 import type { Summary, TimelineTurn, WindowNow } from "../types";
 import { Confirm } from "../ui/confirm";
-import { Outcome, type Told, toldOf } from "../ui/outcome";
+import { Outcome, type Result, resultOf } from "../ui/outcome";
 import { beyond, type Coverage, changeOf, coverageOf, turnsOf } from "./coverage";
 import { SummaryCard } from "./summary-card";
 
@@ -27,7 +27,7 @@ interface Listed {
 export function Summaries({ sessionId, turns, onChange }: Props) {
   const path = `sessions/${sessionId}`;
   const [pages, setPages] = useState(1);
-  const [told, setTold] = useState<Told | null>(null);
+  const [result, setResult] = useState<Result | null>(null);
   const [busy, setBusy] = useState(false);
   const [asking, setAsking] = useState<Summary | null>(null);
   const listed = useResource<Listed>((signal) => read(sessionId, pages, signal), [sessionId, pages]);
@@ -42,14 +42,14 @@ export function Summaries({ sessionId, turns, onChange }: Props) {
   /** Does it, and says what it did to the window. */
   async function change(todo: () => Promise<string>) {
     setBusy(true);
-    setTold(null);
+    setResult(null);
     try {
       const before = await call<WindowNow>(`${path}/context`);
       const done = await todo();
       const after = await call<WindowNow>(`${path}/context`);
-      setTold({ kind: "done", text: `${done} ${changeOf(before, after)}` });
+      setResult({ kind: "done", text: `${done} ${changeOf(before, after)}` });
     } catch (error) {
-      setTold(toldOf(error));
+      setResult(resultOf(error));
     } finally {
       setBusy(false);
       listed.reload();
@@ -78,9 +78,9 @@ export function Summaries({ sessionId, turns, onChange }: Props) {
           {busy ? "Working…" : "Summarize now"}
         </button>
       </div>
-      <Outcome told={listed.problem ? { kind: "bad", text: listed.problem } : told} />
+      <Outcome result={listed.problem ? { kind: "bad", text: listed.problem } : result} />
       {summaries.length === 0 && !listed.loading && (
-        <p class="quiet">There is none yet. All that was said is in the prompts as it was said.</p>
+        <p class="quiet">There is none yet. Prompts have all messages verbatim.</p>
       )}
       <ol class="plain-list">
         {summaries.map((summary) => (
@@ -103,15 +103,15 @@ export function Summaries({ sessionId, turns, onChange }: Props) {
       )}
       {asking && (
         <Confirm
-          title="Take this summary back?"
-          action="Take it back"
+          title="Undo this summary?"
+          action="Undo"
           onConfirm={() => void undo(asking)}
           onLeave={() => setAsking(null)}
         >
           <p>{comesBack(asking, covered)}</p>
           <p>
-            The count to the next summary starts anew, so the next turn decides afresh, and may summarize again. Prompts
-            that were sent with this one stay as they are.
+            The turn count for the next summary restarts, and the next turn may summarize again. Prompts that contained
+            this summary do not change.
           </p>
         </Confirm>
       )}
@@ -125,8 +125,8 @@ function comesBack(summary: Summary, covered: Map<string, Coverage>): string {
   const raw = own ? turnsOf(beyond(own, predecessor)) : "its turns";
   if (predecessor) return `The summary of ${turnsOf(predecessor)} stands again; raw in the window: ${raw}.`;
   return summary.previous_summary_id
-    ? `The one before it stands again; raw in the window: ${raw}.`
-    : `No summary stands in its place; raw in the window: ${raw}.`;
+    ? `The previous summary is active again; verbatim in the window: ${raw}.`
+    : `No summary is active; verbatim in the window: ${raw}.`;
 }
 
 async function read(sessionId: string, pages: number, signal: AbortSignal): Promise<Listed> {

@@ -53,9 +53,9 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, turns, 
         {made ? (
           <a href={addressOf(sessionId, "window", made.turn_id)}>for turn {made.seq}</a>
         ) : (
-          <span>{summary.created_by_turn_id ? "for an earlier turn" : "asked for, or after an answer"}</span>
+          <span>{summary.created_by_turn_id ? "for an earlier turn" : "requested, or after an answer"}</span>
         )}
-        {predecessor && <span>folds in the one of {turnsOf(predecessor)}</span>}
+        {predecessor && <span>includes the one of {turnsOf(predecessor)}</span>}
         <span>{dateTime(summary.created_at)}</span>
       </p>
       {active && (
@@ -66,7 +66,7 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, turns, 
         </div>
       )}
       <details open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
-        <summary>What it says</summary>
+        <summary>Content</summary>
         {open && <Body sessionId={sessionId} summary={summary} />}
       </details>
     </article>

@@ -80,7 +80,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
       )}
       {cursor !== null && (
         <button type="button" onClick={() => void readOn()}>
-          {words ? "Look further back" : "Older sessions"}
+          {words ? "Search older sessions" : "Older sessions"}
         </button>
       )}
     </>
@@ -121,7 +121,7 @@ function SessionTable({ sessions, now }: { sessions: Session[]; now: number }) {
 
 function SessionRow({ session, now }: { session: Session; now: number }) {
   const figures = session.figures;
-  const title = session.room_goal ?? figures?.first_input ?? "Nothing said yet";
+  const title = session.room_goal ?? figures?.first_input ?? "No messages yet";
   const labels = [session.model_alias, session.policy.preset, session.mode, session.agent_role].filter(Boolean);
   return (
     <tr>
@@ -169,13 +169,13 @@ function WindowInUse({ window }: { window: WindowFigures }) {
 
 function Nothing({ words, alias, looking }: { words: string; alias: string; looking: boolean }) {
   if (words) {
-    return <p class="empty">{looking ? "None among the newest sessions." : "No session has these words."}</p>;
+    return <p class="empty">{looking ? "None among the newest sessions." : "No session matches these words."}</p>;
   }
   return (
     <div class="empty">
       <p>There is no session yet.</p>
       <p class="quiet">
-        Make one and say something: the model <code>{alias}</code> answers, and you see its window fill.
+        Create one and send a message: the model <code>{alias}</code> answers, and the window shows it.
       </p>
     </div>
   );

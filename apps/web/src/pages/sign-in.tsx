@@ -18,7 +18,7 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => Promise<void> }) 
       await onSignedIn();
     } catch (error) {
       signOut();
-      setProblem(error instanceof Problem && error.body.status === 401 ? "This key is not known." : sentenceOf(error));
+      setProblem(error instanceof Problem && error.body.status === 401 ? "Unknown key." : sentenceOf(error));
     } finally {
       setTrying(false);
     }
@@ -27,7 +27,7 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => Promise<void> }) 
   return (
     <form class="sign-in card" onSubmit={(event) => void submit(event)}>
       <h1>Sign in</h1>
-      <p>This service wants an API key. You see what belongs to the key's tenant.</p>
+      <p>This service needs an API key. You see the data of the key's tenant.</p>
       <label for="key">API key</label>
       <input
         id="key"
@@ -41,7 +41,7 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => Promise<void> }) 
         onInput={(event) => setGiven(event.currentTarget.value)}
       />
       <p id="key-note" class="quiet small">
-        Kept in this page's memory only. Reloading the page forgets it. <code>plimsoll keys create</code> makes one.
+        Held in this page's memory only; a reload clears it. Create one with <code>plimsoll keys create</code>.
       </p>
       {problem && (
         <p class="notice bad" role="alert">

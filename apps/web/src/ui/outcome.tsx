@@ -3,7 +3,7 @@ import { Problem } from "../api";
 import { sentenceOf } from "../resource";
 
 /** What came of something that was asked for: done, not done for a reason that is no fault, or failed. */
-export interface Told {
+export interface Result {
   kind: "done" | "no" | "bad";
   text: ComponentChildren;
 }
@@ -11,18 +11,18 @@ export interface Told {
 /** Answers that say why nothing was done, and not that something broke. */
 const NO_FAULT = ["nothing_to_summarize", "turn_in_progress", "summary_not_active", "turn_not_last"];
 
-export function toldOf(error: unknown): Told {
+export function resultOf(error: unknown): Result {
   const isNo = error instanceof Problem && NO_FAULT.includes(error.body.code);
   return { kind: isNo ? "no" : "bad", text: sentenceOf(error) };
 }
 
-export function Outcome({ told }: { told: Told | null }) {
+export function Outcome({ result }: { result: Result | null }) {
   return (
     <>
-      <div role="status">{told && told.kind !== "bad" && <p class={`notice ${told.kind}`}>{told.text}</p>}</div>
-      {told?.kind === "bad" && (
+      <div role="status">{result && result.kind !== "bad" && <p class={`notice ${result.kind}`}>{result.text}</p>}</div>
+      {result?.kind === "bad" && (
         <p class="notice bad" role="alert">
-          {told.text}
+          {result.text}
         </p>
       )}
     </>

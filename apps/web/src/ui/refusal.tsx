@@ -29,7 +29,7 @@ export function Refusal({ problem }: { problem: ProblemBody }) {
     <div class="refusal">
       <p>
         <strong>Over the budget by {tokens(budget.over_by)} tokens.</strong> It needs {tokens(budget.estimated)} after
-        everything that may leave has left; the input budget is {tokens(budget.input_budget)}. Nothing is sent.
+        everything that may be dropped was dropped; the input budget is {tokens(budget.input_budget)}. Nothing is sent.
       </p>
       <ul class="targets" aria-label="Largest items">
         {largest.map((row) => (

@@ -50,7 +50,7 @@ export function NextTurn({ sessionId, models, policies, session, turns }: Props)
     <section class="what-if" aria-labelledby="next-turn">
       <h2 id="next-turn">The next turn</h2>
       <p class="quiet">
-        What a message would send: as things are, and otherwise. No model is called, nothing is stored.
+        What a message would send, with the current settings and with others. No model is called, nothing is stored.
       </p>
       <form class="card" onSubmit={(event) => void submit(event)}>
         <label for="next-message">Message</label>

@@ -1,4 +1,4 @@
-// What a policy is here: a preset and the fields that are said to be otherwise, over the session's own.
+// What a policy is here: a preset and the fields that override it, over those of the session.
 import { call } from "../api";
 import { type Resource, useResource } from "../resource";
 import type { PolicyField, PolicyList, Session } from "../types";

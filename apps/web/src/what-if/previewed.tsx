@@ -11,7 +11,7 @@ import { REGION_NAMES, Swatch } from "../window/regions";
 
 export interface Pair {
   asItIs: Preview;
-  /** Null where nothing was said to be otherwise. */
+  /** Null where nothing is overridden. */
   other: Preview | null;
 }
 
@@ -29,7 +29,7 @@ const ROWS: Row[] = [
   ["Input budget", (each) => tokens(each.context.input_budget)],
   ["Before compression", (each) => tokens(each.context.estimated_input_tokens_before)],
   ["After a summary", (each) => tokens(each.context.estimated_input_tokens_after_summary)],
-  ["After a prune: charged", (each) => tokens(each.context.estimated_input_tokens_after_prune)],
+  ["After pruning", (each) => tokens(each.context.estimated_input_tokens_after_prune)],
   ["Of the budget", (each) => percent(each.context.estimated_input_tokens_after_prune, each.context.input_budget)],
   ["On the wire", (each) => (each.refusal ? "–" : tokens(each.context.estimated_wire_tokens))],
   ["Messages", (each) => (each.refusal ? "–" : tokens(each.messages.length))],
@@ -44,7 +44,7 @@ export function Previewed({ sessionId, pair, turns }: Props) {
   const used = REGIONS.filter((region) => sides.some(({ preview }) => preview.context.regions[region] > 0));
   return (
     <div class="previewed">
-      {asItIs.open_turn_id && <p class="notice">A turn is still open: it has to end before this one can be posted.</p>}
+      {asItIs.open_turn_id && <p class="notice">A turn is still open; it must end before this one can be posted.</p>}
       <div class="sides">
         {sides.map(({ name, preview }) => (
           <section key={name} class="card side" aria-label={name}>
@@ -141,10 +141,10 @@ function Fires({ preview }: { preview: Preview }) {
   const { context } = preview;
   const recalled = context.context_trim_log.recalled?.length ?? 0;
   const fires = [
-    preview.summary_pending && "A summary is made first; here it is reckoned at its cap.",
+    preview.summary_pending && "A summary is made first; its cap is assumed here.",
     context.summary_triggered && !preview.summary_pending && "A summary is made first.",
     context.prune_triggered && "The prompt is pruned.",
-    recalled > 0 && `${plural(recalled, "message")} come back by recall.`,
+    recalled > 0 && `${plural(recalled, "message")} are recalled.`,
   ].filter((sentence) => typeof sentence === "string");
-  return <p class="fires">{fires.length ? fires.join(" ") : "Nothing fires: it is sent as the window stands."}</p>;
+  return <p class="fires">{fires.length ? fires.join(" ") : "No trigger: the window is sent unchanged."}</p>;
 }

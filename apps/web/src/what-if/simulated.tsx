@@ -36,12 +36,12 @@ export function Simulated({ found }: { found: Simulation }) {
     })),
   ];
   const [happened, ...policies] = lanes;
-  if (found.turns === 0) return <p class="quiet">There is no turn yet to be replayed.</p>;
+  if (found.turns === 0) return <p class="quiet">There is no turn to simulate yet.</p>;
   return (
     <div class="simulated">
       {found.truncated && (
         <p class="notice">
-          Only the first {tokens(found.turns)} of {tokens(found.stored_turns)} turns were replayed.
+          Only the first {tokens(found.turns)} of {tokens(found.stored_turns)} turns were simulated.
         </p>
       )}
       <h3>Prompt tokens of every turn</h3>
@@ -92,13 +92,13 @@ export function Simulated({ found }: { found: Simulation }) {
         (full) =>
           full.first_turn_over_the_window !== null && (
             <p key={full.model_alias} class="small quiet">
-              The full history would leave the window{full.model_alias && ` of ${full.model_alias}`} at turn{" "}
+              The full history would exceed the window{full.model_alias && ` of ${full.model_alias}`} at turn{" "}
               {full.first_turn_over_the_window}.
             </p>
           ),
       )}
       <details>
-        <summary>What is assumed</summary>
+        <summary>Assumptions</summary>
         <ul class="small">
           {found.assumed.map((sentence) => (
             <li key={sentence}>{sentence}</li>

@@ -43,8 +43,8 @@ export function WholePast({ sessionId, models, policies, session }: Props) {
 
   return (
     <section class="what-if" aria-labelledby="whole-past">
-      <h2 id="whole-past">The whole past</h2>
-      <p class="quiet">Every turn again under other policies and models, beside what happened. No model is called.</p>
+      <h2 id="whole-past">The whole session</h2>
+      <p class="quiet">Every turn under other policies and models, compared with what happened. No model is called.</p>
       <form class="card" onSubmit={(event) => void submit(event)}>
         <fieldset class="checks">
           <legend>Policies</legend>
@@ -58,9 +58,7 @@ export function WholePast({ sessionId, models, policies, session }: Props) {
             />
           ))}
         </fieldset>
-        <p class="small quiet">
-          With none chosen and none of your own: a summary at 70, 80, 90 and 95 % of the budget.
-        </p>
+        <p class="small quiet">If none is chosen: a summary at 70, 80, 90 and 95 % of the budget.</p>
         {models.items.length > 1 && (
           <fieldset class="checks">
             <legend>Models</legend>
@@ -70,7 +68,7 @@ export function WholePast({ sessionId, models, policies, session }: Props) {
           </fieldset>
         )}
         <details class="own-policy">
-          <summary>One of your own{Object.keys(own).length > 0 && <strong> (included)</strong>}</summary>
+          <summary>Your own policy{Object.keys(own).length > 0 && <strong> (included)</strong>}</summary>
           <PolicyForm
             idPrefix="past"
             policies={policies}

@@ -38,7 +38,7 @@ export function LeftOut({ sessionId, audit, prompt, turn, turns, of }: Props) {
     <section aria-label={of ? `Left out: ${of}` : "Left out"}>
       <h3>Left out</h3>
       {groups.length === 0 && before.length === 0 && (
-        <p class="quiet">Nothing: all that was said before is in this prompt.</p>
+        <p class="quiet">Nothing: this prompt has all earlier messages.</p>
       )}
       {groups.map((group) => (
         <RuleGroup key={group.key} group={group} audit={audit} turn={turn}>
@@ -66,9 +66,9 @@ export function LeftOut({ sessionId, audit, prompt, turn, turns, of }: Props) {
       ))}
       {recalled.length > 0 && (
         <>
-          <h3>Brought back</h3>
+          <h3>Recalled</h3>
           <p class="small quiet">
-            Older messages that have words of the user's message, in room below the summary trigger.
+            Older messages that match the user's message, in the free tokens below the summary trigger.
           </p>
           <details open={recalled.length <= MOST_OPEN}>
             <summary>
@@ -195,15 +195,15 @@ function goneBefore(prompt: Prompt | null, audit: Decided, turn: Props["turn"], 
   const others = gone.filter((each) => each.status !== "rejected");
   const found: Gone[] = [];
   if (others.length && summarized) {
-    const rule = "They were folded into the summary by an earlier turn. It stands for them until it is taken back.";
-    found.push({ why: "In the summary since before", rule, turns: others });
+    const rule = "An earlier turn summarized them. The summary replaces them until it is undone.";
+    found.push({ why: "Summarized by an earlier turn", rule, turns: others });
   } else if (others.length) {
-    const rule = "Nothing of them could be sent, or an action on single messages took all of it out.";
-    found.push({ why: "Nothing left of them", rule, turns: others });
+    const rule = "They have nothing to send, or actions on single messages dropped all of it.";
+    found.push({ why: "No messages left", rule, turns: others });
   }
   if (refused.length) {
-    const rule = "A refused turn was never sent, and is in no later prompt.";
-    found.push({ why: "Refused when they were posted", rule, turns: refused });
+    const rule = "A refused turn was not sent, and is not part of later prompts.";
+    found.push({ why: "Refused when posted", rule, turns: refused });
   }
   return found;
 }

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { shortTokens, tokens } from "../format";
 import type { TimelineTurn } from "../types";
 import { MARKS, marksOf, sentenceOf } from "./marks";
-import { chargedRegions, STACK } from "./regions";
+import { countedRegions, STACK } from "./regions";
 
 const LEFT = 58;
 const RIGHT = 100;
@@ -119,7 +119,7 @@ function ThresholdLegend({ turn }: { turn: TimelineTurn | undefined }) {
 function Column({ turn, at, scale, height }: { turn: TimelineTurn; at: number; scale: Scale; height: number }) {
   const x = scale.x(at);
   const gap = scale.step > 14 ? 3 : 1;
-  const parts = turn.window ? chargedRegions(turn.window) : {};
+  const parts = turn.window ? countedRegions(turn.window) : {};
   let below = 0;
   const bars = STACK.flatMap((region) => {
     const part = parts[region] ?? 0;

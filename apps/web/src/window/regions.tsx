@@ -18,19 +18,19 @@ export const STACK: readonly Region[] = ["system", "goal", "pins", "summary", "h
 
 /**
  * What each region charges to the input budget. Framing and tools are paid for by their own reserve; what they need
- * beyond it stands under `tools`. So the parts sum to the charged tokens, which the thresholds are of.
+ * beyond it stands under `tools`. So the parts sum to the counted tokens, which the thresholds are of.
  */
-export function chargedRegions(window: TimelineWindow): Partial<Regions> {
-  const charged: Partial<Regions> = {};
+export function countedRegions(window: TimelineWindow): Partial<Regions> {
+  const counted: Partial<Regions> = {};
   let rest = window.estimated_input_tokens_after_prune;
   for (const region of STACK) {
     if (region === "tools") continue;
     const part = window.regions[region] * window.calibration_ratio;
-    charged[region] = part;
+    counted[region] = part;
     rest -= part;
   }
-  charged.tools = Math.max(0, Math.round(rest));
-  return charged;
+  counted.tools = Math.max(0, Math.round(rest));
+  return counted;
 }
 
 export function Swatch({ region }: { region: Region | null }) {

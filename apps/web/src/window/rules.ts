@@ -17,7 +17,7 @@ export interface Rule {
 }
 
 const WHAT: Record<string, string> = {
-  summary_folded: "Folded into a summary",
+  summary_folded: "Summarized",
   summary_shortened: "Summary shortened",
   tool_result_shortened: "Tool results shortened",
   tool_group_dropped: "Tool calls with their results dropped",
@@ -45,7 +45,7 @@ function whyOf(reason: string, audit: Decided, window: TimelineWindow | null): s
     case "threshold":
       return `Summary trigger: ${before} tokens, the threshold is ${trigger == null ? "a share of the budget" : tokens(trigger)}.`;
     case "turn_count":
-      return "Summary by turn count: so many completed turns since the last summary, or the start.";
+      return "Summary trigger by the number of completed turns since the last summary, or the start.";
     case "usage":
       return `Summary trigger by share of the window: ${before} tokens.`;
     case "message_count":
@@ -53,21 +53,21 @@ function whyOf(reason: string, audit: Decided, window: TimelineWindow | null): s
     case "window":
       return `Messages, tools and answer would not fit into the window of ${tokens(audit.model_context_limit)} tokens.`;
     case "allocation":
-      return "The region's share of the window (allocation) was used up.";
+      return "The region's share of the window (allocation) is used up.";
     case "lowest_priority":
-      return "The whole is over its limit: the lowest priority gives way first, each region down to its share and then below.";
+      return "The prompt is over its limit: regions are trimmed by priority, the lowest first, down to their shares and then below.";
     case "low_relevance":
-      return "The whole is over its limit: pins give way by relevance, the least relevant first.";
+      return "The prompt is over its limit: pins are trimmed by relevance, the least relevant first.";
     case "requested":
-      return "Somebody asked for a summary.";
+      return "The summary was requested.";
     case "prune_threshold":
       return `Prune: still ${afterSummary} tokens after summarization, the threshold is ${prune == null ? "90 %" : tokens(prune)}; oldest low-signal items first.`;
     case "over_budget":
-      return `Still over the input budget of ${budget} tokens: protected turns are entered, oldest first.`;
+      return `Still over the input budget of ${budget} tokens: protected turns are pruned, oldest first.`;
     case "newest_result_too_large":
       return `The newest tool result alone is too large for the input budget of ${budget} tokens.`;
     case "provider_overflow":
-      return "The provider refused the prompt as too long; what was left out is not summarized.";
+      return "The provider rejected the prompt as too long; what was left out is not summarized.";
     default:
       return `Rule: ${reason.replaceAll("_", " ")}.`;
   }

@@ -40,7 +40,7 @@ export function TurnDetail({ sessionId, turn, turns, otherTurnId }: Props) {
   }
 
   if (!audit.value || audit.value.turn_id !== turn.turn_id) {
-    const nothing = audit.loading ? "Reading the turn…" : "This turn has no prompt: it has not got that far.";
+    const nothing = audit.loading ? "Reading the turn…" : "This turn has no prompt yet.";
     return <p class="quiet">{audit.problem ?? nothing}</p>;
   }
   return (
@@ -133,16 +133,16 @@ function Compared(props: { sessionId: string; was: TimelineTurn; now: Prompt; tu
 }
 
 function Figures({ audit, turn }: { audit: Audit; turn: TimelineTurn }) {
-  const charged = audit.estimated_input_tokens_after_prune;
+  const counted = audit.estimated_input_tokens_after_prune;
   const figures: [string, string, string][] = [
     [
-      "Charged to the input",
-      tokens(charged),
-      `${percent(charged, audit.input_budget)} of ${tokens(audit.input_budget)}`,
+      "Counted against the budget",
+      tokens(counted),
+      `${percent(counted, audit.input_budget)} of ${tokens(audit.input_budget)}`,
     ],
-    ["On the wire, estimated", tokens(audit.estimated_wire_tokens), audit.estimator],
+    ["Whole request, estimated", tokens(audit.estimated_wire_tokens), audit.estimator],
     [
-      "As the provider counted",
+      "Counted by the provider",
       audit.actual_prompt_tokens === null ? "–" : tokens(audit.actual_prompt_tokens),
       audit.calibration_ratio === 1 ? "no correction" : `correction × ${audit.calibration_ratio.toFixed(3)}`,
     ],

@@ -4,7 +4,7 @@ import { addressOf, goTo } from "../router";
 import type { TimelineTurn } from "../types";
 import { MarkLegend } from "./marks";
 import { Plot, type Zoom } from "./plot";
-import { chargedRegions, REGION_NAMES, STACK, Swatch } from "./regions";
+import { countedRegions, REGION_NAMES, STACK, Swatch } from "./regions";
 import { TimelineTable } from "./table";
 import { TurnDetail } from "./turn-detail";
 
@@ -25,7 +25,7 @@ export function WindowTab({ sessionId, turnId, otherTurnId, timeline, hasEarlier
   const zoom = asked ?? (isSmall(turns) ? "used" : "window");
   const chosen = turns.find((turn) => turn.turn_id === turnId) ?? turns.findLast((turn) => turn.window !== null);
   const inUse = useMemo(
-    () => STACK.filter((region) => turns.some((turn) => turn.window && (chargedRegions(turn.window)[region] ?? 0) > 0)),
+    () => STACK.filter((region) => turns.some((turn) => turn.window && (countedRegions(turn.window)[region] ?? 0) > 0)),
     [turns],
   );
   if (timeline.problem) {
@@ -40,9 +40,9 @@ export function WindowTab({ sessionId, turnId, otherTurnId, timeline, hasEarlier
       <p class="quiet">Reading the turns…</p>
     ) : (
       <div class="empty">
-        <p>Nothing was said in this session yet.</p>
+        <p>This session has no messages yet.</p>
         <p>
-          <a href={addressOf(sessionId, "chat")}>Say something</a> <span class="quiet">and see its window here.</span>
+          <a href={addressOf(sessionId, "chat")}>Send a message</a> <span class="quiet">and see its window here.</span>
         </p>
       </div>
     );
@@ -51,7 +51,7 @@ export function WindowTab({ sessionId, turnId, otherTurnId, timeline, hasEarlier
     <>
       <section class="card" aria-labelledby="over-turns">
         <div class="plot-head">
-          <h2 id="over-turns">The window over its turns</h2>
+          <h2 id="over-turns">The window, turn by turn</h2>
           {hasEarlier && (
             <button type="button" onClick={onEarlier}>
               Earlier turns
@@ -83,7 +83,7 @@ export function WindowTab({ sessionId, turnId, otherTurnId, timeline, hasEarlier
         </ul>
         <MarkLegend turns={turns} />
         <p class="small quiet">
-          Tokens charged to the input budget. Framing and tools count where they exceed their own reserve.
+          Tokens counted against the input budget. Framing and tools count where they exceed their own reserve.
         </p>
         <TimelineTable sessionId={sessionId} turns={turns} />
       </section>

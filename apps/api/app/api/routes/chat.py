@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: OpenAI's form, with a session behind it."""
+"""`/v1/chat/completions`: OpenAI's chat completions; each request is a turn of a session."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from uuid import UUID
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
-from app.api import openai_errors, problems
+from app.api import problems
 from app.api.chat_form import ChatForm
-from app.api.direct_route import UUID_TEXT, Call, json_response
-from app.api.openai_route import ChatRoute, openai_errors_of
-from app.api.openapi import event_stream
-from app.api.routes.parameters import IdempotencyKey
+from app.api.direct_route import UUID_TEXT, Call, DirectRoute, json_response
+from app.api.openapi import IdempotencyKey, event_stream, openai_refusals
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn
 from app.api.streaming import stream_turn
@@ -32,8 +30,8 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         "headers": {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}},
     }
 }
-# Where a value says no more than its absence does, there is nothing a provider would have to know.
-_NO_WISH: Mapping[str, Any] = {
+# A value that means the same as its absence is not sent: not every provider knows the option.
+_DEFAULTS: Mapping[str, Any] = {
     "presence_penalty": 0,
     "frequency_penalty": 0,
     "logit_bias": {},
@@ -44,15 +42,16 @@ _NO_WISH: Mapping[str, Any] = {
 }
 
 SessionHeader = Annotated[
-    str | None, Header(alias=SESSION_HEADER, description="The session; without it one is made, and answered here.")
+    str | None,
+    Header(alias=SESSION_HEADER, description="The session; without it one is created and named in the answer."),
 ]
 RetryCount = Annotated[str | None, Header(alias="X-Stainless-Retry-Count", include_in_schema=False)]
 
 
-router = APIRouter(prefix="/v1/chat", tags=["chat"], route_class=ChatRoute)
+router = APIRouter(prefix="/v1/chat", tags=["chat"], route_class=DirectRoute)
 
 
-@router.post("/completions", response_model=ChatCompletion, responses=_ANSWERS | openai_errors_of())
+@router.post("/completions", response_model=ChatCompletion, responses=_ANSWERS | openai_refusals())
 async def create_chat_completion(
     call: Call,
     body: ChatIn,
@@ -60,7 +59,7 @@ async def create_chat_completion(
     idempotency_key: IdempotencyKey = None,
     x_stainless_retry_count: RetryCount = None,
 ) -> Response:
-    """Answers a list of messages in OpenAI's form, within the budget, as a turn of a session that remembers."""
+    """Answers a list of messages in OpenAI's form, within the token budget, as a turn of a stored session."""
     rt, tenant_id = call.rt, call.tenant_id
     if body.model not in rt.catalogue.aliases:
         raise NotFound("model")
@@ -85,8 +84,7 @@ async def create_chat_completion(
             )
         outcome = await complete_chat(rt, tenant_id, session_id, request, idempotency_key)
     except PlimsollError as error:
-        headers = problems.headers_of(error) or {}
-        return openai_errors.of_problem(problems.document_of(error), {**headers, **form.headers})
+        return problems.answer_to(call.scope["path"], error, form.headers)
     call.note(turn_id=str(outcome.turn.id))
     answer = json_response(form.whole(outcome))
     answer.headers.update(form.headers)
@@ -102,7 +100,7 @@ def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
             tool_choice=raw.get("tool_choice"),
             max_output_tokens=body.max_completion_tokens or body.max_tokens,
             instructions=listed.instructions,
-            provider_options=wishes(raw),
+            provider_options=provider_options(raw),
         ),
         model_alias=body.model,
         request_sha256=request_sha256({name: value for name, value in raw.items() if name != "stream_options"}),
@@ -110,10 +108,10 @@ def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
     )
 
 
-def wishes(options: Mapping[str, Any]) -> JsonObject:
-    """What of a body, by the names of chat completions, a provider has to know."""
-    wished = {name: options[name] for name in CHAT_OPTIONS & options.keys() if options[name] is not None}
-    return {name: value for name, value in wished.items() if _NO_WISH.get(name) != value}
+def provider_options(options: Mapping[str, Any]) -> JsonObject:
+    """The options of a body, by the names of chat completions, that a provider needs: none at its default."""
+    given = {name: options[name] for name in CHAT_OPTIONS & options.keys() if options[name] is not None}
+    return {name: value for name, value in given.items() if _DEFAULTS.get(name) != value}
 
 
 def _named_session(header: str | None, body: ChatIn) -> SessionId | None:

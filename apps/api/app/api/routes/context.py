@@ -1,45 +1,83 @@
-"""`/v1/sessions/{session_id}/context`, `/search`: the window now and next, and what is found in and out of it."""
+"""`/v1/sessions/{session_id}/context`, `/search`, `/timeline`, `/summaries`: the window, and what is not in it."""
 
 from __future__ import annotations
 
 from typing import Annotated
-from uuid import UUID
 
 from fastapi import APIRouter, Query
 
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import READ, WRITE, answers
+from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Limit, refusals
 from app.api.routes.turns import turn_request
 from app.api.schemas.context import FoundOut, WindowOut
 from app.api.schemas.previews import PreviewIn, PreviewOut
-from app.domain.types import JsonObject, SessionId
+from app.api.schemas.summaries import SummaryOut, SummaryPage
+from app.api.schemas.timeline import TimelinePage
+from app.domain.types import JsonObject, SessionId, SummaryId
+from app.services import summaries
+from app.services.paging import Page
 from app.services.views import context as window
 from app.services.views.preview import preview_turn
 from app.services.views.search import search_session
+from app.services.views.timeline import read_timeline
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["context"], route_class=DirectRoute)
 
 SearchWords = Annotated[str, Query(min_length=1, max_length=1000, description="Words to look for.")]
-MostFound = Annotated[int, Query(ge=1, le=50, description="Most messages that are answered.")]
+MostFound = Annotated[int, Query(ge=1, le=50, description="Most messages in the answer.")]
 DEFAULT_FOUND = 10
+Turns = Annotated[int, Query(ge=1, le=500, description="Most turns of one page.")]
 
 
-@router.get("/context", response_model=WindowOut, responses=answers(*READ))
-async def get_window(call: Call, session_id: UUID) -> JsonObject:
+@router.get("/context", response_model=WindowOut, responses=refusals(*READ))
+async def get_window(call: Call, session_id: SessionId) -> JsonObject:
     """The window now: tokens by region, budget, limit and its source, turns to the next summary."""
-    return await window.window_now(call.rt, call.tenant_id, SessionId(session_id))
+    return await window.window_now(call.rt, call.tenant_id, session_id)
 
 
-@router.get("/search", response_model=FoundOut, responses=answers(*READ))
-async def search(call: Call, session_id: UUID, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> JsonObject:
-    """The session's messages that have words of `q`, in the window or out of it, best first. Writes nothing."""
-    return await search_session(call.rt, call.tenant_id, SessionId(session_id), q, limit)
+@router.get("/search", response_model=FoundOut, responses=refusals(*READ))
+async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> JsonObject:
+    """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing."""
+    return await search_session(call.rt, call.tenant_id, session_id, q, limit)
 
 
-@router.post("/context/preview", response_model=PreviewOut, responses=answers(*WRITE))
-async def preview(call: Call, session_id: UUID, body: PreviewIn) -> JsonObject:
-    """What the next turn would send: calls no model, writes nothing, waits for nothing. 200 also where it would be
-    refused."""
-    seen = await preview_turn(call.rt, call.tenant_id, SessionId(session_id), turn_request(call, body))
+@router.post("/context/preview", response_model=PreviewOut, responses=refusals(*WRITE))
+async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> JsonObject:
+    """The prompt that the next turn would send, or its refusal, as a 200. Calls no model and writes nothing."""
+    seen = await preview_turn(call.rt, call.tenant_id, session_id, turn_request(call, body))
     return seen | {"refusal": problems.complete(seen["refusal"])}
+
+
+@router.get("/timeline", response_model=TimelinePage, responses=refusals(*READ))
+async def get_timeline(
+    call: Call, session_id: SessionId, limit: Turns = 200, cursor: Cursor = None
+) -> Page[JsonObject]:
+    """Turn by turn, newest first: tokens by region, budget, thresholds, and what was summarized, pruned or recalled."""
+    return await read_timeline(call.rt, call.tenant_id, session_id, limit, cursor)
+
+
+@router.get("/summaries", response_model=SummaryPage, responses=refusals(*READ))
+async def list_summaries(
+    call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[JsonObject]:
+    """The session's summaries, active and past."""
+    return await summaries.list_summaries(call.rt, call.tenant_id, session_id, limit, cursor)
+
+
+@router.post("/summaries", status_code=201, response_model=SummaryOut, responses=refusals(*READ, 409, 429, 502, 504))
+async def summarize_now(call: Call, session_id: SessionId) -> JsonObject:
+    """Summarizes now what can be summarized, regardless of thresholds. Takes no body."""
+    return await summaries.summarize_now(call.rt, call.tenant_id, session_id)
+
+
+@router.post("/summaries/active/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
+async def undo_active_summary(call: Call, session_id: SessionId) -> JsonObject:
+    """Withdraws whichever summary is active now, also one that was made meanwhile. Takes no body."""
+    return await summaries.undo_summary(call.rt, call.tenant_id, session_id, None)
+
+
+@router.post("/summaries/{summary_id}/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
+async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId) -> JsonObject:
+    """Withdraws the active summary: the previous one becomes active again. Takes no body."""
+    return await summaries.undo_summary(call.rt, call.tenant_id, session_id, summary_id)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from app.api.direct_route import Call
-from app.api.openai_route import ResponsesRoute, openai_errors_of
+from app.api.direct_route import Call, DirectRoute
+from app.api.openapi import openai_refusals
 from app.api.response_json import conversation_json, list_json
 from app.api.routes.responses import After, ItemLimit, Order
 from app.api.schemas.conversations import ConversationIn, ConversationOut, ConversationPatch, ItemsIn
@@ -20,26 +20,26 @@ _READ = (400, 401, 404, 503)
 _WRITE = (400, 401, 404, 408, 409, 413, 415, 503)
 _NOTHING = ConversationIn()
 
-router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=ResponsesRoute)
+router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=DirectRoute)
 
 
-@router.post("", response_model=ConversationOut, responses=openai_errors_of(*_WRITE))
+@router.post("", response_model=ConversationOut, responses=openai_refusals(*_WRITE))
 async def create_conversation(call: Call, body: ConversationIn = _NOTHING) -> JsonObject:
-    """Makes a conversation: a session of the default model, with these items as its past."""
+    """Creates a conversation: a session of the default model, with these items as its history."""
     items = call.raw_body["items"] if body.items else ()
     session = await conversations.create_conversation(call.rt, call.tenant_id, body.metadata or {}, items)
     call.note(session_id=str(session.id))
     return conversation_json(session)
 
 
-@router.get("/{conversation_id}", response_model=ConversationOut, responses=openai_errors_of(*_READ))
+@router.get("/{conversation_id}", response_model=ConversationOut, responses=openai_refusals(*_READ))
 async def get_conversation(call: Call, conversation_id: str) -> JsonObject:
     """A conversation."""
     session_id = _session_id(call, conversation_id)
     return conversation_json(await conversations.get_conversation(call.rt, call.tenant_id, session_id))
 
 
-@router.post("/{conversation_id}", response_model=ConversationOut, responses=openai_errors_of(*_WRITE))
+@router.post("/{conversation_id}", response_model=ConversationOut, responses=openai_refusals(*_WRITE))
 async def change_conversation(call: Call, conversation_id: str, body: ConversationPatch) -> JsonObject:
     """Replaces a conversation's metadata."""
     session_id = _session_id(call, conversation_id)
@@ -47,22 +47,22 @@ async def change_conversation(call: Call, conversation_id: str, body: Conversati
     return conversation_json(await conversations.change_conversation(call.rt, call.tenant_id, session_id, metadata))
 
 
-@router.delete("/{conversation_id}", response_model=DeletedOut, responses=openai_errors_of(*_READ))
+@router.delete("/{conversation_id}", response_model=DeletedOut, responses=openai_refusals(*_READ))
 async def delete_conversation(call: Call, conversation_id: str) -> JsonObject:
-    """Erases a conversation with its items, responses, turns and audits, for good."""
+    """Permanently deletes a conversation with its items, responses, turns and audits."""
     await conversations.delete_conversation(call.rt, call.tenant_id, _session_id(call, conversation_id))
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
-@router.post("/{conversation_id}/items", response_model=ItemListOut, responses=openai_errors_of(*_WRITE))
-async def create_items(call: Call, conversation_id: str, body: ItemsIn) -> JsonObject:  # noqa: ARG001 - used as it came
-    """Adds items at the conversation's end; no model is asked."""
+@router.post("/{conversation_id}/items", response_model=ItemListOut, responses=openai_refusals(*_WRITE))
+async def create_items(call: Call, conversation_id: str, body: ItemsIn) -> JsonObject:  # noqa: ARG001 - used as received
+    """Appends items to the conversation without calling a model."""
     session_id = _session_id(call, conversation_id)
     items = await conversations.add_items(call.rt, call.tenant_id, session_id, call.raw_body["items"])
     return list_json(ItemPage(items, has_more=False))
 
 
-@router.get("/{conversation_id}/items", response_model=ItemListOut, responses=openai_errors_of(*_READ))
+@router.get("/{conversation_id}/items", response_model=ItemListOut, responses=openai_refusals(*_READ))
 async def list_items(
     call: Call, conversation_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
 ) -> JsonObject:
@@ -74,7 +74,7 @@ async def list_items(
     return list_json(page)
 
 
-@router.get("/{conversation_id}/items/{item_id}", response_model=ItemOut, responses=openai_errors_of(*_READ))
+@router.get("/{conversation_id}/items/{item_id}", response_model=ItemOut, responses=openai_refusals(*_READ))
 async def get_conversation_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
     """An item."""
     session = await conversations.get_conversation(call.rt, call.tenant_id, _session_id(call, conversation_id))
@@ -82,10 +82,10 @@ async def get_conversation_item(call: Call, conversation_id: str, item_id: str) 
 
 
 @router.delete(
-    "/{conversation_id}/items/{item_id}", response_model=ConversationOut, responses=openai_errors_of(*_READ, 409)
+    "/{conversation_id}/items/{item_id}", response_model=ConversationOut, responses=openai_refusals(*_READ, 409)
 )
 async def delete_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
-    """Takes an item out of the conversation and of every later prompt; a call and its output go together."""
+    """Removes an item from the conversation and from later prompts; a call and its output are removed together."""
     session_id = _session_id(call, conversation_id)
     return conversation_json(await conversations.withdraw_item(call.rt, call.tenant_id, session_id, item_id))
 

@@ -1,4 +1,4 @@
-"""`/v1/events`: what happens in a tenant's sessions, as it happens."""
+"""`/v1/events`: live changes of a tenant's turns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import answers, event_stream
+from app.api.openapi import event_stream, refusals
 from app.api.schemas.events import OpenTurns
 from app.api.streaming import STREAM_HEADERS, encoded_event
 from app.domain.errors import PlimsollError
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/events", tags=["events"], route_class=DirectRoute
 
 EVENT_STREAM = "text/event-stream"
 _LOOK_UP_S = 1.0
-"""How soon a stream ends that this process may not serve any more."""
+"""The longest time until a stream ends after the process began to drain."""
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": f"The open turns; with `Accept: {EVENT_STREAM}` a stream: `stream.ready` with them, then "
@@ -31,14 +31,14 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("", response_model=OpenTurns, responses=_ANSWERS | answers(401, 429, 503))
+@router.get("", response_model=OpenTurns, responses=_ANSWERS | refusals(401, 429, 503))
 async def get_events(call: Call) -> JsonObject | Response:
-    """Your turns that run or wait for tools; to who accepts `text/event-stream`, and then every turn as it changes."""
+    """The tenant's open turns; with `Accept: text/event-stream` also an event for every change of a status."""
     accepted = call.headers.get("accept", "")
     if EVENT_STREAM not in accepted:
         return {"items": await call.service.activity.open_turns(call.rt, call.tenant_id), "next_cursor": None}
     events = _events(call)
-    first = await anext(events)  # what is refused is refused as an answer, and not in a stream
+    first = await anext(events)  # a refusal is an ordinary answer, not a stream
     return StreamingResponse(_with(first, events), media_type=EVENT_STREAM, headers=STREAM_HEADERS)
 
 
@@ -71,7 +71,7 @@ async def _events(call: Call) -> AsyncGenerator[bytes]:
 
 
 async def _still_welcome(call: Call) -> bool:
-    """A key that was revoked meanwhile hears no more."""
+    """Whether the key is still valid."""
     try:
         return await call.service.authenticator.tenant_of(call.headers.get("authorization", "").encode()) == (
             call.tenant_id

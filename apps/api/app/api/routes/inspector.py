@@ -1,15 +1,112 @@
-"""`/ui` and `/docs`: the pages. They need no key; what they show does."""
+"""`/ui` and `/docs`: files that `apps/web` was built into, read once, with their headers.
+
+Nothing of them is secret, so they need no key; the data they show comes from the API, which does.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import mimetypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Header
 from starlette.responses import RedirectResponse, Response
 
 from app.api.direct_route import OpenRoute
-from app.api.inspector_files import InspectorFiles
 from app.domain.errors import NotFound
+
+FOLDER = Path(__file__).parents[2] / "_ui"
+"""Where `make web` builds to; part of the wheel."""
+
+DOCS_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self' data:",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+)
+# Text can never become HTML or script. Swagger UI, at /docs, renders Markdown as HTML.
+CONTENT_SECURITY_POLICY = f"{DOCS_POLICY}; require-trusted-types-for 'script'; trusted-types 'none'"
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_FOR_EVER = "public, max-age=31536000, immutable"
+_NOT_BUILT = b"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Plimsoll: this page is not built</title>
+<h1>This page is not built</h1>
+<p>This service runs from sources in which its pages, the inspector and the API's, were not built yet.
+In the project's folder:</p>
+<pre>make web</pre>
+<p>Then start the service again. <code>make run</code> does both.</p>
+<p>The API itself is served as ever; <code>/openapi.json</code> describes it.</p>
+</html>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: bytes
+    media_type: str
+    etag: str
+    cache_control: str
+
+
+class InspectorFiles:
+    """The built files by their path below `/ui/`; the index has the path ``""``. Empty where nothing was built.
+
+    The page of `/docs` is beside them, as its addresses are relative to another folder.
+    """
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        found = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+        files = {path.relative_to(folder).as_posix(): _file(path, folder) for path in found}
+        if "index.html" in files:
+            files[""] = files["index.html"]
+        self._docs = files.pop("docs.html", None)
+        self._files: Mapping[str, _File] = files
+
+    def response(self, path: str, if_none_match: str | None) -> Response | None:
+        """The answer for a file; None if there is none. If nothing was built, the index says how to build it."""
+        file = self._files.get(path)
+        return None if file is None and path else _answer(file, CONTENT_SECURITY_POLICY, if_none_match)
+
+    def docs(self, if_none_match: str | None) -> Response:
+        """The API's page."""
+        return _answer(self._docs, DOCS_POLICY, if_none_match)
+
+
+def _answer(file: _File | None, policy: str, if_none_match: str | None) -> Response:
+    headers = {**_HEADERS, "Content-Security-Policy": policy}
+    if file is None:
+        return Response(_NOT_BUILT, 503, {**headers, "Cache-Control": "no-store", "Retry-After": "60"}, "text/html")
+    headers |= {"Cache-Control": file.cache_control, "ETag": file.etag}
+    if if_none_match is not None and file.etag in if_none_match:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, 200, headers, file.media_type)
+
+
+def _file(path: Path, folder: Path) -> _File:
+    content = path.read_bytes()
+    # Vite names what lies in assets/ after its content.
+    hashed = path.relative_to(folder).parts[0] == "assets"
+    return _File(
+        content,
+        mimetypes.guess_type(path.name)[0] or "application/octet-stream",
+        f'"{hashlib.sha256(content).hexdigest()[:32]}"',
+        _FOR_EVER if hashed else "no-cache",
+    )
+
 
 router = APIRouter(route_class=OpenRoute, include_in_schema=False)
 
@@ -19,7 +116,7 @@ _FILES = InspectorFiles()
 @router.head("/ui")
 @router.get("/ui")
 async def to_page() -> Response:
-    """Addresses in the page are relative to its folder, and so is this one: a proxy may serve us below a path."""
+    """A relative address, because a proxy may serve the application below a path."""
     return RedirectResponse("ui/", 307)
 
 
@@ -36,5 +133,5 @@ async def get_page(path: str, if_none_match: Annotated[str | None, Header()] = N
 @router.head("/docs")
 @router.get("/docs")
 async def get_docs(if_none_match: Annotated[str | None, Header()] = None) -> Response:
-    """The API's page, whose script is served from here too."""
+    """The API reference; its script is served from here too."""
     return _FILES.docs(if_none_match)

@@ -1,9 +1,12 @@
-"""`/healthz`, `/readyz`, `/metrics`: what balancers and Prometheus ask. They need no key and name no tenant."""
+"""`/`, `/healthz`, `/readyz`, `/metrics`: for people, balancers and Prometheus. They need no key, name no tenant."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from starlette.responses import PlainTextResponse, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Header
+from pydantic import BaseModel, Field
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from app.api.direct_route import Call, OpenRoute, json_response
 from app.api.schemas.operations import HealthOut, ReadyOut
@@ -13,19 +16,39 @@ from app.services.upkeep.readiness import readiness
 router = APIRouter(tags=["operations"], route_class=OpenRoute)
 
 
+_LINKS = {
+    "ui": "/ui",
+    "docs": "/docs",
+    "openapi": "/openapi.json",
+    "sessions": "/v1/sessions",
+    "models": "/v1/models",
+    "health": "/healthz",
+    "ready": "/readyz",
+    "metrics": "/metrics",
+}
+
+
+class RootOut(BaseModel):
+    """Name, version and addresses of the service."""
+
+    name: str
+    version: str
+    links: dict[str, str] = Field(description="Addresses by name.")
+
+
 @router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", response_model=HealthOut)
 async def live() -> JsonObject:
-    """200 while the process serves. It asks nothing else, so a database outage restarts no worker."""
+    """200 while the process serves. It does not use the database, so an outage restarts no worker."""
     return {"status": "ok"}
 
 
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", response_model=ReadyOut, responses={503: {"model": ReadyOut, "description": "Not ready"}})
 async def ready(call: Call) -> Response:
-    """200 when the database answers and takes writes, and its schema is this version's; else 503, and what it is.
+    """200 when the database answers and accepts writes and its schema is current; else 503 with the reason.
 
-    503 with the status `draining` from the moment on that the process was told to end.
+    503 with the status `draining` from the signal to end on.
     """
     state = await readiness(call.rt)
     draining = call.service.drain.announced
@@ -44,3 +67,16 @@ async def metrics(call: Call) -> Response:
     """Prometheus text, of all workers."""
     body, content_type = call.rt.telemetry.render()
     return Response(body, media_type=content_type)
+
+
+@router.head("/", include_in_schema=False)
+@router.get("/", response_model=RootOut, responses={307: {"description": "To the inspector, for browsers"}})
+async def get_root(call: Call, accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
+    """The service's name, version and addresses; browsers are redirected to the inspector."""
+    vary = {"Vary": "Accept"}
+    if "text/html" in accept:
+        return RedirectResponse("ui/", 307, vary)
+    app = call.scope["app"]
+    answer = json_response({"name": app.title, "version": app.version, "links": _LINKS})
+    answer.headers.update(vary)
+    return answer

@@ -1,4 +1,4 @@
-"""`/v1/responses`: OpenAI's Responses, with a session behind each chain of them."""
+"""`/v1/responses`: OpenAI's Responses; each chain of responses is a session."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from app.api import openai_errors, problems
-from app.api.direct_route import Call, json_response
-from app.api.openai_route import ResponsesRoute, openai_errors_of
-from app.api.openapi import event_stream
+from app.api import problems
+from app.api.direct_route import Call, DirectRoute, json_response
+from app.api.openapi import IdempotencyKey, event_stream, openai_refusals
 from app.api.response_form import ResponseForm
 from app.api.response_json import list_json, stored_json
 from app.api.response_request import input_of, response_request
 from app.api.routes.chat import SESSION_HEADER, RetryCount
-from app.api.routes.parameters import IdempotencyKey
 from app.api.schemas.items import DeletedOut, ItemListOut
 from app.api.schemas.responses import ResponseIn, ResponseOut
 from app.api.streaming import Work, events_response, stream_turn
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.openai_ids import ResponseRef, read_response_id
 from app.domain.types import JsonObject
-from app.openai.input_items import references_of
+from app.openai.items import references_of
 from app.services.openai import responses
 from app.services.openai.items import referenced
 from app.services.openai.responses import ResponseTarget, resolve_target, respond
@@ -42,17 +40,17 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     }
 }
 
-router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=ResponsesRoute)
+router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
 
 
-@router.post("", response_model=ResponseOut, responses=_ANSWERS | openai_errors_of())
+@router.post("", response_model=ResponseOut, responses=_ANSWERS | openai_refusals())
 async def create_response(
     call: Call,
     body: ResponseIn,
     idempotency_key: IdempotencyKey = None,
     x_stainless_retry_count: RetryCount = None,
 ) -> Response:
-    """Answers input in OpenAI's form, within the budget: alone, in a conversation, or behind a previous response."""
+    """Creates a response within the token budget: alone, in a conversation, or after a previous response."""
     rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
     named = await referenced(rt, tenant_id, references_of(input_of(raw)))
     request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
@@ -65,8 +63,7 @@ async def create_response(
     try:
         return await _answer(call, body, target, form, idempotency_key)
     except PlimsollError as error:
-        told = {**(problems.headers_of(error) or {}), **headers}
-        return openai_errors.of_problem(problems.document_of(error), told, "input")
+        return problems.answer_to(call.scope["path"], error, headers)
 
 
 async def _answer(
@@ -94,7 +91,7 @@ async def _answer(
 
 
 async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
-    """Starts the work, and gives the response as soon as it runs, or has ended before."""
+    """Starts the work, and returns the response once it runs or has ended."""
     begun: asyncio.Future[TurnEvent] = asyncio.get_running_loop().create_future()
 
     def listen(event: TurnEvent) -> None:
@@ -110,12 +107,12 @@ async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
 
 
 async def _quietly(task: asyncio.Future[TurnOutcome]) -> None:
-    """How it ended is told by its record."""
+    """Its record says how it ended."""
     with suppress(PlimsollError):
         await task
 
 
-@router.get("/{response_id}", response_model=ResponseOut, responses=openai_errors_of(*_READ))
+@router.get("/{response_id}", response_model=ResponseOut, responses=openai_refusals(*_READ))
 async def get_response(call: Call, response_id: str, stream: Annotated[str | None, Query()] = None) -> JsonObject:
     """A stored response; while it runs it is `in_progress`."""
     if stream == "true":
@@ -123,24 +120,24 @@ async def get_response(call: Call, response_id: str, stream: Annotated[str | Non
     return stored_json(await responses.stored_response(call.rt, call.tenant_id, _ref(call, response_id)))
 
 
-@router.delete("/{response_id}", response_model=DeletedOut, responses=openai_errors_of(*_READ, 409))
+@router.delete("/{response_id}", response_model=DeletedOut, responses=openai_refusals(*_READ, 409))
 async def delete_response(call: Call, response_id: str) -> JsonObject:
-    """Erases a response, and its session with it when nothing else is in that one."""
+    """Deletes a response, and its session if that has nothing else."""
     await responses.delete_response(call.rt, call.tenant_id, _ref(call, response_id))
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-@router.post("/{response_id}/cancel", response_model=ResponseOut, responses=openai_errors_of(*_READ, 408, 413))
+@router.post("/{response_id}/cancel", response_model=ResponseOut, responses=openai_refusals(*_READ, 408, 413))
 async def cancel_response(call: Call, response_id: str) -> JsonObject:
-    """Ends a response that runs; one that has ended is told as it is."""
+    """Ends a response that runs; one that has ended is answered as it is."""
     return stored_json(await responses.cancel_response(call.rt, call.tenant_id, _ref(call, response_id)))
 
 
-@router.get("/{response_id}/input_items", response_model=ItemListOut, responses=openai_errors_of(*_READ))
+@router.get("/{response_id}/input_items", response_model=ItemListOut, responses=openai_refusals(*_READ))
 async def list_input_items(
     call: Call, response_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
 ) -> JsonObject:
-    """What a response was asked with, what came before it left out."""
+    """The input of a response, without earlier items."""
     page = await responses.input_items(
         call.rt,
         call.tenant_id,

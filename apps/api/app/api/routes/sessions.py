@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import READ, WRITE, answers
+from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Figures, Limit, Words, refusals
 from app.api.records import as_json
-from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, Figures, Limit, Words
 from app.api.schemas.sessions import ForkIn, SessionDetail, SessionIn, SessionOut, SessionPage, SessionPatch
 from app.domain.types import JsonObject, Session, SessionId, TurnId
 from app.services import sessions
 from app.services.archive.fork import fork_session
+from app.services.paging import Page
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 
@@ -22,61 +20,61 @@ _NO_FIELDS = SessionIn()
 _WHOLE = ForkIn()
 
 
-@router.post("", status_code=201, response_model=SessionOut, responses=answers(401, 408, 413, 415, 422, 503))
+@router.post("", status_code=201, response_model=SessionOut, responses=refusals(401, 408, 413, 415, 422, 503))
 async def create_session(call: Call, body: SessionIn = _NO_FIELDS) -> Session:
-    """Makes a session. A mode or role is one of the catalogue's instructions; where it has none, any name will do."""
+    """Creates a session. `mode` and `agent_role` name instructions of the catalogue; without any, all are valid."""
     session = await sessions.create_session(call.rt, call.tenant_id, _given(call, body))
     call.note(session_id=str(session.id))
     return session
 
 
-@router.get("", response_model=SessionPage, responses=answers(401, 422, 503))
+@router.get("", response_model=SessionPage, responses=refusals(401, 422, 503))
 async def list_sessions(
     call: Call, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, q: Words = None, figures: Figures = False
-) -> JsonObject:
-    """Your sessions, newest first; with `q` those that have its words, of which a page may be short and still go on."""
+) -> JsonObject | Page[Session]:
+    """The tenant's sessions, newest first; with `q` those with its words (a short page may not be the last)."""
     if q and q.strip():
         page = await sessions.search_sessions(call.rt, call.tenant_id, q.strip(), limit, cursor)
     else:
         page = await sessions.list_sessions(call.rt, call.tenant_id, limit, cursor)
     if not figures:
-        return {"items": page.items, "next_cursor": page.next_cursor}
+        return page
     found = await sessions.figures_of(call.rt, page.items)
     items = [as_json(session) | {"figures": found.get(session.id)} for session in page.items]
     return {"items": items, "next_cursor": page.next_cursor}
 
 
-@router.get("/{session_id}", response_model=SessionDetail, responses=answers(*READ))
-async def get_session(call: Call, session_id: UUID) -> JsonObject:
-    """One session, with its state, and the tokens and the cost it used so far, by model and purpose."""
-    session = await sessions.get_session(call.rt, call.tenant_id, SessionId(session_id))
+@router.get("/{session_id}", response_model=SessionDetail, responses=refusals(*READ))
+async def get_session(call: Call, session_id: SessionId) -> JsonObject:
+    """One session, with its state, and its tokens and cost so far, by model and purpose."""
+    session = await sessions.get_session(call.rt, call.tenant_id, session_id)
     figures = (await sessions.figures_of(call.rt, [session])).get(session.id)
     return as_json(session) | {"usage": await sessions.session_usage(call.rt, session.id), "figures": figures}
 
 
-@router.patch("/{session_id}", response_model=SessionOut, responses=answers(*WRITE))
-async def change_session(call: Call, session_id: UUID, body: SessionPatch) -> Session:
-    """Sets what the body names: null takes a value away, `policy`, `metadata` and `limits` are replaced whole."""
+@router.patch("/{session_id}", response_model=SessionOut, responses=refusals(*WRITE))
+async def change_session(call: Call, session_id: SessionId, body: SessionPatch) -> Session:
+    """Sets the fields of the body: null removes a value; `policy`, `metadata` and `limits` are replaced as a whole."""
     fields = _given(call, body)
-    return await sessions.change_session(call.rt, call.tenant_id, SessionId(session_id), fields)
+    return await sessions.change_session(call.rt, call.tenant_id, session_id, fields)
 
 
-@router.delete("/{session_id}", status_code=204, responses=answers(*READ))
-async def delete_session(call: Call, session_id: UUID) -> Response:
-    """Erases the session with everything in it, for good. A turn that runs is cancelled."""
-    await sessions.delete_session(call.rt, call.tenant_id, SessionId(session_id))
+@router.delete("/{session_id}", status_code=204, responses=refusals(*READ))
+async def delete_session(call: Call, session_id: SessionId) -> Response:
+    """Permanently deletes the session with everything in it. A running turn is cancelled."""
+    await sessions.delete_session(call.rt, call.tenant_id, session_id)
     return Response(status_code=204)
 
 
-@router.post("/{session_id}/fork", status_code=201, response_model=SessionOut, responses=answers(*WRITE, 409))
-async def post_fork(call: Call, session_id: UUID, body: ForkIn = _WHOLE) -> Session:
-    """Makes a new session with the same past, through the given turn or the last that has ended."""
+@router.post("/{session_id}/fork", status_code=201, response_model=SessionOut, responses=refusals(*WRITE, 409))
+async def post_fork(call: Call, session_id: SessionId, body: ForkIn = _WHOLE) -> Session:
+    """Creates a new session with the same history, through the given turn or the last one that has ended."""
     through = None if body.through_turn_id is None else TurnId(body.through_turn_id)
-    forked = await fork_session(call.rt, call.tenant_id, SessionId(session_id), through)
+    forked = await fork_session(call.rt, call.tenant_id, session_id, through)
     call.note(forked_session_id=str(forked.id))
     return forked
 
 
 def _given(call: Call, body: SessionIn) -> JsonObject:
-    """The fields that the body names, as they came."""
+    """The fields of the body, as received."""
     return {name: call.raw_body[name] for name in body.model_fields_set}

@@ -1,19 +1,20 @@
-"""`/v1/sessions/{session_id}/turns`"""
+"""`/v1/sessions/{session_id}/turns`, `/messages`"""
 
 from __future__ import annotations
 
 import hashlib
+from typing import Annotated
 from uuid import UUID
 
 import orjson
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute, json_response
-from app.api.openapi import READ, STREAMED, WRITE, answers
-from app.api.routes.parameters import DEFAULT_LIMIT, Cursor, IdempotencyKey, Limit, Round
+from app.api.openapi import DEFAULT_LIMIT, READ, STREAMED, WRITE, Cursor, IdempotencyKey, Limit, Round, refusals
 from app.api.schemas.chat import ChatIn
+from app.api.schemas.messages import MessagePage
 from app.api.schemas.turns import (
     AuditOut,
     PromptOut,
@@ -26,74 +27,90 @@ from app.api.schemas.turns import (
     TurnOut,
     TurnPage,
 )
-from app.api.streaming import Work, stream_turn
-from app.api.turn_json import turn_json
+from app.api.streaming import Work, stream_turn, turn_json
 from app.domain.errors import InvalidRequest, PlimsollError
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
 from app.services.archive.regenerate import prepare_again, take_again
+from app.services.paging import Page
 from app.services.policies import given_policy
 from app.services.sessions import check_alias
 from app.services.turn.take import cancel_turn, continue_turn, take_turn
 from app.services.turn.types import OutputsRequest, TurnOptions, TurnRequest
 from app.services.views import turns
 
-router = APIRouter(prefix="/v1/sessions/{session_id}/turns", tags=["turns"], route_class=DirectRoute)
+router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["turns"], route_class=DirectRoute)
 
+_UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+MessageIds = Annotated[
+    str | None,
+    Query(
+        pattern=f"^{_UUID}(?:,{_UUID}){{0,99}}$",
+        description="Only these ids, separated by commas, at most 100, all on one page.",
+    ),
+]
 _AS_IT_WAS = RegenerateIn()
+_TURN_ANSWERS = STREAMED | refusals(*WRITE, 409, 429, 502, 504)
 
 
-@router.post("", status_code=201, response_model=TurnAnswer, responses=STREAMED | answers(*WRITE, 409, 429, 502, 504))
+@router.post(
+    "/turns", status_code=201, response_model=TurnAnswer, responses=STREAMED | refusals(*WRITE, 409, 429, 502, 504)
+)
 async def create_turn(
-    call: Call, session_id: UUID, body: TurnIn, idempotency_key: IdempotencyKey = None
+    call: Call, session_id: SessionId, body: TurnIn, idempotency_key: IdempotencyKey = None
 ) -> JsonObject | Response:
-    """Sends a message within the budget and answers with the turn and how its context came about."""
-    rt, tenant_id, session = call.rt, call.tenant_id, SessionId(session_id)
+    """Sends a message within the token budget, and returns the turn and how its context was built."""
+    rt, tenant_id = call.rt, call.tenant_id
     request = turn_request(call, body)
     return await _answer(
-        call, session, body.stream, lambda listen: take_turn(rt, tenant_id, session, request, idempotency_key, listen)
+        call,
+        session_id,
+        body.stream,
+        lambda listen: take_turn(rt, tenant_id, session_id, request, idempotency_key, listen),
     )
 
 
 @router.post(
-    "/{turn_id}/tool-outputs",
+    "/turns/{turn_id}/tool-outputs",
     status_code=201,
     response_model=TurnAnswer,
-    responses=STREAMED | answers(*WRITE, 409, 429, 502, 504),
+    responses=_TURN_ANSWERS,
 )
-async def post_tool_outputs(call: Call, session_id: UUID, turn_id: UUID, body: ToolOutputsIn) -> JsonObject | Response:
+async def post_tool_outputs(
+    call: Call, session_id: SessionId, turn_id: TurnId, body: ToolOutputsIn
+) -> JsonObject | Response:
     """Answers a turn's open tool calls, all of them, and runs its next round."""
-    rt, tenant_id, session, turn = call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id)
+    rt, tenant_id = call.rt, call.tenant_id
     request = OutputsRequest(
         outputs=tuple((output["tool_call_id"], output["content"]) for output in call.raw_body["outputs"]),
         recorded_reply=_recorded(body.recorded_reply),
     )
     return await _answer(
-        call, session, body.stream, lambda listen: continue_turn(rt, tenant_id, session, turn, request, listen)
+        call, session_id, body.stream, lambda listen: continue_turn(rt, tenant_id, session_id, turn_id, request, listen)
     )
 
 
-@router.post("/{turn_id}/cancel", response_model=TurnOut, responses=answers(*WRITE, 409))
-async def post_cancel(call: Call, session_id: UUID, turn_id: UUID) -> JsonObject:
-    """Ends a turn that runs or waits for tools. Its message is kept; later prompts hold no half of a tool call."""
-    return turn_json(await cancel_turn(call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id)))
+@router.post("/turns/{turn_id}/cancel", response_model=TurnOut, responses=refusals(*WRITE, 409))
+async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
+    """Ends a turn that runs or waits for tools. Its message is kept; later prompts have no unanswered tool calls."""
+    return turn_json(await cancel_turn(call.rt, call.tenant_id, session_id, turn_id))
 
 
 @router.post(
-    "/{turn_id}/regenerate",
+    "/turns/{turn_id}/regenerate",
     status_code=201,
     response_model=RegeneratedAnswer,
-    responses=STREAMED | answers(*WRITE, 409, 429, 502, 504),
+    responses=_TURN_ANSWERS,
 )
 async def post_regenerate(
-    call: Call, session_id: UUID, turn_id: UUID, body: RegenerateIn = _AS_IT_WAS
+    call: Call, session_id: SessionId, turn_id: TurnId, body: RegenerateIn = _AS_IT_WAS
 ) -> JsonObject | Response:
-    """Runs the session's last turn again, with other words where the body has some, in a fork that ends before it.
+    """Runs the session's last turn again in a fork that ends before it, with the fields of the body changed.
 
-    A problem after the fork was made carries its `session_id`: the turn is stored there as it ended.
+    A problem after the fork was created has its `session_id`: the turn is stored there.
     """
     rt, tenant_id = call.rt, call.tenant_id
     request = turn_request(call, body)
-    again = await prepare_again(rt, tenant_id, SessionId(session_id), TurnId(turn_id), request)
+    again = await prepare_again(rt, tenant_id, session_id, turn_id, request)
     made = again.session.id
     call.note(forked_session_id=str(made))
     try:
@@ -101,46 +118,59 @@ async def post_regenerate(
     except InvalidRequest:
         raise
     except PlimsollError as error:
-        return problems.of_document(problems.document_of(error) | {"session_id": str(made)}, problems.headers_of(error))
+        problem = problems.document_of(error) | {"session_id": str(made)}
+        return problems.answer(call.scope["path"], problem, problems.headers_of(error))
     if isinstance(answer, dict):
         answer = json_response({"session": again.session, **answer}, 201)
     answer.headers["Location"] = f"/v1/sessions/{made}"
     return answer
 
 
-@router.get("", response_model=TurnPage, responses=answers(*READ))
-async def list_turns(call: Call, session_id: UUID, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> JsonObject:
+@router.get("/turns", response_model=TurnPage, responses=refusals(*READ))
+async def list_turns(
+    call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> JsonObject:
     """The session's turns."""
-    page = await turns.list_turns(call.rt, call.tenant_id, SessionId(session_id), limit, cursor)
+    page = await turns.list_turns(call.rt, call.tenant_id, session_id, limit, cursor)
     return {"items": [turn_json(turn) for turn in page.items], "next_cursor": page.next_cursor}
 
 
-@router.get("/{turn_id}", response_model=TurnOut, responses=answers(*READ))
-async def get_turn(call: Call, session_id: UUID, turn_id: UUID) -> JsonObject:
+@router.get("/turns/{turn_id}", response_model=TurnOut, responses=refusals(*READ))
+async def get_turn(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """One turn."""
-    return turn_json(await turns.get_turn(call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id)))
+    return turn_json(await turns.get_turn(call.rt, call.tenant_id, session_id, turn_id))
 
 
-@router.get("/{turn_id}/audit", response_model=AuditOut, responses=answers(*READ))
-async def get_audit(call: Call, session_id: UUID, turn_id: UUID, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
-    """Why every token of the turn's prompt went in or stayed out."""
-    return await turns.get_audit(call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id), round)
+@router.get("/turns/{turn_id}/audit", response_model=AuditOut, responses=refusals(*READ))
+async def get_audit(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
+    """How the turn's prompt was built: why each part was included or left out."""
+    return await turns.get_audit(call.rt, call.tenant_id, session_id, turn_id, round)
 
 
-@router.get("/{turn_id}/prompt", response_model=PromptOut, responses=answers(*READ))
-async def get_prompt(call: Call, session_id: UUID, turn_id: UUID, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
+@router.get("/turns/{turn_id}/prompt", response_model=PromptOut, responses=refusals(*READ))
+async def get_prompt(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
     """The exact messages and tools that were sent, rebuilt from stored rows."""
-    return await turns.get_prompt(call.rt, call.tenant_id, SessionId(session_id), TurnId(turn_id), round)
+    return await turns.get_prompt(call.rt, call.tenant_id, session_id, turn_id, round)
+
+
+@router.get("/messages", response_model=MessagePage, responses=refusals(*READ))
+async def list_messages(
+    call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, ids: MessageIds = None
+) -> Page[JsonObject]:
+    """The session's messages in time order, as received: compression of prompts does not change them."""
+    if ids is not None:
+        return await turns.get_messages(call.rt, call.tenant_id, session_id, [UUID(each) for each in ids.split(",")])
+    return await turns.list_messages(call.rt, call.tenant_id, session_id, limit, cursor)
 
 
 def request_sha256(body: JsonObject) -> str:
-    """Tells whether two bodies ask for the same turn: key-sorted JSON, without `stream` (contract.md, decision 14)."""
-    asked = {name: value for name, value in body.items() if name != "stream"}
-    return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    """The same for bodies that request the same turn: key-sorted JSON without `stream` (contract.md, decision 14)."""
+    compared = {name: value for name, value in body.items() if name != "stream"}
+    return hashlib.sha256(orjson.dumps(compared, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
-    """What a body asks for. Raises `InvalidRequest`."""
+    """The request in a body. Raises `InvalidRequest`."""
     check_alias(call.rt, body.model_alias)
     check_tool_choice(body)
     raw: JsonObject = call.raw_body
@@ -175,7 +205,7 @@ def _recorded(reply: RecordedReplyIn | None) -> RecordedReply | None:
 
 
 def check_tool_choice(body: TurnIn | RegenerateIn | ChatIn) -> None:
-    """Raises `InvalidRequest` for a choice of a function that is not there."""
+    """Raises `InvalidRequest` if `tool_choice` names a function that `tools` does not have."""
     if body.tool_choice is None or isinstance(body.tool_choice, str):
         return
     if body.tool_choice.function.name not in {tool.function.name for tool in body.tools or ()}:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from app.archive.document import SECTIONS, message_of, with_ids
+from app.archive.document import SECTIONS, archived_message, with_ids
 from app.domain.content import bytea_json, canonical_json, content_text, sha256_hex
 from app.domain.stored import Counters, NewRows
 from app.domain.types import SUMMARY_LISTS, Content, JsonObject, Message, MessageId, SummaryBody, SummaryItem
@@ -103,7 +103,7 @@ def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> 
     The terms of messages are packed anew as well.
     """
     for row in rows["messages"]:
-        message = message_of(row)
+        message = archived_message(row)
         (tokens, of_reasoning), used = tools.tokenizers.count_with(
             _known(row["token_encoding"], own), partial(_message_and_reasoning, message)
         )

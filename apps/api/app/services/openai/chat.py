@@ -18,7 +18,7 @@ from app.db.turns import get_turn, turn_by_key
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.types import Content, Message, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import IncomingMessage
-from app.openai.input_items import joined_directions
+from app.openai.items import joined_directions
 from app.openai.new_messages import NewMessages, NextStep, new_messages, next_step
 from app.services.archive.import_session import add_history, draft_history
 from app.services.conflicts import retried

@@ -14,7 +14,7 @@ from app.db.turns import get_turn
 from app.domain.errors import NotFound, TurnInProgress, located
 from app.domain.types import JsonObject, Message, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import check_pairing, cut_turns
-from app.openai.input_items import ReadItems, joined_directions, read_items, references_of
+from app.openai.items import ReadItems, joined_directions, read_items, references_of
 from app.openai.new_messages import NextStep
 from app.services import sessions
 from app.services.openai.chat import store_past

@@ -9,7 +9,7 @@ from app.db.items import numbered_messages, page_of_item_messages
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.openai_ids import read_item_id
 from app.domain.types import JsonObject, Message, SessionId, TenantId
-from app.openai.output_items import items_of
+from app.openai.items import message_items
 from app.services.runtime import Runtime
 
 
@@ -53,7 +53,7 @@ async def page_of_items(
         )
     items: list[JsonObject] = []
     for message in messages:
-        of_message = items_of(session_id, message)
+        of_message = message_items(session_id, message)
         if newest_first:
             of_message.reverse()
         if at is not None and message.seq == at[1]:
@@ -69,7 +69,7 @@ async def get_item(rt: Runtime, tenant_id: TenantId, session_id: SessionId, item
     message = found.get(item_id)
     at = read_item_id(item_id)
     if message is not None and at is not None and at[0] == session_id:
-        for item in items_of(session_id, message):
+        for item in message_items(session_id, message):
             if item["id"] == item_id:
                 return message, item
     raise NotFound("item")

@@ -24,6 +24,7 @@ from app.services.turn.spans import of_decision
 from app.services.turn.steps import Step, Steps
 from app.services.turn.summarize import (
     IN_PROGRESS,
+    STALE,
     SummaryAttempt,
     SummaryJob,
     note_emergency,
@@ -57,38 +58,29 @@ async def decide(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRow
 
     `rows` are given where another model is to be called than the turn was claimed for.
     """
-    rows = rows or turn.rows
+    basis = await _basis_of(rt, turn, record, rows or turn.rows)
+    planned = _traced(rt, lambda: plan(basis.snapshot, basis.rows.policy, basis.estimate))
+    if isinstance(planned, SummaryDue):
+        return await _decide_with_summary(rt, turn, record, basis, planned)
+    if planned.summary_worthless:
+        await restart_count(rt, basis.rows.session.id, turn.claim.seq)
+    return basis.plan(planned)
+
+
+async def _basis_of(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRows) -> _Basis:
     record.model_alias = rows.model.alias
     estimate = estimator_of(rt, rows)
     with rt.tracer.span("count"):
         rows, found = await first_snapshot(rt, rows, turn.claim.turn_id, turn.options.tools, turn.options.instructions)
     snapshot = await counted_by_provider(rt, rows, found, estimate, record.steps)
-    basis = _Basis(rows, estimate, snapshot, snapshot is not found)
-    planned = _traced(rt, lambda: plan(snapshot, rows.policy, estimate))
-    if isinstance(planned, SummaryDue):
-        return await _decide_with_summary(rt, turn, record, basis, planned)
-    if planned.summary_worthless:
-        await restart_count(rt, rows.session.id, turn.claim.seq)
-    return basis.plan(planned)
+    return _Basis(rows, estimate, snapshot, snapshot is not found)
 
 
 async def decide_for_fallback(
     rt: Runtime, turn: ClaimedTurn, record: Record, model_alias: str, failed: TurnPlan
 ) -> TurnPlan:
     """The same turn for another model: another window, perhaps another encoding."""
-    with rt.tracer.span("gather"):
-        async with rt.database.autocommit() as tx:
-            rows = await read_window(
-                tx,
-                rt,
-                failed.rows.session,
-                failed.rows.policy,
-                model_alias,
-                before_seq=turn.claim.seq,
-                last_message_seq=turn.claim.assistant_seq,
-                for_turn=True,
-            )
-    return await decide(rt, turn, record, rows)
+    return await decide(rt, turn, record, await _read_again(rt, turn, failed.rows, model_alias))
 
 
 async def decide_within(
@@ -99,6 +91,22 @@ async def decide_within(
     snapshot = await _leave_at_once(rt, turn, record, refused, refused.decided.window.after_overflow(budget))
     decided = _traced(rt, lambda: plan(snapshot, policy, estimate, may_summarize=False))
     return replace(refused, snapshot=snapshot, decided=decided) if isinstance(decided, Ready) else None
+
+
+async def _read_again(rt: Runtime, turn: ClaimedTurn, rows: WindowRows, model_alias: str) -> WindowRows:
+    """The window as it is stored now, for this model."""
+    with rt.tracer.span("gather"):
+        async with rt.database.autocommit() as tx:
+            return await read_window(
+                tx,
+                rt,
+                rows.session,
+                rows.policy,
+                model_alias,
+                before_seq=turn.claim.seq,
+                last_message_seq=turn.claim.assistant_seq,
+                for_turn=True,
+            )
 
 
 def refusal_of(refused: Refused) -> ContextBudgetExceeded:
@@ -188,6 +196,10 @@ async def _decide_with_summary(
         # What another process is making can not be waited for, but no turn is refused because of it.
         attempt = await _try_summary(rt, turn, record, basis, due, whatever_others_do=True)
         decided = await _after_summary(rt, record, basis, due, attempt)
+    if attempt.failure == STALE and isinstance(decided.decided, Refused):
+        # Another process's summary was stored first: the turn may fit with that one.
+        basis = await _basis_of(rt, turn, record, await _read_again(rt, turn, basis.rows, basis.rows.model.alias))
+        decided = _without_another_summary(rt, basis)
     return decided
 
 
@@ -234,8 +246,11 @@ async def _after_summary(
         found = due.with_summary(attempt.summary, rows.policy, estimate)
         snapshot = await counted_by_provider(rt, rows, found, estimate, record.steps)
         is_counted = is_counted or snapshot is not found
-    decided = _traced(rt, lambda: plan(snapshot, rows.policy, estimate, may_summarize=False))
-    return replace(basis, snapshot=snapshot, counted_by_provider=is_counted).plan(decided)
+    return _without_another_summary(rt, replace(basis, snapshot=snapshot, counted_by_provider=is_counted))
+
+
+def _without_another_summary(rt: Runtime, basis: _Basis) -> TurnPlan:
+    return basis.plan(_traced(rt, lambda: plan(basis.snapshot, basis.rows.policy, basis.estimate, may_summarize=False)))
 
 
 async def _leave_at_once(

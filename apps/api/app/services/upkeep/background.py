@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from time import thread_time
 
 from app.db.claims import fail_lost_turns, renew_leases, sessions_with_lost_turns
 from app.db.database import Database
@@ -25,6 +26,8 @@ _FLUSHES_PER_CLEANING = 1800
 _AGAIN_AFTER_S = 1.0
 _MOST_ERASED = 100
 _PROBE_S = 10.0
+_BEAT_S = 0.02
+_BEATS_SHOWN_S = 30.0
 
 
 async def keep_going(work: Callable[[Runtime], Awaitable[None]], rt: Runtime) -> None:
@@ -119,3 +122,21 @@ async def calibrate_forever(rt: Runtime) -> None:
             await rt.calibrations.flush(rt.database)
         flushes += 1
         await asyncio.sleep(_FLUSH_S)
+
+
+async def beat_forever(rt: Runtime) -> None:
+    """Measures for how long one piece of work kept the event loop from all others, fifty times a second.
+
+    Counted is the loop's own CPU time, so that a machine that is busy with something else is not taken for it. What is
+    shown is the longest of the last half to whole minute.
+    """
+    loop = asyncio.get_running_loop()
+    longest_s, longest_before_s, renewed = 0.0, 0.0, loop.time()
+    while True:
+        due, used_s = loop.time() + _BEAT_S, thread_time()
+        await asyncio.sleep(_BEAT_S)
+        now = loop.time()
+        if now - renewed > _BEATS_SHOWN_S:
+            longest_s, longest_before_s, renewed = 0.0, longest_s, now
+        longest_s = max(longest_s, min(now - due, thread_time() - used_s))
+        rt.telemetry.event_loop_lag(max(longest_s, longest_before_s))

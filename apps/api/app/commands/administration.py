@@ -1,0 +1,152 @@
+"""`plimsoll keys`, `limits` and `windows`: what an operator sets for tenants, and what providers stated."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated
+from uuid import UUID
+
+import typer
+from uuid_utils.compat import uuid7
+
+from app.commands.resources import CommandRefused, with_database
+from app.db.database import Database
+from app.db.learned_windows import StatedWindow
+from app.domain.types import TenantId
+from app.services import keys as key_service
+from app.services.limits import quotas as limit_service
+from app.services.upkeep import learned_windows as window_service
+
+keys = typer.Typer(no_args_is_help=True, help="API keys. Once one exists, every request needs one.")
+limits = typer.Typer(no_args_is_help=True, help="Limits of a tenant by minute, day or month (UTC), or in total.")
+windows = typer.Typer(no_args_is_help=True, help="Context windows that providers stated when they rejected prompts.")
+
+Tenant = Annotated[str, typer.Argument(help="The tenant of the keys, or `default` while no key exists.")]
+CountOption = Annotated[int | None, typer.Option(min=0)]
+Usd = Annotated[float | None, typer.Option(min=0)]
+
+
+@keys.command("create")
+def create_key(
+    tenant: Annotated[str, typer.Option(help="Whose sessions the key gives access to.")],
+    name: Annotated[str, typer.Option(help="What the key is for.")],
+    if_none: Annotated[bool, typer.Option("--if-none", help="Do nothing if a key was ever created.")] = False,
+) -> None:
+    """Creates a key and prints its secret, which is shown only once: KEY=$(plimsoll keys create …)."""
+
+    async def work(database: Database) -> str | None:
+        if if_none and await key_service.any_key_exists(database):
+            return None
+        _, secret = await key_service.create_key(database, uuid7, TenantId(tenant), name)
+        return secret
+
+    secret = with_database(work)
+    if secret is None:
+        typer.echo("There is a key already; none was made.", err=True)
+    else:
+        typer.echo("Keep it: only its hash is stored.", err=True)
+        typer.echo(secret)
+
+
+@keys.command("list")
+def list_keys() -> None:
+    """Lists the keys, without their secrets."""
+    found = with_database(key_service.list_keys)
+    typer.echo(f"{'id':36}  {'prefix':12}  {'created':16}  {'revoked':16}  tenant / name")
+    for key in found:
+        revoked = f"{key.revoked_at:%Y-%m-%d %H:%M}" if key.revoked_at else "-"
+        line = f"{key.id}  {key.prefix:12}  {key.created_at:%Y-%m-%d %H:%M}  {revoked:16}  {key.tenant_id} / {key.name}"
+        typer.echo(line)
+
+
+@keys.command("revoke")
+def revoke_key(key_id: Annotated[UUID, typer.Argument(help="The id that `keys list` shows.")]) -> None:
+    """Ends a key. Running services refuse it within seconds."""
+
+    async def work(database: Database) -> str:
+        return (await key_service.revoke_key(database, key_id)).name
+
+    typer.echo(f"Revoked: {with_database(work)}")
+
+
+@limits.command("set")
+def set_limits(
+    tenant: Tenant,
+    turns_per_minute: CountOption = None,
+    turns_per_day: CountOption = None,
+    turns_total: CountOption = None,
+    tokens_per_minute: CountOption = None,
+    tokens_per_day: CountOption = None,
+    tokens_total: CountOption = None,
+    usd_per_day: Usd = None,
+    usd_per_month: Usd = None,
+    usd_total: Usd = None,
+) -> None:
+    """Sets the given limits, and leaves the others. They apply from the next turn on, in every worker."""
+    options: dict[str, float | None] = {name: value for name, value in locals().items() if name != "tenant"}
+    values = {name: Decimal(str(value)) for name, value in options.items() if value is not None}
+    if not values:
+        raise CommandRefused("name at least one limit, for example --turns-per-minute 60")
+
+    async def work(database: Database) -> None:
+        await limit_service.set_limits(database, TenantId(tenant), values)
+
+    with_database(work)
+    typer.echo(f"{tenant}: " + ", ".join(f"{name} {value.normalize():f}" for name, value in values.items()))
+
+
+@limits.command("list")
+def list_limits(tenant: Annotated[str | None, typer.Argument(help="One tenant; all without it.")] = None) -> None:
+    """Lists limits with their use in the current minute, day or month."""
+
+    async def work(database: Database) -> list[limit_service.TenantLimit]:
+        return await limit_service.list_limits(database, None if tenant is None else TenantId(tenant))
+
+    found = with_database(work)
+    typer.echo(f"{'limit':18}  {'value':>14}  {'used':>14}  {'starts anew (UTC)':17}  tenant")
+    for row in found:
+        resets = f"{row.resets_at:%Y-%m-%d %H:%M}" if row.resets_at else "-"
+        typer.echo(f"{row.name:18}  {_plain(row.value):>14}  {_plain(row.used):>14}  {resets:17}  {row.tenant_id}")
+
+
+@limits.command("clear")
+def clear_limits(tenant: Tenant) -> None:
+    """Removes all limits of a tenant, with their counts."""
+
+    async def work(database: Database) -> int:
+        return await limit_service.clear_limits(database, TenantId(tenant))
+
+    typer.echo(f"{tenant}: {with_database(work)} limits were taken away.")
+
+
+@windows.command("list")
+def list_windows() -> None:
+    """Lists stated windows and for whom they count: their tenant after two turns, all tenants after two tenants."""
+
+    async def work(database: Database) -> list[StatedWindow]:
+        return await window_service.list_windows(database)
+
+    found = with_database(work)
+    counting = window_service.windows_of(found)
+    typer.echo(f"{'tokens':>9}  {'turns':>5}  {'counts for':10}  {'since':16}  {'until (UTC)':16}  alias / tenant")
+    for row in sorted(found, key=lambda each: (each.model_alias, each.tenant_id)):
+        since, until = (f"{instant:%Y-%m-%d %H:%M}" for instant in (row.first_stated_at, row.expires_at))
+        counts_for = window_service.counts_for(row, counting)
+        typer.echo(
+            f"{row.context_window:>9}  {row.statements:>5}  {counts_for:10}  {since}  {until}  "
+            f"{row.model_alias} / {row.tenant_id}"
+        )
+
+
+@windows.command("forget")
+def forget_windows(alias: Annotated[str, typer.Argument(help="An alias that `windows list` shows.")]) -> None:
+    """Deletes the stated windows of an alias, for every tenant. Running services apply this within 30 seconds."""
+
+    async def work(database: Database) -> int:
+        return await window_service.forget(database, alias)
+
+    typer.echo(f"{alias}: {with_database(work)} statements were forgotten.")
+
+
+def _plain(value: Decimal) -> str:
+    return f"{value.normalize():f}"

@@ -1,0 +1,109 @@
+"""What commands work with: the settings, the database of this installation, and a progress bar.
+
+It imports no part of the application, so short commands start fast.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from app.core.config import Settings
+from app.db import embedded, migrate
+from app.db.database import Database
+from app.db.embedded_watch import kept_running
+from app.db.migrate import SchemaState
+from app.db.reachability import reach
+
+T = TypeVar("T")
+_ENV_FILE = Path(str(Settings.model_config.get("env_file")))
+
+
+class CommandRefused(Exception):
+    """A command cannot be run; the sentence says what to do."""
+
+
+@contextmanager
+def database_url(settings: Settings, *, keep_running: bool = False) -> Generator[str]:
+    """The connection string of the configured database, or of the embedded one, started and migrated for the block.
+
+    With `keep_running` the embedded one is started again where it ends meanwhile. Raises `EmbeddedPostgresError` and
+    `MigrationFailed`, for the embedded one only.
+    """
+    if settings.database_url is not None:
+        yield settings.database_url.get_secret_value()
+        return
+    server = embedded.start(settings.data_dir)
+    try:
+        asyncio.run(migrate.upgrade(server.dsn))  # it belongs to this installation only
+        with kept_running(server, give_up_after_s=settings.embedded_restart_s) if keep_running else nullcontext():
+            yield server.dsn
+    finally:
+        server.stop()
+
+
+def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
+    """Runs `work` on the configured database, whose schema has to be current."""
+
+    async def run(dsn: str) -> T:
+        if (state := await reach(dsn)) is not SchemaState.CURRENT:
+            raise CommandRefused(f"the database's schema is {state}: run `plimsoll migrate` first")
+        return await on_database(dsn, work)
+
+    with database_url(read_settings()) as dsn:
+        return asyncio.run(run(dsn))
+
+
+async def on_database(dsn: str, work: Callable[[Database], Awaitable[T]]) -> T:
+    """Runs `work` on the database at this address, over one connection."""
+    database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without one
+    try:
+        return await work(database)
+    finally:
+        await database.aclose()
+
+
+def progress_bar(unit: str) -> Progress:
+    """A bar on standard error that counts `unit`; nothing where that is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
+    return Progress(
+        *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    )
+
+
+def read_settings() -> Settings:
+    """The settings. Raises `CommandRefused`, which never quotes a value."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        problems = error.errors(include_input=False, include_url=False)
+        named = [(_variable(problem["loc"]), problem["msg"]) for problem in problems]
+        raise CommandRefused("; ".join(f"{name}{_place(name)}: {message}" for name, message in named)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise CommandRefused(f".env can not be read: {reason}") from error
+
+
+def _place(variable: str) -> str:
+    """The line of `.env` that sets a variable, unless the environment overrides it."""
+    if variable in map(str.upper, os.environ) or not _ENV_FILE.is_file():
+        return ""
+    named = re.compile(rf"\s*(export\s+)?{variable}\s*=", re.IGNORECASE)
+    lines = enumerate(_ENV_FILE.read_text(encoding="utf-8").splitlines(), start=1)
+    return "".join(f" ({_ENV_FILE}, line {number})" for number, line in lines if named.match(line))
+
+
+def _variable(location: tuple[int | str, ...]) -> str:
+    name = str(location[0]).upper() if location else "settings"
+    own = name.lower() in Settings.model_fields and Settings.model_fields[name.lower()].validation_alias is None
+    return f"PLIMSOLL_{name}" if own else name

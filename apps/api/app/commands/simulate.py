@@ -1,0 +1,215 @@
+"""`plimsoll simulate`: stored turns under other policies and models, as tables or JSON. No model is called.
+
+A table has a column for what happened, for the full history, and for each policy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+from uuid import UUID
+
+import orjson
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from app.commands.resources import CommandRefused, progress_bar, read_settings, with_database
+from app.db.database import Database
+from app.domain.types import JsonObject, SessionId, TenantId
+from app.services.keys import OPEN_TENANT
+from app.services.views.simulation import THRESHOLDS, Variant, simulate, variant_of
+
+_SHOWN_SEQS = 4
+
+
+def simulate_command(
+    sessions: Annotated[list[UUID], typer.Argument(metavar="SESSION…", help="Ids of stored sessions.")],
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A preset, or JSON of overrides over the session's policy; NAME=… names its column. May be repeated. "
+            "Without any: summaries at 70, 80, 90 and 95 % of the budget."
+        ),
+    ] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Use this alias for every turn. May be repeated.")] = None,
+    tenant: Annotated[str, typer.Option(help="The tenant of the sessions.")] = OPEN_TENANT,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything as one JSON object instead of tables.")] = False,
+) -> None:
+    """Computes stored turns under other policies and models, side by side. Calls no model and writes nothing."""
+    variants = [read_policy(text) for text in policy] if policy else THRESHOLDS
+    tenant_id, session_ids = TenantId(tenant), [SessionId(session) for session in sessions]
+    simulations = with_database(lambda database: _simulate_all(database, tenant_id, session_ids, variants, model or []))
+    if as_json:
+        typer.echo(orjson.dumps({"sessions": simulations}, default=str, option=orjson.OPT_INDENT_2).decode())
+        return
+    console = Console(highlight=False)
+    for one in simulations:
+        console.print(table(f"session {one['session_id']}, {one['turns']:,} turns", [one]))
+    if len(simulations) > 1:
+        console.print(table(f"all {len(simulations)} sessions", simulations))
+    for note in notes(simulations):
+        console.print(note, style="dim", markup=False)
+
+
+def read_policy(text: str) -> Variant:
+    """`rolling`, `{"protected_turns": 2}`, or either behind `NAME=`. Raises `CommandRefused` for invalid JSON."""
+    name, separator, value = text.partition("=") if not text.lstrip().startswith("{") else ("", "", text)
+    given = value if separator or not name else name
+    if not given.lstrip().startswith("{"):
+        variant = variant_of(given)
+    else:
+        try:
+            overrides = json.loads(given)
+        except ValueError as error:
+            raise CommandRefused(f"--policy {text}: this is no JSON ({error})") from error
+        variant = variant_of(overrides)
+    return Variant(name.strip(), variant.overrides) if separator else variant
+
+
+async def _simulate_all(
+    database: Database,
+    tenant_id: TenantId,
+    session_ids: list[SessionId],
+    variants: list[Variant] | tuple[Variant, ...],
+    models: list[str],
+) -> list[JsonObject]:
+    from app.main import command_runtime  # noqa: PLC0415 - the whole application: other commands need not wait for it
+
+    simulations: list[JsonObject] = []
+    with progress_bar("turns") as bar:
+        async with command_runtime(read_settings(), database) as rt:
+            for session_id in session_ids:
+                task = bar.add_task(str(session_id), total=None)
+                simulations.append(
+                    await simulate(
+                        rt,
+                        tenant_id,
+                        session_id,
+                        variants,
+                        models,
+                        progress=lambda done, of, task=task: bar.update(task, completed=done, total=of),
+                    )
+                )
+    return simulations
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    heading: str
+    cell: Callable[[list[JsonObject]], str]
+
+
+def table(title: str, simulations: Sequence[JsonObject]) -> Table:
+    """One table for the sessions, their figures summed."""
+    columns: list[tuple[str, list[JsonObject]]] = [("what happened", [one["happened"] for one in simulations])]
+    for at, history in enumerate(simulations[0]["full_history"]):
+        columns.append((_name("full history", history), [one["full_history"][at] for one in simulations]))
+    for at, policy in enumerate(simulations[0]["policies"]):
+        columns.append((_name(policy["name"], policy), [one["policies"][at] for one in simulations]))
+    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn.add_column("")
+    for name, _ in columns:
+        drawn.add_column(name, justify="right", overflow="fold")
+    for row in _ROWS:
+        drawn.add_row(row.heading, *(row.cell(figures) for _, figures in columns))
+    return drawn
+
+
+def notes(simulations: Sequence[JsonObject]) -> list[str]:
+    """Notes on what the figures assume."""
+    found = [f"Summaries are made by {simulations[0]['summaries_from']}.", *simulations[0]["assumed"]]
+    gone = dict.fromkeys(alias for one in simulations for alias in one["gone_aliases"])
+    found += [f"{alias} is no longer in the catalogue; the session's own model stands in." for alias in gone]
+    return found
+
+
+def _name(name: str, column: JsonObject) -> str:
+    alias = column["model_alias"]
+    return f"{name}\n{alias}" if alias else name
+
+
+def _sum(name: str, within: str | None = None) -> Callable[[list[JsonObject]], str]:
+    def cell(figures: list[JsonObject]) -> str:
+        places = [each[within] if within else each for each in figures if not within or within in each]
+        values: list[int] = [place[name] for place in places if place.get(name) is not None]
+        return f"{sum(values):,}" if len(values) == len(figures) else ""
+
+    return cell
+
+
+def _per_turn(figures: list[JsonObject]) -> str:
+    if "wire_tokens_per_turn" not in figures[0]:
+        return ""
+    sent = sum(1 for each in figures for turn in each["per_turn"] if turn["calls"])
+    return f"{sum(each['wire_tokens'] for each in figures) / sent:,.0f}" if sent else "0"
+
+
+def _turns(name: str) -> Callable[[list[JsonObject]], str]:
+    """How many turns, and of one session the first few."""
+
+    def cell(figures: list[JsonObject]) -> str:
+        if name not in figures[0]:
+            return ""
+        seqs: list[int] = [seq for each in figures for seq in each[name]]
+        if not seqs or len(figures) > 1:
+            return f"{len(seqs):,}"
+        shown = ", ".join(map(str, seqs[:_SHOWN_SEQS])) + (" …" if len(seqs) > _SHOWN_SEQS else "")
+        return f"{len(seqs):,} ({shown})"
+
+    return cell
+
+
+def _dollars(figures: list[JsonObject]) -> str:
+    costs = [each["cost_usd"] for each in figures]
+    return "unknown" if None in costs else f"{sum(costs):,.4f}"
+
+
+def _actions(kinds: tuple[str, ...]) -> Callable[[list[JsonObject]], str]:
+    def cell(figures: list[JsonObject]) -> str:
+        if "lost" not in figures[0]:
+            return ""
+        actions: list[dict[str, Any]] = [each["lost"]["actions"] for each in figures]
+        return f"{sum(one.get(kind, {}).get('targets', 0) for one in actions for kind in kinds):,}"
+
+    return cell
+
+
+def _share(name: str) -> Callable[[list[JsonObject]], str]:
+    def cell(figures: list[JsonObject]) -> str:
+        shares = [each["lost"][name] for each in figures if name in each.get("lost", {})]
+        return f"{sum(shares) / len(shares):.0%}" if shares else ""
+
+    return cell
+
+
+def _over(figures: list[JsonObject]) -> str:
+    if "first_turn_over_the_window" not in figures[0]:
+        return ""
+    over = [each["first_turn_over_the_window"] for each in figures if each["first_turn_over_the_window"]]
+    return "never" if not over else f"from turn {over[0]:,}" if len(figures) == 1 else f"{len(over):,} sessions"
+
+
+_DROPPED = ("assistant_dropped", "tool_group_dropped", "turn_dropped", "history_drop", "pinned_drop", "emergency_drop")
+_SHORTENED = ("tool_result_shortened", "assistant_shortened", "media_marked", "summary_shortened", "pinned_trim")
+_ROWS = (
+    _Row("model calls", _sum("calls")),
+    _Row("prompt tokens sent", _sum("wire_tokens")),
+    _Row("  a turn", _per_turn),
+    _Row("summaries (at turns)", _turns("summaries")),
+    _Row("  after the answer", _turns("later_summaries")),
+    _Row("  tokens read for them", _sum("summarizer_prompt_tokens")),
+    _Row("  tokens written", _sum("summarizer_completion_tokens")),
+    _Row("prunes", _turns("prunes")),
+    _Row("refusals", _turns("rejections")),
+    _Row("over the window", _over),
+    _Row("cost, US dollars", _dollars),
+    _Row("turns summarized", _sum("turns_folded", "lost")),
+    _Row("messages dropped", _actions(_DROPPED)),
+    _Row("messages shortened", _actions(_SHORTENED)),
+    _Row("user's words verbatim", _share("users_words_verbatim_mean")),
+    _Row("  in the last prompt", _share("users_words_verbatim_at_end")),
+)

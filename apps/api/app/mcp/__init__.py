@@ -1,1 +1,0 @@
-"""`plimsoll mcp`: sessions of a running service as tools of the Model Context Protocol."""

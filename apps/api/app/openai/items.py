@@ -1,0 +1,224 @@
+"""OpenAI's items <-> messages in the neutral form.
+
+One message is several items: its reasoning, its text, and each of its calls. Reasoning that a client sends back is left
+out: the session's own copy is sent where the model wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+from uuid import UUID
+
+from app.domain.content import content_text
+from app.domain.errors import InvalidRequest
+from app.domain.openai_ids import item_id
+from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall
+from app.openai.chat_messages import IncomingMessage, reply_text
+
+_REFERENCE = "item_reference"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadItems:
+    """System and developer messages as texts, and all else in its order, each at the place of its first item."""
+
+    directions: tuple[str, ...]
+    messages: tuple[IncomingMessage, ...]
+
+
+def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Message] | None = None) -> ReadItems:
+    """Splits a list whose form has been validated (`api/schemas/items.py`).
+
+    `referenced` has the stored messages that `item_reference` items name; a message is included once, whichever of its
+    items are named. Raises `InvalidRequest` for a reference to nothing, by its index.
+    """
+    directions: list[str] = []
+    messages: list[IncomingMessage] = []
+    included: set[int] = set()
+    for place, item in enumerate(items):
+        match item.get("type") or ("message" if "role" in item else "item_reference"):
+            case "message" if item["role"] in ("system", "developer"):
+                directions.append(content_text(_content(item["content"])))
+            case "message":
+                role: Role = "assistant" if item["role"] == "assistant" else "user"
+                content = reply_text(item["content"]) if role == "assistant" else _content(item["content"])
+                messages.append(IncomingMessage(place, role, content))
+            case "function_call":
+                _add_call(messages, place, ToolCall(item["call_id"], item["name"], item["arguments"]))
+            case "function_call_output":
+                messages.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=item["call_id"]))
+            case "item_reference":
+                message = (referenced or {}).get(item["id"])
+                if message is None:
+                    raise InvalidRequest("There is no such item.", (str(place), "id"))
+                if message.seq not in included:
+                    included.add(message.seq)
+                    messages.append(
+                        IncomingMessage(place, message.role, message.content, message.tool_calls, message.tool_call_id)
+                    )
+            case _:
+                continue
+    return ReadItems(tuple(text for text in directions if text.strip()), tuple(messages))
+
+
+def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The ids that the references among these items name."""
+    return [item["id"] for item in items if (item.get("type") or ("" if "role" in item else _REFERENCE)) == _REFERENCE]
+
+
+def joined_directions(known: str | None, directions: Sequence[str]) -> str | None:
+    """Instructions with these behind them, each once."""
+    texts = [known] if known else []
+    for text in directions:
+        if f"\n\n{text}\n\n" not in "\n\n".join(["", *texts, ""]):
+            texts.append(text)
+    return "\n\n".join(texts) or None
+
+
+def message_items(session_id: UUID, message: Message) -> list[JsonObject]:
+    """The items of a message, in their order; each is completed."""
+    match message.role:
+        case "assistant":
+            text = message.content if isinstance(message.content, str) else None
+            return reply_items(session_id, message.seq, text, message.tool_calls, message.reasoning)
+        case "tool":
+            return [
+                {
+                    "id": item_id("fco", session_id, message.seq),
+                    "type": "function_call_output",
+                    "call_id": message.tool_call_id,
+                    "output": message.content if isinstance(message.content, str) else _item_parts(message.content),
+                    "status": "completed",
+                }
+            ]
+        case "user":
+            return [
+                {
+                    "id": item_id("msg", session_id, message.seq),
+                    "type": "message",
+                    "role": "user",
+                    "status": "completed",
+                    "content": _item_parts(message.content),
+                }
+            ]
+
+
+def reply_items(
+    session_id: UUID,
+    seq: int,
+    text: str | None,
+    calls: Sequence[ToolCall],
+    reasoning: str | None,
+    *,
+    status: Literal["completed", "incomplete"] = "completed",
+) -> list[JsonObject]:
+    """A model's answer: its reasoning where there is any, its text unless it only made calls, and its calls."""
+    items: list[JsonObject] = []
+    if reasoning:
+        items.append(reasoning_item(session_id, seq, reasoning))
+    if text or not calls:
+        items.append(text_item(session_id, seq, text or "", status))
+    items += [call_item(session_id, seq, place, call) for place, call in enumerate(calls)]
+    return items
+
+
+def reasoning_item(session_id: UUID, seq: int, text: str) -> JsonObject:
+    """Reasoning as it was returned; `summary` is for models that return a digest."""
+    return {
+        "id": item_id("rs", session_id, seq),
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": text}],
+    }
+
+
+def text_item(
+    session_id: UUID, seq: int, text: str, status: Literal["in_progress", "completed", "incomplete"]
+) -> JsonObject:
+    """The assistant's text."""
+    return {
+        "id": item_id("msg", session_id, seq),
+        "type": "message",
+        "role": "assistant",
+        "status": status,
+        "content": [output_text(text)],
+    }
+
+
+def output_text(text: str) -> JsonObject:
+    """A part of the assistant's text."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def call_item(session_id: UUID, seq: int, place: int, call: ToolCall) -> JsonObject:
+    """A call of a function."""
+    return {
+        "id": item_id("fc", session_id, seq, place),
+        "type": "function_call",
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": call.arguments,
+        "status": "completed",
+    }
+
+
+def _add_call(messages: list[IncomingMessage], place: int, call: ToolCall) -> None:
+    """A call belongs to the words right before it, or to the calls there."""
+    if messages and messages[-1].role == "assistant":
+        last = messages[-1]
+        messages[-1] = replace(last, content=last.content or None, tool_calls=(*last.tool_calls, call))
+    else:
+        messages.append(IncomingMessage(place, "assistant", None, (call,)))
+
+
+def _content(content: str | Sequence[Mapping[str, Any]]) -> Content:
+    if isinstance(content, str):
+        return content
+    parts = [_content_part(part) for part in content]
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return str(parts[0]["text"])
+    return parts
+
+
+def _content_part(part: Mapping[str, Any]) -> ContentPart:
+    match part["type"]:
+        case "input_image":
+            detail = {"detail": part["detail"]} if part.get("detail") else {}
+            return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
+        case "input_file":
+            return {
+                "type": "file",
+                "file": {name: part[name] for name in ("filename", "file_data") if part.get(name) is not None},
+            }
+        case "input_audio":
+            return {"type": "input_audio", "input_audio": dict(part["input_audio"])}
+        case "refusal":
+            return {"type": "text", "text": part["refusal"]}
+        case _:
+            return {"type": "text", "text": part["text"]}
+
+
+def _item_parts(content: Content) -> list[JsonObject]:
+    if content is None or isinstance(content, str):
+        return [{"type": "input_text", "text": content or ""}]
+    return [_item_part(part) for part in content]
+
+
+def _item_part(part: ContentPart) -> JsonObject:
+    match part.get("type"):
+        case "image_url":
+            image: Any = part["image_url"]
+            return {
+                "type": "input_image",
+                "image_url": image.get("url"),
+                "detail": image.get("detail") or "auto",
+                "file_id": None,
+            }
+        case "file":
+            return {"type": "input_file", **part["file"]}
+        case "input_audio":
+            return {"type": "input_audio", "input_audio": part["input_audio"]}
+        case _:
+            return {"type": "input_text", "text": str(part.get("text", ""))}

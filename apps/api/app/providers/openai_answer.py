@@ -1,0 +1,286 @@
+"""A chat completion -> `Completion`, whole or streamed.
+
+Streams differ most in tool calls: fragments by index, fragments without an index or an id, an id in every fragment,
+whole calls at once, several whole calls under one index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from app.domain.types import Completion, Delta, FinishReason, ToolCall, Usage
+from app.providers.failures import ErrorObject, error_object
+from app.providers.stream import Event, ReplyRoom, StreamedError, TextFlow
+from app.providers.wire import (
+    MalformedAnswerError,
+    answered_items,
+    check_calls,
+    content_of,
+    decode_json,
+    fields_of,
+    list_of,
+    model_name,
+    read_call,
+    storable,
+    storable_json,
+    token_count,
+)
+
+_FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
+    "stop": "stop",
+    "eos": "stop",
+    "end_turn": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+}
+
+
+def read_completion(body: Any, *, attempts: int) -> Completion:
+    """Reads a chat completion's first choice. Raises `MalformedAnswerError`."""
+    answer = fields_of(body)
+    choices = list_of(answer.get("choices"))
+    if not choices:
+        raise MalformedAnswerError("the answer carries no choices")
+    choice = fields_of(choices[0])
+    if not isinstance(choice.get("message"), dict):
+        raise MalformedAnswerError("the first choice carries no message")
+    fields = fields_of(choice["message"])
+    tool_calls = _tool_calls(fields.get("tool_calls"))
+    text, thought = map(storable, content_of(fields.get("content")))
+    return Completion(
+        text=text or _text_of(fields, "refusal") or (None if tool_calls else ""),
+        finish_reason=_finish_reason(choice.get("finish_reason"), called_tools=bool(tool_calls)),
+        usage=_usage(answer.get("usage")),
+        tool_calls=tool_calls,
+        reasoning=_text_of(fields, "reasoning_content") or _text_of(fields, "reasoning") or thought or None,
+        provider_model=model_name(answer.get("model")),
+        attempts=attempts,
+    )
+
+
+def _text_of(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    return storable(value) if isinstance(value, str) else ""
+
+
+def _tool_calls(value: Any) -> tuple[ToolCall, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise MalformedAnswerError("the message's tool_calls are not a list")
+    calls = list_of(value)
+    check_calls(len(calls))
+    return tuple(_tool_call(call, position) for position, call in enumerate(calls))
+
+
+def _tool_call(value: Any, position: int) -> ToolCall:
+    """Reads a tool call, the `position`th of its answer; raises as `read_call`."""
+    call = fields_of(value)
+    fields = fields_of(call.get("function"))
+    arguments = fields.get("arguments") or "{}"  # nothing, or the empty text that some servers send for no arguments
+    if not isinstance(arguments, str):
+        arguments = storable_json(arguments)  # some servers send the object itself
+    return read_call(call.get("id"), fields.get("name"), arguments, position)
+
+
+def _finish_reason(value: Any, *, called_tools: bool) -> FinishReason:
+    reason: FinishReason = _FINISH_REASONS.get(value.lower(), "other") if isinstance(value, str) else "other"
+    # Some servers say "stop", or nothing, when the model called tools.
+    if called_tools and reason in {"stop", "other"}:
+        return "tool_calls"
+    return reason
+
+
+def _usage(value: Any) -> Usage | None:
+    """None unless the prompt's tokens can be read: half a figure would falsify what is compared with the estimate."""
+    fields = fields_of(value)
+    prompt, answer, total = (
+        token_count(fields.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+    )
+    if prompt is None and total is not None and answer is not None and total >= answer:
+        prompt = total - answer
+    if prompt is None:
+        return None
+    if answer is None:
+        answer = total - prompt if total is not None and total >= prompt else 0
+    details = fields_of(fields.get("prompt_tokens_details"))
+    cached = _first_count(details.get("cached_tokens"), fields.get("prompt_cache_hit_tokens"))
+    written = _first_count(details.get("cache_write_tokens"), fields.get("cache_creation_input_tokens"))
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=answer,
+        cached_prompt_tokens=min(cached, prompt),
+        cache_write_prompt_tokens=min(written, prompt - min(cached, prompt)),
+    )
+
+
+def _first_count(*values: Any) -> int:
+    return next((found for found in map(token_count, values) if found is not None), 0)
+
+
+class ChatAssembly:
+    """Puts one answer together. See `app.providers.stream.Assembly`."""
+
+    def __init__(self) -> None:
+        self.has_finish = False
+        self.is_over = False
+        self._has_choice = False
+        room = ReplyRoom()
+        self._text = TextFlow(room)
+        self._reasoning = TextFlow(room)
+        self._calls = _CallFragments(room)
+        self._finish: Any = None
+        self.usage: Usage | None = None
+        self._model: str | None = None
+
+    def read(self, event: Event) -> Delta:
+        """Takes the next chunk; raises `StreamedError` or `MalformedAnswerError`."""
+        if event.data.strip() == b"[DONE]":
+            self.is_over = True
+            return Delta()
+        if not event.data.strip():
+            return Delta()
+        chunk = _parsed(event)
+        self.usage = _usage(chunk.get("usage")) or self.usage
+        self._model = model_name(chunk.get("model")) or self._model
+        choice = next((fields_of(found) for found in list_of(chunk.get("choices"))), None)
+        if choice is None or choice.get("index") not in (None, 0):  # it may be anything, unhashable too
+            return Delta()
+        self._has_choice = True
+        self._finish = choice.get("finish_reason") or self._finish
+        self.has_finish = self._finish is not None
+        return self._grown(fields_of(choice.get("delta") or choice.get("message")))
+
+    def rest(self) -> Delta:
+        return Delta(self._text.rest(), self._reasoning.rest())
+
+    def completion(self, *, attempts: int) -> Completion:
+        """The whole answer; raises `MalformedAnswerError`."""
+        if not self._has_choice:
+            raise MalformedAnswerError("the stream carries no choices")
+        calls = tuple(_tool_call(call, position) for position, call in enumerate(self._calls.whole()))
+        return Completion(
+            text=self._text.text or (None if calls else ""),
+            finish_reason=_finish_reason(self._finish, called_tools=bool(calls)),
+            usage=self.usage,
+            tool_calls=calls,
+            reasoning=self._reasoning.text or None,
+            provider_model=self._model,
+            attempts=attempts,
+        )
+
+    def _grown(self, delta: dict[str, Any]) -> Delta:
+        text, thought = content_of(delta.get("content"))
+        if not text and isinstance(delta.get("refusal"), str):
+            text = delta["refusal"]
+        for name in ("reasoning_content", "reasoning"):
+            if isinstance(delta.get(name), str) and delta[name]:
+                thought = delta[name]
+                break
+        for fragment in answered_items(delta.get("tool_calls"), "fragments of tool calls in an event"):
+            self._calls.add(fields_of(fragment))
+        return Delta(self._text.add(text), self._reasoning.add(thought))
+
+
+def _parsed(event: Event) -> dict[str, Any]:
+    chunk = decode_json(event.data)
+    error = error_object(chunk)
+    if error is None and event.name == "error":
+        error = ErrorObject()
+    if error is not None:
+        raise StreamedError(error)
+    if not isinstance(chunk, dict):
+        raise MalformedAnswerError("a chunk of it is not a JSON object")
+    fields = fields_of(chunk)
+    if any(fields_of(choice).get("finish_reason") == "error" for choice in list_of(fields.get("choices"))):
+        raise StreamedError(ErrorObject())
+    return fields
+
+
+@dataclass(slots=True)
+class _CallInParts:
+    identity: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list[str])
+
+    def has_whole_arguments(self) -> bool:
+        """Whether they came in one piece and are a JSON object: each piece is looked at once at most."""
+        if len(self.arguments) != 1:
+            return False
+        try:
+            return isinstance(decode_json(self.arguments[0].encode("utf-8", "replace")), dict)
+        except MalformedAnswerError:
+            return False
+
+
+class _CallFragments:
+    """Tool calls as they arrive, in the order of their first fragments.
+
+    A fragment goes on with the newest call of its id, else of its index. Servers that send whole calls may number them
+    all 0: `_is_another` tells. Without an index, a known id, or else the absence of a name, tells that it goes on.
+    """
+
+    def __init__(self, room: ReplyRoom) -> None:
+        self._room = room
+        self._calls: list[_CallInParts] = []
+        self._by_id: dict[str, _CallInParts] = {}
+        self._by_index: dict[int | str, _CallInParts] = {}
+
+    def add(self, fragment: dict[str, Any]) -> None:
+        """Takes the next fragment. Raises `MalformedAnswerError` when the answer has become too large."""
+        function = fields_of(fragment.get("function"))
+        index, identity = fragment.get("index"), fragment.get("id")
+        identity = identity if isinstance(identity, str) else ""
+        name = function["name"] if isinstance(function.get("name"), str) else ""
+        arguments = function.get("arguments")
+        if arguments is not None and not isinstance(arguments, str):
+            arguments = storable_json(arguments)
+        index = index if isinstance(index, int | str) else None
+        call = self._continued(index, identity, name, arguments)
+        if call is None:
+            call = _CallInParts()
+            self._calls.append(call)
+            check_calls(len(self._calls))
+            if index is not None:
+                self._by_index[index] = call
+        if identity and not call.identity:
+            call.identity = self._room.take(identity)
+            self._by_id[identity] = call
+        call.name = call.name or self._room.take(name)  # some servers repeat it in every fragment
+        if arguments is not None:
+            call.arguments.append(self._room.take(arguments))
+
+    def whole(self) -> list[dict[str, Any]]:
+        """The calls in the form in which a plain answer carries them."""
+        return [
+            {"id": call.identity, "function": {"name": call.name, "arguments": "".join(call.arguments)}}
+            for call in self._calls
+        ]
+
+    def _continued(
+        self, index: int | str | None, identity: str, name: str, arguments: str | None
+    ) -> _CallInParts | None:
+        """The call that a fragment goes on with, or None when it begins one."""
+        if identity in self._by_id:
+            return self._by_id[identity]
+        if index is None:
+            return self._calls[-1] if self._calls and not name and not identity else None
+        call = self._by_index.get(index)
+        return None if call is None or (name and _is_another(call, identity, arguments)) else call
+
+
+def _is_another(call: _CallInParts, identity: str, arguments: str | None) -> bool:
+    """Whether a fragment that names a function, under the index of `call`, is a call of its own.
+
+    It is when its id is another. Without ids, when it brings arguments and those of `call` are already whole.
+    """
+    if identity and call.identity:
+        return True
+    return bool(arguments) and call.has_whole_arguments()

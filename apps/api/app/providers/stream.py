@@ -1,0 +1,269 @@
+"""A streamed answer: server-sent events (WHATWG HTML, section 9.2) out of bytes cut anywhere, and its text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from app.domain.types import Completion, Delta, Usage
+from app.providers.base import DeltaSink
+from app.providers.failures import ErrorObject
+from app.providers.retry import AttemptError
+from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, storable
+
+MOST_EVENT_BYTES: Final = 1024 * 1024
+MOST_EVENTS: Final = 262_144
+"""Of a stream: twice what the longest answers have, a token an event."""
+MOST_STREAM_BYTES: Final = 64 * 1024 * 1024
+"""Of a whole stream with all its wrapping; more is refused while it is read."""
+_SLICE_BYTES: Final = 1024
+"""Of a stream that are read before other tasks run: a millisecond or two of the smallest events."""
+_TRAILER_WAIT_S: Final = 5.0
+_CLOSING_WAIT_S: Final = 0.1
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. `name` is empty where the server gave none; `data` are its data lines joined by LF, undecoded."""
+
+    name: str
+    data: bytes
+
+
+class EventReader:
+    """Feed it chunks, it yields events. One event may have `most_event_bytes`; a longer one is malformed.
+
+    Lines are decoded by nobody here: a chunk may end inside a character, inside CRLF, or inside a field's name.
+    """
+
+    def __init__(self, most_event_bytes: int) -> None:
+        self._most_event_bytes = most_event_bytes
+        self._name = ""
+        self._data: list[bytes] = []
+        self._unfinished: list[bytes] = []
+        self._size = 0
+        self._after_cr = False
+        self._at_start = True
+
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """The events that `chunk` completes. Raises `MalformedAnswerError` for one that is too long."""
+        if self._after_cr and chunk:
+            self._after_cr = False
+            chunk = chunk.removeprefix(b"\n")
+        if chunk.endswith(b"\r"):
+            self._after_cr = True
+        # bytes.splitlines splits at CR, LF and CRLF and, other than str's, at nothing else.
+        for piece in chunk.splitlines(keepends=True):
+            self._grow(len(piece))
+            text = piece.rstrip(b"\r\n")
+            self._unfinished.append(text)
+            if len(text) != len(piece):
+                line = b"".join(self._unfinished)
+                self._unfinished.clear()
+                event = self._take(line)
+                if event is not None:
+                    yield event
+
+    def end(self) -> Event | None:
+        """The last event where the server closed without the empty line that should follow it."""
+        line = b"".join(self._unfinished)
+        self._unfinished.clear()
+        return (self._take(line) if line else None) or self._take(b"")
+
+    def _grow(self, by: int) -> None:
+        self._size += by
+        if self._size > self._most_event_bytes:
+            raise MalformedAnswerError(f"an event of it is longer than {self._most_event_bytes} bytes")
+
+    def _take(self, line: bytes) -> Event | None:
+        if self._at_start:
+            self._at_start = False
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        if not line:
+            event = Event(self._name, b"\n".join(self._data)) if self._data else None
+            self._name, self._data, self._size = "", [], 0
+            return event
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"event":
+            self._name = value.decode("utf-8", "replace")
+        elif name == b"error":  # older llama.cpp servers name their errors so
+            self._name = "error"
+            self._data.append(value)
+        elif not name:
+            # A comment: a heartbeat may be all that comes for hours, and is no part of any event.
+            self._size = max(0, self._size - len(line) - 2)
+        return None
+
+
+class StreamedError(Exception):
+    """The stream, whatever its HTTP status said, carries an error."""
+
+    def __init__(self, error: ErrorObject) -> None:
+        super().__init__(error.safe_code)
+        self.error = error
+
+
+class BrokenStreamError(Exception):
+    """The stream stopped before the model's finish reason."""
+
+
+class EmptyStreamError(Exception):
+    """The stream ended properly and not one event was in it."""
+
+
+class Assembly(Protocol):
+    """Puts the events of one answer together.
+
+    `has_finish` once the finish reason is known, `is_over` once the end mark has come; `usage` is what has been
+    reported so far.
+    """
+
+    has_finish: bool
+    is_over: bool
+
+    @property
+    def usage(self) -> Usage | None: ...
+
+    def read(self, event: Event) -> Delta:
+        """Takes the next event; raises `StreamedError` or `MalformedAnswerError`."""
+        ...
+
+    def rest(self) -> Delta:
+        """What was held back, when nothing more comes."""
+        ...
+
+    def completion(self, *, attempts: int) -> Completion:
+        """The whole answer; raises `MalformedAnswerError`."""
+        ...
+
+
+class DeltaTap:
+    """Passes deltas on, and keeps their text and `usage` in case the stream breaks."""
+
+    def __init__(self, sink: DeltaSink) -> None:
+        self._sink = sink
+        self._texts: list[str] = []
+        self.has_begun = False
+        self.usage: Usage | None = None
+
+    def __call__(self, delta: Delta) -> None:
+        if delta.text or delta.reasoning:
+            self.has_begun = True
+            self._texts.append(delta.text)
+            self._sink(delta)
+
+    @property
+    def partial(self) -> str | None:
+        """The text so far, or None before the first delta."""
+        return "".join(self._texts) if self.has_begun else None
+
+
+class ReplyRoom:
+    """The remaining size of an answer: text, reasoning and tool calls together."""
+
+    def __init__(self) -> None:
+        self._left_chars = MOST_REPLY_CHARS
+
+    def take(self, piece: str) -> str:
+        """The piece itself. Raises `MalformedAnswerError` when there is no room for it."""
+        self._left_chars -= len(piece)
+        if self._left_chars < 0:
+            raise MalformedAnswerError(f"it has more than {MOST_REPLY_CHARS} characters")
+        return piece
+
+
+class TextFlow:
+    """Text that arrives in pieces and leaves storable. Half of a surrogate pair waits for its other half."""
+
+    def __init__(self, room: ReplyRoom) -> None:
+        self._room = room
+        self._pieces: list[str] = []
+        self._held = ""
+
+    def add(self, piece: str) -> str:
+        """What can be passed on now. Raises `MalformedAnswerError` when the answer has become too long."""
+        piece = self._held + self._room.take(piece)
+        self._held = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
+        return self._passed_on(piece[: len(piece) - len(self._held)])
+
+    def rest(self) -> str:
+        """What was held back."""
+        held, self._held = self._held, ""
+        return self._passed_on(held)
+
+    @property
+    def text(self) -> str:
+        """All that has been passed on."""
+        return "".join(self._pieces)
+
+    def _passed_on(self, piece: str) -> str:
+        piece = storable(piece)
+        if piece:
+            self._pieces.append(piece)
+        return piece
+
+
+async def read_stream(chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap) -> None:
+    """Reads to the end mark, or to the end of a stream that has its finish reason.
+
+    After the finish reason, a server that neither continues nor closes is waited for only briefly. Raises what the
+    assembly raises, `AttemptError` when the connection breaks, `BrokenStreamError` when the stream just ends, and
+    `EmptyStreamError` when it ends before it began.
+    """
+    patience = asyncio.timeout(None)
+    try:
+        async with aclosing(chunks), patience:
+            if not await _read_events(chunks, assembly, tap, patience):
+                raise EmptyStreamError
+    except TimeoutError:
+        if not patience.expired():
+            raise
+    except AttemptError:
+        if not (assembly.has_finish or assembly.is_over):
+            raise
+    tap(assembly.rest())
+    if not (assembly.has_finish or assembly.is_over):
+        raise BrokenStreamError
+
+
+async def _read_events(
+    chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap, patience: asyncio.Timeout
+) -> bool:
+    """Whether there was an event. Other tasks, and the deadline, can run after every slice."""
+    events = EventReader(MOST_EVENT_BYTES)
+    now = asyncio.get_running_loop().time
+    count = 0
+    async for piece in _sliced(chunks):
+        for event in events.feed(piece):
+            count += 1
+            if assembly.is_over:
+                break
+            if count > MOST_EVENTS:
+                raise MalformedAnswerError(f"it has more than {MOST_EVENTS} events")
+            tap(assembly.read(event))
+            if assembly.is_over:  # only the closing bytes are left, and with them the connection can be used again
+                patience.reschedule(now() + _CLOSING_WAIT_S)
+            elif assembly.has_finish and patience.when() is None:
+                patience.reschedule(now() + _TRAILER_WAIT_S)
+    last = events.end()
+    if last is not None and not assembly.is_over:
+        try:
+            tap(assembly.read(last))
+        except MalformedAnswerError as cut:
+            if not assembly.has_finish:
+                raise BrokenStreamError from cut
+    return count > 0 or last is not None
+
+
+async def _sliced(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async for chunk in chunks:
+        for start in range(0, len(chunk), _SLICE_BYTES):
+            yield chunk[start : start + _SLICE_BYTES]
+            await asyncio.sleep(0)

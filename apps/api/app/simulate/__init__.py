@@ -1,1 +1,0 @@
-"""`plimsoll simulate`: stored sessions under other policies, from the command line."""

@@ -1,0 +1,367 @@
+"""Metrics of turns, summaries, model calls and the database, and the text that Prometheus scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from app.domain.types import OPEN_STATUSES, OpenTurnCount, Purpose, TurnStatus, Usage
+
+SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
+"""A model's summary was used, the deterministic one was, another process was faster, or none could be made."""
+
+disable_created_metrics()
+
+_STATUSES = frozenset({"completed", "awaiting_tools", "failed", "rejected", "cancelled"})
+_WHEN = ("preflight", "post_turn", "requested")
+_PURPOSES = frozenset({"turn", "summary", "count"})
+_KINDS = frozenset({"error", "refused", "overflow", "rate_limited", "down", "timeout"})
+_STORED = frozenset({"used", "fallback"})
+"""The outcomes that stored a summary."""
+_POOL_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_TURN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_PROVIDER_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
+_SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.5, 2.0)
+_RATIOS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
+
+
+class Telemetry:
+    """What the service measures. `aliases` are the catalogue's; any other is counted as `other`."""
+
+    def __init__(self, aliases: Iterable[str], multiprocess_dir: Path | None = None) -> None:
+        self._aliases = frozenset(aliases)
+        own, self._at_scrape = CollectorRegistry(), CollectorRegistry()
+        self._turns = _TurnMetrics(own)
+        self._summaries = _SummaryMetrics(own)
+        self._calls = _CallMetrics(own)
+        self.database = DatabaseMetrics(own, self._at_scrape)
+        self._lag = Gauge(
+            "event_loop_lag_seconds",
+            "Longest time, in the last half to whole minute, for which one piece of work kept a worker's event loop.",
+            registry=own,
+            multiprocess_mode="livemax",
+        )
+        self._cache = _CacheMetrics(own)
+        self._multiprocess_dir = multiprocess_dir
+        self._registry = own if multiprocess_dir is None else CollectorRegistry()
+        if multiprocess_dir is not None:
+            MultiProcessCollector(self._registry, str(multiprocess_dir))
+        self._at_scrape.register(_Means(self._registry))
+
+    def turn_finished(
+        self,
+        *,
+        status: str,
+        seconds: float,
+        summary: bool,
+        prune: bool,
+        overflow: bool,
+        prompt_tokens: int | None,
+        alias: str,
+        estimated_wire_tokens: int | None,
+        actual_prompt_tokens: int | None,
+        calibration_ratio: float | None,
+        budget_use: float | None,
+    ) -> None:
+        """Counts a turn once it is recorded. `seconds` run from the request to the record.
+
+        `prompt_tokens` are the whole turn's; estimate, actual, calibration and the used share of the input budget are
+        its last model call's.
+        """
+        if budget_use is not None:
+            self._turns.budget_use.labels(self._alias(alias)).observe(budget_use)
+        if calibration_ratio is not None:
+            self._calls.calibration.labels(self._alias(alias)).set(calibration_ratio)
+        self._turns.seconds.labels(status if status in _STATUSES else "other").observe(seconds)
+        if summary:
+            self._summaries.turns.inc()
+        if prune:
+            self._turns.prunes.inc()
+        if overflow:
+            self._turns.rejects.inc()
+        if status == "completed" and prompt_tokens is not None:
+            self._turns.prompt_tokens.observe(prompt_tokens)
+        if estimated_wire_tokens is not None and actual_prompt_tokens:
+            self._calls.estimate_ratio.labels(self._alias(alias)).observe(estimated_wire_tokens / actual_prompt_tokens)
+
+    def summary_finished(self, *, when: str, outcome: SummaryOutcome, seconds: float) -> None:
+        """Counts an attempt to summarize; one in the background counts for the turn that started it."""
+        self._summaries.outcomes.labels(when, outcome).inc()
+        self._summaries.seconds.labels(when).observe(seconds)
+        if when == "post_turn" and outcome in _STORED:
+            self._summaries.turns.inc()
+
+    def model_usage(self, *, alias: str, purpose: Purpose, usage: Usage, cost_usd: Decimal | None) -> None:
+        """Adds up one call's tokens and, where prices are known, its cost."""
+        for kind, tokens in (
+            ("prompt", usage.prompt_tokens),
+            ("cached_prompt", usage.cached_prompt_tokens),
+            ("completion", usage.completion_tokens),
+        ):
+            self._calls.tokens.labels(self._alias(alias), purpose, kind).inc(max(0, tokens))
+        if cost_usd is not None:
+            self._calls.cost.labels(self._alias(alias), purpose).inc(float(cost_usd))
+
+    def provider_call(self, *, alias: str, purpose: str, seconds: float, error_kind: str | None) -> None:
+        """Counts one call to a model, with its retries; `error_kind` is None when it answered."""
+        purpose = purpose if purpose in _PURPOSES else "other"
+        self._calls.seconds.labels(self._alias(alias), purpose).observe(seconds)
+        if error_kind is not None:
+            self._calls.errors.labels(error_kind if error_kind in _KINDS else "other").inc()
+
+    def turns_lost(self, turns: int) -> None:
+        """Counts turns that were ended on behalf of a worker that went silent."""
+        if turns:
+            self._turns.lost.inc(turns)
+
+    def event_loop_lag(self, seconds: float) -> None:
+        """States for how long the event loop of this worker was lately kept by one piece of work."""
+        self._lag.set(seconds)
+
+    def session_looked_up(self, *, hit: bool) -> None:
+        """Counts a lookup of a session in the cache; one that is cached in part is a hit."""
+        (self._cache.hits if hit else self._cache.misses).inc()
+
+    def session_cache_size(self, size_bytes: int) -> None:
+        """States what the session cache of this worker takes of memory."""
+        self._cache.size.set(size_bytes)
+
+    def render(self) -> tuple[bytes, str]:
+        """The Prometheus text of all workers, and its content type. Of a worker that has ended no lag is shown."""
+        if self._multiprocess_dir is not None:
+            _forget_dead_workers(self._multiprocess_dir)
+        return generate_latest(self._registry) + generate_latest(self._at_scrape), CONTENT_TYPE_PLAIN_0_0_4
+
+    def _alias(self, alias: str) -> str:
+        return alias if alias in self._aliases else "other"
+
+
+class _TurnMetrics:
+    def __init__(self, own: CollectorRegistry) -> None:
+        self.prunes = _counter(own, "context_prune_count", "Turns in which messages were removed or shortened to fit.")
+        self.rejects = _counter(own, "context_overflow_reject_count", "Turns refused because they did not fit.")
+        self.lost = _counter(own, "turns_lost", "Turns that were ended because the worker that ran them went silent.")
+        self.prompt_tokens = _histogram(
+            own, "prompt_tokens_per_turn", "Prompt tokens of a completed turn, as the provider reported them.", _TOKENS
+        )
+        self.seconds = _histogram(
+            own, "turn_latency_seconds", "From request to record, by how the turn ended.", _TURN_SECONDS, "status"
+        )
+        self.budget_use = _histogram(
+            own,
+            "input_budget_use_ratio",
+            "Tokens counted against the input budget, as finally decided, over the input budget; above 1 is a refusal.",
+            _SHARES,
+            "model_alias",
+        )
+        for status in _STATUSES:  # a rate sees the first event only where the series was there before, at 0
+            self.seconds.labels(status)
+
+
+class _SummaryMetrics:
+    def __init__(self, own: CollectorRegistry) -> None:
+        self.turns = _counter(
+            own, "context_summary_count", "Turns for which a summary was made, before the call or after."
+        )
+        self.outcomes = _counter(
+            own,
+            "context_summary_outcome",
+            "Summaries by when they were made (preflight, post_turn, requested) and what came of it.",
+            "when",
+            "outcome",
+        )
+        self.seconds = _histogram(
+            own,
+            "context_summary_seconds",
+            "From the decision for a summary to its record, by when it was made.",
+            _PROVIDER_SECONDS,
+            "when",
+        )
+        for when in _WHEN:
+            for outcome in get_args(SummaryOutcome):
+                self.outcomes.labels(when, outcome)
+
+
+class _CallMetrics:
+    def __init__(self, own: CollectorRegistry) -> None:
+        self.seconds = _histogram(
+            own,
+            "provider_latency_seconds",
+            "One call to a model with its retries, by alias and purpose.",
+            _PROVIDER_SECONDS,
+            "model_alias",
+            "purpose",
+        )
+        self.errors = _counter(
+            own, "provider_errors", "Calls to a model that failed after the retries, by kind.", "kind"
+        )
+        self.estimate_ratio = _histogram(
+            own,
+            "estimate_to_actual_ratio",
+            "Estimated tokens on the wire over the provider's prompt tokens, by alias.",
+            _RATIOS,
+            "model_alias",
+        )
+        self.calibration = _gauge(
+            own,
+            "estimate_calibration_ratio",
+            "The factor last applied to the wire estimate before it was counted against the budget, by alias.",
+            "model_alias",
+        )
+        self.tokens = _counter(
+            own,
+            "model_tokens",
+            "Tokens as providers reported them, by alias, purpose and kind (prompt, cached_prompt, completion).",
+            "model_alias",
+            "purpose",
+            "kind",
+        )
+        self.cost = _counter(
+            own,
+            "model_cost_usd",
+            "US dollars of model calls at published prices, by alias and purpose; calls without a price are not in it.",
+            "model_alias",
+            "purpose",
+        )
+        for kind in _KINDS:
+            self.errors.labels(kind)
+
+
+class _CacheMetrics:
+    def __init__(self, own: CollectorRegistry) -> None:
+        self.size = Gauge(
+            "session_cache_bytes",
+            "Memory of the session caches of all workers.",
+            registry=own,
+            multiprocess_mode="livesum",
+        )
+        self.hits = _counter(own, "session_cache_hits", "Lookups of sessions that were in the cache.")
+        self.misses = _counter(own, "session_cache_misses", "Lookups of sessions that were not in the cache.")
+
+
+class DatabaseMetrics(Collector):
+    """One database, shared by all workers and replicas; of what every process sees alike, the newest value counts.
+
+    `own` has what this process measures; what is computed at the scrape goes into `at_scrape`.
+    """
+
+    def __init__(self, own: CollectorRegistry, at_scrape: CollectorRegistry) -> None:
+        self._count_restarts: Callable[[], int] = lambda: 0
+        at_scrape.register(self)
+        self._up = _gauge(own, "database_up", "1 when the database answered the last probe and takes writes, else 0.")
+        self._open = _gauge(own, "open_turns", "Turns in the database that are open, by status.", "status")
+        self._oldest = _gauge(
+            own,
+            "oldest_open_turn_seconds",
+            "Age of the oldest open turn, by status; 0 where there is none.",
+            "status",
+        )
+        self._wait = _histogram(
+            own,
+            "db_pool_wait_seconds",
+            "Waits for a database connection, including new connections and waits that timed out.",
+            _POOL_SECONDS,
+        )
+        self._use = _counter(
+            own,
+            "db_connection_use_seconds",
+            "Seconds for which database connections were in use; its rate is how many are in use.",
+        )
+        self._pool_size = Gauge(
+            "db_pool_connections",
+            "Database connections that all workers may have together.",
+            registry=own,
+            multiprocess_mode="max",
+        )
+
+    def probed(self, open_turns: Mapping[TurnStatus, OpenTurnCount] | None) -> None:
+        """What a probe of the database found; None when it did not answer, or is read-only."""
+        self._up.set(0 if open_turns is None else 1)
+        if open_turns is None:
+            return
+        for status in OPEN_STATUSES:
+            found = open_turns.get(status, OpenTurnCount(0, 0.0))
+            self._open.labels(status.value).set(found.turns)
+            self._oldest.labels(status.value).set(found.oldest_s)
+
+    def pool_of(self, connections: int) -> None:
+        """States how many connections all workers may have together."""
+        self._pool_size.set(connections)
+
+    def restarts_from(self, count: Callable[[], int]) -> None:
+        """Has the restarts of an embedded database counted by `count`, at every scrape."""
+        self._count_restarts = count
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "embedded_database_restarts",
+            "Starts of the embedded database after it ended unexpectedly, since its folder was made.",
+            value=self._count_restarts(),
+        )
+
+    def connection_waited_for(self, seconds: float) -> None:
+        """Adds a wait for a connection."""
+        self._wait.observe(seconds)
+
+    def connection_used(self, seconds: float) -> None:
+        """Adds the time for which a connection was in use."""
+        self._use.inc(seconds)
+
+
+class _Means(Collector):
+    """Quotients at the moment of the scrape, over every worker that ever wrote to this registry's files."""
+
+    def __init__(self, source: CollectorRegistry) -> None:
+        self._source = source
+
+    def collect(self) -> Iterator[Metric]:
+        prompt_tokens, turns, summaries = 0.0, 0.0, 0.0
+        for family in self._source.collect():
+            for sample in family.samples:
+                if sample.name == "prompt_tokens_per_turn_sum":
+                    prompt_tokens += sample.value
+                elif sample.name == "prompt_tokens_per_turn_count":
+                    turns += sample.value
+                elif sample.name == "context_summary_outcome_total" and sample.labels["outcome"] in _STORED:
+                    summaries += sample.value
+        yield GaugeMetricFamily(
+            "avg_prompt_tokens_per_turn",
+            "Mean of provider-reported prompt tokens per completed turn.",
+            value=prompt_tokens / turns if turns else 0.0,
+        )
+        yield GaugeMetricFamily(
+            "context_summaries_per_hundred_turns",
+            "Summaries for every hundred completed turns, including those in the background and on request.",
+            value=100 * summaries / turns if turns else 0.0,
+        )
+
+
+def _forget_dead_workers(folder: Path) -> None:
+    for path in folder.glob("gauge_live*.db"):
+        pid = int(path.stem.rpartition("_")[2])
+        if not Path(f"/proc/{pid}").exists():
+            path.unlink(missing_ok=True)
+
+
+def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
+    return Counter(name, text, labels, registry=registry)
+
+
+def _gauge(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Gauge:
+    return Gauge(name, text, labels, registry=registry, multiprocess_mode="mostrecent")
+
+
+def _histogram(
+    registry: CollectorRegistry, name: str, text: str, buckets: tuple[float, ...], *labels: str
+) -> Histogram:
+    return Histogram(name, text, labels, buckets=buckets, registry=registry)

@@ -1,0 +1,66 @@
+"""`plimsoll simulate` as people meet it: a process, a database, tables or JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.commands.resources import CommandRefused
+from app.commands.simulate import read_policy
+from app.services.views.simulation import Variant
+from tests.commands.test_cli import UNKNOWN_ID, address, plimsoll, refusal, serving
+
+
+def test_it_reads_the_database_of_the_settings_and_prints_a_column_for_each_policy(
+    tmp_path: Path, database_url: str
+) -> None:
+    with (
+        serving(tmp_path, DATABASE_URL=database_url) as (_, printed),
+        httpx.Client(base_url=address(printed), timeout=30) as client,
+    ):
+        ids = [client.post("/v1/sessions", json={}).json()["id"] for _ in range(2)]
+        for session in ids:
+            for number in range(10):
+                client.post(f"/v1/sessions/{session}/turns", json={"content": f"Point {number} " + "word " * 60})
+    done = plimsoll(tmp_path, "simulate", *ids, DATABASE_URL=database_url)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "a progress bar where nobody looks"
+    for heading in ("what happened", "full history", "at 70 %", "at 95 %", "all 2 sessions", "user's words verbatim"):
+        assert heading in done.stdout
+    assert "1 (9)" in done.stdout
+
+    asked = ("--policy", "rolling", "--policy", 'mine={"mandatory_summary_turn": 3}', "--model", "offline", "--json")
+    done = plimsoll(tmp_path, "simulate", ids[0], *asked, DATABASE_URL=database_url)
+    assert done.returncode == 0, done.stderr
+    (told,) = json.loads(done.stdout)["sessions"]
+    assert [(policy["name"], policy["model_alias"]) for policy in told["policies"]] == [
+        ("rolling", "offline"),
+        ("mine", "offline"),
+    ]
+    assert told["session_id"] == ids[0]
+    assert told["policies"][1]["summaries"][0] < 9
+
+    for wrong, said in (
+        ((UNKNOWN_ID,), "no such session"),
+        ((ids[0], "--tenant", "other"), "no such session"),
+        ((ids[0], "--policy", "nobody"), "preset"),
+        ((ids[0], "--policy", "{bad"), "no JSON"),
+        ((ids[0], "--model", "nobody"), "no model"),
+    ):
+        line = refusal(plimsoll(tmp_path, "simulate", *wrong, DATABASE_URL=database_url))
+        assert said.lower() in line.lower()
+
+
+def test_a_policy_is_read_as_a_preset_as_json_or_under_a_name() -> None:
+    for text, variant in {
+        "rolling": Variant("rolling", {"preset": "rolling"}),
+        "mine=rolling": Variant("mine", {"preset": "rolling"}),
+        '{"summary_model": "a=b"}': Variant('{"summary_model":"a=b"}', {"summary_model": "a=b"}),
+        'mine={"protected_turns": 2}': Variant("mine", {"protected_turns": 2}),
+    }.items():
+        assert read_policy(text) == variant
+    with pytest.raises(CommandRefused):
+        read_policy("mine={")

@@ -1,0 +1,167 @@
+"""What the metrics promise: the contract's names, right with several processes, and labels from closed sets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.telemetry import Telemetry
+
+_WORKER = """
+import sys
+from pathlib import Path
+from app.domain.types import OpenTurnCount, TurnStatus
+from app.telemetry import Telemetry
+telemetry = Telemetry(["main"], Path(sys.argv[1]))
+tokens = int(sys.argv[2])
+telemetry.turn_finished(status="completed", seconds=0.1, summary=True, prune=True, overflow=False,
+                        prompt_tokens=tokens, alias="main", estimated_wire_tokens=tokens,
+                        actual_prompt_tokens=tokens, calibration_ratio=1.0, budget_use=0.5)
+telemetry.turn_finished(status="rejected", seconds=0.1, summary=False, prune=False, overflow=True,
+                        prompt_tokens=None, alias="main", estimated_wire_tokens=None,
+                        actual_prompt_tokens=None, calibration_ratio=None, budget_use=1.2)
+telemetry.provider_call(alias="main", purpose="turn", seconds=0.2, error_kind=None)
+telemetry.provider_call(alias="main", purpose="summary", seconds=0.2, error_kind="timeout")
+telemetry.turns_lost(3)
+telemetry.database.pool_of(20)
+telemetry.database.connection_waited_for(0.5)
+telemetry.database.connection_used(1.5)
+telemetry.database.probed({TurnStatus.RUNNING: OpenTurnCount(tokens, 2.5)})
+print(telemetry.render()[0].decode())
+"""
+
+
+def values(text: str) -> dict[str, float]:
+    """Samples by name and labels."""
+    return {
+        sample.name + "".join(f",{name}={value}" for name, value in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def finish(telemetry: Telemetry, *, alias: str = "main", status: str = "completed", prompt_tokens: int = 100) -> None:
+    telemetry.turn_finished(
+        status=status,
+        seconds=0.5,
+        summary=True,
+        prune=False,
+        overflow=False,
+        prompt_tokens=prompt_tokens,
+        alias=alias,
+        estimated_wire_tokens=110,
+        actual_prompt_tokens=prompt_tokens,
+        calibration_ratio=1.0,
+        budget_use=0.5,
+    )
+
+
+def test_a_scrape_has_the_names_of_the_contract_from_the_start() -> None:
+    found = values(Telemetry(["main"]).render()[0].decode())
+    for name in (
+        "context_summary_count_total",
+        "context_prune_count_total",
+        "context_overflow_reject_count_total",
+        "avg_prompt_tokens_per_turn",
+        "prompt_tokens_per_turn_count",
+    ):
+        assert found[name] == 0
+
+
+def test_what_can_fail_is_there_at_zero_before_it_fails() -> None:
+    found = values(Telemetry(["main"]).render()[0].decode())
+    for name in (
+        "provider_errors_total,kind=timeout",
+        "context_summary_outcome_total,outcome=fallback,when=preflight",
+        "turn_latency_seconds_count,status=failed",
+        "turns_lost_total",
+    ):
+        assert found[name] == 0
+
+
+def test_the_average_is_over_completed_turns_only() -> None:
+    telemetry = Telemetry(["main"])
+    finish(telemetry, prompt_tokens=100)
+    finish(telemetry, prompt_tokens=300)
+    finish(telemetry, prompt_tokens=9000, status="failed")
+    assert values(telemetry.render()[0].decode())["avg_prompt_tokens_per_turn"] == 200
+
+
+def test_labels_come_from_closed_sets_whatever_is_passed() -> None:
+    telemetry = Telemetry(["main"])
+    for number in range(50):
+        finish(telemetry, alias=f"stranger-{number}", status=f"odd-{number}")
+        telemetry.provider_call(alias=f"s{number}", purpose=f"p{number}", seconds=1, error_kind=f"k{number}")
+    text = telemetry.render()[0].decode()
+    assert "stranger" not in text
+    assert "odd" not in text
+    assert values(text)["provider_errors_total,kind=other"] == 50
+
+
+def test_two_processes_are_counted_as_one_service(tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    output = ""
+    for tokens in ("100", "500"):
+        output = subprocess.run(
+            [sys.executable, "-c", _WORKER, str(tmp_path), tokens],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+    found = values(output)
+    assert found["context_summary_count_total"] == 2
+    assert found["context_prune_count_total"] == 2
+    assert found["context_overflow_reject_count_total"] == 2
+    assert found["avg_prompt_tokens_per_turn"] == 300
+    assert found["prompt_tokens_per_turn_sum"] == 600
+    assert found["turn_latency_seconds_count,status=completed"] == 2
+    assert found["provider_latency_seconds_count,model_alias=main,purpose=summary"] == 2
+    assert found["provider_errors_total,kind=timeout"] == 2
+    assert found["estimate_to_actual_ratio_count,model_alias=main"] == 2
+    assert found["input_budget_use_ratio_count,model_alias=main"] == 4
+    assert found["turns_lost_total"] == 6
+    assert found["db_pool_wait_seconds_count"] == 2
+    assert found["db_connection_use_seconds_total"] == 3
+    # What both see alike is not added up: the newest look, and the size that both state.
+    assert found["open_turns,status=running"] == 500
+    assert found["oldest_open_turn_seconds,status=awaiting_tools"] == 0
+    assert found["db_pool_connections"] == 20
+    assert found["database_up"] == 1
+
+
+def test_the_lag_of_an_event_loop_is_the_worst_of_the_workers_that_live(tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    worker = f"""
+from pathlib import Path
+from app.telemetry import Telemetry
+import sys
+telemetry = Telemetry([], Path({str(tmp_path)!r}))
+telemetry.event_loop_lag(float(sys.argv[1]))
+print(telemetry.render()[0].decode(), flush=True)
+sys.stdin.read()
+"""
+
+    def lag(text: str) -> float:
+        return values(text)["event_loop_lag_seconds"]
+
+    def start(seconds: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", worker, seconds],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    with start("0.75") as slow:
+        assert slow.stdout
+        while "event_loop_lag_seconds 0.75" not in slow.stdout.readline():
+            assert slow.poll() is None
+        assert lag(start("0.25").communicate("")[0]) == 0.75
+        slow.communicate("")
+    assert lag(start("0.25").communicate("")[0]) == 0.25
