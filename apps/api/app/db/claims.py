@@ -292,18 +292,7 @@ async def reclaim_turn(
     if session is None:
         return None
     first_seq = session["last_message_seq"] - len(outputs)
-    rows = [
-        {
-            "id": output.message_id,
-            "seq": first_seq + at,
-            "content": output.content,
-            "tool_call_id": output.tool_call_id,
-            "token_estimate": output.token_estimate,
-            "token_encoding": output.token_encoding,
-            "terms": bytea_json(output.terms),
-        }
-        for at, output in enumerate(outputs)
-    ]
+    rows = [_output_row(output, first_seq + at) for at, output in enumerate(outputs)]
     fence = await tx.fetchval(
         _RECLAIM,
         session_id=session_id,
@@ -324,6 +313,18 @@ async def reclaim_turn(
         steps=waiting.steps,
         request=request or waiting.request,
     )
+
+
+def _output_row(output: ToolOutput, seq: int) -> JsonObject:
+    return {
+        "id": output.message_id,
+        "seq": seq,
+        "content": output.content,
+        "tool_call_id": output.tool_call_id,
+        "token_estimate": output.token_estimate,
+        "token_encoding": output.token_encoding,
+        "terms": bytea_json(output.terms),
+    }
 
 
 def _claim(
