@@ -22,7 +22,7 @@ from uuid_utils.compat import uuid7
 import app
 from app.domain.types import SessionId, TenantId
 from app.services.keys import create_key
-from app.services.limits.quotas import set_limits
+from app.services.limits import set_limits
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from migrations import drift

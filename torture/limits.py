@@ -9,7 +9,7 @@ from typing import Any
 
 from app.db.database import Database
 from app.domain.types import TenantId
-from app.services.limits.quotas import set_limits
+from app.services.limits import set_limits
 from torture.balancer import Balancer, fleet
 from torture.ledger import violations
 from torture.models import new_mark

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from app.domain.types import TenantId
-from app.services.limits.quotas import set_limits
+from app.services.limits import set_limits
 from tests.api.conftest import assert_problem, new_session
 from tests.pooling import own_database
 

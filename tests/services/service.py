@@ -22,7 +22,7 @@ from app.db.sql import compile_sql
 from app.domain.types import JsonObject, RecordedReply, Session, SessionId, TenantId, TurnId
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import load_catalogue
-from app.services.archive.import_session import import_session
+from app.services.archive.transfer import import_session
 from app.services.heavy.child import Tools
 from app.services.heavy.jobs import HeavyJobs
 from app.services.pasts import Pasts
@@ -31,8 +31,7 @@ from app.services.sessions import create_session
 from app.services.turn.take import continue_turn, take_turn
 from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 from app.services.upkeep.calibrations import Calibrations
-from app.services.upkeep.capacity import HeavyWork
-from app.services.upkeep.process_state import Chores, Cooldowns, Leases
+from app.services.upkeep.process_state import Chores, Cooldowns, HeavyWork, Leases
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers, encoding_for_model
 from tests.pooling import behind_pooler

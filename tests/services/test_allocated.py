@@ -44,13 +44,13 @@ async def test_the_pin_of_less_given_relevance_is_shortened_as_the_audit_says_an
         assert _trims(outcome.context) == [("pinned_trim", "invoices")]
         assert outcome.context["prune_triggered"]
         audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
-        log = audit["context_trim_log"]
+        log = audit.context_trim_log
         assert log["actions"] == outcome.context["context_trim_log"]["actions"]
         assert log["estimated_tokens_before"] - log["actions"][0]["tokens_removed_est"] == log["estimated_tokens_after"]
         sent = server.seen[0].json["messages"]
         prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)
         assert prompt["messages"] == sent
-        assert prompt_sha256(sent, []) == audit["prompt_sha256"]
+        assert prompt_sha256(sent, []) == audit.prompt_sha256
         assert [message["content"][:30] for message in sent[1:3]] == [
             "Pinned for this conversation: ",
             "Pinned for this conversation: ",
@@ -94,8 +94,8 @@ async def test_the_outputs_share_is_what_the_audit_the_window_and_the_call_have(
         call = server.seen[0].json
         assert (call.get("max_completion_tokens") or call.get("max_tokens")) == context["output_reserve"]
         now = await window_now(at.rt, TENANT, session.id)
-        assert now["output_reserve"] == (50_000 - 2500 - context["regions"]["system"]) // 10
-        assert now["input_budget"] == 50_000 - 2500 - now["output_reserve"]
+        assert now.output_reserve == (50_000 - 2500 - context["regions"]["system"]) // 10
+        assert now.input_budget == 50_000 - 2500 - now.output_reserve
 
 
 async def test_a_session_may_share_its_window_out_otherwise(database_url: str, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from app.domain.content import sha256_hex
 from app.domain.errors import ImportRefused, NotFound
 from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnStatus
 from app.engine.window.prompt_refs import SentHashes
-from app.services.archive.export import export_session
 from app.services.archive.fork import fork_session
+from app.services.archive.transfer import export_session
 from app.services.pins import put_pin
 from app.services.sessions import list_sessions
 from app.services.summaries import list_summaries, undo_summary
@@ -69,7 +69,7 @@ async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tm
         source = await busy_session(at)
         active = (await list_summaries(at.rt, TENANT, source, 1, None)).items[0]
         await at.turn(source, f"Point 20. {LONG}")
-        await undo_summary(at.rt, TENANT, source, SummaryId(active["id"]))
+        await undo_summary(at.rt, TENANT, source, SummaryId(active.id))
         document = await _export(at, source)
         assert [len(document[section]) > 0 for section in SECTIONS] == [True] * len(SECTIONS)
         made = await _import(at, document, OTHER)
@@ -83,10 +83,10 @@ async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tm
                 original = await get_prompt(at.rt, TENANT, source, turn.id, None)
                 assert as_sent(await get_prompt(at.rt, OTHER, made, copied.id, None)) == as_sent(original)
             audit = await get_audit(at.rt, OTHER, made, copied.id, None)
-            assert audit["regions"] == (await get_audit(at.rt, TENANT, source, turn.id, None))["regions"]
+            assert audit.regions == (await get_audit(at.rt, TENANT, source, turn.id, None)).regions
         uncalibrated = replace(at.rt, calibrations=Calibrations())  # what is learned of a provider is a tenant's own
-        ours = await window_now(uncalibrated, TENANT, source) | {"active_summary_id": None}
-        assert await window_now(uncalibrated, OTHER, made) | {"active_summary_id": None} == ours
+        ours = replace(await window_now(uncalibrated, TENANT, source), active_summary_id=None)
+        assert replace(await window_now(uncalibrated, OTHER, made), active_summary_id=None) == ours
         with pytest.raises(NotFound):
             await _export(at, made, TENANT)
         assert [session.id for session in (await list_sessions(at.rt, OTHER, 9, None)).items] == [made]

@@ -16,7 +16,7 @@ from app.db.tables import metadata
 from app.domain.errors import NotFound, PlimsollError, TurnCancelled
 from app.domain.responses import ResponseNote
 from app.domain.types import Pin, Session, SessionId, TenantId
-from app.services.limits.quotas import set_limits
+from app.services.limits import set_limits
 from app.services.pins import put_pin
 from app.services.sessions import create_session, delete_session
 from app.services.summaries import summarize_now

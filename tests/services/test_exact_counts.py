@@ -75,7 +75,7 @@ async def test_a_prompt_that_the_estimate_would_refuse_is_sent_when_the_provider
         assert done.turn.status is TurnStatus.COMPLETED
         assert done.context["estimated_input_tokens_before"] < INPUT_BUDGET < done.context["estimated_wire_tokens"]
         audit = await get_audit(at.rt, TENANT, session.id, done.turn.id, None)
-        assert (audit["estimator"], audit["calibration_ratio"]) == ("provider", pytest.approx(0.9, abs=0.01))
+        assert (audit.estimator, audit.calibration_ratio) == ("provider", pytest.approx(0.9, abs=0.01))
         (step,) = await count_steps(at)
         assert step["counted_tokens"] == int(0.9 * step["estimated_wire_tokens"])
         assert counts_asked(server) == 1
@@ -126,7 +126,7 @@ async def test_far_from_every_threshold_and_without_the_wish_nobody_is_asked(dat
             assert done.turn.status is TurnStatus.COMPLETED
             assert counts_asked(server) == 0
             audit = await get_audit(at.rt, TENANT, session.id, done.turn.id, None)
-            assert audit["estimator"] == "o200k_base"
+            assert audit.estimator == "o200k_base"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ async def test_a_count_that_cannot_be_had_leaves_the_decision_to_the_estimate_an
         (step,) = await count_steps(at)
         assert step["fell_back"] == word
         audit = await get_audit(at.rt, TENANT, session.id, done.turn.id, None)
-        assert (audit["estimator"], audit["calibration_ratio"]) == ("o200k_base", 1.0)
+        assert (audit.estimator, audit.calibration_ratio) == ("o200k_base", 1.0)
 
 
 async def test_no_connection_is_held_while_the_provider_counts(database_url: str, tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ async def test_every_prompt_of_a_fork_is_rebuilt_with_the_hash_it_was_sent_with(
         assert rebuilt == 19
         ids = await _ids(at, fork)
         audits = [await get_audit(at.rt, TENANT, fork, copy.id, None) for copy in await _turns(at, fork)]
-        actions = [action for audit in audits for action in audit["context_trim_log"]["actions"]]
+        actions = [action for audit in audits for action in audit.context_trim_log["actions"]]
         assert {"summary_folded", "assistant_dropped"} == {action["kind"] for action in actions}
         assert {action["target"].partition(":")[2] for action in actions} <= ids
 
@@ -184,10 +184,10 @@ async def test_a_fork_of_the_middle_holds_nothing_that_came_later(database_url: 
         session = await at.session()
         outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 27)]
         first, second, third = (await list_summaries(at.rt, TENANT, session.id, 9, None)).items[::-1]
-        assert [summary["status"] for summary in (first, second, third)] == ["superseded", "superseded", "active"]
+        assert [summary.status for summary in (first, second, third)] == ["superseded", "superseded", "active"]
         fork = await _fork(at, session.id, outcomes[13].turn.id)
         kept = (await list_summaries(at.rt, TENANT, fork, 9, None)).items
-        assert [(each["status"], each["summary_text"]) for each in kept] == [("active", first["summary_text"])]
+        assert [(each.status, each.summary_text) for each in kept] == [("active", first.summary_text)]
         text = await _text_of(at, fork)
         assert "Point 14." in text
         assert "Point 15." not in text
@@ -195,9 +195,9 @@ async def test_a_fork_of_the_middle_holds_nothing_that_came_later(database_url: 
         assert await at.rows(counters, sid=fork) == [
             {"last_turn_seq": 14, "last_message_seq": 28, "summary_count_after_seq": 8}
         ]
-        await undo_summary(at.rt, TENANT, fork, SummaryId(kept[0]["id"]))
+        await undo_summary(at.rt, TENANT, fork, SummaryId(kept[0].id))
         now = await window_now(at.rt, TENANT, fork)
-        assert (now["active_summary_id"], now["raw_turns"]) == (None, 14)
+        assert (now.active_summary_id, now.raw_turns) == (None, 14)
         assert (await list_summaries(at.rt, TENANT, session.id, 9, None)).items[::-1] == [first, second, third]
 
 
@@ -212,15 +212,15 @@ async def test_an_undo_of_the_source_holds_in_its_fork_and_the_forks_chain_can_b
         for number in range(1, 19):
             await at.turn(session.id, f"Point {number}. {LONG}")
         third = await summarize_now(at.rt, TENANT, session.id)
-        await undo_summary(at.rt, TENANT, session.id, SummaryId(third["id"]))
+        await undo_summary(at.rt, TENANT, session.id, SummaryId(third.id))
         fork = await _fork(at, session.id)
         newest, middle, oldest = (await list_summaries(at.rt, TENANT, fork, 9, None)).items
-        assert [each["status"] for each in (newest, middle, oldest)] == ["undone", "active", "superseded"]
-        assert middle["previous_summary_id"] == oldest["id"]
+        assert [each.status for each in (newest, middle, oldest)] == ["undone", "active", "superseded"]
+        assert middle.previous_summary_id == oldest.id
         with pytest.raises(SummaryNotActive):
-            await undo_summary(at.rt, TENANT, fork, SummaryId(newest["id"]))
-        await undo_summary(at.rt, TENANT, fork, SummaryId(middle["id"]))
-        assert (await window_now(at.rt, TENANT, fork))["active_summary_id"] == str(oldest["id"])
+            await undo_summary(at.rt, TENANT, fork, SummaryId(newest.id))
+        await undo_summary(at.rt, TENANT, fork, SummaryId(middle.id))
+        assert (await window_now(at.rt, TENANT, fork)).active_summary_id == oldest.id
 
 
 async def test_an_open_turn_is_not_copied_and_can_not_be_asked_for(database_url: str, tmp_path: Path) -> None:

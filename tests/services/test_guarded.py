@@ -49,7 +49,7 @@ async def test_a_plain_turn_is_answered_stored_audited_and_can_be_replayed(datab
         assert prompt["messages"] == sent
         assert prompt_sha256(sent, []) == outcome.context["prompt_sha256"]
         audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
-        assert audit["actual_prompt_tokens"] == 31
+        assert audit.actual_prompt_tokens == 31
         steps = await at.rows("SELECT kind, status FROM turn_steps ORDER BY seq")
         assert [(step["kind"], step["status"]) for step in steps] == [
             ("gather", "success"),
@@ -73,8 +73,8 @@ async def test_the_ninth_turn_summarizes_what_is_older_than_the_last_four(databa
             f"Point {number}." for number in (5, 6, 7, 8, 9)
         ]
         page = await list_summaries(at.rt, TENANT, session.id, 10, None)
-        assert [summary["status"] for summary in page.items] == ["active", "superseded"]
-        assert page.items[0]["from_message_id"] == page.items[1]["from_message_id"]
+        assert [summary.status for summary in page.items] == ["active", "superseded"]
+        assert page.items[0].from_message_id == page.items[1].from_message_id
         folded = outcomes[8].context["context_trim_log"]["actions"]
         assert [action["kind"] for action in folded] == ["summary_folded"] * 5
         assert {action["reason"] for action in folded} == {"turn_count"}
@@ -123,8 +123,8 @@ async def test_a_long_answer_is_pruned_when_a_summary_was_not_enough_and_anchors
         anchors = {
             UUID(str(message_id))
             for summary in summaries[:1]
-            for item in summary["key_facts"] + summary["decisions"]
-            for message_id in item["message_ids"]
+            for item in summary.key_facts + summary.decisions
+            for message_id in item.message_ids
         }
         assert anchors
         dropped = {action["target"] for action in pruned.context["context_trim_log"]["actions"]}
@@ -150,8 +150,8 @@ async def test_what_does_not_fit_is_refused_before_any_model_is_called(database_
         assert rejected["status"] == "rejected"
         assert rejected["error"]["code"] == "context_budget_exceeded"
         audit = await get_audit(at.rt, TENANT, session.id, rejected["id"], None)
-        assert audit["overflow_rejected"]
-        assert audit["prompt_sha256"] is None
+        assert audit.overflow_rejected
+        assert audit.prompt_sha256 is None
         after = await at.turn(session.id, "Short again")
         sent = await _sent(at, session.id, after.turn.id)
         assert not any("word word" in str(message["content"]) for message in sent)
@@ -197,9 +197,9 @@ async def test_a_useless_summary_is_refused_and_the_fallback_stands_in_with_a_wa
         assert outcomes[-1].context["summary_triggered"]
         assert any(is_summary(seen) for seen in server.seen)
         summary = (await list_summaries(at.rt, TENANT, session.id, 1, None)).items[0]
-        assert summary["origin"] == "fallback"
+        assert summary.origin == "fallback"
         assert "fallback" in caplog.text
-        assert summary["key_facts"] or summary["summary_text"]
+        assert summary.key_facts or summary.summary_text
         step = (await at.rows("SELECT detail FROM turn_steps WHERE kind = 'summarize'"))[0]["detail"]
         assert step["failure"] == "no_json"
 
@@ -220,7 +220,7 @@ async def test_after_three_failures_in_a_row_the_summarizer_is_not_asked(databas
         for number in range(1, 9):
             await at.turn(session.id, f"Point {number}. {LONG}")
         assert sum(map(is_summary, server.seen)) == 3
-        origins = [row["origin"] for row in (await list_summaries(at.rt, TENANT, session.id, 50, None)).items]
+        origins = [row.origin for row in (await list_summaries(at.rt, TENANT, session.id, 50, None)).items]
         assert len(origins) > 3
         assert set(origins) == {"fallback"}
 
@@ -246,11 +246,11 @@ async def test_a_summary_can_be_asked_for_and_says_when_there_is_nothing_to_do(
         for number in range(6):
             await at.turn(session.id, f"Point {number}. {LONG}")
         summary = await summarize_now(at.rt, TENANT, session.id)
-        assert summary["status"] == "active"
+        assert summary.status == "active"
         now = await window_now(at.rt, TENANT, session.id)
-        assert now["active_summary_id"] == str(summary["id"])
-        assert now["raw_turns"] == 4
-        assert now["turns_to_next_summary"] == 8
+        assert now.active_summary_id == summary.id
+        assert now.raw_turns == 4
+        assert now.turns_to_next_summary == 8
 
 
 async def test_a_long_fold_is_summarized_in_chunks_of_the_summarizers_window(database_url: str, tmp_path: Path) -> None:

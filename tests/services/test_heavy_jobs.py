@@ -22,9 +22,8 @@ from uuid_utils.compat import uuid7
 from app.api.import_reading import read_import
 from app.domain.errors import InvalidRequest, ProcessBusy
 from app.domain.stored import Counters, NewHistory, NewRows
-from app.services.archive.export import export_session
 from app.services.archive.import_job import ImportJob, Read
-from app.services.archive.import_session import SMALL_BYTES
+from app.services.archive.transfer import SMALL_BYTES, export_session
 from app.services.heavy.child import JobFailed, Tools
 from app.services.heavy.jobs import HeavyJobs
 from app.services.sessions import list_sessions

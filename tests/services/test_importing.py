@@ -48,7 +48,7 @@ async def test_a_list_becomes_turns_with_their_tool_groups_counted_and_numbered(
         answered = (await at.turn(session.id, "Which one was not?")).turn
         assert answered.seq == 4
         assert "2 is not" in str(answered.assistant_output)
-        assert (await window_now(at.rt, TENANT, session.id))["regions"]["history"] > 30
+        assert (await window_now(at.rt, TENANT, session.id)).regions["history"] > 30
 
 
 @pytest.mark.parametrize(

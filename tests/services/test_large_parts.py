@@ -67,5 +67,5 @@ async def test_a_tool_output_that_alone_is_over_the_budget_is_shortened_with_a_m
         kept = len(sent) - len(f"\n[… {left_out} characters of this tool result left out …]\n")
         assert left_out + kept == len(output)
         audit = await get_audit(at.rt, TENANT, session.id, turn.id, 2)
-        assert audit["estimated_input_tokens_after_prune"] <= audit["input_budget"]
+        assert audit.estimated_input_tokens_after_prune <= audit.input_budget
         await get_prompt(at.rt, TENANT, session.id, turn.id, 2)

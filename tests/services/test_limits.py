@@ -23,7 +23,7 @@ from app.domain.errors import (
     TurnInProgress,
 )
 from app.domain.types import RecordedReply, SessionId, TenantId, ToolCall, TurnStatus
-from app.services.limits.quotas import clear_limits, list_limits, set_limits
+from app.services.limits import clear_limits, list_limits, set_limits
 from app.services.sessions import create_session
 from app.services.summaries import summarize_now, undo_summary
 from app.services.turn.claim import claim_drafted, draft_turn

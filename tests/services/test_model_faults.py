@@ -167,7 +167,7 @@ async def test_an_encoding_that_is_wrong_by_thirty_percent_stops_overflowing_aft
         ratio = at.rt.calibrations.ratio(TENANT, "main", "o200k_base")
         assert 1.2 <= ratio <= 1.45
         audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
-        assert audit["calibration_ratio"] == pytest.approx(ratio, abs=0.1)
+        assert audit.calibration_ratio == pytest.approx(ratio, abs=0.1)
         await at.rt.calibrations.flush(at.rt.database)
         async with service(database_url, models_toml(server), folder=tmp_path) as restarted:
             loaded = [each.rt.calibrations for each in (at, restarted)]

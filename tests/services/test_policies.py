@@ -12,7 +12,8 @@ from app.domain.errors import InvalidRequest
 from app.engine.policy.fields import MEANINGS
 from app.engine.policy.policy import Allocation, ContextPolicy, Recall
 from app.engine.policy.presets import PRESETS
-from app.services.policies import read_fields, resolve_policy, value_schemas
+from app.services.policies import read_fields, resolve_policy
+from app.services.views.deployment import value_schemas
 
 _VALID: dict[str, tuple[object, ...]] = {
     "preset": ("guarded", "post_turn", "rolling", "allocated", "turn_atomic"),

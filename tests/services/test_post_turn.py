@@ -11,8 +11,7 @@ import pytest
 
 from app.domain.types import SessionId
 from app.services.sessions import change_session
-from app.services.summaries import list_summaries
-from app.services.turn.after_turn import summarize_after_turn
+from app.services.summaries import list_summaries, summarize_after_turn
 from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, Service, is_summary, model, models_toml, service, sound_summary
@@ -32,7 +31,7 @@ def fast_summarizer(server: ScriptedServer) -> str:
 
 
 async def _statuses(at: Service, session_id: SessionId) -> list[str]:
-    return [summary["status"] for summary in (await list_summaries(at.rt, TENANT, session_id, 20, None)).items]
+    return [summary.status for summary in (await list_summaries(at.rt, TENANT, session_id, 20, None)).items]
 
 
 async def _fill_until(at: Service, session_id: SessionId, asked: asyncio.Event) -> None:

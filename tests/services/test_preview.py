@@ -136,7 +136,7 @@ async def test_a_turn_that_would_be_refused_is_a_preview_that_says_so(database_u
             await at.turn(session.id, too_long)
         rejected = (await at.rows("SELECT id FROM turns WHERE status = 'rejected'"))[0]
         audit = await get_audit(at.rt, TENANT, session.id, rejected["id"], None)
-        assert seen["context"] == {name: audit[name] for name in seen["context"]}
+        assert seen["context"] == {name: getattr(audit, name) for name in seen["context"]}
         assert seen["context"]["overflow_rejected"]
         assert (list(seen["messages"]), list(seen["tools"])) == ([], [])
         assert seen["refusal"]["budget"] == refused.value.budget

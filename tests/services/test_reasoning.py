@@ -63,7 +63,7 @@ async def assert_prompts_hold(at: Service, turn_id: Any, session_id: Any, rounds
     prompts = [await get_prompt(at.rt, TENANT, session_id, turn_id, number) for number in range(1, rounds + 1)]
     for number, prompt in enumerate(prompts, 1):
         audit = await get_audit(at.rt, TENANT, session_id, turn_id, number)
-        assert prompt["prompt_sha256"] == audit["prompt_sha256"]
+        assert prompt["prompt_sha256"] == audit.prompt_sha256
     return prompts
 
 
@@ -102,7 +102,7 @@ async def test_thoughts_that_are_sent_are_counted_and_those_that_are_not_are_not
         ):
             first, after = await two_rounds_and_another_turn(at)
             audits = [await get_audit(at.rt, TENANT, first.turn.session_id, first.turn.id, n) for n in (1, 2, 3)]
-            wire_tokens[name] = [audit["estimated_wire_tokens"] for audit in audits]
+            wire_tokens[name] = [audit.estimated_wire_tokens for audit in audits]
             wire_tokens[name].append(after.context["estimated_wire_tokens"])
             one = (await at.rows("SELECT DISTINCT reasoning_tokens FROM messages WHERE role = 'assistant'"))[0]
     more = [sent - unsent for sent, unsent in zip(wire_tokens["thinks"], wire_tokens["does not"], strict=True)]

@@ -73,7 +73,7 @@ async def test_what_left_the_window_comes_back_verbatim_just_before_the_question
         assert outcome.context["regions"]["recall"] > 0
         assert sum(outcome.context["regions"].values()) == outcome.context["estimated_wire_tokens"]
         assert await _contents(at, session_id, outcome.turn.id) == sent
-        assert (await get_audit(at.rt, TENANT, session_id, outcome.turn.id, None))["context_trim_log"] == log
+        assert (await get_audit(at.rt, TENANT, session_id, outcome.turn.id, None)).context_trim_log == log
         assert not outcome.context["summary_triggered"]
 
 

@@ -14,7 +14,7 @@ from app.domain.errors import LimitExceeded, TurnInProgress
 from app.domain.openai_ids import ResponseRef
 from app.domain.responses import ResponseNote
 from app.openai.chat_messages import IncomingMessage
-from app.services.limits.quotas import set_limits
+from app.services.limits import set_limits
 from app.services.openai.chat import ChatRequest
 from app.services.openai.responses import ERASE_AFTER_S, ResponseRequest, ResponseTarget, resolve_target, respond
 from app.services.turn.types import TurnOptions, TurnOutcome

@@ -57,7 +57,7 @@ async def test_a_message_is_summarized_once_and_how_far_is_stored(database_url: 
         points = [text.split(".")[0] for text in texts if text.startswith("Point")]
         assert points == [f"Point {number}" for number in range(1, len(points) + 1)], "each once, in order"
         newest = (await list_summaries(at.rt, TENANT, session.id, 1, None)).items[0]
-        covered = await at.rows("SELECT seq FROM messages WHERE id = :id", id=newest["to_message_id"])
+        covered = await at.rows("SELECT seq FROM messages WHERE id = :id", id=newest.to_message_id)
         assert covered[0]["seq"] == 2 * len(points)
 
 

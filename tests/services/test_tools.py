@@ -89,7 +89,7 @@ async def test_a_turn_goes_round_by_round_until_the_model_has_an_answer(database
         for number in (1, 2, 3):
             audit = await get_audit(at.rt, TENANT, session.id, done.turn.id, number)
             prompt = await get_prompt(at.rt, TENANT, session.id, done.turn.id, number)
-            assert audit["round"] == number
+            assert audit.round == number
             assert prompt["messages"] == server.seen[number - 1].json["messages"]
             assert prompt["tools"] == list(TOOLS)
         steps = await at.rows("SELECT seq FROM turn_steps ORDER BY seq")
@@ -204,8 +204,8 @@ async def test_a_long_tool_loop_drops_whole_older_groups_and_keeps_the_users_wor
         kinds: set[str] = set()
         for number in range(1, 14):
             audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, number)
-            kinds |= {action["kind"] for action in audit["context_trim_log"]["actions"]}
-            assert audit["estimated_input_tokens_after_prune"] <= audit["input_budget"]
+            kinds |= {action["kind"] for action in audit.context_trim_log["actions"]}
+            assert audit.estimated_input_tokens_after_prune <= audit.input_budget
         assert "tool_group_dropped" in kinds
         for seen in server.seen:
             sent = seen.json["messages"]

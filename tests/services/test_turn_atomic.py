@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from app.domain.stored import StoredSummary
 from app.domain.types import SessionId
 from app.engine.policy.budget import exceeds_window, history_budget
 from app.services.summaries import list_summaries
@@ -27,7 +28,7 @@ async def _fill(at: Service, session_id: SessionId, turns: int, text: str = "Poi
     return outcomes
 
 
-async def _summaries(at: Service, session_id: SessionId) -> list[dict[str, Any]]:
+async def _summaries(at: Service, session_id: SessionId) -> list[StoredSummary]:
     return list((await list_summaries(at.rt, TENANT, session_id, 20, None)).items)
 
 
@@ -42,7 +43,7 @@ async def test_twenty_messages_in_the_window_are_summarized_in_the_background(
         await _fill(at, session.id, 9)
         assert await _summaries(at, session.id) == []
         await _fill(at, session.id, 1)
-        assert [summary["status"] for summary in await _summaries(at, session.id)] == ["active"]
+        assert [summary.status for summary in await _summaries(at, session.id)] == ["active"]
 
 
 async def test_a_share_of_the_window_is_summarized_in_the_background(database_url: str, tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ async def test_a_refusal_of_the_provider_takes_the_oldest_half_of_the_turns_and_
         server.script[:] = [strict_window(3600)]
         outcome = await at.turn(session.id, "And now?")
         audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
-        assert audit["attempt"] == 2
+        assert audit.attempt == 2
         actions = outcome.context["context_trim_log"]["actions"]
         assert {action["kind"] for action in actions} == {"emergency_drop"}
         assert len([action for action in actions if action["target"].startswith("turn:")]) == 4
@@ -111,14 +112,14 @@ async def test_a_refusal_of_the_provider_takes_the_oldest_half_of_the_turns_and_
         removed = sum(action["tokens_removed_est"] for action in actions)
         assert log["estimated_tokens_before"] - removed == log["estimated_tokens_after"]
         (note,) = await _summaries(at, session.id)
-        assert (note["origin"], note["status"]) == ("emergency", "active")
-        assert note["summary_text"].startswith("Turns 1 to 4 of this conversation left at once")
+        assert (note.origin, note.status) == ("emergency", "active")
+        assert note.summary_text.startswith("Turns 1 to 4 of this conversation left at once")
         sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"]
         assert "Turns 1 to 4" in sent[0]["content"]
         assert len([message for message in sent if message["role"] == "user"]) == 4 + 1
         assert not any("left at once" in str(message["content"]) for message in sent[1:]), "not in the history"
         newest = (await read_timeline(at.rt, TENANT, session.id, 1, None)).items[0]
-        assert [(event["kind"], event.get("count")) for event in newest["events"]] == [("emergency", 4)]
+        assert [(event["kind"], event.get("count")) for event in newest.events] == [("emergency", 4)]
 
 
 async def test_a_second_refusal_takes_half_of_what_is_left_and_the_log_still_sums(
@@ -142,7 +143,7 @@ async def test_a_second_refusal_takes_half_of_what_is_left_and_the_log_still_sum
         log = outcome.context["context_trim_log"]
         removed = sum(action["tokens_removed_est"] for action in log["actions"])
         assert log["estimated_tokens_before"] - removed == log["estimated_tokens_after"]
-        assert [summary["origin"] for summary in await _summaries(at, session.id)] == ["emergency", "emergency"]
+        assert [summary.origin for summary in await _summaries(at, session.id)] == ["emergency", "emergency"]
         rendered = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"][0]["content"]
         assert "Turns 1 to 4" in rendered
         assert "Turns 5 to 6" in rendered

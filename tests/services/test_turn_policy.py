@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from app.domain.errors import InvalidRequest
-from app.services.archive.regenerate import prepare_again, take_again
 from app.services.sessions import change_session
 from app.services.summaries import list_summaries
+from app.services.turn.take import prepare_regeneration, regenerate_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.turns import get_audit
 from tests.providers.server import Answer, Seen, serving
@@ -59,8 +59,8 @@ async def test_its_tool_rounds_are_run_under_it_too(database_url: str, tmp_path:
         waiting = await at.turn(session.id, "Look it up", tools=TOOLS, policy=CAPPED)
         await change_session(at.rt, TENANT, session.id, {"policy": {"max_context_tokens": 9000}})
         outcome = await at.outputs(session.id, waiting.turn.id, {"call-1": "4711"})
-        limits = [_limit(await get_audit(at.rt, TENANT, session.id, waiting.turn.id, number)) for number in (1, 2)]
-        assert limits == [3000, 3000]
+        audits = [await get_audit(at.rt, TENANT, session.id, waiting.turn.id, number) for number in (1, 2)]
+        assert [audit.model_context_limit for audit in audits] == [3000, 3000]
         assert _limit(outcome.context) == 3000
         assert _limit((await at.turn(session.id, "Next")).context) == 9000
 
@@ -70,8 +70,8 @@ async def test_run_again_it_has_the_policy_it_had_unless_another_one_is_wished(
 ) -> None:
     async def again(at: Service, session_id: Any, turn_id: Any, **options: Any) -> int:
         wanted = TurnRequest(None, "", TurnOptions(**options))
-        prepared = await prepare_again(at.rt, TENANT, session_id, turn_id, wanted)
-        return _limit((await take_again(at.rt, TENANT, prepared)).context)
+        prepared = await prepare_regeneration(at.rt, TENANT, session_id, turn_id, wanted)
+        return _limit((await regenerate_turn(at.rt, TENANT, prepared)).context)
 
     async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         session = await at.session()

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from app.domain.errors import NotFound, SummaryNotActive, TurnInProgress
+from app.domain.stored import StoredSummary
 from app.domain.types import Pin, SessionId, SummaryId, TenantId
 from app.services.pins import delete_pin, put_pin
 from app.services.summaries import list_summaries, summarize_now, undo_summary
@@ -21,16 +22,16 @@ from tests.services.test_tools import TOOLS, calls
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 
 
-async def _summaries(at: Service, session_id: SessionId) -> list[dict[str, Any]]:
+async def _summaries(at: Service, session_id: SessionId) -> list[StoredSummary]:
     """Oldest first."""
     return (await list_summaries(at.rt, TENANT, session_id, 50, None)).items[::-1]
 
 
 async def _statuses(at: Service, session_id: SessionId) -> list[str]:
-    return [summary["status"] for summary in await _summaries(at, session_id)]
+    return [summary.status for summary in await _summaries(at, session_id)]
 
 
-async def _undo(at: Service, session_id: SessionId, summary_id: Any) -> dict[str, Any]:
+async def _undo(at: Service, session_id: SessionId, summary_id: Any) -> StoredSummary:
     return await undo_summary(at.rt, TENANT, session_id, SummaryId(summary_id))
 
 
@@ -52,15 +53,15 @@ async def test_undoing_restores_the_predecessor_and_the_raw_range_and_the_next_t
             await at.turn(session.id, f"Point {number}. {LONG}")
         assert await _statuses(at, session.id) == ["superseded", "active"]
         before = await window_now(at.rt, TENANT, session.id)
-        assert before["raw_turns"] == 7  # 13 to 19: turn 17 folded what was older than 13
+        assert before.raw_turns == 7  # 13 to 19: turn 17 folded what was older than 13
         first, second = await _summaries(at, session.id)
-        undone = await _undo(at, session.id, second["id"])
-        assert (undone["id"], undone["status"]) == (second["id"], "undone")
+        undone = await _undo(at, session.id, second.id)
+        assert (undone.id, undone.status) == (second.id, "undone")
         assert await _statuses(at, session.id) == ["active", "undone"]
         now = await window_now(at.rt, TENANT, session.id)
-        assert now["active_summary_id"] == str(first["id"])
-        assert now["raw_turns"] == 15
-        assert now["turns_to_next_summary"] == 8
+        assert now.active_summary_id == first.id
+        assert now.raw_turns == 15
+        assert now.turns_to_next_summary == 8
         outcome = await at.turn(session.id, "Point 20.")
         assert not outcome.context["summary_triggered"]
         sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"]
@@ -81,14 +82,14 @@ async def test_after_an_undo_the_next_turn_summarizes_again_when_it_is_over_the_
             number += 1
             await at.turn(session.id, f"Point {number}. {LONG}")
         (first,) = await _summaries(at, session.id)
-        await _undo(at, session.id, first["id"])
-        assert (await window_now(at.rt, TENANT, session.id))["raw_turns"] == number
+        await _undo(at, session.id, first.id)
+        assert (await window_now(at.rt, TENANT, session.id)).raw_turns == number
         outcome = await at.turn(session.id, "And now?")
         assert outcome.context["summary_triggered"]
         assert await _statuses(at, session.id) == ["undone", "active"]
         again = (await _summaries(at, session.id))[-1]
-        assert again["from_message_id"] == first["from_message_id"]
-        assert again["previous_summary_id"] is None
+        assert again.from_message_id == first.from_message_id
+        assert again.previous_summary_id is None
 
 
 async def test_a_chain_of_three_is_taken_back_one_by_one_and_every_prompt_can_still_be_rebuilt(
@@ -103,25 +104,25 @@ async def test_a_chain_of_three_is_taken_back_one_by_one_and_every_prompt_can_st
         for number in range(1, 27):
             await at.turn(session.id, f"Point {number}. {LONG}")
         first, second, third = await _summaries(at, session.id)
-        assert (second["previous_summary_id"], third["previous_summary_id"]) == (first["id"], second["id"])
+        assert (second.previous_summary_id, third.previous_summary_id) == (first.id, second.id)
         prompts = await _prompts(at, session.id)
         with pytest.raises(SummaryNotActive):
-            await _undo(at, session.id, second["id"])
-        await _undo(at, session.id, third["id"])
+            await _undo(at, session.id, second.id)
+        await _undo(at, session.id, third.id)
         with pytest.raises(SummaryNotActive):
-            await _undo(at, session.id, third["id"])
+            await _undo(at, session.id, third.id)
         assert await _statuses(at, session.id) == ["superseded", "active", "undone"]
         await put_pin(at.rt, TENANT, session.id, Pin("a", "Pinned late."))
         await at.turn(session.id, "Between.")
-        await _undo(at, session.id, second["id"])
+        await _undo(at, session.id, second.id)
         assert await _statuses(at, session.id) == ["active", "undone", "undone"]
         await delete_pin(at.rt, TENANT, session.id, "a")
-        await _undo(at, session.id, first["id"])
+        await _undo(at, session.id, first.id)
         assert await _statuses(at, session.id) == ["undone", "undone", "undone"]
         now = await window_now(at.rt, TENANT, session.id)
-        assert (now["active_summary_id"], now["raw_turns"]) == (None, 27)
+        assert (now.active_summary_id, now.raw_turns) == (None, 27)
         made = await summarize_now(at.rt, TENANT, session.id)
-        assert made["previous_summary_id"] is None
+        assert made.previous_summary_id is None
         afterwards = await _prompts(at, session.id)
         assert {seq: afterwards[seq] for seq in prompts} == prompts
 
@@ -141,13 +142,13 @@ async def test_a_summary_is_not_taken_back_while_a_turn_is_open_nor_by_another_t
             await at.turn(session.id, f"Point {number}. {LONG}")
         (made,) = await _summaries(at, session.id)
         with pytest.raises(NotFound, match="session"):
-            await undo_summary(at.rt, TenantId("other"), session.id, SummaryId(made["id"]))
+            await undo_summary(at.rt, TenantId("other"), session.id, SummaryId(made.id))
         with pytest.raises(NotFound, match="summary"):
             await _undo(at, session.id, uuid4())
         waiting = await at.turn(session.id, "Look it up", tools=TOOLS)
         counted = await at.rows("SELECT summary_count_after_seq FROM sessions")
         with pytest.raises(TurnInProgress):
-            await _undo(at, session.id, made["id"])
+            await _undo(at, session.id, made.id)
         assert await at.rows("SELECT summary_count_after_seq FROM sessions") == counted
         await at.outputs(session.id, waiting.turn.id, {"a": "yes"})
         assert await _statuses(at, session.id) == ["active"]
@@ -162,8 +163,8 @@ async def test_whatever_is_active_can_be_taken_back_without_knowing_which(databa
         for number in range(1, 20):
             await at.turn(session.id, f"Point {number}. {LONG}")
         first, second = await _summaries(at, session.id)
-        assert (await undo_summary(at.rt, TENANT, session.id, None))["id"] == second["id"]
-        assert (await undo_summary(at.rt, TENANT, session.id, None))["id"] == first["id"]
+        assert (await undo_summary(at.rt, TENANT, session.id, None)).id == second.id
+        assert (await undo_summary(at.rt, TENANT, session.id, None)).id == first.id
         with pytest.raises(NotFound) as none_left:
             await undo_summary(at.rt, TENANT, session.id, None)
         assert none_left.value.noun == "summary"

@@ -64,9 +64,8 @@ from app.services.upkeep.background import (
     sweep_forever,
 )
 from app.services.upkeep.calibrations import Calibrations
-from app.services.upkeep.capacity import Allowance, HeavyWork
 from app.services.upkeep.learned_windows import load_windows, refresh_forever
-from app.services.upkeep.process_state import Chores, Cooldowns, Leases
+from app.services.upkeep.process_state import Allowance, Chores, Cooldowns, HeavyWork, Leases
 from app.services.views.activity import Activity
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers, encoding_for_model

@@ -13,7 +13,7 @@ from app.domain.openai_ids import ResponseRef, conversation_id, response_id
 from app.domain.responses import StoredResponse
 from app.domain.types import Completion, FinishReason, JsonObject, Session, TurnStatus, Usage
 from app.openai.items import reply_items
-from app.services.openai.items import ItemPage
+from app.services.openai.conversations import ItemPage
 from app.services.openai.responses import is_running
 from app.services.turn.types import TurnOutcome
 

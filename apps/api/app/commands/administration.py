@@ -14,7 +14,7 @@ from app.db.database import Database
 from app.db.learned_windows import StatedWindow
 from app.domain.types import TenantId
 from app.services import keys as key_service
-from app.services.limits import quotas as limit_service
+from app.services import limits as limit_service
 from app.services.upkeep import learned_windows as window_service
 
 keys = typer.Typer(no_args_is_help=True, help="API keys. Once one exists, every request needs one.")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import fields
 from decimal import Decimal
 from time import monotonic, perf_counter
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 import asyncpg
@@ -25,6 +26,7 @@ from app.domain.stored import JsonText
 
 Record: TypeAlias = Mapping[str, Any]
 """A row, by column name."""
+R = TypeVar("R")
 
 
 class _Driver(Protocol):
@@ -348,6 +350,12 @@ def _prepare(dbapi_connection: Any, record: Any) -> None:
             )
 
     dbapi_connection.run_async(on_driver)
+
+
+def record_of(kind: type[R], row: Record, **computed: Any) -> R:
+    """One of this dataclass: with what is computed, and for the rest the row's columns of the same names."""
+    names = [each.name for each in fields(cast(Any, kind))]
+    return kind(**{name: row[name] for name in names if name not in computed}, **computed)
 
 
 def _encode_json(value: object) -> str:

@@ -12,6 +12,7 @@ from app.db.limits import giving_back
 from app.db.session_locks import locked_session
 from app.db.sql import sql
 from app.db.turns import turn_record
+from app.domain.audit import Audit
 from app.domain.types import JsonObject, TurnRecord, TurnStatus
 
 _WRITTEN = f"""
@@ -107,12 +108,12 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
-    """How a turn ended and all that is recorded of it. The lists hold rows as JSON objects by column name."""
+    """How a turn ended and all that is recorded of it. The other lists hold rows as JSON objects by column name."""
 
     status: TurnStatus
     model_alias: str
     steps: Sequence[JsonObject]
-    audits: Sequence[JsonObject]
+    audits: Sequence[Audit]
     blocks: Sequence[JsonObject] = ()
     messages: Sequence[JsonObject] = ()
     assistant_output: str | None = None

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.db.database import Record, Transaction
+from app.db.database import Record, Transaction, record_of
 from app.db.sql import sql
-from app.domain.types import JsonObject, SessionId, TenantId
+from app.domain.figures import SessionFigures, WindowFigures
+from app.domain.types import JsonObject, SessionId, TenantId, TurnId
 
 FIRST_INPUT_CHARS = 200
 """Of the first message, as a title for people."""
@@ -64,10 +65,10 @@ _SEARCH = sql(f"""
     """)
 
 
-async def session_figures(tx: Transaction, session_ids: Sequence[UUID]) -> dict[SessionId, JsonObject]:
+async def session_figures(tx: Transaction, session_ids: Sequence[UUID]) -> dict[SessionId, SessionFigures]:
     """The figures of each. The caller has checked whose sessions they are."""
     rows = await tx.fetch(_FIGURES, session_ids=list(session_ids))
-    return {SessionId(row["id"]): _public(row) for row in rows}
+    return {SessionId(row["id"]): _figures(row) for row in rows}
 
 
 async def search_sessions(
@@ -86,15 +87,12 @@ async def search_sessions(
     return [SessionId(row["id"]) for row in rows], horizon
 
 
-def _public(row: Record) -> JsonObject:
-    return {
-        "turns": row["turns"],
-        "state": row["state"],
-        "first_input": row["first_input"],
-        "last_turn_id": row["last_turn_id"],
-        "last_turn_at": row["last_turn_at"],
-        "window": row["window"],
-        "prompt_tokens": row["prompt_tokens"] or 0,
-        "completion_tokens": row["completion_tokens"] or 0,
-        "cost_usd": row["cost_usd"],
-    }
+def _figures(row: Record) -> SessionFigures:
+    window: JsonObject | None = row["window"]
+    return record_of(
+        SessionFigures,
+        row,
+        window=WindowFigures(turn_id=TurnId(UUID(window.pop("turn_id"))), **window) if window else None,
+        prompt_tokens=row["prompt_tokens"] or 0,
+        completion_tokens=row["completion_tokens"] or 0,
+    )

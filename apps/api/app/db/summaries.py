@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
 
-from app.db.database import Record, Transaction
+from app.db.database import Record, Transaction, record_of
 from app.db.sql import compile_sql, sql
 from app.db.tables import session_summaries
+from app.domain.stored import NewSummary, StoredSummary
 from app.domain.types import (
     SUMMARY_LISTS,
-    JsonObject,
     MessageId,
     Pin,
     SessionId,
@@ -22,7 +20,6 @@ from app.domain.types import (
     SummaryBody,
     SummaryId,
     SummaryItem,
-    TurnId,
 )
 
 # One row with what a prompt needs beside the messages: the active summary, the pins, and whether the newest settled
@@ -115,25 +112,6 @@ class PromptContext:
     step_failed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NewSummary:
-    """A summary to be stored. `created_by` is the turn it was made for, with its fence; None when it was asked for."""
-
-    id: SummaryId
-    body: SummaryBody
-    from_message_id: MessageId
-    to_message_id: MessageId
-    to_message_seq: int
-    previous_id: SummaryId | None
-    origin: str
-    model_alias: str
-    token_estimate: int
-    token_encoding: str
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    created_by: tuple[TurnId, int] | None
-
-
 async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int) -> PromptContext:
     """The active summary, the pins in the order they were made, and the newest settled turn's health."""
     row = await tx.fetchrow(_CONTEXT, session_id=session_id, before_seq=before_seq)
@@ -146,40 +124,23 @@ async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int
     )
 
 
-async def store_summary(tx: Transaction, session_id: SessionId, new: NewSummary) -> bool:
+async def store_summary(tx: Transaction, new: NewSummary) -> bool:
     """Makes a summary the active one if what it folded is still what is active, and its turn still ours.
 
     False, and nothing stored, when somebody was faster.
     """
+    session_id, turn_id = new.session_id, new.created_by_turn_id
     if await tx.fetchrow(_LOCK, session_id=session_id) is None:
         return False
-    if new.created_by is not None:
-        turn_id, fence = new.created_by
-        if await tx.fetchrow(_STILL_OURS, session_id=session_id, turn_id=turn_id, fence=fence) is None:
-            return False
-    if new.previous_id is not None:
-        if await tx.execute(_SUPERSEDE, session_id=session_id, summary_id=new.previous_id) == 0:
+    still_ours = {"session_id": session_id, "turn_id": turn_id, "fence": new.fence}
+    if turn_id is not None and await tx.fetchrow(_STILL_OURS, **still_ours) is None:
+        return False
+    if new.previous_summary_id is not None:
+        if await tx.execute(_SUPERSEDE, session_id=session_id, summary_id=new.previous_summary_id) == 0:
             return False
     elif (await prompt_context(tx, session_id, 0)).summary is not None:
         return False
-    values: JsonObject = {
-        "id": new.id,
-        "session_id": session_id,
-        "from_message_id": new.from_message_id,
-        "to_message_id": new.to_message_id,
-        "to_message_seq": new.to_message_seq,
-        "previous_summary_id": new.previous_id,
-        "summary_text": new.body.summary_text,
-        **{name: _items_json(getattr(new.body, name)) for name in SUMMARY_LISTS},
-        "origin": new.origin,
-        "model_alias": new.model_alias,
-        "token_estimate": new.token_estimate,
-        "token_encoding": new.token_encoding,
-        "prompt_tokens": new.prompt_tokens,
-        "completion_tokens": new.completion_tokens,
-        "created_by_turn_id": new.created_by[0] if new.created_by else None,
-    }
-    await tx.execute(_INSERT, **{f"new_{name}": values[name] for name in _MADE})
+    await tx.execute(_INSERT, **{f"new_{name}": getattr(new, name) for name in _MADE})
     return True
 
 
@@ -212,41 +173,38 @@ async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id
 
 async def page_of_summaries(
     tx: Transaction, session_id: SessionId, before_id: UUID | None, limit: int
-) -> list[JsonObject]:
-    """Summaries newest first, as clients read them. The caller has checked whose session it is."""
+) -> list[StoredSummary]:
+    """Summaries newest first. The caller has checked whose session it is."""
     rows = await tx.fetch(_PAGE, session_id=session_id, before_id=before_id, limit=limit)
-    return [_public(row) for row in rows]
+    return [_stored(row) for row in rows]
 
 
-async def get_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId) -> JsonObject | None:
-    """One summary as clients read it. The caller has checked whose session it is."""
+async def get_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId) -> StoredSummary | None:
+    """One summary. The caller has checked whose session it is."""
     row = await tx.fetchrow(_GET, session_id=session_id, summary_id=summary_id)
-    return _public(row) if row else None
+    return _stored(row) if row else None
 
 
-def _public(row: Record) -> JsonObject:
-    public = {key: value for key, value in row.items() if key not in {"to_message_seq", "token_encoding"}}
-    created_at: datetime = row["created_at"]
-    return public | {"created_at": created_at}
+def _stored(row: Record) -> StoredSummary:
+    return record_of(StoredSummary, row, **_items(row))
 
 
-def _items_json(items: tuple[SummaryItem, ...]) -> list[JsonObject]:
-    return [{"text": item.text, "message_ids": [str(message_id) for message_id in item.message_ids]} for item in items]
+def _summary(row: Record) -> Summary:
+    return Summary(
+        id=SummaryId(UUID(row["id"])),
+        body=SummaryBody(row["summary_text"], **_items(row)),
+        from_message_id=MessageId(UUID(row["from_message_id"])),
+        to_message_id=MessageId(UUID(row["to_message_id"])),
+        to_message_seq=row["to_message_seq"],
+        origin=row["origin"],
+    )
 
 
-def _summary(row: Any) -> Summary:
-    items: dict[str, tuple[SummaryItem, ...]] = {
+def _items(row: Record) -> dict[str, tuple[SummaryItem, ...]]:
+    return {
         column: tuple(
             SummaryItem(item["text"], tuple(MessageId(UUID(value)) for value in item["message_ids"]))
             for item in row[column]
         )
         for column in SUMMARY_LISTS
     }
-    return Summary(
-        id=SummaryId(UUID(row["id"])),
-        body=SummaryBody(row["summary_text"], **items),
-        from_message_id=MessageId(UUID(row["from_message_id"])),
-        to_message_id=MessageId(UUID(row["to_message_id"])),
-        to_message_seq=row["to_message_seq"],
-        origin=row["origin"],
-    )

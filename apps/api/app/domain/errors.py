@@ -17,7 +17,7 @@ PlimsollError
 ├── TurnLost                       another process ended the turn while this one ran it
 ├── TurnCancelled                  somebody cancelled the turn while it ran
 ├── TurnNotOpen                    the turn neither runs nor waits for tools, so nothing can be added or cancelled
-├── StoredFailure                  how a stored turn ended, told again to a retry with its idempotency key
+├── StoredFailure                  how a stored turn ended, answered again to a retry with its idempotency key
 ├── LimitExceeded                  the tenant or the session has used what it may
 ├── Unauthenticated
 ├── DatabaseUnavailable
@@ -228,7 +228,7 @@ class StoredFailure(PlimsollError):
 
 
 class LimitExceeded(PlimsollError):
-    """`retry_after_s` is when another try makes sense, None where time helps nothing; `limit` is told as it is."""
+    """`retry_after_s` is when another try makes sense, None where time helps nothing; `limit` is answered as it is."""
 
     code = "limit_exceeded"
 
@@ -321,7 +321,7 @@ class ProviderRefused(ProviderError):
 
 @dataclass(frozen=True, slots=True)
 class StatedOverflow:
-    """What a provider's error said of a prompt that is too long, in its own tokens; None where it did not.
+    """What a provider's error states of a prompt that is too long, in its own tokens; None where it does not.
 
     `limit_tokens` is its window, or with `limit_is_window` false what it lets through for another reason (what an
     account may use in a minute), or a figure that the request itself holds, so that it may be an echo.
@@ -336,7 +336,7 @@ class StatedOverflow:
 
 
 class ProviderOverflow(ProviderError):
-    """The prompt is too long for the provider; `stated` is what it said of that."""
+    """The prompt is too long for the provider; `stated` is what it stated of that."""
 
     code = "provider_context_overflow"
     kind = "overflow"

@@ -65,7 +65,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Exceeded:
-    """The limit that a call is over: `used` without it, `reserved` by others that run, and `asked` for it.
+    """The limit that a call is over: `used` without it, `reserved` by others that run, and `asked`, what it needs.
 
     `waits_for_others` is true where it would fit if what is reserved came back.
     """
@@ -90,16 +90,16 @@ def spans_of(limits: Limits) -> list[LimitSpan]:
     return sorted({LIMITS[name][1] for name in limits})
 
 
-def exceeded(limits: Mapping[Scope, Limits], counted: Iterable[Used], asked: WorstCase) -> Exceeded | None:
-    """The limit that is over in counts that hold `asked` already; of several the one that resets last.
+def exceeded(limits: Mapping[Scope, Limits], counted: Iterable[Used], worst: WorstCase) -> Exceeded | None:
+    """The limit that is over in counts that hold `worst` already; of several the one that resets last.
 
     A limit that is exactly reached is not over.
     """
     by_span = {(used.scope, used.span): used for used in counted}
-    wanted: Mapping[LimitUnit, Decimal] = {
-        "turns": Decimal(asked.turns),
-        "tokens": Decimal(asked.tokens),
-        "usd": asked.usd,
+    needed: Mapping[LimitUnit, Decimal] = {
+        "turns": Decimal(worst.turns),
+        "tokens": Decimal(worst.tokens),
+        "usd": worst.usd,
     }
     over: list[Exceeded] = []
     for scope, values in limits.items():
@@ -108,7 +108,7 @@ def exceeded(limits: Mapping[Scope, Limits], counted: Iterable[Used], asked: Wor
             used = by_span[scope, span]
             if used.settled(unit) + used.reserved(unit) <= value:
                 continue
-            own = wanted[unit]
+            own = needed[unit]
             settled = used.settled(unit) - (own if unit == "turns" else 0)
             reserved = used.reserved(unit) - (0 if unit == "turns" else own)
             over.append(Exceeded(scope, name, value, settled, reserved, own, used.ends_at, used.retry_after_s))

@@ -1,6 +1,6 @@
 """Ids in OpenAI's form. Each is made of ours and says where to look: a session, and a message's number in it.
 
-A response is named by the number of its reply, which is set aside before the model is asked.
+A response is named by the number of its reply, which is set aside before the model is called.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def response_id(ref: ResponseRef) -> str:
 
 
 def item_id(prefix: ItemPrefix, session_id: UUID, seq: int, place: int | None = None) -> str:
-    """An item of a message; `place` tells the calls of one message apart."""
+    """An item of a message; `place` distinguishes the calls of one message."""
     return f"{prefix}_{session_id.hex}{seq:012x}{'' if place is None else f'{place:04x}'}"
 
 

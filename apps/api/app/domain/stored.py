@@ -1,13 +1,27 @@
-"""A session's rows in bulk, as they go into the database and come out of it; jobs in other processes know them too."""
+"""Rows as they go into the database and come out of it: summaries, and a session's turns and messages in bulk. Jobs in
+other processes know them too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
-from app.domain.types import JsonObject, Message, TurnId, TurnStatus
+from app.domain.types import (
+    Count,
+    JsonObject,
+    Message,
+    MessageId,
+    Name,
+    SessionId,
+    SummaryId,
+    SummaryItem,
+    SummaryOrigin,
+    TurnId,
+    TurnStatus,
+)
 
 
 class JsonText(str):
@@ -75,3 +89,39 @@ class StoredTurn:
     prompt_tokens: int | None
     completion_tokens: int | None
     cost_usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSummary:
+    """A summary of the messages from `from_message_id` through `to_message_id`, as clients read it.
+
+    `created_at` is None until it is stored.
+    """
+
+    id: SummaryId
+    from_message_id: MessageId
+    to_message_id: MessageId
+    previous_summary_id: SummaryId | None = field(metadata={"description": "The one that it folded in."})
+    summary_text: str
+    key_facts: tuple[SummaryItem, ...]
+    open_questions: tuple[SummaryItem, ...]
+    decisions: tuple[SummaryItem, ...]
+    action_items: tuple[SummaryItem, ...]
+    status: Literal["active", "superseded", "undone"]
+    origin: SummaryOrigin
+    model_alias: Name
+    token_estimate: Count
+    prompt_tokens: Count | None
+    completion_tokens: Count | None
+    created_by_turn_id: TurnId | None
+    created_at: datetime | None
+    session_id: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class NewSummary(StoredSummary):
+    """One to be stored, with what clients do not read; `fence` is that of the turn it was made for."""
+
+    to_message_seq: int
+    token_encoding: str
+    fence: int | None

@@ -1,4 +1,4 @@
-"""What the service talks about: ids, messages, turns, summaries, pins, and what a model is asked and answers.
+"""What the service talks about: ids, messages, turns, summaries, pins, and the requests to models with their answers.
 
 Everything here is frozen and slotted and knows no I/O. Token figures are integers in tokens of the encoding
 named beside them; instants are timezone-aware UTC datetimes.
@@ -11,14 +11,23 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Final, Literal, NewType, TypeAlias
+from typing import Annotated, Any, Final, Literal, NewType, TypeAlias, get_args
 from uuid import UUID
+
+from annotated_types import Ge, Le, Len
 
 SessionId = NewType("SessionId", UUID)
 TurnId = NewType("TurnId", UUID)
 MessageId = NewType("MessageId", UUID)
 SummaryId = NewType("SummaryId", UUID)
 TenantId = NewType("TenantId", str)
+
+LARGEST: Final = 2**42
+"""Of a count or number: more than any session has, and so small that no sum over a session leaves 64 bits."""
+Count: TypeAlias = Annotated[int, Ge(0), Le(LARGEST)]
+Difference: TypeAlias = Annotated[int, Ge(-LARGEST), Le(LARGEST)]
+SmallSeq: TypeAlias = Annotated[int, Ge(1), Le(2**31 - 1)]
+Name: TypeAlias = Annotated[str, Len(1, 200)]
 
 JsonObject: TypeAlias = dict[str, Any]
 ContentPart: TypeAlias = Mapping[str, Any]
@@ -61,7 +70,7 @@ class OpenTurnCount:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call the model asked for. `arguments` is the JSON text exactly as the model wrote it."""
+    """A call that the model makes. `arguments` is the JSON text exactly as the model wrote it."""
 
     id: str
     name: str
@@ -72,7 +81,7 @@ class ToolCall:
 class Message:
     """A stored message of a turn; never a system message.
 
-    `tokens` counts content, tool calls and tool call id in the encoding the caller asked for, without the provider's
+    `tokens` counts content, tool calls and tool call id in the encoding the caller named, without the provider's
     per-message framing. `reasoning_tokens` is what the reasoning would cost beside that; it is part of `tokens` only
     where `reasoning_sent` says in which form it goes back. `seq` rises through the session and never repeats.
     """
@@ -126,7 +135,7 @@ class SummaryItem:
 
 
 SUMMARY_LISTS: Final = ("key_facts", "open_questions", "decisions", "action_items")
-"""The lists of a summary, in the order in which they are asked for and answered."""
+"""The lists of a summary, in the order in which they are requested and answered."""
 SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency"]
 
 
@@ -155,7 +164,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Content the session's owner wants in every prompt. `relevance` is 0 to 1, or None when nobody said."""
+    """Content the session's owner wants in every prompt. `relevance` is 0 to 1, or None when nobody gave one."""
 
     name: str
     content: str
@@ -178,7 +187,7 @@ class Usage:
 
 
 Region: TypeAlias = Literal["system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"]
-REGIONS: tuple[Region, ...] = ("system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing")
+REGIONS: Final[tuple[Region, ...]] = get_args(Region)
 """What the tokens of a prompt are counted by, in the order in which they are answered."""
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "other"]
@@ -201,7 +210,7 @@ CHAT_OPTIONS: Final = frozenset(
         "service_tier",
     }
 )
-"""What a model may be asked for beside messages, tools and the length of its answer, by the names of chat
+"""What a request to a model may have beside messages, tools and the length of its answer, by the names of chat
 completions."""
 
 
@@ -217,7 +226,7 @@ class RecordedReply:
 class CompletionRequest:
     """One call to a model, in the neutral form; an adapter translates it.
 
-    `response_schema` asks for JSON of that schema where the provider can be asked; the answer is validated anyway.
+    `response_schema` asks for JSON of that schema where the provider supports it; the answer is validated anyway.
     `recorded_reply` is for the `offline` provider alone: it answers with it. `options` are what a client of chat
     completions may ask for besides (`temperature`, `stop`, `response_format` …), by OpenAI's names. They stand above
     the catalogue's own; an adapter takes those that its wire knows. `headers` travel beside an adapter's own, for

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from app.db import pins as store
-from app.db.database import Transaction
-from app.db.sessions import session_exists
 from app.domain.errors import NotFound
-from app.domain.types import JsonObject, Pin, SessionId, TenantId
+from app.domain.figures import PinFigures
+from app.domain.types import Pin, SessionId, TenantId
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import goal_text, pin_text
 from app.services.paging import Page, after_name, page_of
 from app.services.runtime import Runtime
+from app.services.sessions import check_session, not_found
 from app.services.turn.gather import estimator_of
 from app.services.views.context import no_turn, session_window
 
@@ -29,7 +29,7 @@ async def get_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, name:
     async with rt.database.autocommit() as tx:
         pin = await store.get_pin(tx, tenant_id, session_id, name)
         if pin is None:
-            raise await _what_is_missing(tx, tenant_id, session_id)
+            raise await not_found(tx, tenant_id, session_id, "pin")
     return pin
 
 
@@ -41,12 +41,12 @@ async def list_pins(
     after = after_name(scope, cursor) or ""
     async with rt.database.autocommit() as tx:
         rows = await store.list_pins(tx, tenant_id, session_id, after=after, limit=limit + 1)
-        if not rows and not await session_exists(tx, tenant_id, session_id):
-            raise NotFound("session")
+        if not rows:
+            await check_session(tx, tenant_id, session_id)
     return page_of(scope, rows, limit, lambda pin: pin, lambda pin: pin.name)
 
 
-async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> dict[str, JsonObject]:
+async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> dict[str, PinFigures]:
     """By name, each pin's tokens as it stands in a prompt, and its relevance to a turn with the newest one's words.
 
     Raises `NotFound` for the session.
@@ -56,11 +56,7 @@ async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
     newest = rows.turns[-1] if rows.turns else no_turn(rows.turn_seq)
     goal = goal_text(rows.session.room_goal, rows.session.mode)
     return {
-        pin.name: {
-            "tokens": estimate(pin_text(pin)),
-            "relevance": relevance,
-            "relevance_from": "computed" if pin.relevance is None else "given",
-        }
+        pin.name: PinFigures(estimate(pin_text(pin)), relevance, "computed" if pin.relevance is None else "given")
         for pin, relevance in zip(pins, relevances(pins, question_of(goal, newest)), strict=True)
     }
 
@@ -69,8 +65,4 @@ async def delete_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, na
     """Takes the pin away; prompts that had it can still be rebuilt. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
         if not await store.delete_pin(tx, tenant_id, session_id, name):
-            raise await _what_is_missing(tx, tenant_id, session_id)
-
-
-async def _what_is_missing(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> NotFound:
-    return NotFound("pin" if await session_exists(tx, tenant_id, session_id) else "session")
+            raise await not_found(tx, tenant_id, session_id, "pin")

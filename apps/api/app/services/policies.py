@@ -1,20 +1,20 @@
-"""Policies as clients read and set them: presets, fields with their schemas, and the checks of what is set."""
+"""Policies as clients set them: read in our names and units, checked, and resolved over the deployment's defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails, to_json
 
 from app.domain.errors import InvalidRequest, located
 from app.domain.types import JsonObject
-from app.engine.policy.design_names import DESIGN_NAMES, by_given_name, in_our_names, refuse_extremes
-from app.engine.policy.fields import MEANINGS, check_allocation, check_combination, check_priority, policy_values
+from app.engine.policy.design_names import by_given_name, in_our_names, refuse_extremes
+from app.engine.policy.fields import MEANINGS, check_allocation, check_combination, check_priority
 from app.engine.policy.policy import ContextPolicy
-from app.engine.policy.presets import PRESETS, preset_policy
+from app.engine.policy.presets import preset_policy
 from app.services.runtime import Runtime
 
 
@@ -82,74 +82,9 @@ def read_given(given: Mapping[str, object]) -> JsonObject:
     return read
 
 
-def value_schemas() -> dict[str, JsonObject]:
-    """What each field takes, in JSON Schema: each by itself, without references."""
-    document = _OVERRIDES.model_json_schema()
-    return {name: _schema(document["properties"][name], document.get("$defs", {})) for name in MEANINGS}
-
-
-def _schema(schema: JsonObject, shared: Mapping[str, JsonObject]) -> JsonObject:
-    """The same without titles, defaults and references; a value that may be null has two types."""
-    if "$ref" in schema:
-        schema = shared[schema["$ref"].rpartition("/")[2]]
-    if "anyOf" in schema:
-        value = _schema(schema["anyOf"][0], shared)
-        return value | {"type": [value["type"], "null"]}
-    plain: JsonObject = {"type": schema["type"]}
-    plain |= {name: value for name, value in schema.items() if name not in ("title", "description", "default")}
-    if "properties" in plain:
-        plain["properties"] = {name: _schema(part, shared) for name, part in plain["properties"].items()}
-    return plain
-
-
-def _takes(schema: JsonObject) -> str:
-    """The same schema in words."""
-    match schema:
-        case {"type": [kind, "null"]}:
-            words = f"{_takes(schema | {'type': kind})}, or null"
-        case {"type": "boolean"}:
-            words = "true or false"
-        case {"type": "integer", "minimum": least}:
-            words = f"a whole number of at least {least}" if least else "a whole number"
-        case {"exclusiveMinimum": least, "maximum": most}:
-            words = f"a number above {least} and at most {most}"
-        case {"type": "number", "minimum": least, "maximum": most}:
-            words = f"a number of {least} to {most}"
-        case {"properties": parts}:
-            words = f"an object of {', '.join(cast('JsonObject', parts))}"
-        case {"items": {"enum": choices}}:
-            words = f"{', '.join(cast('Sequence[str]', choices))} in an order"
-        case {"enum": [one, other]}:
-            words = f"{one} or {other}"
-        case {"enum": choices}:
-            words = f"one of {', '.join(cast('Sequence[str]', choices))}"
-        case _:
-            words = "an alias, or empty"
-    return words
-
-
-def list_policies(rt: Runtime) -> JsonObject:
-    """Every preset with its values and its design's names, and every field with what it takes. `guarded` is as deployed
-    here."""
-    schemas = value_schemas()
-    values = {name: policy_values(preset_policy(name, rt.guarded)) for name in PRESETS}
-    return {
-        "default": rt.guarded.preset,
-        "presets": [
-            {"name": name, "description": preset.description, "policy": values[name], "names": _names_of(name)}
-            for name, preset in PRESETS.items()
-        ],
-        "fields": [
-            {
-                "name": name,
-                "takes": _takes(schemas[name]),
-                "value_schema": schemas[name],
-                "meaning": meaning,
-                "defaults": {preset: policy[name] for preset, policy in values.items()},
-            }
-            for name, meaning in MEANINGS.items()
-        ],
-    }
+def overrides_schema() -> JsonObject:
+    """What overrides may be, in JSON Schema as Pydantic writes it."""
+    return _OVERRIDES.model_json_schema()
 
 
 def given_policy(rt: Runtime, overrides: Mapping[str, object]) -> JsonObject:
@@ -168,19 +103,6 @@ def given_policy(rt: Runtime, overrides: Mapping[str, object]) -> JsonObject:
 def check_policy_fields(overrides: Mapping[str, object]) -> None:
     """Raises `InvalidRequest` where a stored override, by itself, is none; their combination is not looked at."""
     read_fields(overrides)
-
-
-def _names_of(design: str) -> list[JsonObject]:
-    return [
-        {
-            "spellings": list(name.spellings),
-            "fields": list(name.fields),
-            "published": name.published,
-            "unit": name.unit,
-        }
-        for name in DESIGN_NAMES
-        if name.design == design
-    ]
 
 
 def _alias_of(rt: Runtime, named: str, given: Mapping[str, object]) -> str:

@@ -1,22 +1,49 @@
-"""What every service needs, bundled once by the composition root and frozen."""
+"""What every service needs, bundled once by the composition root and frozen; and transactions done again that the
+database rolled back in favour of others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import wraps
+from typing import ParamSpec, TypeVar
 from uuid import UUID
 
 from app.db.database import Database
+from app.domain.errors import TransactionConflict
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import Catalogue
 from app.services.heavy.jobs import HeavyJobs
 from app.services.pasts import Pasts
 from app.services.upkeep.calibrations import Calibrations
-from app.services.upkeep.capacity import HeavyWork
-from app.services.upkeep.process_state import Chores, Cooldowns, Leases
+from app.services.upkeep.process_state import Chores, Cooldowns, HeavyWork, Leases
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers
+
+_PAUSES_S = (0.02, 0.1, 0.5)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def retried(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """The work, done again a little later where its transaction was rolled back for a conflict; three times at most.
+
+    For work that has no effect but its transactions', of which none is committed where it raises, or may be done twice.
+    """
+
+    @wraps(work)
+    async def again(*args: P.args, **kwargs: P.kwargs) -> T:
+        for pause_s in _PAUSES_S:
+            try:
+                return await work(*args, **kwargs)
+            except TransactionConflict:
+                await asyncio.sleep(random.uniform(0.5, 1.5) * pause_s)  # noqa: S311 - no secret, it keeps two apart
+        return await work(*args, **kwargs)
+
+    return again
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from app.db.session_figures import search_sessions as find_sessions
 from app.db.session_figures import session_figures
 from app.db.usage import usage_totals
 from app.domain.errors import InvalidRequest, NotFound, located
+from app.domain.figures import SessionFigures
 from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId
 from app.openai.items import joined_directions
-from app.services.conflicts import retried
 from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of
 from app.services.policies import given_policy, resolve_policy
-from app.services.runtime import Runtime
+from app.services.runtime import Runtime, retried
 
 LOOKED_THROUGH = 2000
 """Most sessions that one search reads."""
@@ -59,6 +59,17 @@ async def get_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
     return session
 
 
+async def check_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> None:
+    """Raises `NotFound` where the tenant has no such session."""
+    if not await store.session_exists(tx, tenant_id, session_id):
+        raise NotFound("session")
+
+
+async def not_found(tx: Transaction, tenant_id: TenantId, session_id: SessionId, noun: str) -> NotFound:
+    """The error for something of a session that is not there: of the session, where that is not there either."""
+    return NotFound(noun if await store.session_exists(tx, tenant_id, session_id) else "session")
+
+
 async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage]:
     """Tokens and cost of the session's calls so far, by alias and purpose."""
     async with rt.database.autocommit() as tx:
@@ -94,7 +105,7 @@ async def search_sessions(
     return page
 
 
-async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId, JsonObject]:
+async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId, SessionFigures]:
     """The newest window, the use and the state of each session."""
     async with rt.database.autocommit() as tx:
         return await session_figures(tx, [session.id for session in sessions])
@@ -176,16 +187,17 @@ def given_limits(limits: JsonObject | None) -> JsonObject:
     return {name: value for name, value in (limits or {}).items() if value is not None}
 
 
-def check_alias(rt: Runtime, alias: str | None) -> None:
+def check_alias(rt: Runtime, alias: str) -> None:
     """Raises `InvalidRequest` for an alias that the catalogue does not have."""
-    if alias is not None and alias not in rt.catalogue.aliases:
+    if alias not in rt.catalogue.aliases:
         raise InvalidRequest(
             "The catalogue has no model of this alias; GET /v1/models lists what it has.", ("body", "model_alias")
         )
 
 
 def _check(rt: Runtime, fields: JsonObject) -> None:
-    check_alias(rt, fields.get("model_alias"))
+    if fields.get("model_alias") is not None:
+        check_alias(rt, fields["model_alias"])
     _check_known("mode", fields.get("mode"), rt.catalogue.instructions.modes)
     _check_known("agent_role", fields.get("agent_role"), rt.catalogue.instructions.roles)
     if fields.get("policy"):

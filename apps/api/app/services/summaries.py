@@ -1,36 +1,44 @@
-"""Summaries as clients ask for them: listed, made now, and taken back."""
+"""Summaries outside of a turn: listed, made on request or behind a completed turn's answer, and taken back.
+
+Nothing of those behind an answer is remembered: whether one is due is seen in the stored window alone, so what a crash
+takes away the next turn's own check, or the check before its call, finds again.
+"""
 
 from __future__ import annotations
 
-from app.db.sessions import session_exists
+import logging
+from dataclasses import replace
+
 from app.db.summaries import get_summary, page_of_summaries
 from app.db.summary_undo import find_summary, lock_and_restart_count, undo_active
 from app.domain.errors import NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress
-from app.domain.types import OPEN_STATUSES, JsonObject, SessionId, SummaryId, TenantId
-from app.engine.window.triggers import fold_on_request
-from app.services.conflicts import retried
+from app.domain.stored import StoredSummary
+from app.domain.types import OPEN_STATUSES, SessionId, SummaryId, TenantId, ToolDefinition
+from app.engine.window.triggers import fold_after_turn, fold_on_request
 from app.services.paging import Page, after_id, page_of
-from app.services.runtime import Runtime
-from app.services.turn.gather import estimator_of, snapshot_of
+from app.services.runtime import Runtime, retried
+from app.services.sessions import check_session
+from app.services.turn.gather import estimator_of, session_policy, snapshot_of
 from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, summarize
-from app.services.turn.types import RETRY_AFTER_S
+from app.services.turn.types import RETRY_AFTER_S, ClaimedTurn, TurnPlan
 from app.services.views.context import no_turn, session_window
+
+logger = logging.getLogger(__name__)
 
 
 async def list_summaries(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
-) -> Page[JsonObject]:
+) -> Page[StoredSummary]:
     """The session's summaries, newest first, whatever their status. Raises `NotFound`, `InvalidRequest`."""
     scope = f"summaries:{session_id}"
     before = after_id(scope, cursor)
     async with rt.database.autocommit() as tx:
-        if not await session_exists(tx, tenant_id, session_id):
-            raise NotFound("session")
+        await check_session(tx, tenant_id, session_id)
         rows = await page_of_summaries(tx, session_id, before, limit + 1)
-    return page_of(scope, rows, limit, lambda row: row, lambda row: row["id"])
+    return page_of(scope, rows, limit, lambda row: row, lambda row: row.id)
 
 
-async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> JsonObject:
+async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> StoredSummary:
     """Summarizes what is older than the protected turns, whatever the triggers, and gives the new summary.
 
     Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` when a turn runs or something else
@@ -58,10 +66,43 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
     return made
 
 
+def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan) -> None:
+    """Starts the check of a completed turn's window, where the session's own policy has summaries made then."""
+    session, options = plan.rows.session, turn.options
+    overridden = options.policy or options.whole_past
+    own = session_policy(rt, session.policy) if overridden else plan.rows.policy
+    if own.summarizes_after_turns:
+        work = summarize_after_turn(rt, session.tenant_id, session.id, plan.decided.prompt.tools)
+        rt.chores.start(work, f"the summary after turn {turn.claim.turn_id}")
+
+
+async def summarize_after_turn(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, tools: tuple[ToolDefinition, ...]
+) -> None:
+    """Makes the summary that is due in the session's window, if one is; `tools` are those of its last turn.
+
+    A turn that has arrived meanwhile is left out, and is raw in the window that the summary leaves. A result whose
+    ground somebody else has changed is dropped and logged.
+    """
+    with rt.tracer.span("after_turn"):
+        try:
+            rows = await session_window(rt, tenant_id, session_id)
+        except NotFound:
+            return  # erased meanwhile
+        rows = replace(rows, turns=tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES))
+        estimate = estimator_of(rt, rows)
+        fold = fold_after_turn(snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools), rows.policy, estimate)
+        if fold is None:
+            return
+        attempt = await summarize(rt, rows, SummaryJob(fold, "post_turn", rows.turn_seq), estimate)
+        if attempt.failure in (STALE, IN_PROGRESS):
+            logger.info("a summary in the background was dropped (%s): another one was faster", attempt.failure)
+
+
 @retried
 async def undo_summary(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, summary_id: SummaryId | None
-) -> JsonObject:
+) -> StoredSummary:
     """Takes the active summary back and gives it as it is then. Without a `summary_id` it is whichever is active now.
 
     The summary it had folded in is active again, what it stood for beyond that one is raw again, and the turn count

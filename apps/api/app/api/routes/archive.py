@@ -19,8 +19,7 @@ from app.api.schemas.archive import Document, ImportIn
 from app.api.schemas.sessions import SessionOut
 from app.archive.document import FORMAT, SECTIONS, VERSION
 from app.domain.types import Session, SessionId
-from app.services.archive.export import export_session
-from app.services.archive.import_session import import_session
+from app.services.archive.transfer import export_session, import_session
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 import_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=UnreadRoute)

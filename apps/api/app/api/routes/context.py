@@ -10,10 +10,10 @@ from app.api import problems
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Limit, refusals
 from app.api.routes.turns import turn_request
-from app.api.schemas.context import FoundOut, WindowOut
-from app.api.schemas.previews import PreviewIn, PreviewOut
-from app.api.schemas.summaries import SummaryOut, SummaryPage
-from app.api.schemas.timeline import TimelinePage
+from app.api.schemas.context import FoundOut, SummaryOut, SummaryPage, TimelinePage, WindowOut
+from app.api.schemas.turns import PreviewIn, PreviewOut
+from app.domain.figures import CurrentWindow, TurnPoint
+from app.domain.stored import StoredSummary
 from app.domain.types import JsonObject, SessionId, SummaryId
 from app.services import summaries
 from app.services.paging import Page
@@ -31,7 +31,7 @@ Turns = Annotated[int, Query(ge=1, le=500, description="Most turns of one page."
 
 
 @router.get("/context", response_model=WindowOut, responses=refusals(*READ))
-async def get_window(call: Call, session_id: SessionId) -> JsonObject:
+async def get_window(call: Call, session_id: SessionId) -> CurrentWindow:
     """The window now: tokens by region, budget, limit and its source, turns to the next summary."""
     return await window.window_now(call.rt, call.tenant_id, session_id)
 
@@ -50,9 +50,7 @@ async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> JsonObj
 
 
 @router.get("/timeline", response_model=TimelinePage, responses=refusals(*READ))
-async def get_timeline(
-    call: Call, session_id: SessionId, limit: Turns = 200, cursor: Cursor = None
-) -> Page[JsonObject]:
+async def get_timeline(call: Call, session_id: SessionId, limit: Turns = 200, cursor: Cursor = None) -> Page[TurnPoint]:
     """Turn by turn, newest first: tokens by region, budget, thresholds, and what was summarized, pruned or recalled."""
     return await read_timeline(call.rt, call.tenant_id, session_id, limit, cursor)
 
@@ -60,24 +58,24 @@ async def get_timeline(
 @router.get("/summaries", response_model=SummaryPage, responses=refusals(*READ))
 async def list_summaries(
     call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
-) -> Page[JsonObject]:
+) -> Page[StoredSummary]:
     """The session's summaries, active and past."""
     return await summaries.list_summaries(call.rt, call.tenant_id, session_id, limit, cursor)
 
 
 @router.post("/summaries", status_code=201, response_model=SummaryOut, responses=refusals(*READ, 409, 429, 502, 504))
-async def summarize_now(call: Call, session_id: SessionId) -> JsonObject:
+async def summarize_now(call: Call, session_id: SessionId) -> StoredSummary:
     """Summarizes now what can be summarized, regardless of thresholds. Takes no body."""
     return await summaries.summarize_now(call.rt, call.tenant_id, session_id)
 
 
 @router.post("/summaries/active/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
-async def undo_active_summary(call: Call, session_id: SessionId) -> JsonObject:
+async def undo_active_summary(call: Call, session_id: SessionId) -> StoredSummary:
     """Withdraws whichever summary is active now, also one that was made meanwhile. Takes no body."""
     return await summaries.undo_summary(call.rt, call.tenant_id, session_id, None)
 
 
 @router.post("/summaries/{summary_id}/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
-async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId) -> JsonObject:
+async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId) -> StoredSummary:
     """Withdraws the active summary: the previous one becomes active again. Takes no body."""
     return await summaries.undo_summary(call.rt, call.tenant_id, session_id, summary_id)

@@ -8,13 +8,20 @@ from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import openai_refusals
 from app.api.response_json import conversation_json, list_json
 from app.api.routes.responses import After, ItemLimit, Order
-from app.api.schemas.conversations import ConversationIn, ConversationOut, ConversationPatch, ItemsIn
-from app.api.schemas.items import DeletedOut, ItemListOut, ItemOut
+from app.api.schemas.items import (
+    ConversationIn,
+    ConversationOut,
+    ConversationPatch,
+    DeletedOut,
+    ItemListOut,
+    ItemOut,
+    ItemsIn,
+)
 from app.domain.errors import NotFound
 from app.domain.openai_ids import read_conversation_id
 from app.domain.types import JsonObject, SessionId
 from app.services.openai import conversations
-from app.services.openai.items import ItemPage, get_item, page_of_items
+from app.services.openai.conversations import ItemPage, get_item, page_of_items
 
 _READ = (400, 401, 404, 503)
 _WRITE = (400, 401, 404, 408, 409, 413, 415, 503)

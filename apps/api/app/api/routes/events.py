@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import event_stream, refusals
-from app.api.schemas.events import OpenTurns
+from app.api.schemas.turns import OpenTurns
 from app.api.streaming import STREAM_HEADERS, encoded_event
 from app.domain.errors import PlimsollError
 from app.domain.types import JsonObject

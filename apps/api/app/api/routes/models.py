@@ -6,9 +6,9 @@ from fastapi import APIRouter
 
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import refusals
-from app.api.schemas.models import ModelList
+from app.api.schemas.deployment import ModelList
 from app.domain.types import JsonObject
-from app.services.views.models import list_models
+from app.services.views.deployment import list_models
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=DirectRoute)
 

@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from app.api.direct_route import Call, OpenRoute, json_response
-from app.api.schemas.operations import HealthOut, ReadyOut
+from app.api.schemas.deployment import HealthOut, ReadyOut
 from app.domain.types import JsonObject
-from app.services.upkeep.readiness import readiness
+from app.services.views.deployment import readiness
 
 router = APIRouter(tags=["operations"], route_class=OpenRoute)
 

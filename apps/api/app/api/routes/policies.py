@@ -6,10 +6,10 @@ from fastapi import APIRouter
 
 from app.api.direct_route import Call, DirectRoute, HeavyRoute
 from app.api.openapi import WRITE, refusals
-from app.api.schemas.policies import PolicyList
+from app.api.schemas.deployment import PolicyList
 from app.api.schemas.simulations import SimulateIn, SimulationOut
 from app.domain.types import JsonObject, SessionId
-from app.services.policies import list_policies
+from app.services.views.deployment import list_policies
 from app.services.views.simulation import MOST_TURNS_DECIDED, THRESHOLDS, simulate, variant_of
 
 router = APIRouter(prefix="/v1/policies", tags=["policies"], route_class=DirectRoute)

@@ -24,7 +24,7 @@ from app.domain.openai_ids import ResponseRef, read_response_id
 from app.domain.types import JsonObject
 from app.openai.items import references_of
 from app.services.openai import responses
-from app.services.openai.items import referenced
+from app.services.openai.conversations import referenced
 from app.services.openai.responses import ResponseTarget, resolve_target, respond
 from app.services.turn.types import Listener, TurnEvent, TurnOutcome
 

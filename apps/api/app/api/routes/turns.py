@@ -13,10 +13,11 @@ from starlette.responses import Response
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import DEFAULT_LIMIT, READ, STREAMED, WRITE, Cursor, IdempotencyKey, Limit, Round, refusals
+from app.api.records import as_json
 from app.api.schemas.chat import ChatIn
-from app.api.schemas.messages import MessagePage
 from app.api.schemas.turns import (
     AuditOut,
+    MessagePage,
     PromptOut,
     RecordedReplyIn,
     RegeneratedAnswer,
@@ -30,11 +31,10 @@ from app.api.schemas.turns import (
 from app.api.streaming import Work, stream_turn, turn_json
 from app.domain.errors import InvalidRequest, PlimsollError
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
-from app.services.archive.regenerate import prepare_again, take_again
 from app.services.paging import Page
 from app.services.policies import given_policy
 from app.services.sessions import check_alias
-from app.services.turn.take import cancel_turn, continue_turn, take_turn
+from app.services.turn.take import cancel_turn, continue_turn, prepare_regeneration, regenerate_turn, take_turn
 from app.services.turn.types import OutputsRequest, TurnOptions, TurnRequest
 from app.services.views import turns
 
@@ -110,18 +110,18 @@ async def post_regenerate(
     """
     rt, tenant_id = call.rt, call.tenant_id
     request = turn_request(call, body)
-    again = await prepare_again(rt, tenant_id, session_id, turn_id, request)
-    made = again.session.id
+    prepared = await prepare_regeneration(rt, tenant_id, session_id, turn_id, request)
+    made = prepared.session.id
     call.note(forked_session_id=str(made))
     try:
-        answer = await _answer(call, made, body.stream, lambda listen: take_again(rt, tenant_id, again, listen))
+        answer = await _answer(call, made, body.stream, lambda listen: regenerate_turn(rt, tenant_id, prepared, listen))
     except InvalidRequest:
         raise
     except PlimsollError as error:
         problem = problems.document_of(error) | {"session_id": str(made)}
         return problems.answer(call.scope["path"], problem, problems.headers_of(error))
     if isinstance(answer, dict):
-        answer = json_response({"session": again.session, **answer}, 201)
+        answer = json_response({"session": prepared.session, **answer}, 201)
     answer.headers["Location"] = f"/v1/sessions/{made}"
     return answer
 
@@ -144,7 +144,8 @@ async def get_turn(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonOb
 @router.get("/turns/{turn_id}/audit", response_model=AuditOut, responses=refusals(*READ))
 async def get_audit(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
     """How the turn's prompt was built: why each part was included or left out."""
-    return await turns.get_audit(call.rt, call.tenant_id, session_id, turn_id, round)
+    audit = await turns.get_audit(call.rt, call.tenant_id, session_id, turn_id, round)
+    return as_json(audit, without="prompt_refs")
 
 
 @router.get("/turns/{turn_id}/prompt", response_model=PromptOut, responses=refusals(*READ))
@@ -171,7 +172,8 @@ def request_sha256(body: JsonObject) -> str:
 
 def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
     """The request in a body. Raises `InvalidRequest`."""
-    check_alias(call.rt, body.model_alias)
+    if body.model_alias is not None:
+        check_alias(call.rt, body.model_alias)
     check_tool_choice(body)
     raw: JsonObject = call.raw_body
     policy: JsonObject | None = raw.get("policy")

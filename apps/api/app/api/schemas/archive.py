@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 
 from app.api.schemas.chat import ChatIn, ChatMessageIn
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, ToolChoice, ToolIn
+from app.api.schemas.context import SummaryFields
 from app.api.schemas.sessions import SessionIn
-from app.api.schemas.summaries import StoredSummary
-from app.api.schemas.turns import StoredAudit
-from app.api.schemas.values import Count, Dollars, Id, In, Instant, Name, Open, Seq, Sha256, SmallSeq
+from app.api.schemas.turns import AuditFields
+from app.api.schemas.values import Dollars, Id, In, Instant, Open, Seq, Sha256
 from app.archive.document import FORMAT, VERSION
 from app.domain.errors import InvalidRequest
-from app.domain.types import CHAT_OPTIONS, Region
+from app.domain.types import CHAT_OPTIONS, Count, Name, Region, SmallSeq
 from app.services.policies import check_policy_fields
 
 
@@ -127,7 +127,7 @@ class StepRow(In):
     finished_at: Instant | None
 
 
-class SummaryRow(StoredSummary):
+class SummaryRow(SummaryFields):
     model_config = ConfigDict(extra="forbid")
     token_encoding: Name
 
@@ -166,7 +166,7 @@ class PromptRefs(In):
     regions: list[Annotated[tuple[Region, Count], _LIST]] | None = None
 
 
-class AuditRow(StoredAudit):
+class AuditRow(AuditFields):
     model_config = ConfigDict(extra="forbid")
     prompt_refs: PromptRefs | None
     prompt_sha256: Sha256 | None

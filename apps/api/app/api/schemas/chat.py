@@ -25,7 +25,8 @@ from app.api.schemas.content import (
     ToolIn,
     content_branch,
 )
-from app.api.schemas.values import Name, Open
+from app.api.schemas.values import Open
+from app.domain.types import Name
 
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 

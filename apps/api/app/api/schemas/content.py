@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from app.api.schemas.values import In, Name, Open
+from app.api.schemas.values import In, Open
+from app.domain.types import Name
 
 
 class TextPart(Open):

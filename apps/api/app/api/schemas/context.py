@@ -1,27 +1,25 @@
-"""The window of a session: how a prompt came about, how it is laid out, and what is found of what has left it."""
+"""The window of a session: how a prompt came about, how it is laid out, what changed it turn by turn, its summaries,
+and what is found of what has left it."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from app.api.schemas.values import Count, Difference, Id, In, Name, Open
+from app.api.records import answer_of, row_of
+from app.api.schemas.values import Id, In, Instant, Open
+from app.domain.audit import TurnContext
+from app.domain.figures import CurrentWindow, PointWindow, TurnPoint
+from app.domain.stored import StoredSummary
+from app.domain.types import REGIONS, Count, Difference
+
+_REGIONS: dict[str, Any] = dict.fromkeys(REGIONS, (Count, ...))
 
 
-class Regions(In):
+class Regions(create_model("Regions", __base__=In, **_REGIONS)):
     """Tokens by region."""
-
-    system: Count
-    goal: Count
-    pins: Count
-    summary: Count
-    history: Count
-    recall: Count
-    user: Count
-    tools: Count
-    framing: Count
 
 
 class TrimAction(Open):
@@ -47,46 +45,18 @@ class TrimLog(Open):
     recalled: list[RecalledOut] = Field(default_factory=list[RecalledOut], description="Absent where nothing was.")
 
 
-class ContextOut(Open):
+class ContextOut(answer_of(TurnContext, Open)):
     """How the prompt of a turn came about. All figures are tokens."""
 
-    model_alias: Name
-    model_context_limit: Count
-    context_limit_source: Name
-    input_budget: Difference
-    output_reserve: Count
-    overhead_reserve: Count
-    estimated_input_tokens_before: Count
-    estimated_input_tokens_after_summary: Count
-    estimated_input_tokens_after_prune: Count
-    summary_triggered: bool
-    prune_triggered: bool
-    overflow_rejected: bool
-    estimated_wire_tokens: Count
     regions: Regions
     context_trim_log: TrimLog
-    prompt_sha256: str | None
 
 
-class WindowOut(BaseModel):
+class WindowOut(answer_of(CurrentWindow)):
     """The stored window, before the next message and before what that turn would compress. All figures are tokens."""
 
     model_config = ConfigDict(extra="allow")
-    model_alias: str
-    model_context_limit: int
-    context_limit_source: str
-    input_budget: int
-    output_reserve: int
-    overhead_reserve: int
-    estimated_input_tokens: int
-    estimated_wire_tokens: int
     regions: Regions
-    history_budget: int
-    raw_turns: int = Field(description="Turns that no summary stands for.")
-    active_summary_id: UUID | None
-    turns_to_next_summary: int | None = Field(description="Null where the policy does not count turns.")
-    summary_trigger_tokens: int | None = Field(description="Null where the policy summarizes by no number of tokens.")
-    prune_trigger_tokens: int
 
 
 class FoundMessageOut(BaseModel):
@@ -121,3 +91,60 @@ class LaidOut(BaseModel):
     message_id: UUID | None = Field(description="The stored message; null for what is none.")
     turn_id: UUID | None
     shortened: bool
+
+
+class SummaryItemOut(In):
+    """One fact, decision, question or action, with the messages it came from."""
+
+    text: str
+    message_ids: list[Id]
+
+
+class SummaryFields(row_of(StoredSummary, without=("session_id",))):
+    """A summary of the messages from `from_message_id` through `to_message_id`."""
+
+    key_facts: list[SummaryItemOut]
+    open_questions: list[SummaryItemOut]
+    decisions: list[SummaryItemOut]
+    action_items: list[SummaryItemOut]
+    created_at: Instant
+
+
+class SummaryOut(SummaryFields):
+    """A summary of the messages from `from_message_id` through `to_message_id`."""
+
+    session_id: UUID
+
+
+class SummaryPage(BaseModel):
+    items: list[SummaryOut]
+    next_cursor: str | None
+
+
+class TimelineWindow(answer_of(PointWindow)):
+    """The window of a turn's last call. All figures are tokens."""
+
+    regions: Regions
+
+
+class TimelineEvent(BaseModel):
+    """Something that changed what was sent. `tokens` is what left the prompt, or what was recalled into it."""
+
+    kind: Literal["summary", "later_summary", "prune", "recall", "overflow", "emergency"]
+    tokens: int | None = None
+    count: int | None = Field(default=None, description="Turns folded, or messages pruned, recalled, or dropped.")
+    summary_id: UUID | None = None
+    origin: str | None = None
+    status: str | None = None
+
+
+class TimelineTurn(answer_of(TurnPoint)):
+    """A turn as a point of a plot. `window` is null where no prompt was decided."""
+
+    window: TimelineWindow | None
+    events: list[TimelineEvent]
+
+
+class TimelinePage(BaseModel):
+    items: list[TimelineTurn]
+    next_cursor: str | None

@@ -8,7 +8,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 
 from app.api.schemas.chat import CallId
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG, InputAudio, content_branch
-from app.api.schemas.values import Name, Open
+from app.api.schemas.values import Open
+from app.domain.types import Name
+from app.services.openai.conversations import MOST_ITEMS
 
 _URL = Annotated[str, StringConstraints(min_length=1)]
 
@@ -183,3 +185,29 @@ class DeletedOut(BaseModel):
     id: str
     object: Literal["response", "conversation.deleted"]
     deleted: Literal[True]
+
+
+class ConversationIn(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    metadata: MetadataIn | None = None
+    items: list[ItemIn] | None = Field(default=None, max_length=MOST_ITEMS)
+
+
+class ConversationPatch(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    metadata: MetadataIn | None = Field(description="Replaced whole; null takes it away.")
+
+
+class ItemsIn(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    items: list[ItemIn] = Field(min_length=1, max_length=MOST_ITEMS)
+
+
+class ConversationOut(BaseModel):
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, Any]

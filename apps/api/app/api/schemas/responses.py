@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 from app.api.schemas.chat import JsonFormat, TextFormat
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, content_branch
 from app.api.schemas.items import ItemIn, ItemOut, MetadataIn
-from app.api.schemas.values import Name, Open
+from app.api.schemas.values import Open
+from app.domain.types import Name
 
 InputIn = Annotated[
     Annotated[str, Tag(TEXT_TAG)] | Annotated[list[ItemIn], Field(min_length=1), Tag(PARTS_TAG)],

@@ -1,17 +1,18 @@
-"""A session: how it is made and changed, and how it is read, with what it used and where it stands."""
+"""A session: how it is made and changed, and how it is read, with what it used and where it stands;
+and its pins."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
 import orjson
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, StringConstraints, field_validator
 
 from app.api.records import answer_of
-from app.api.schemas.values import In, Name
-from app.domain.types import Session, SessionUsage, TurnStatus
+from app.api.schemas.values import In
+from app.domain.figures import PinFigures, SessionFigures
+from app.domain.types import Name, Pin, Session, SessionUsage
 
 _METADATA_BYTES = 64 * 1024
 
@@ -88,31 +89,6 @@ class UsageOut(answer_of(SessionUsage)):
     """What a session used of one alias for one purpose."""
 
 
-class WindowFigures(BaseModel):
-    """The prompt of the newest turn that had one, in tokens."""
-
-    turn_id: UUID
-    model_alias: str
-    model_context_limit: int
-    input_budget: int
-    estimated_input_tokens: int
-    estimated_wire_tokens: int
-
-
-class SessionFigures(BaseModel):
-    """Where a session stands. Token sums are the providers', summaries included."""
-
-    turns: int
-    state: TurnStatus | None = Field(description="Of the newest turn; null before the first.")
-    first_input: str | None = Field(description="The beginning of the first message.")
-    last_turn_id: UUID | None
-    last_turn_at: datetime | None
-    window: WindowFigures | None
-    prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float | None = Field(description="Of the calls that have a price; null where none has.")
-
-
 class SessionDetail(SessionOut):
     """A session with what it used so far."""
 
@@ -128,4 +104,26 @@ class ListedSession(SessionOut):
 
 class SessionPage(BaseModel):
     items: list[ListedSession]
+    next_cursor: str | None
+
+
+class PinIn(In):
+    """Content for every prompt of the session."""
+
+    content: Annotated[str, StringConstraints(min_length=1)]
+    relevance: float | None = Field(default=None, ge=0, le=1)
+    source: Annotated[str, StringConstraints(max_length=2000)] | None = None
+
+
+class PinOut(answer_of(Pin)): ...
+
+
+class ListedPin(PinOut):
+    """A pin in a list; `figures` stand there with `figures=true`."""
+
+    figures: PinFigures | None = None
+
+
+class PinPage(BaseModel):
+    items: list[ListedPin]
     next_cursor: str | None

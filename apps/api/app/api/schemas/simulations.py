@@ -7,7 +7,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from app.api.schemas.values import In, Name
+from app.api.schemas.values import In
+from app.domain.types import Name
 
 _LONGEST_VARIANT_NAME = 80
 

@@ -1,18 +1,21 @@
-"""A turn: what is posted, and how it is read, with the context and the prompt of its calls."""
+"""A turn: what is posted and what it would send; how it is read, with its messages and the context and prompt of its
+calls; and which are open."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from app.api.records import answer_of
+from app.api.records import answer_of, row_of
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, TextPart, ToolCallIn, ToolChoice, ToolIn
 from app.api.schemas.context import ContextOut, LaidOut
 from app.api.schemas.sessions import SessionOut
-from app.api.schemas.values import Count, Id, In, Instant, Name, SmallSeq
-from app.domain.types import TurnRecord
+from app.api.schemas.values import In, Instant
+from app.domain.audit import Audit
+from app.domain.types import Name, TurnRecord, TurnStatus
 
 
 class RecordedReplyIn(In):
@@ -114,20 +117,13 @@ class TurnPage(BaseModel):
     next_cursor: str | None
 
 
-class StoredAudit(ContextOut):
+class AuditFields(row_of(Audit, ContextOut, without=("session_id", "prompt_refs"))):
     """The context of one model call of a turn, as it is stored."""
 
-    id: Id
-    turn_id: Id
-    round: SmallSeq
-    attempt: SmallSeq
-    estimator: Name
-    calibration_ratio: float = Field(ge=0, le=1000)
-    actual_prompt_tokens: Count | None = Field(description="As the provider reported; null before it has.")
     created_at: Instant
 
 
-class AuditOut(StoredAudit):
+class AuditOut(AuditFields):
     """The context of one model call of a turn, as it is stored."""
 
     session_id: UUID
@@ -141,3 +137,62 @@ class PromptOut(BaseModel):
     tools: list[dict[str, Any]]
     prompt_sha256: str
     layout: list[LaidOut] = Field(description="One for each message.")
+
+
+class PreviewIn(TurnIn):
+    """A turn's body, as it would be posted. `stream` and `recorded_reply` change nothing."""
+
+
+class PreviewOut(BaseModel):
+    """What the next turn would have. `messages` and `tools` are empty where it would be refused."""
+
+    seq: int = Field(description="The number that turn would get.")
+    open_turn_id: UUID | None = Field(description="A turn that still runs or waits for tools, and has to end first.")
+    summary_pending: bool = Field(description="A summary would be made first: here it is reckoned at its cap.")
+    context: ContextOut
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    layout: list[LaidOut] = Field(description="One for each message.")
+    estimated_prompt_cost_usd: float | None = Field(
+        description="Of sending it once, at published prices, without a cache and without the summary; null where no "
+        "price is known and where it would be refused."
+    )
+    refusal: dict[str, Any] | None = Field(description="The problem the turn would be answered with.")
+
+
+class StoredMessageOut(BaseModel):
+    """A message as it is stored; `token_estimate` is in `token_encoding`."""
+
+    id: UUID
+    turn_id: UUID
+    turn_seq: int
+    seq: int
+    role: Literal["user", "assistant", "tool"]
+    content: str | list[dict[str, Any]] | None
+    tool_calls: list[StoredCall] | None
+    tool_call_id: str | None
+    token_estimate: int
+    token_encoding: str
+    created_at: datetime
+
+
+class MessagePage(BaseModel):
+    items: list[StoredMessageOut]
+    next_cursor: str | None
+
+
+class TurnNews(BaseModel):
+    """Where a turn stands."""
+
+    session_id: UUID
+    turn_id: UUID
+    seq: int
+    status: TurnStatus
+    model_alias: str
+    created_at: datetime
+    completed_at: datetime | None
+
+
+class OpenTurns(BaseModel):
+    items: list[TurnNews]
+    next_cursor: None = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+from app.domain.types import LARGEST
 
 
 class In(BaseModel):
@@ -20,13 +20,6 @@ class Open(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
 
-_INT32: Final = 2**31 - 1
-
-
-LARGEST: Final = 2**42
-"""Of a count or number: more than any session has, and so small that no sum over a session leaves 64 bits."""
-
-
 Id = Annotated[
     str,
     StringConstraints(pattern="^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$"),
@@ -37,16 +30,7 @@ Id = Annotated[
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
-
-
-Difference = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
-
-
 Seq = Annotated[int, Field(ge=1, le=LARGEST)]
-
-
-SmallSeq = Annotated[int, Field(ge=1, le=_INT32)]
 
 
 Dollars = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}(\.[0-9]{1,10})?$")]

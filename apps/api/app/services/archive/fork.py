@@ -12,7 +12,7 @@ from app.db.turns import get_turn
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, TurnNotLast
 from app.domain.types import OPEN_STATUSES, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import IncomingMessage, IncomingTurn
-from app.services.archive.import_session import add_history, draft_history
+from app.services.archive.transfer import add_history, draft_history
 from app.services.runtime import Runtime
 from app.services.turn.types import RETRY_AFTER_S
 

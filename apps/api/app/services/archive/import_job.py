@@ -1,4 +1,4 @@
-"""What an import thinks about, wherever it is done: a body read, checked, counted and written for the database."""
+"""What an import computes, wherever it is done: a body read, checked, counted and written for the database."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from app.domain.stored import Counters, NewHistory, NewRows
 from app.domain.types import JsonObject
 from app.engine.window.prompt_refs import SentHashes
 from app.openai.chat_messages import IncomingList, check_pairing, cut_turns, read_messages
-from app.services.archive.drafted_turns import drafted_in_batches
-from app.services.archive.restored_rows import restored
+from app.services.archive.new_rows import drafted_in_batches, restored
 from app.services.heavy.child import Tools
 
 
@@ -74,7 +73,7 @@ class ImportJob:
         """Numbers and counts what was read, for a session of this model.
 
         Each turn of a conversation begins with the user's words; one that ends with the assistant's is `completed`,
-        with what it said as `assistant_output`. A turn without a final answer is `cancelled`: later prompts hold the
+        with that text as `assistant_output`. A turn without a final answer is `cancelled`: later prompts hold the
         user's words and its complete tool groups.
         """
         source, self._source = self._source, None

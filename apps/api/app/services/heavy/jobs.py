@@ -29,7 +29,7 @@ from app.services.heavy.child import (
     sizes_in,
     written,
 )
-from app.services.upkeep.capacity import RETRY_AFTER_S
+from app.services.upkeep.process_state import RETRY_AFTER_S
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -191,7 +191,7 @@ class _Child:
         return await self.answer()
 
     async def answer(self) -> Any:
-        """The next answer, to what was asked or to the start."""
+        """The next answer, to a message or to the start."""
         try:
             sizes = sizes_in(await self._exactly(head_size(await self._exactly(COUNT_BYTES))))
             answer: Answer = read([await self._exactly(size) for size in sizes])
@@ -233,7 +233,7 @@ class _Child:
         return True
 
     def wait_idle(self, seconds: float, end: Callable[[_Child], None]) -> None:
-        """Has itself ended after so long, unless it is wanted before."""
+        """Has itself ended after so long, unless it is needed before."""
         self._idle = asyncio.get_running_loop().call_later(seconds, end, self)
 
     def stop_waiting(self) -> None:

@@ -10,25 +10,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.db.append_turns import Newest, newest_messages, newest_of
-from app.db.audits import get_audit
 from app.db.claims import cancel_turn as store_cancelled
 from app.db.claims import fail_lost_turns, reclaim_turn, waiting_turn
-from app.db.sessions import erase_later, keep_key, session_exists, session_of_key
+from app.db.sessions import erase_later, keep_key, session_of_key
 from app.db.turns import get_turn, turn_by_key
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.types import Content, Message, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import IncomingMessage
 from app.openai.items import joined_directions
 from app.openai.new_messages import NewMessages, NextStep, new_messages, next_step
-from app.services.archive.import_session import add_history, draft_history
-from app.services.conflicts import retried
-from app.services.runtime import Runtime
-from app.services.sessions import add_directions, insert_checked, with_defaults
-from app.services.turn.claim import answer_again, check_outputs, draft_outputs
+from app.services.archive.transfer import add_history, draft_history
+from app.services.runtime import Runtime, retried
+from app.services.sessions import add_directions, check_session, insert_checked, with_defaults
+from app.services.turn.claim import answer_again, check_outputs, draft_outputs, stored_outcome
 from app.services.turn.take import continue_turn, retry_turn, take_turn
 from app.services.turn.types import (
     RETRY_AFTER_S,
-    Audit,
     Listener,
     OutputsRequest,
     TurnOptions,
@@ -83,8 +80,7 @@ async def open_session(
     check_options(rt, request)
     if session_id is not None:
         async with rt.database.autocommit() as tx:
-            if not await session_exists(tx, tenant_id, session_id):
-                raise NotFound("session")
+            await check_session(tx, tenant_id, session_id)
         return session_id
     with located("body", request.within):
         next_step(request.messages, waiting=False)
@@ -129,11 +125,7 @@ async def complete_chat(
         new = NewMessages(request.messages) if request.all_new else new_messages(request.messages, state.messages)
         is_same = request.is_retry and newest.request_sha256 == request.request_sha256
         if newest.turn_id is not None and (new.repeats_newest or is_same):
-            if newest.status in (TurnStatus.FAILED, TurnStatus.CANCELLED):
-                first_seq = min((m.seq for m in state.messages if m.turn_id == newest.turn_id), default=0)
-                options, alias = _noted(request.options, first_seq), request.model_alias
-                return await retry_turn(rt, tenant_id, session_id, newest.turn_id, options, alias, listen)
-            return await _stored_answer(rt, tenant_id, session_id, newest.turn_id)
+            return await _answer_again(rt, tenant_id, session_id, newest.turn_id, state, request, listen)
         with located("body", request.within):
             step = next_step(new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         options = _noted(request.options, newest.last_message_seq + 1)
@@ -204,13 +196,25 @@ async def store_past(
     return history.last_turn_id or newest.turn_id
 
 
-async def _stored_answer(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnOutcome:
+async def _answer_again(
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    turn_id: TurnId,
+    state: _State,
+    request: ChatRequest,
+    listen: Listener | None,
+) -> TurnOutcome:
+    """The newest turn as the answer: run again where it failed or was cancelled, else as it is stored."""
+    if state.newest.status in (TurnStatus.FAILED, TurnStatus.CANCELLED):
+        first_seq = min((message.seq for message in state.messages if message.turn_id == turn_id), default=0)
+        options = _noted(request.options, first_seq)
+        return await retry_turn(rt, tenant_id, session_id, turn_id, options, request.model_alias, listen)
     async with rt.database.autocommit() as tx:
         turn = await get_turn(tx, tenant_id, session_id, turn_id)
         if turn is None:
             raise NotFound("session")
-        audit = await get_audit(tx, tenant_id, session_id, turn_id, None)
-    return TurnOutcome(turn, Audit.of_row(audit).context() if audit else {})
+        return await stored_outcome(tx, tenant_id, turn)
 
 
 def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:

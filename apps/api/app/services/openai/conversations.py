@@ -1,24 +1,25 @@
-"""Conversations: sessions as OpenAI's clients know them, with items that are added and taken back."""
+"""Conversations: sessions as OpenAI's clients know them, with messages as items: listed, added, taken back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from app.db.append_turns import newest_of
 from app.db.claims import cancel_turn as store_cancelled
 from app.db.claims import fail_lost_turns
-from app.db.items import messages_of_turn, withdraw_messages
+from app.db.items import messages_of_turn, numbered_messages, page_of_item_messages, withdraw_messages
 from app.db.sessions import session_exists
 from app.db.turns import get_turn
-from app.domain.errors import NotFound, TurnInProgress, located
+from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
+from app.domain.openai_ids import read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import check_pairing, cut_turns
-from app.openai.items import ReadItems, joined_directions, read_items, references_of
+from app.openai.items import ReadItems, joined_directions, message_items, read_items, references_of
 from app.openai.new_messages import NextStep
 from app.services import sessions
 from app.services.openai.chat import store_past
-from app.services.openai.items import get_item, page_of_items, referenced
 from app.services.runtime import Runtime
 from app.services.turn.types import RETRY_AFTER_S
 
@@ -94,10 +95,10 @@ async def add_items(
         if outputs and newest.status is not TurnStatus.AWAITING_TOOLS:
             with located("body", "items"):
                 check_pairing(read.messages)  # names the output that answers nothing
-        asked = NextStep(outputs, cut_turns(rest))
+        step = NextStep(outputs, cut_turns(rest))
         if (
             not read.messages
-            or await store_past(rt, tenant_id, session_id, session.model_alias, newest, asked) is not None
+            or await store_past(rt, tenant_id, session_id, session.model_alias, newest, step) is not None
         ):
             page = await page_of_items(
                 rt,
@@ -154,3 +155,80 @@ async def _read(rt: Runtime, tenant_id: TenantId, items: Sequence[Mapping[str, A
     messages = await referenced(rt, tenant_id, references_of(items))
     with located("body", "items"):
         return read_items(items, messages)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPage:
+    """Items in list order, and whether more follow."""
+
+    items: list[JsonObject]
+    has_more: bool
+
+
+async def page_of_items(
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    *,
+    first_seq: int = 0,
+    last_seq: int = 2**62,
+    after: str | None,
+    limit: int,
+    newest_first: bool,
+) -> ItemPage:
+    """The items of messages of these numbers, behind the item `after`. Raises `InvalidRequest` for one of elsewhere.
+
+    The caller has checked that the tenant has the session.
+    """
+    at = None if after is None else read_item_id(after)
+    if after is not None and (at is None or at[0] != session_id):
+        raise InvalidRequest("This is no item of this list.", ("query", "after"))
+    if at is not None:
+        first_seq, last_seq = (first_seq, min(last_seq, at[1])) if newest_first else (max(first_seq, at[1]), last_seq)
+    async with rt.database.autocommit() as tx:
+        messages = await page_of_item_messages(
+            tx,
+            tenant_id,
+            session_id,
+            first_seq=first_seq,
+            last_seq=last_seq,
+            newest_first=newest_first,
+            limit=limit + 2,
+        )
+    items: list[JsonObject] = []
+    for message in messages:
+        of_message = message_items(session_id, message)
+        if newest_first:
+            of_message.reverse()
+        if at is not None and message.seq == at[1]:
+            ids = [item["id"] for item in of_message]
+            of_message = of_message[ids.index(after) + 1 :] if after in ids else []
+        items += of_message
+    return ItemPage(items[:limit], len(items) > limit)
+
+
+async def get_item(rt: Runtime, tenant_id: TenantId, session_id: SessionId, item_id: str) -> tuple[Message, JsonObject]:
+    """An item of the session, and the message it is of. Raises `NotFound`."""
+    found = await referenced(rt, tenant_id, (item_id,))
+    message = found.get(item_id)
+    at = read_item_id(item_id)
+    if message is not None and at is not None and at[0] == session_id:
+        for item in message_items(session_id, message):
+            if item["id"] == item_id:
+                return message, item
+    raise NotFound("item")
+
+
+async def referenced(rt: Runtime, tenant_id: TenantId, item_ids: Iterable[str]) -> Mapping[str, Message]:
+    """The messages that ids of the tenant's items name; an id that names none is left out."""
+    by_session: dict[SessionId, dict[str, int]] = {}
+    for item_id in item_ids:
+        at = read_item_id(item_id)
+        if at is not None:
+            by_session.setdefault(at[0], {})[item_id] = at[1]
+    found: dict[str, Message] = {}
+    for session_id, seqs in by_session.items():
+        async with rt.database.autocommit() as tx:
+            messages = await numbered_messages(tx, tenant_id, session_id, sorted(set(seqs.values())))
+        found |= {item_id: messages[seq] for item_id, seq in seqs.items() if seq in messages}
+    return found

@@ -26,7 +26,7 @@ from app.domain.types import SessionId, TenantId, TurnStatus
 from app.openai.new_messages import next_step
 from app.services.archive.fork import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, check_options, complete_chat, open_session
-from app.services.openai.items import ItemPage, page_of_items
+from app.services.openai.conversations import ItemPage, page_of_items
 from app.services.runtime import Runtime
 from app.services.sessions import delete_session
 from app.services.turn.take import cancel_turn

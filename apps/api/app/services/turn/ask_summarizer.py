@@ -1,4 +1,4 @@
-"""TurnOptions a summarizer, chunk by chunk within its own window, and what is made of its answers."""
+"""Calls of a summarizer, chunk by chunk within its own window, and what is made of its answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.engine.summary.summarizer_prompt import (
     summarizer_room,
 )
 from app.providers.registry import Model
-from app.services.limits.reserve import call_within_limits
+from app.services.limits import call_within_limits
 from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, budget_of, count_message
 from app.tokenizers import Estimator

@@ -19,7 +19,6 @@ from app.services.runtime import Runtime
 from app.services.turn.decide import decide_for_fallback, decide_within
 from app.services.turn.provider_call import call_model
 from app.services.turn.record import Record
-from app.services.turn.steps import Step
 from app.services.turn.types import ClaimedTurn, TurnOptions, TurnPlan
 from app.services.upkeep.learned_windows import learn
 
@@ -48,7 +47,7 @@ async def call(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -
                 again = await _fall_back(rt, turn, plan, record, fallbacks)
                 reactions = 0
             if again is None:
-                record.steps.add("model_call", started_at, Step(_detail(calls), "failed"))
+                record.steps.add("model_call", started_at, _detail(calls), "failed")
                 await record.failed(error)
                 raise
             plan = again
@@ -61,7 +60,7 @@ async def call(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -
                     "provider_model": completion.provider_model,
                 }
             )
-            record.steps.add("model_call", started_at, Step(_detail(calls)))
+            record.steps.add("model_call", started_at, _detail(calls))
             return completion
 
 
@@ -69,9 +68,9 @@ def _prepare(plan: TurnPlan, options: TurnOptions, record: Record) -> Completion
     """The request of a plan whose prompt fits; it is recorded as about to be sent."""
     if not isinstance(plan.decided, Ready):
         raise TypeError("a refused prompt would be sent")
-    with record.steps.step("assemble") as step:
+    with record.steps.step("assemble") as detail:
         assembled = assemble(plan.decided)
-        step.detail |= {"messages": len(assembled.messages), "wire_tokens": plan.decided.prompt.wire_tokens}
+        detail |= {"messages": len(assembled.messages), "wire_tokens": plan.decided.prompt.wire_tokens}
     record.sends(plan, assembled)
     reserve = plan.snapshot.budget.output_reserve
     return CompletionRequest(

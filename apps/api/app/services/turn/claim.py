@@ -20,7 +20,6 @@ from app.db.claims import (
 )
 from app.db.database import Transaction, UniqueViolated
 from app.db.responses import keep_response
-from app.db.sessions import session_exists
 from app.domain.content import content_text
 from app.domain.errors import (
     IdempotencyInFlight,
@@ -45,14 +44,13 @@ from app.domain.types import (
 )
 from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.providers.registry import Model
-from app.services.conflicts import retried
-from app.services.limits.reserve import reserve_call
+from app.services.limits import reserve_call
 from app.services.pasts import pack_messages
-from app.services.runtime import Runtime
+from app.services.runtime import Runtime, retried
+from app.services.sessions import not_found
 from app.services.turn.gather import budget_of, count_message, read_window, session_policy
 from app.services.turn.types import (
     RETRY_AFTER_S,
-    Audit,
     ClaimedTurn,
     OutputsRequest,
     TurnOptions,
@@ -103,7 +101,7 @@ async def claim_outputs(
         async def answered(tx: Transaction) -> _Claimed:
             waiting = await _found(tx, tenant_id, session_id, turn_id)
             check_outputs(waiting, [call_id for call_id, _ in request.outputs])
-            options = _options_again(waiting.request or {}, request)
+            options = _options_again(waiting.request, request)
             stored = options.stored() if request.options else None
             claim = await reclaim_turn(tx, tenant_id, session_id, turn_id, waiting, outputs, rt.turn_lease_s, stored)
             return claim, options, request.model_alias or waiting.model_alias
@@ -187,14 +185,14 @@ async def _transaction_one(
         check_recorded(rows.model, options.recorded_reply)
         if options.note is not None:
             await keep_response(tx, claim, options.note)
-        reservation = await reserve_call(tx, rt, claim, rows, options, turns=turns)
+        reservation = await reserve_call(tx, rt, claim, rows, options, turns=turns) if claim.limits else None
     return ClaimedTurn(claim, rows, gathered_at, options, reservation)
 
 
 async def _found(tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> WaitingTurn:
     turn = await waiting_turn(tx, tenant_id, session_id, turn_id)
     if turn is None:
-        raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
+        raise await not_found(tx, tenant_id, session_id, "turn")
     return turn
 
 
@@ -228,27 +226,21 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
 
 
 def policy_of_turn(rt: Runtime, stored: JsonObject, own: Mapping[str, Any] | None) -> ContextPolicy:
-    """The policy of a turn whose body asks for one over the session's. Raises `InvalidRequest` at its place in it."""
+    """The policy of a turn whose body has overrides over the session's. Raises `InvalidRequest` at its place in it."""
     if not own:
         return session_policy(rt, stored)
     with located("body"):
         return session_policy(rt, stored, own)
 
 
-def _options_again(stored: JsonObject, request: OutputsRequest) -> TurnOptions:
+def _options_again(stored: JsonObject | None, request: OutputsRequest) -> TurnOptions:
     """The options of a later round: those posted with the outputs or else the turn's, under the turn's policy."""
-    policy = stored.get("policy")
+    own = TurnOptions.of_stored(stored)
     if request.options is not None:
-        return replace(request.options, policy=policy)
-    return TurnOptions(
-        tools=tuple(stored.get("tools", ())),
-        tool_choice=_later_choice(stored.get("tool_choice")),
-        max_output_tokens=stored.get("max_output_tokens"),
-        recorded_reply=request.recorded_reply,
-        instructions=stored.get("instructions"),
-        provider_options=stored.get("options") or {},
-        policy=policy,
-    )
+        return replace(request.options, policy=own.policy)
+    # A choice that forces a call holds for the first round alone: forced again, the turn would never end.
+    choice = own.tool_choice if own.tool_choice in (None, "none", "auto") else "auto"
+    return replace(own, tool_choice=choice, recorded_reply=request.recorded_reply)
 
 
 def awake_alias(rt: Runtime, model_alias: str) -> str:
@@ -277,11 +269,6 @@ def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
     unknown = [call_id for at, call_id in enumerate(answered) if call_id not in open_ids or call_id in answered[:at]]
     if missing or unknown:
         raise ToolOutputsMismatch(missing, unknown, ("body", "outputs"))
-
-
-def _later_choice(tool_choice: Any) -> Any:
-    """A choice that forces a call holds for the first round alone: forced again, the turn would never end."""
-    return tool_choice if tool_choice in (None, "none", "auto") else "auto"
 
 
 async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> list[ToolOutput]:
@@ -328,7 +315,10 @@ async def answer_again(
         raise StoredFailure(turn.error)
     if turn.status not in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
         raise IdempotencyInFlight("The turn of this idempotency key is still running.", RETRY_AFTER_S)
+    return await stored_outcome(tx, tenant_id, turn)
+
+
+async def stored_outcome(tx: Transaction, tenant_id: TenantId, turn: TurnRecord) -> TurnOutcome:
+    """A turn that has ended or waits for tools, as it is stored."""
     audit = await get_audit(tx, tenant_id, turn.session_id, turn.id, None)
-    if audit is None:
-        raise NotFound("audit")
-    return TurnOutcome(turn, Audit.of_row(audit).context())
+    return TurnOutcome(turn, audit.public() if audit else {})

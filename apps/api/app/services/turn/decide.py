@@ -20,8 +20,7 @@ from app.providers.registry import Model
 from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, estimator_of, read_window, snapshot_of, with_all_counts
 from app.services.turn.record import Record
-from app.services.turn.spans import of_decision
-from app.services.turn.steps import Step, Steps
+from app.services.turn.steps import Steps, of_decision
 from app.services.turn.summarize import (
     IN_PROGRESS,
     STALE,
@@ -182,7 +181,7 @@ async def _ratio_by_provider(
     detail = {"model_alias": model.alias, "estimated_wire_tokens": prompt.wire_tokens, "counted_tokens": counted}
     if ratio is None:
         detail |= {"fell_back": fell_back if counted is None else "not_credible"}
-    steps.add("count_tokens", started_at, Step(detail))
+    steps.add("count_tokens", started_at, detail)
     return ratio
 
 
@@ -219,9 +218,9 @@ async def _try_summary(
         still_too_large if policy.incremental else None,
         whatever_others_do,
     )
-    with record.steps.step("summarize") as step:
+    with record.steps.step("summarize") as detail:
         attempt = await summarize(rt, basis.rows, job, basis.estimate)
-        step.detail |= {
+        detail |= {
             "reason": due.fold.reason,
             "turns": len(due.fold.turns),
             "origin": attempt.origin,
@@ -261,9 +260,9 @@ async def _leave_at_once(
     fold = emergency_fold(snapshot, policy, summary_wire_tokens(snapshot.summary, policy, estimate))
     if fold is None:
         return snapshot
-    with record.steps.step("emergency_drop") as step:
+    with record.steps.step("emergency_drop") as detail:
         noted = await note_emergency(rt, rows, fold, estimate, turn.claim)
-        step.detail |= {"turns": len(fold.turns), "stored": noted is not None}
+        detail |= {"turns": len(fold.turns), "stored": noted is not None}
     if noted is None:
         return snapshot
     new_tokens = summary_wire_tokens(noted, policy, estimate)

@@ -23,7 +23,7 @@ from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose,
 from app.providers.base import DeltaSink
 from app.providers.registry import Model
 from app.services.runtime import Runtime
-from app.services.turn.spans import of_completion, of_request
+from app.services.turn.steps import of_completion, of_request
 
 MOST_CHARACTERS = 16_384
 """Of content in a line."""

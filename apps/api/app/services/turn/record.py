@@ -14,19 +14,19 @@ from typing import Any
 from app.core.logging import add_request_fields
 from app.db.claims import Claim
 from app.db.records import TurnEnd, record_end, recorded_before
+from app.domain.audit import Audit
 from app.domain.content import bytea_json, tool_call_json
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, PlimsollError, ProviderError, TurnLost
 from app.domain.types import Completion, Delta, JsonObject, ToolCall, TurnRecord, TurnStatus, Usage
 from app.engine.window.plan import Assembled
-from app.services.limits.reserve import spent_of
+from app.services.limits import spent_of
 from app.services.pasts import pack_messages
 from app.services.runtime import Runtime
-from app.services.turn.after_turn import start_after_turn
+from app.services.summaries import start_after_turn
 from app.services.turn.gather import count_message, count_reasoning
 from app.services.turn.provider_call import total_cost, used_row
-from app.services.turn.spans import of_audit, of_turn
-from app.services.turn.steps import Step, Steps
-from app.services.turn.types import Audit, ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan, to_nobody
+from app.services.turn.steps import Steps, of_audit, of_turn
+from app.services.turn.types import ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan, to_nobody
 
 logger = logging.getLogger(__name__)
 
@@ -79,13 +79,13 @@ class Record:
         self.steps = Steps(rt, after=turn.claim.steps)
         summary = turn.rows.context.summary
         found = {"turns": len(turn.rows.turns), "summary_id": str(summary.id) if summary else None}
-        self.steps.add("gather", turn.gathered_at, Step(found))
+        self.steps.add("gather", turn.gathered_at, found)
 
     def sends(self, plan: TurnPlan, assembled: Assembled) -> None:
         """A prompt that is about to be sent: its audit, and the blocks it is rebuilt from."""
-        audit = plan.audit(assembled)
+        audit = plan.audit(self._turn.claim, self._rt.new_id(), len(self._audits) + 1, assembled)
         if self.sent is None:
-            self.listen(TurnEvent("context.assembled", {"context": audit.context()}))
+            self.listen(TurnEvent("context.assembled", {"context": audit.public()}))
         self.sent = plan
         self._audits.append(audit)
         self._blocks |= {block.sha256: block.text for block in assembled.blocks}
@@ -103,7 +103,7 @@ class Record:
 
     async def rejected(self, plan: TurnPlan, error: ContextBudgetExceeded) -> None:
         """The end of a turn that does not fit: nothing was sent."""
-        self._audits = [plan.audit(None)]
+        self._audits = [plan.audit(self._turn.claim, self._rt.new_id(), 1, None)]
         self._blocks = {}
         cost_usd = total_cost(self.summary_costs)
         await self._end(self._end_as(TurnStatus.REJECTED, [], cost_usd, error=error.stored()), self._audits[-1])
@@ -150,7 +150,7 @@ class Record:
         turn = await self._end(end, self._audits[-1])
         if not calls:
             start_after_turn(self._rt, self._turn, plan)
-        return TurnOutcome(replace(turn, tool_calls=calls), self._audits[-1].context(), completion, claim.assistant_seq)
+        return TurnOutcome(replace(turn, tool_calls=calls), self._audits[-1].public(), completion, claim.assistant_seq)
 
     def _deliver(self, delta: Delta) -> None:
         self._delivered += (delta.text, delta.reasoning)
@@ -199,14 +199,9 @@ class Record:
         self, status: TurnStatus, usages: Sequence[JsonObject], cost_usd: Decimal | None, **fields: Any
     ) -> TurnEnd:
         """An end with all that was recorded on the way."""
-        round_number = self._turn.claim.round
-        audits = [
-            {"id": self._rt.new_id(), "round": round_number, "attempt": at, **audit.row()}
-            for at, audit in enumerate(self._audits, 1)
-        ]
         blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
         alias = self.sent.model.alias if self.sent else self.model_alias
-        return TurnEnd(status, alias, self.steps.rows, audits, blocks, usages=usages, cost_usd=cost_usd, **fields)
+        return TurnEnd(status, alias, self.steps.rows, self._audits, blocks, usages=usages, cost_usd=cost_usd, **fields)
 
     async def _end(self, end: TurnEnd, audit: Audit | None, *, patience_s: float | None = None) -> TurnRecord:
         """Transaction two, and what is measured of the turn. Raises as `store_end`."""

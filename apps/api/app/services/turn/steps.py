@@ -1,23 +1,24 @@
-"""The steps of a turn, as they are recorded while it runs."""
+"""The steps of a turn as they are recorded while it runs, and what its spans say: ids and figures, by OpenTelemetry's
+names for generative AI where it has one.
+
+https://opentelemetry.io/docs/specs/semconv/gen-ai/ has those names; `plimsoll.` ones are the audit's and the steps'.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
+from typing import Any
 
-from app.domain.types import JsonObject
+from app.db.claims import Claim
+from app.domain.audit import Audit
+from app.domain.types import Completion, CompletionRequest, JsonObject, SessionId, TurnRecord
+from app.engine.window.plan import Ready, Refused, SummaryDue
+from app.providers.registry import Model
 from app.services.runtime import Runtime
-from app.services.turn.spans import of_step
-
-
-@dataclass(slots=True)
-class Step:
-    """A step while it runs; `status` and `detail` are what it ends with."""
-
-    detail: JsonObject = field(default_factory=dict[str, object])
-    status: str = "success"
+from app.telemetry import Attribute
 
 
 class Steps:
@@ -29,32 +30,147 @@ class Steps:
         self.rows: list[JsonObject] = []
 
     @contextmanager
-    def step(self, kind: str) -> Generator[Step]:
-        """Records the block as a step and as a span; one that raises is recorded as `failed`, with the error's type."""
-        step = Step()
+    def step(self, kind: str) -> Generator[JsonObject]:
+        """Records the block as a step and as a span, with the detail that it fills in; one that raises is recorded as
+        `failed`, with the error's type."""
+        detail: JsonObject = {}
+        status = "success"
         started_at = self._rt.now()
         with self._rt.tracer.span(kind) as span:
             try:
-                yield step
+                yield detail
             except BaseException as error:
-                step.status = "failed"
-                step.detail |= {"error": type(error).__name__}
+                status = "failed"
+                detail["error"] = type(error).__name__
                 raise
             finally:
-                self.add(kind, started_at, step)
+                self.add(kind, started_at, detail, status)
                 if span.recording:
-                    span.set(of_step(step.detail))
+                    span.set(of_step(detail))
 
-    def add(self, kind: str, started_at: datetime, step: Step) -> None:
+    def add(self, kind: str, started_at: datetime, detail: JsonObject, status: str = "success") -> None:
         """Records a step that is over."""
         self.rows.append(
             {
                 "id": self._rt.new_id(),
                 "seq": self._after + len(self.rows) + 1,
                 "kind": kind,
-                "status": step.status,
-                "detail": step.detail,
+                "status": status,
+                "detail": detail,
                 "started_at": started_at,
                 "finished_at": self._rt.now(),
             }
         )
+
+
+_CONVERSATION = "gen_ai.conversation.id"
+_AUDIT_FIGURES = (
+    "model_alias",
+    "model_context_limit",
+    "input_budget",
+    "estimated_input_tokens_before",
+    "estimated_input_tokens_after_summary",
+    "estimated_input_tokens_after_prune",
+    "estimated_wire_tokens",
+    "actual_prompt_tokens",
+    "calibration_ratio",
+    "summary_triggered",
+    "prune_triggered",
+    "overflow_rejected",
+    "prompt_sha256",
+)
+
+
+def of_claim(claim: Claim) -> dict[str, Attribute]:
+    """Which turn it is, and whose."""
+    return {
+        _CONVERSATION: str(claim.session_id),
+        "plimsoll.tenant": claim.tenant_id,
+        "plimsoll.turn.id": str(claim.turn_id),
+        "plimsoll.turn.seq": claim.seq,
+        "plimsoll.turn.round": claim.round,
+    }
+
+
+def of_step(detail: JsonObject) -> dict[str, Attribute]:
+    """A step's detail as it is recorded, where its values are plain."""
+    return {f"plimsoll.step.{name}": _plain(value) for name, value in detail.items()}
+
+
+def of_decision(decided: SummaryDue | Ready | Refused) -> dict[str, Attribute]:
+    """What was decided, and what it was decided on."""
+    if isinstance(decided, SummaryDue):
+        fold = decided.fold
+        return {
+            "plimsoll.decision": "summarize",
+            "plimsoll.summary.reason": fold.reason,
+            "plimsoll.summary.turns": len(fold.turns),
+        }
+    return {
+        "plimsoll.decision": "send" if isinstance(decided, Ready) else "refuse",
+        "plimsoll.context.estimated_wire_tokens": decided.prompt.wire_tokens,
+        "plimsoll.context.tokens_before": decided.accounts.tokens_before,
+        "plimsoll.context.tokens_after_prune": decided.accounts.tokens_after_prune,
+        "plimsoll.context.trimmed": len(decided.accounts.actions),
+        "plimsoll.context.recalled": len(decided.accounts.recalled),
+    }
+
+
+def of_audit(audit: Audit) -> dict[str, Attribute]:
+    """The figures of an audit."""
+    return {f"plimsoll.context.{name}": getattr(audit, name) for name in _AUDIT_FIGURES}
+
+
+def of_turn(turn: TurnRecord) -> dict[str, Attribute]:
+    """How a turn ended."""
+    return {
+        "plimsoll.turn.id": str(turn.id),
+        "plimsoll.turn.status": turn.status.value,
+        "plimsoll.turn.prompt_tokens": turn.prompt_tokens,
+        "plimsoll.turn.completion_tokens": turn.completion_tokens,
+        "plimsoll.turn.cost_usd": _plain(turn.cost_usd),
+    }
+
+
+def of_request(
+    session_id: SessionId, model: Model, request: CompletionRequest, *, stream: bool
+) -> dict[str, Attribute]:
+    """A request to a model, without its content."""
+    return {
+        _CONVERSATION: str(session_id),
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": model.provider,
+        "gen_ai.request.model": model.model,
+        "gen_ai.request.max_tokens": request.max_output_tokens,
+        "gen_ai.request.stream": stream,
+        "plimsoll.model_alias": model.alias,
+        "plimsoll.purpose": request.purpose,
+        "plimsoll.messages": len(request.messages),
+        "plimsoll.tools": len(request.tools),
+    }
+
+
+def of_completion(completion: Completion) -> dict[str, Attribute]:
+    """A model's answer, without its content."""
+    usage = completion.usage
+    used: Mapping[str, Attribute] = {}
+    if usage is not None:
+        used = {
+            "gen_ai.usage.input_tokens": usage.prompt_tokens,
+            "gen_ai.usage.output_tokens": usage.completion_tokens,
+            "gen_ai.usage.cache_read.input_tokens": usage.cached_prompt_tokens,
+            "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_prompt_tokens,
+        }
+    return {
+        **used,
+        "gen_ai.response.finish_reasons": (completion.finish_reason,),
+        "gen_ai.response.model": completion.provider_model,
+        "plimsoll.attempts": completion.attempts,
+        "plimsoll.tool_calls": len(completion.tool_calls),
+    }
+
+
+def _plain(value: Any) -> Attribute:
+    if isinstance(value, Decimal):
+        return float(value)
+    return value if isinstance(value, str | bool | int | float) else None

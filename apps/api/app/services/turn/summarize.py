@@ -12,9 +12,10 @@ from time import perf_counter
 from typing import Literal, TypeAlias
 
 from app.db.claims import Claim
-from app.db.summaries import NewSummary, note_attempt, release_summary_lease, store_summary, take_summary_lease
+from app.db.summaries import note_attempt, release_summary_lease, store_summary, take_summary_lease
 from app.db.usage import add_usages
 from app.domain.errors import DatabaseUnavailable
+from app.domain.stored import NewSummary
 from app.domain.types import (
     JsonObject,
     SessionId,
@@ -29,8 +30,7 @@ from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
-from app.services.conflicts import retried
-from app.services.runtime import Runtime
+from app.services.runtime import Runtime, retried
 from app.services.turn.ask_summarizer import SummarizerResult, ask_summarizer, sum_of
 from app.services.turn.gather import WindowRows
 from app.services.turn.provider_call import total_cost, used_row
@@ -74,8 +74,8 @@ class SummaryJob:
 class SummaryAttempt:
     """What came of trying. `summary` is None when nothing could be stored; `failure` says why no answer is used.
 
-    `usage` and `cost_usd` sum over the calls that were made, of refused answers too; None when the model was not asked,
-    reported nothing, or has no known price.
+    `usage` and `cost_usd` sum over the calls that were made, of refused answers too; None where the model was not
+    called, reported nothing, or has no known price.
     """
 
     summary: Summary | None
@@ -91,9 +91,9 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
     """Makes the fold's summary and stores it as the session's active one.
 
     A summarizer that fails, answers outside the contract, would not shrink anything, or may not be called under the
-    limits is replaced by the deterministic fallback, with a warning; after three failures in a row it is not asked for
+    limits is replaced by the deterministic fallback, with a warning; after three failures in a row it is not called for
     ten minutes. Nothing is done while another process makes a summary of the session. Holds no connection while the
-    model works. Raises `LimitExceeded` where a client asked for the summary itself.
+    model works. Raises `LimitExceeded` where a client requested the summary itself.
     """
     alias = rows.policy.summary_model or rows.model.alias
     started = perf_counter()
@@ -137,7 +137,7 @@ async def _make(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Estima
         )
     origin: SummaryOrigin = "fallback" if failure else "model"
     summary = summary_of(SummaryId(rt.new_id()), fold, body, origin) if body and shrinks(fold, body, estimate) else None
-    new = new_row(summary, fold, estimate, alias, sum_of(usages), job.claim) if summary else None
+    new = _new_summary(rows, summary, fold, estimate, alias, sum_of(usages), job.claim) if summary else None
     stored = await _store(rt, rows, new, used, job, result)
     return SummaryAttempt(
         summary=summary if stored else None,
@@ -185,18 +185,16 @@ async def _again_if_too_large(
 async def note_emergency(
     rt: Runtime, rows: WindowRows, fold: Fold, estimate: Estimator, claim: Claim
 ) -> Summary | None:
-    """Stores the note of turns that left at once as the session's active summary, without asking anybody.
+    """Stores the note of turns that left at once as the session's active summary, without calling a model.
 
-    None when it could not be stored; nothing is said of the turns then.
+    None when it could not be stored; the prompt has nothing of the turns then.
     """
     body = emergency_summary(fold, estimate)
     if body is None:
         return None
     summary = summary_of(SummaryId(rt.new_id()), fold, body, "emergency")
     async with rt.database.begin() as tx:
-        stored = await store_summary(
-            tx, rows.session.id, new_row(summary, fold, estimate, rows.model.alias, None, claim)
-        )
+        stored = await store_summary(tx, _new_summary(rows, summary, fold, estimate, rows.model.alias, None, claim))
     return summary if stored else None
 
 
@@ -214,23 +212,38 @@ def _breaker_open(rt: Runtime, session: SessionState) -> bool:
     )
 
 
-def new_row(
-    summary: Summary, fold: Fold, estimate: Estimator, alias: str, usage: Usage | None, claim: Claim | None
+def _new_summary(
+    rows: WindowRows,
+    summary: Summary,
+    fold: Fold,
+    estimate: Estimator,
+    alias: str,
+    usage: Usage | None,
+    claim: Claim | None,
 ) -> NewSummary:
+    body = summary.body
     return NewSummary(
         id=summary.id,
-        body=summary.body,
+        session_id=rows.session.id,
         from_message_id=summary.from_message_id,
         to_message_id=summary.to_message_id,
         to_message_seq=summary.to_message_seq,
-        previous_id=fold.previous.id if fold.previous else None,
+        previous_summary_id=fold.previous.id if fold.previous else None,
+        summary_text=body.summary_text,
+        key_facts=body.key_facts,
+        open_questions=body.open_questions,
+        decisions=body.decisions,
+        action_items=body.action_items,
+        status="active",
         origin=summary.origin,
         model_alias=alias,
-        token_estimate=estimate(render_summary(summary.body)),
+        token_estimate=estimate(render_summary(body)),
         token_encoding=estimate.encoding,
         prompt_tokens=usage.prompt_tokens if usage else None,
         completion_tokens=usage.completion_tokens if usage else None,
-        created_by=(claim.turn_id, claim.fence) if claim else None,
+        created_by_turn_id=claim.turn_id if claim else None,
+        fence=claim.fence if claim else None,
+        created_at=None,
     )
 
 
@@ -250,4 +263,4 @@ async def _store(
         await note_attempt(tx, rows.session.id, count_after_seq=job.turn_seq - 1, asked=answered, failed=failed)
         if used:
             await add_usages(tx, rows.session.id, job.claim.turn_id if job.claim else None, used)
-        return await store_summary(tx, rows.session.id, new) if new else False
+        return await store_summary(tx, new) if new else False

@@ -1,5 +1,5 @@
 """The story of a turn: claim it, decide what is sent, call the model, record the end. Here it is posted, its tool calls
-are answered, and it is run again or cancelled.
+are answered, and it is tried again, regenerated or cancelled.
 
 A turn runs in a task of its own: once it is claimed, nobody's going away ends it.
 """
@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 from app.db.claims import cancel_turn as store_cancelled
-from app.db.sessions import session_exists
+from app.db.forks import LastTurn
 from app.db.turns import get_turn
-from app.domain.errors import NotFound, TurnCancelled, TurnNotOpen
-from app.domain.types import SessionId, TenantId, TurnId, TurnRecord
+from app.domain.errors import InvalidRequest, TurnCancelled, TurnNotOpen
+from app.domain.types import Session, SessionId, TenantId, TurnId, TurnRecord
 from app.engine.window.plan import Refused
-from app.services.conflicts import retried
-from app.services.runtime import Runtime
+from app.openai.chat_messages import joined
+from app.services.archive.fork import BeforeLast, fork_before_last
+from app.services.runtime import Runtime, retried
+from app.services.sessions import delete_session, not_found
 from app.services.turn.call import call
 from app.services.turn.claim import check, claim, claim_outputs, claim_retry
 from app.services.turn.decide import decide, refusal_of
 from app.services.turn.record import recording
-from app.services.turn.spans import of_claim, of_turn
+from app.services.turn.steps import of_claim, of_turn
 from app.services.turn.types import ClaimedTurn, Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 
 
@@ -76,13 +79,51 @@ async def retry_turn(
     return await _run(rt, claim_retry(rt, tenant_id, session_id, turn_id, options, model_alias), listen)
 
 
+@dataclass(frozen=True, slots=True)
+class Regeneration:
+    """A turn that is to be run again: the fork it runs in, and what is posted there."""
+
+    session: Session
+    request: TurnRequest
+
+
+async def prepare_regeneration(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, request: TurnRequest
+) -> Regeneration:
+    """Forks the session before its last turn, and says what to post there to run that turn again.
+
+    What `request` leaves out (content None, no tools, no alias) is as it was: the user's words, the tools, and the
+    requested alias. Raises `NotFound`, `InvalidRequest`, `TurnNotLast`, `TurnInProgress` when the turn has not ended.
+    """
+    check(rt, request)
+    before = await fork_before_last(rt, tenant_id, session_id, turn_id, has_words=request.content is not None)
+    complete = replace(
+        request,
+        content=joined(before.turn.contents) if request.content is None else request.content,
+        options=_options_with_stored(request.options, before.turn),
+        model_alias=request.model_alias or _first_alias(rt, before),
+    )
+    return Regeneration(before.session, complete)
+
+
+async def regenerate_turn(
+    rt: Runtime, tenant_id: TenantId, prepared: Regeneration, listen: Listener | None = None
+) -> TurnOutcome:
+    """Runs the prepared turn. Raises as `take_turn`; a request that can never work leaves no fork behind."""
+    try:
+        return await take_turn(rt, tenant_id, prepared.session.id, prepared.request, None, listen)
+    except InvalidRequest:
+        await delete_session(rt, tenant_id, prepared.session.id)
+        raise
+
+
 @retried
 async def cancel_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord:
     """Ends a turn that runs or waits for tools; its message is kept. Raises `NotFound`, `TurnNotOpen`."""
     async with rt.database.begin() as tx:
         turn = await get_turn(tx, tenant_id, session_id, turn_id)
         if turn is None:
-            raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
+            raise await not_found(tx, tenant_id, session_id, "turn")
         if not await store_cancelled(tx, session_id, turn_id):
             raise TurnNotOpen(f"The turn is {turn.status.value}; there is nothing to cancel.")
         cancelled = await get_turn(tx, tenant_id, session_id, turn_id)
@@ -124,3 +165,25 @@ async def _round(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listene
             raise error
         completion = await call(rt, turn, plan, record)  # no connection held
         return await record.completed(completion)  # transaction two
+
+
+def _options_with_stored(options: TurnOptions, turn: LastTurn) -> TurnOptions:
+    """The options, and in the place of those that are left out the turn's own."""
+    own = TurnOptions.of_stored(turn.request)
+    complete = replace(
+        options,
+        max_output_tokens=options.max_output_tokens or own.max_output_tokens,
+        instructions=options.instructions or own.instructions,
+        provider_options=options.provider_options or own.provider_options,
+        policy=own.policy if options.policy is None else options.policy,
+    )
+    if options.tools:
+        return complete
+    choice = own.tool_choice if options.tool_choice is None else options.tool_choice
+    return replace(complete, tools=own.tools, tool_choice=choice)
+
+
+def _first_alias(rt: Runtime, before: BeforeLast) -> str | None:
+    """The alias that was requested first, where it was not the session's and there still is such a one."""
+    alias = before.turn.asked_alias
+    return alias if alias != before.session.model_alias and alias in rt.catalogue.aliases else None

@@ -1,14 +1,16 @@
-"""The values of a turn: what a caller sends and gets, the events of a stream, the turn on its way, and its audit."""
+"""The values of a turn: what a caller sends and gets, the events of a stream, the turn on its way, and its plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
+from uuid import UUID
 
 from app.db.claims import Claim
 from app.db.responses import ResponseNote
+from app.domain.audit import Audit, TurnContext
 from app.domain.types import (
     Completion,
     Content,
@@ -18,15 +20,12 @@ from app.domain.types import (
     TurnRecord,
 )
 from app.engine.window.plan import Assembled, Ready, Refused
-from app.engine.window.prompt import REGIONS
 from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
 from app.services.turn.gather import WindowRows
 from app.tokenizers import Estimator
 
 RETRY_AFTER_S = 1
-_TRIM_LOG_FIELDS = ("max_context_tokens", "estimated_tokens_before", "estimated_tokens_after", "actions")
-_ACTION_FIELDS = ("kind", "target", "reason", "tokens_removed_est")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,19 @@ class TurnOptions:
             "options": dict(self.provider_options),
             "policy": None if self.policy is None else dict(self.policy),
         }
+
+    @classmethod
+    def of_stored(cls, stored: JsonObject | None) -> TurnOptions:
+        """The options that `stored` gave."""
+        stored = stored or {}
+        return cls(
+            tools=tuple(stored.get("tools", ())),
+            tool_choice=stored.get("tool_choice"),
+            max_output_tokens=stored.get("max_output_tokens"),
+            instructions=stored.get("instructions"),
+            provider_options=stored.get("options") or {},
+            policy=stored.get("policy"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +162,10 @@ class TurnPlan:
         """The model that is to be called."""
         return self.rows.model
 
-    def audit(self, assembled: Assembled | None) -> Audit:
-        """The audit of the decision; without `assembled` nothing is sent."""
+    def context(self, assembled: Assembled | None) -> TurnContext:
+        """How the prompt came about; without `assembled` nothing is sent."""
         budget, prompt, accounts = self.snapshot.budget, self.decided.prompt, self.decided.accounts
-        return Audit(
+        return TurnContext(
             model_alias=self.model.alias,
             model_context_limit=budget.limit,
             context_limit_source=budget.limit_source,
@@ -176,6 +188,17 @@ class TurnPlan:
                 **({"recalled": [row.public() for row in accounts.recalled]} if accounts.recalled else {}),
             },
             prompt_sha256=assembled.sha256 if assembled else None,
+        )
+
+    def audit(self, claim: Claim, audit_id: UUID, attempt: int, assembled: Assembled | None) -> Audit:
+        """The audit of a call in the claim's round."""
+        return Audit(
+            **self.context(assembled).public(),
+            id=audit_id,
+            turn_id=claim.turn_id,
+            session_id=claim.session_id,
+            round=claim.round,
+            attempt=attempt,
             estimator=self._estimator(),
             calibration_ratio=self.snapshot.calibration_ratio,
             prompt_refs=assembled.refs if assembled else None,
@@ -186,67 +209,3 @@ class TurnPlan:
         if self.counted_by_provider:
             return "provider"
         return "heuristic" if self.rows.fell_back else self.estimate.encoding
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """What one call of a model was to be sent and why: the columns of `turn_context_audit` but for its keys.
-
-    Through `prompt_sha256` they are the `context` of a turn's answer, in its order (contract.md, section 5).
-    `actual_prompt_tokens` is what the provider counted.
-    """
-
-    model_alias: str
-    model_context_limit: int
-    context_limit_source: str
-    input_budget: int
-    output_reserve: int
-    overhead_reserve: int
-    estimated_input_tokens_before: int
-    estimated_input_tokens_after_summary: int | None
-    estimated_input_tokens_after_prune: int
-    summary_triggered: bool
-    prune_triggered: bool
-    overflow_rejected: bool
-    estimated_wire_tokens: int
-    regions: Mapping[str, Any]
-    context_trim_log: JsonObject
-    prompt_sha256: str | None
-    estimator: str
-    calibration_ratio: float
-    prompt_refs: JsonObject | None
-    actual_prompt_tokens: int | None = None
-
-    @property
-    def budget_use(self) -> float | None:
-        """Of the input budget, what the prompt takes; None where there is no budget."""
-        return self.estimated_input_tokens_after_prune / self.input_budget if self.input_budget > 0 else None
-
-    @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> Audit:
-        """An audit as it was stored, by column.
-
-        The database gives an object's members back in an order of its own; an answer from it is the first answer to
-        the byte.
-        """
-        values: dict[str, Any] = {field.name: row[field.name] for field in fields(cls)}
-        trim_log = _ordered(row["context_trim_log"], _TRIM_LOG_FIELDS)
-        trim_log["actions"] = [_ordered(action, _ACTION_FIELDS) for action in trim_log["actions"]]
-        values |= {"regions": _ordered(row["regions"], REGIONS), "context_trim_log": trim_log}
-        return cls(**values)
-
-    def row(self) -> JsonObject:
-        """The audit by column."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def context(self) -> JsonObject:
-        """The `context` of a turn's answer."""
-        row = self.row()
-        names = tuple(row)
-        return {name: row[name] for name in names[: names.index("prompt_sha256") + 1]}
-
-
-def _ordered(members: Mapping[str, Any], names: tuple[str, ...]) -> JsonObject:
-    """The named members first, in this order, then the others by name."""
-    others = sorted(members.keys() - set(names))
-    return {name: members[name] for name in (*names, *others) if name in members}

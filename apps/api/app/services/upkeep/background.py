@@ -14,8 +14,7 @@ from app.db.erasure import due_sessions, erase
 from app.db.open_turns import count_open_turns
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import SessionId
-from app.services.conflicts import retried
-from app.services.runtime import Runtime
+from app.services.runtime import Runtime, retried
 
 logger = logging.getLogger(__name__)
 

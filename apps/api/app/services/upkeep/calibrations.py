@@ -43,7 +43,7 @@ class Calibrations:
         self._pending: dict[Key, list[_Seen]] = {}
 
     def ratio(self, tenant_id: TenantId, model_alias: str, encoding: str) -> float:
-        """What a tenant's wire estimate is multiplied with before it is charged; 1.0 until enough is known."""
+        """What a tenant's wire estimates are multiplied with in its budgets; 1.0 until enough is known."""
         known = self._known.get((tenant_id, model_alias, encoding), Calibration())
         return guard_ratio(known, self._shared.get((model_alias, encoding), 1.0))
 

@@ -20,7 +20,7 @@ from app.db.database import Record
 from app.domain.errors import DatabaseUnavailable, ProcessBusy, TooManyStreams
 from app.domain.types import OPEN_STATUSES, JsonObject, TenantId
 from app.services.runtime import Runtime
-from app.services.upkeep.capacity import Allowance
+from app.services.upkeep.process_state import Allowance
 
 logger = logging.getLogger(__name__)
 

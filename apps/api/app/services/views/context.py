@@ -7,6 +7,7 @@ from uuid import UUID
 
 from app.db.sessions import get_prompt_view, state_of
 from app.domain.errors import NotFound
+from app.domain.figures import CurrentWindow
 from app.domain.types import Content, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 from app.engine.policy.budget import history_budget
 from app.engine.policy.policy import ContextPolicy
@@ -60,7 +61,7 @@ async def uncounted_window(
         )
 
 
-async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> JsonObject:
+async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> CurrentWindow:
     """Tokens by region, the budget, and how far the next summary is. Raises `NotFound`.
 
     The figures are those of the stored window, before the next message and before what that turn would compress.
@@ -71,29 +72,29 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
     snapshot = snapshot_of(rt, rows, no_turn(rows.turn_seq))
     window = lay_out(snapshot, policy, estimate)
     budget, regions = snapshot.budget, window.prompt().regions()
-    return {
-        "model_alias": rows.model.alias,
-        "model_context_limit": budget.limit,
-        "context_limit_source": budget.limit_source,
-        "input_budget": budget.input_budget,
-        "output_reserve": budget.output_reserve,
-        "overhead_reserve": budget.overhead_reserve,
-        "estimated_input_tokens": window.charged(),
-        "estimated_wire_tokens": window.wire_tokens,
-        "regions": regions,
-        "history_budget": history_budget(
+    return CurrentWindow(
+        model_alias=rows.model.alias,
+        model_context_limit=budget.limit,
+        context_limit_source=budget.limit_source,
+        input_budget=budget.input_budget,
+        output_reserve=budget.output_reserve,
+        overhead_reserve=budget.overhead_reserve,
+        estimated_input_tokens=window.charged(),
+        estimated_wire_tokens=window.wire_tokens,
+        regions=regions,
+        history_budget=history_budget(
             window_tokens=budget.limit,
             system_tokens=regions["system"] + regions["goal"] + regions["pins"],
             summary_tokens=regions["summary"],
             tools_tokens=regions["tools"],
             max_output_tokens=budget.output_reserve,
         ),
-        "raw_turns": len(snapshot.turns),
-        "active_summary_id": str(snapshot.summary.id) if snapshot.summary else None,
-        "turns_to_next_summary": turns_to_next_summary(snapshot, policy),
-        "summary_trigger_tokens": trigger_tokens(policy, budget.limit, budget.input_budget),
-        "prune_trigger_tokens": int(policy.prune_from(budget.input_budget)),
-    }
+        raw_turns=len(snapshot.turns),
+        active_summary_id=snapshot.summary.id if snapshot.summary else None,
+        turns_to_next_summary=turns_to_next_summary(snapshot, policy),
+        summary_trigger_tokens=trigger_tokens(policy, budget.limit, budget.input_budget),
+        prune_trigger_tokens=int(policy.prune_from(budget.input_budget)),
+    )
 
 
 def no_turn(seq: int) -> Turn:

@@ -1,6 +1,6 @@
 """What a turn would send, before it is posted: no model is called and nothing is written.
 
-A provider is asked at most to count, where its alias asks for exact counts and the turn would ask too.
+At most a provider counts tokens, where its alias has exact counts and the turn would need one too.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         after = decided.with_summary(summary, rows.policy, reckoned)
         decided = plan(after, rows.policy, reckoned, may_summarize=False)
     assembled = assemble(decided) if isinstance(decided, Ready) else None
-    audit = TurnPlan(rows, estimate, snapshot, decided).audit(assembled)
+    context = TurnPlan(rows, estimate, snapshot, decided).context(assembled)
     messages, tools = _sent(assembled)
     prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
     cost = cost_of(rows.model, Usage(prompt_tokens, 0)) if assembled else None
@@ -86,7 +86,7 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         "seq": stored.turn_seq,
         "open_turn_id": next((turn.id for turn in stored.turns if turn.status in OPEN_STATUSES), None),
         "summary_pending": pending,
-        "context": audit.context() | ({"prompt_sha256": None} if pending else {}),
+        "context": context.public() | ({"prompt_sha256": None} if pending else {}),
         "messages": messages,
         "tools": tools,
         "layout": layout_of(decided.prompt) if assembled else [],

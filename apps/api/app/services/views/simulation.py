@@ -155,7 +155,8 @@ def _plan(
 def _policy(rt: Runtime, stored: JsonObject, variant: Variant, at: int) -> ContextPolicy:
     try:
         policy = session_policy(rt, stored, given_policy(rt, variant.overrides))
-        check_alias(rt, policy.summary_model or None)
+        if policy.summary_model:
+            check_alias(rt, policy.summary_model)
     except InvalidRequest as error:
         raise InvalidRequest(error.detail, ("body", "policies", str(at), *error.where[-1:])) from error
     return policy

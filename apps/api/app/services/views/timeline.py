@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from app.db.database import Record
+from app.db.database import Record, record_of
 from app.db.sessions import get_session
 from app.db.timeline import summaries_since, timeline_turns
 from app.domain.errors import InvalidRequest, NotFound
+from app.domain.figures import PointWindow, TurnPoint
 from app.domain.types import JsonObject, SessionId, TenantId
 from app.engine.window.triggers import trigger_tokens
 from app.services.paging import Page, after_seq, page_of
@@ -17,38 +19,11 @@ from app.services.runtime import Runtime
 from app.services.turn.gather import session_policy
 
 _LARGEST = 2**63 - 1
-_TURN_FIELDS = (
-    "turn_id",
-    "seq",
-    "status",
-    "model_alias",
-    "user_input",
-    "prompt_tokens",
-    "completion_tokens",
-    "cost_usd",
-    "created_at",
-    "completed_at",
-    "rounds",
-    "attempts",
-)
-_WINDOW_FIELDS = (
-    "model_context_limit",
-    "input_budget",
-    "output_reserve",
-    "overhead_reserve",
-    "estimated_input_tokens_before",
-    "estimated_input_tokens_after_summary",
-    "estimated_input_tokens_after_prune",
-    "estimated_wire_tokens",
-    "calibration_ratio",
-    "regions",
-    "prompt_sha256",
-)
 
 
 async def read_timeline(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
-) -> Page[JsonObject]:
+) -> Page[TurnPoint]:
     """The session's turns with their windows, newest first. Raises `NotFound`, `InvalidRequest`.
 
     Thresholds are those of the session's policy as it is now, with the policy of the turn's own request over it.
@@ -85,25 +60,29 @@ def _by_turn(turns: Sequence[Record], made: Sequence[Record]) -> dict[int, list[
     return found
 
 
-def _turn(rt: Runtime, policy: JsonObject, row: Record, made: Sequence[Record]) -> JsonObject:
-    turn = {name: row[name] for name in _TURN_FIELDS}
-    window = None if row["regions"] is None else _window(rt, policy, row)
-    return turn | {"window": window, "events": _events(row, made)}
+def _turn(rt: Runtime, policy: JsonObject, row: Record, made: Sequence[Record]) -> TurnPoint:
+    return record_of(
+        TurnPoint,
+        row,
+        window=None if row["regions"] is None else _window(rt, policy, row),
+        events=_events(row, made),
+    )
 
 
-def _window(rt: Runtime, stored: JsonObject, row: Record) -> JsonObject:
+def _window(rt: Runtime, stored: JsonObject, row: Record) -> PointWindow:
     limit, budget = row["model_context_limit"], row["input_budget"]
-    try:
+    summary_trigger_tokens = prune_trigger_tokens = None
+    with suppress(InvalidRequest):  # stored when this deployment allowed it
         policy = session_policy(rt, stored, row["policy"])
-    except InvalidRequest:  # stored when this deployment allowed it
-        thresholds = {"summary_trigger_tokens": None, "prune_trigger_tokens": None}
-    else:
-        thresholds = {
-            "summary_trigger_tokens": trigger_tokens(policy, limit, budget),
-            "prune_trigger_tokens": int(policy.prune_from(budget)),
-        }
-    window = {name: row[name] for name in _WINDOW_FIELDS}
-    return {"model_alias": row["asked_alias"], **window, **thresholds}
+        summary_trigger_tokens = trigger_tokens(policy, limit, budget)
+        prune_trigger_tokens = int(policy.prune_from(budget))
+    return record_of(
+        PointWindow,
+        row,
+        model_alias=row["asked_alias"],
+        summary_trigger_tokens=summary_trigger_tokens,
+        prune_trigger_tokens=prune_trigger_tokens,
+    )
 
 
 def _events(row: Record, made: Sequence[Record]) -> list[JsonObject]:

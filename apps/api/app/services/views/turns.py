@@ -10,7 +10,7 @@ from app.db import turns as store
 from app.db.audits import blocks_by_sha256
 from app.db.audits import get_audit as read_audit
 from app.db.messages import messages_by_id, messages_in_runs, page_of_messages
-from app.db.sessions import session_exists
+from app.domain.audit import Audit
 from app.domain.content import content_text
 from app.domain.errors import NotFound
 from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnRecord
@@ -20,6 +20,7 @@ from app.engine.window.layout import rebuilt_row
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild, rebuilt_parts, regions_of
 from app.services.paging import Page, after_seq, page_of
 from app.services.runtime import Runtime
+from app.services.sessions import check_session, not_found
 
 
 async def list_turns(
@@ -29,8 +30,7 @@ async def list_turns(
     scope = f"turns:{session_id}"
     after = after_seq(scope, cursor) or 0
     async with rt.database.autocommit() as tx:
-        if not await session_exists(tx, tenant_id, session_id):
-            raise NotFound("session")
+        await check_session(tx, tenant_id, session_id)
         rows = await store.page_of_turns(tx, session_id, after, limit + 1)
     return page_of(scope, rows, limit, lambda turn: turn, lambda turn: turn.seq)
 
@@ -40,20 +40,20 @@ async def get_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn
     async with rt.database.autocommit() as tx:
         turn = await store.get_turn(tx, tenant_id, session_id, turn_id)
         if turn is None:
-            raise NotFound("turn" if await session_exists(tx, tenant_id, session_id) else "session")
+            raise await not_found(tx, tenant_id, session_id, "turn")
     return turn
 
 
 async def get_audit(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
-) -> JsonObject:
+) -> Audit:
     """The audit of the turn's last model call, or of the last in a round. Raises `NotFound`."""
     await get_turn(rt, tenant_id, session_id, turn_id)
     async with rt.database.autocommit() as tx:
         audit = await read_audit(tx, tenant_id, session_id, turn_id, round_number)
     if audit is None:
         raise NotFound("audit")
-    return {name: value for name, value in audit.items() if name != "prompt_refs"}
+    return audit
 
 
 async def get_prompt(
@@ -68,31 +68,32 @@ async def get_prompt(
     await get_turn(rt, tenant_id, session_id, turn_id)
     async with rt.database.autocommit() as tx:
         audit = await read_audit(tx, tenant_id, session_id, turn_id, round_number)
-        if audit is None or audit["prompt_refs"] is None:
+        refs = audit.prompt_refs if audit else None
+        if audit is None or refs is None:
             raise NotFound("prompt")
-        needed = needed_for(audit["prompt_refs"])
+        needed = needed_for(refs)
         blocks = await blocks_by_sha256(tx, session_id, needed.sha256s)
         messages = await messages_in_runs(tx, session_id, needed.runs)
-    sha256 = await asyncio.to_thread(SentHashes(blocks, messages).sha256, audit["prompt_refs"])
-    if sha256 != audit["prompt_sha256"]:
-        raise RuntimeError(f"the prompt of turn {turn_id} was rebuilt as {sha256}, sent as {audit['prompt_sha256']}")
-    sent, tools = rebuild(audit["prompt_refs"], blocks, messages)
-    layout = await _layout(rt, audit, blocks, messages)
+    sha256 = await asyncio.to_thread(SentHashes(blocks, messages).sha256, refs)
+    if sha256 != audit.prompt_sha256:
+        raise RuntimeError(f"the prompt of turn {turn_id} was rebuilt as {sha256}, sent as {audit.prompt_sha256}")
+    sent, tools = rebuild(refs, blocks, messages)
+    layout = await _layout(rt, audit, refs, blocks, messages)
     return {"messages": sent, "tools": tools, "prompt_sha256": sha256, "layout": layout}
 
 
 async def _layout(
-    rt: Runtime, audit: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
+    rt: Runtime, audit: Audit, refs: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
 ) -> list[JsonObject]:
     """Counted with the estimator of then; the first count of a text is made off the event loop."""
-    parts = list(rebuilt_parts(audit["prompt_refs"], blocks, messages))
+    parts = list(rebuilt_parts(refs, blocks, messages))
     texts = [content_text(part.sent["content"]) for part in parts]
     texts += [call.arguments for part in parts if part.message for call in part.message.tool_calls]
-    await rt.tokenizers.count(audit["estimator"], texts)
-    estimate = rt.tokenizers.estimator(audit["estimator"])
-    alias = audit["model_alias"]
+    await rt.tokenizers.count(audit.estimator, texts)
+    estimate = rt.tokenizers.estimator(audit.estimator)
+    alias = audit.model_alias
     images = image_rule_for(rt.catalogue.model(alias).model) if alias in rt.catalogue.aliases else flat_image_tokens
-    regions = regions_of(audit["prompt_refs"], len(parts)) or [None] * len(parts)
+    regions = regions_of(refs, len(parts)) or [None] * len(parts)
     return await asyncio.to_thread(
         lambda: [rebuilt_row(part, region, estimate, images) for part, region in zip(parts, regions, strict=True)]
     )
@@ -105,8 +106,7 @@ async def list_messages(
     scope = f"messages:{session_id}"
     after = after_seq(scope, cursor) or 0
     async with rt.database.autocommit() as tx:
-        if not await session_exists(tx, tenant_id, session_id):
-            raise NotFound("session")
+        await check_session(tx, tenant_id, session_id)
         rows = await page_of_messages(tx, session_id, after, limit + 1)
     return page_of(scope, rows, limit, lambda row: row, lambda row: row["seq"])
 
@@ -114,6 +114,5 @@ async def list_messages(
 async def get_messages(rt: Runtime, tenant_id: TenantId, session_id: SessionId, ids: list[UUID]) -> Page[JsonObject]:
     """Those of the messages that are the session's, in time order, on one page. Raises `NotFound` for the session."""
     async with rt.database.autocommit() as tx:
-        if not await session_exists(tx, tenant_id, session_id):
-            raise NotFound("session")
+        await check_session(tx, tenant_id, session_id)
         return Page(await messages_by_id(tx, session_id, ids), None)

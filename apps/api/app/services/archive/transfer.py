@@ -1,25 +1,48 @@
-"""A past that was had elsewhere, as a session's own: read in a job of its own, stored whole or not at all."""
+"""Export and import: a session as one document, read batch by batch from one snapshot; and a past from elsewhere as a
+session's own, read in a job of its own, stored whole or not at all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
+from app.archive.document import SECTIONS
 from app.db.append_turns import append_history
-from app.db.archive import insert_rows, set_counters
+from app.db.archive import exported_rows, exported_session, insert_rows, set_counters
 from app.db.database import Transaction
+from app.db.forks import fork_point
 from app.db.sessions import CHANGEABLE
 from app.domain.errors import ImportRefused, InvalidRequest, NotFound
 from app.domain.stored import Counters, NewHistory, NewRows
 from app.domain.types import JsonObject, Session, SessionId, TenantId
 from app.openai.chat_messages import IncomingTurn
-from app.services.archive.drafted_turns import drafted
 from app.services.archive.import_job import ImportJob, Read
+from app.services.archive.new_rows import drafted
 from app.services.heavy.child import Tools
 from app.services.runtime import Runtime
 from app.services.sessions import insert_checked, with_defaults, with_given_policy
 
 SMALL_BYTES = 64 * 1024
 """An import up to this size is read on a thread: a few milliseconds."""
+
+
+async def export_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> AsyncGenerator[tuple[str, Any]]:
+    """The parts of the document in their order: the `session`, then batches of rows under their section's name.
+
+    A turn that has not ended is left out: it is no past yet. Holds a connection from the first part to the last, so
+    whoever sends it to a client keeps it aside first. Raises `NotFound`, and as
+    `HeavyWork.slot`.
+    """
+    async with rt.heavy.slot(tenant_id) as database, database.begin(snapshot=True) as tx:
+        session = await exported_session(tx, tenant_id, session_id)
+        if session is None:
+            raise NotFound("session")
+        point = await fork_point(tx, session_id, None)
+        yield "session", session
+        for section in SECTIONS:
+            async for rows in exported_rows(tx, session_id, section, point):
+                yield section, rows
 
 
 async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: Read) -> Session:

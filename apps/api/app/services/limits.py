@@ -1,40 +1,85 @@
-"""Limits: what a model call may use is set aside before it, and counted after. A turn's call in the turn's own two
-transactions, a summary's in transactions of its own."""
+"""Limits: what the operator sets, and what a model call may use, which is set aside before it and counted after: for a
+turn's call in the turn's own two transactions, for a summary's in transactions of its own."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from math import ceil
 
+from app.db import limits as store
 from app.db.claims import Claim
-from app.db.database import Transaction
-from app.db.limits import count_use, give_back, reserve
+from app.db.database import Database, Transaction
 from app.db.records import Spent, TurnEnd
-from app.domain.errors import DatabaseUnavailable, LimitExceeded, ProviderError
-from app.domain.limits import Exceeded, WorstCase, exceeded
+from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, ProviderError
+from app.domain.limits import LIMITS, Exceeded, WorstCase, exceeded
 from app.domain.types import (
     Completion,
     CompletionRequest,
     JsonObject,
     SessionId,
+    TenantId,
     TurnStatus,
     Usage,
 )
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
 from app.engine.summary.block import render_summary
 from app.providers.registry import Model
-from app.services.conflicts import retried
-from app.services.runtime import Runtime
+from app.services.runtime import Runtime, retried
 from app.services.turn.gather import WindowRows, budget_of, layers_of
 from app.services.turn.provider_call import call_model, cost_of
 from app.services.turn.types import TurnOptions
 
+_LARGEST = Decimal(10**9)
 _WHILE_OTHERS_RUN_S = 1
 _INSTANT = "%Y-%m-%dT%H:%M:%SZ"
 _CHARS_PER_TOKEN = 2
 """Of text that is not counted yet; on the high side, as what comes back of a reservation is used later."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLimit:
+    """A limit and what is used of it, with what running turns have reserved; `resets_at` is None for a total."""
+
+    tenant_id: TenantId
+    name: str
+    value: Decimal
+    used: Decimal
+    resets_at: datetime | None
+
+
+async def set_limits(database: Database, tenant_id: TenantId, values: Mapping[str, Decimal]) -> None:
+    """Sets these limits, from now on; the tenant's others stay. Raises `InvalidRequest`."""
+    if not tenant_id.strip():
+        raise InvalidRequest("A tenant has a name.", ("tenant",))
+    for name, value in values.items():
+        whole = LIMITS[name][0] == "usd" or value == value.to_integral_value()
+        if not (value.is_finite() and 0 <= value <= _LARGEST and whole):
+            raise InvalidRequest(f"{name} is a number from 0 to {_LARGEST:,}, whole where it is no money.", (name,))
+    async with database.autocommit() as tx:
+        await store.set_limits(tx, tenant_id, values)
+
+
+async def clear_limits(database: Database, tenant_id: TenantId) -> int:
+    """Takes all of the tenant's limits away and forgets what was counted for them; how many there were."""
+    async with database.autocommit() as tx:
+        return await store.clear_limits(tx, tenant_id)
+
+
+async def list_limits(database: Database, tenant_id: TenantId | None) -> list[TenantLimit]:
+    """Limits of a tenant, or of all, by tenant and name."""
+    async with database.autocommit() as tx:
+        rows = await store.list_limits(tx, tenant_id)
+    found: list[TenantLimit] = []
+    for row in rows:
+        unit = LIMITS[row["name"]][0]
+        used = Decimal(row[unit] or 0) + (0 if unit == "turns" else Decimal(row[f"reserved_{unit}"] or 0))
+        found.append(TenantLimit(TenantId(row["tenant_id"]), row["name"], row["value"], used, row["ends_at"]))
+    return found
 
 
 async def reserve_call(
@@ -45,16 +90,16 @@ async def reserve_call(
     options: TurnOptions,
     *,
     turns: int,
-) -> JsonObject | None:
-    """Sets aside what the call may use, where a limit is set; the reservation as the turn holds it.
+) -> JsonObject:
+    """Sets aside what the call may use under the claim's limits; the reservation as the turn holds it.
 
     `turns` is 0 for a later round of a turn. Raises `LimitExceeded`, whereupon the transaction is to be rolled back:
     nothing of the turn is stored, and no model is called.
     """
-    if not claim.limits:
-        return None
     worst = _worst_case(rt, rows, options, turns)
-    counted, reservation = await reserve(tx, claim.tenant_id, claim.session_id, claim.turn_id, claim.limits, worst)
+    counted, reservation = await store.reserve(
+        tx, claim.tenant_id, claim.session_id, claim.turn_id, claim.limits, worst
+    )
     over = exceeded(claim.limits, counted, worst)
     if over is not None:
         raise _refusal(over, "this turn")
@@ -81,7 +126,7 @@ async def call_within_limits(
 ) -> Completion:
     """Asks a model outside of a turn's own call, with what it may use counted before and what it used after.
 
-    `turns` is 1 where a client asks for the call itself: it counts as a turn then. Should the process die on the way,
+    `turns` is 1 where a client requested the call itself: it counts as a turn then. Should the process die on the way,
     all that was counted stays. Raises `LimitExceeded`, whereupon no model was called, and `ProviderError`.
     """
     most = Usage(prompt_tokens, request.max_output_tokens)
@@ -102,7 +147,7 @@ async def call_within_limits(
 @retried
 async def _count_use(rt: Runtime, session_id: SessionId, worst: WorstCase) -> JsonObject | None:
     async with rt.database.begin() as tx:
-        counted = await count_use(tx, session_id, worst)
+        counted = await store.count_use(tx, session_id, worst)
         if counted is None:
             return None
         over = exceeded(counted.limits, counted.sums, worst)
@@ -118,7 +163,7 @@ async def _give_back(
         return
     with suppress(DatabaseUnavailable):  # it stays counted; the answer is not lost for that
         async with rt.database.autocommit() as tx:
-            await give_back(tx, session_id, reservation, worst, used)
+            await store.give_back(tx, session_id, reservation, worst, used)
 
 
 def _worst_case(rt: Runtime, rows: WindowRows, options: TurnOptions, turns: int) -> WorstCase:

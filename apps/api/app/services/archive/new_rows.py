@@ -1,4 +1,6 @@
-"""An exported session as the rows of a new one: numbered and counted anew, and written as JSON for the database."""
+"""Pasts that were had elsewhere as rows of a session, counted here and written as JSON for the database: turns of a
+conversation, to be added to a session, and the rows of an exported one, to be stored under new ids and numbers.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,128 @@ from typing import Any
 import orjson
 
 from app.archive.document import SECTIONS, archived_message, with_ids
-from app.domain.content import bytea_json, canonical_json, content_text, sha256_hex
-from app.domain.stored import Counters, NewRows
-from app.domain.types import SUMMARY_LISTS, Content, JsonObject, Message, MessageId, SummaryBody, SummaryItem
+from app.domain.content import bytea_json, canonical_json, content_text, sha256_hex, tool_call_json
+from app.domain.stored import Counters, JsonText, NewHistory, NewRows
+from app.domain.types import (
+    SUMMARY_LISTS,
+    Content,
+    JsonObject,
+    Message,
+    MessageId,
+    SummaryBody,
+    SummaryItem,
+    TurnId,
+    TurnStatus,
+)
 from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens
 from app.engine.recall.index import packed_terms
 from app.engine.summary.block import render_summary
-from app.openai.chat_messages import joined
-from app.services.archive.drafted_turns import BATCH_BYTES, BATCH_ROWS, json_text
+from app.openai.chat_messages import IncomingMessage, IncomingTurn, joined
 from app.services.heavy.child import Tools
 from app.tokenizers import ENCODINGS, HEURISTIC, TWO_FIFTHS
 
+BATCH_ROWS = 100
+BATCH_BYTES = 128 * 1024
+"""After so much a statement ends: who sends it, and who parses it, is held up by no more than that and a row."""
 _STORED_FIRST = ("turns", "messages")
+_UNANSWERED: JsonObject = {
+    "code": "turn_cancelled",
+    "detail": "The turn came from elsewhere without a final answer; the message is kept.",
+}
+
+
+def drafted(tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
+    """The turns with their ids and the counts of their messages, for one statement. CPU-bound.
+
+    The last turn may have open tool calls: it is drafted as `awaiting_tools`. Pairing has been checked.
+    """
+    history = _Draft()
+    for turn in turns:
+        history.add(tools, encoding, model_alias, turn)
+    return history.ended()
+
+
+def drafted_in_batches(
+    tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]
+) -> Generator[NewHistory]:
+    """The same for as many statements as it takes, each to be run after the one before."""
+    history = _Draft()
+    for turn in turns:
+        history.add(tools, encoding, model_alias, turn)
+        if len(history.messages) >= BATCH_ROWS or history.size >= BATCH_BYTES:
+            yield history.ended()
+            history = _Draft()
+    if history.turns:
+        yield history.ended()
+
+
+def json_array(rows: Sequence[bytes]) -> JsonText:
+    """The list of these rows, each of which is JSON already."""
+    return JsonText((b"[" + b",".join(rows) + b"]").decode())
+
+
+class _Draft:
+    """What one statement stores; numbers count from 1 in it."""
+
+    def __init__(self) -> None:
+        self.turns: list[bytes] = []
+        self.messages: list[bytes] = []
+        self.size = 0
+        self._last_id: TurnId | None = None
+
+    def add(self, tools: Tools, encoding: str, model_alias: str, turn: IncomingTurn) -> None:
+        self._last_id = TurnId(tools.new_id())
+        row = orjson.dumps(_turn_row(self._last_id, len(self.turns) + 1, turn, model_alias))
+        self.turns.append(row)
+        self.size += len(row)
+        for message in turn.messages:
+            columns = _message_row(tools, encoding, message)
+            row = orjson.dumps({**columns, "turn_id": self._last_id, "seq": len(self.messages) + 1})
+            self.messages.append(row)
+            self.size += len(row)
+
+    def ended(self) -> NewHistory:
+        return NewHistory(
+            json_array(self.turns), json_array(self.messages), len(self.turns), len(self.messages), self._last_id
+        )
+
+
+def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -> JsonObject:
+    output = turn.assistant_output
+    status = TurnStatus.COMPLETED if output is not None else TurnStatus.CANCELLED
+    if turn.open_calls:
+        status = TurnStatus.AWAITING_TOOLS
+    return {
+        "id": turn_id,
+        "seq": seq,
+        "status": status.value,
+        "user_input": turn.user_input,
+        "assistant_output": output,
+        "error": _UNANSWERED if status is TurnStatus.CANCELLED else None,
+        "model_alias": model_alias,
+        "finish_reason": {TurnStatus.COMPLETED: "stop", TurnStatus.AWAITING_TOOLS: "tool_calls"}.get(status),
+        # No request made it here; the column keeps two requests apart.
+        "request_sha256": sha256_hex(canonical_json([turn.user_input, output])),
+    }
+
+
+def _message_row(tools: Tools, encoding: str, message: IncomingMessage) -> JsonObject:
+    tokens, used = tools.tokenizers.count_with(
+        encoding,
+        lambda estimate: message_tokens(
+            message.content, estimate, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id
+        ),
+    )
+    return {
+        "id": tools.new_id(),
+        "role": message.role,
+        "content": message.content,
+        "tool_calls": [tool_call_json(call) for call in message.tool_calls] or None,
+        "tool_call_id": message.tool_call_id,
+        "token_estimate": tokens,
+        "token_encoding": used,
+        "terms": bytea_json(packed_terms(message.role, message.content, has_calls=bool(message.tool_calls))),
+    }
 
 
 def restored(tools: Tools, document: Mapping[str, Any], encoding: str) -> Generator[NewRows | Counters]:
@@ -46,10 +158,10 @@ def _parts(rows: dict[str, list[JsonObject]], counters: Counters) -> Generator[N
         for row in rows.pop(section):
             batch.append(orjson.dumps(row))
             if len(batch) >= BATCH_ROWS or sum(map(len, batch)) >= BATCH_BYTES:
-                yield NewRows(section, json_text(batch))
+                yield NewRows(section, json_array(batch))
                 batch = []
         if batch:
-            yield NewRows(section, json_text(batch))
+            yield NewRows(section, json_array(batch))
     yield counters
 
 
@@ -72,13 +184,13 @@ def _renumbered(tools: Tools, document: Mapping[str, Any]) -> dict[str, list[Jso
     }
     seqs = {message["id"]: message["seq"] for message in rows["messages"]}
     rows["summaries"] = [_summary_row(row, ids, seqs) for row in document["summaries"]]
-    said: dict[str, list[Content]] = {}
+    contents: dict[str, list[Content]] = {}
     for message in rows["messages"]:
         if message["role"] == "user":
-            said.setdefault(message["turn_id"], []).append(message["content"])
+            contents.setdefault(message["turn_id"], []).append(message["content"])
     for turn in rows["turns"]:
-        turn["user_input"] = content_text(joined(said.get(turn["id"], ())))
-        # No request asked for it here; the column tells two requests apart.
+        turn["user_input"] = content_text(joined(contents.get(turn["id"], ())))
+        # No request made it here; the column keeps two requests apart.
         turn["request_sha256"] = sha256_hex(canonical_json([turn["user_input"], turn["assistant_output"]]))
     return rows
 

@@ -1,0 +1,113 @@
+"""Where sessions, pins, windows and turns stand, in figures: as they are read, for lists and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from app.domain.types import JsonObject, SummaryId, TurnId, TurnStatus
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFigures:
+    """The prompt of the newest turn that had one, in tokens."""
+
+    turn_id: TurnId
+    model_alias: str
+    model_context_limit: int
+    input_budget: int
+    estimated_input_tokens: int
+    estimated_wire_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFigures:
+    """Where a session stands. Token sums are the providers', summaries included."""
+
+    turns: int
+    state: TurnStatus | None = field(metadata={"description": "Of the newest turn; null before the first."})
+    first_input: str | None = field(metadata={"description": "The beginning of the first message."})
+    last_turn_id: TurnId | None
+    last_turn_at: datetime | None
+    window: WindowFigures | None
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None = field(metadata={"description": "Of the calls that have a price; null where none has."})
+
+
+@dataclass(frozen=True, slots=True)
+class PinFigures:
+    """What a pin costs in every prompt, and how relevant it is: where pins have to be trimmed, the least goes first."""
+
+    tokens: int = field(metadata={"description": "As it stands in a prompt, without framing."})
+    relevance: float = field(metadata={"description": "0 to 1."})
+    relevance_from: Literal["given", "computed"] = field(
+        metadata={"description": "Computed: its words against the room goal's and those of the newest message."}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentWindow:
+    """The stored window, before the next message and before what that turn would compress. All figures are tokens."""
+
+    model_alias: str
+    model_context_limit: int
+    context_limit_source: str
+    input_budget: int
+    output_reserve: int
+    overhead_reserve: int
+    estimated_input_tokens: int
+    estimated_wire_tokens: int
+    regions: Mapping[str, int]
+    history_budget: int
+    raw_turns: int = field(metadata={"description": "Turns that no summary stands for."})
+    active_summary_id: SummaryId | None
+    turns_to_next_summary: int | None = field(metadata={"description": "Null where the policy does not count turns."})
+    summary_trigger_tokens: int | None = field(
+        metadata={"description": "Null where the policy summarizes by no number of tokens."}
+    )
+    prune_trigger_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PointWindow:
+    """The window of a turn's last call. All figures are tokens."""
+
+    model_alias: str
+    model_context_limit: int
+    input_budget: int
+    output_reserve: int
+    overhead_reserve: int
+    estimated_input_tokens_before: int
+    estimated_input_tokens_after_summary: int
+    estimated_input_tokens_after_prune: int
+    estimated_wire_tokens: int
+    calibration_ratio: float
+    regions: Mapping[str, Any]
+    summary_trigger_tokens: int | None = field(
+        metadata={"description": "By the policy as it is now, and the turn's own."}
+    )
+    prune_trigger_tokens: int | None
+    prompt_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPoint:
+    """A turn as a point of a plot. `window` is null where no prompt was decided."""
+
+    turn_id: TurnId
+    seq: int
+    status: TurnStatus
+    model_alias: str
+    user_input: str = field(metadata={"description": "Its beginning."})
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cost_usd: float | None
+    created_at: datetime
+    completed_at: datetime | None
+    rounds: int
+    attempts: int
+    window: PointWindow | None
+    events: Sequence[JsonObject]

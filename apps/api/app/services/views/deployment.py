@@ -1,0 +1,175 @@
+"""What a deployment is, as clients and balancers read it: whether it serves, its models, its policies and presets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+from app.db.migrate import SchemaState, schema_state
+from app.domain.errors import DatabaseUnavailable
+from app.domain.prices import Prices
+from app.domain.types import JsonObject, TenantId
+from app.engine.policy.design_names import DESIGN_NAMES
+from app.engine.policy.fields import MEANINGS, policy_values
+from app.engine.policy.presets import PRESETS, preset_policy
+from app.services.policies import overrides_schema
+from app.services.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """`migrations` is None when the database does not answer."""
+
+    database: Literal["ok", "read_only", "unavailable"]
+    migrations: SchemaState | None
+
+    @property
+    def ready(self) -> bool:
+        """Whether a balancer should send requests here."""
+        return self.database == "ok" and self.migrations is SchemaState.CURRENT
+
+
+async def readiness(rt: Runtime) -> Readiness:
+    """Asks the database. Never raises for its absence."""
+    try:
+        read_only = await rt.database.is_read_only()
+        async with rt.database.autocommit() as tx:
+            return Readiness("read_only" if read_only else "ok", await schema_state(tx))
+    except DatabaseUnavailable:
+        return Readiness("unavailable", None)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAlias:
+    """`context_window` is in tokens; `is_language_model` is false for the built-in offline responder."""
+
+    alias: str
+    provider: str
+    model: str
+    is_language_model: bool
+    context_window: int
+    context_window_source: Literal["catalogue", "learned", "genai_prices", "fallback"]
+    encoding: str
+    fallbacks: tuple[str, ...]
+    prices: Prices | None
+    calibration_ratio: float = field(
+        metadata={"description": "What estimates for it are multiplied with; 1 until enough is known."}
+    )
+
+
+def list_models(rt: Runtime, tenant_id: TenantId) -> JsonObject:
+    """Every alias with its window, its prices where known, and the correction of the tenant's estimates; in our own
+    form, and as OpenAI lists models."""
+    models = [rt.catalogue.model(alias, tenant_id) for alias in rt.catalogue.aliases]
+    items = [
+        ListedAlias(
+            alias=model.alias,
+            provider=model.provider,
+            model=model.model,
+            is_language_model=model.is_language_model,
+            context_window=model.context_window,
+            context_window_source=model.context_limit_source,
+            encoding=model.encoding,
+            fallbacks=model.fallbacks,
+            prices=model.prices,
+            calibration_ratio=rt.calibrations.ratio(tenant_id, model.alias, model.encoding),
+        )
+        for model in models
+    ]
+    listed = [{"id": model.alias, "object": "model", "created": 0, "owned_by": model.provider} for model in models]
+    return {"default": rt.catalogue.default, "items": items, "next_cursor": None, "object": "list", "data": listed}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyField:
+    """A field of a policy: what it takes, what it does, and its value by preset."""
+
+    name: str
+    takes: str
+    value_schema: JsonObject = field(metadata={"description": "The same as JSON Schema, as far as that can say it."})
+    meaning: str
+    defaults: JsonObject
+
+
+def list_policies(rt: Runtime) -> JsonObject:
+    """Every preset with its values and its design's names, and every field with what it takes. `guarded` is as deployed
+    here."""
+    schemas = value_schemas()
+    values = {name: policy_values(preset_policy(name, rt.guarded)) for name in PRESETS}
+    return {
+        "default": rt.guarded.preset,
+        "presets": [
+            {"name": name, "description": preset.description, "policy": values[name], "names": _names_of(name)}
+            for name, preset in PRESETS.items()
+        ],
+        "fields": [
+            PolicyField(
+                name=name,
+                takes=_takes(schemas[name]),
+                value_schema=schemas[name],
+                meaning=meaning,
+                defaults={preset: policy[name] for preset, policy in values.items()},
+            )
+            for name, meaning in MEANINGS.items()
+        ],
+    }
+
+
+def value_schemas() -> dict[str, JsonObject]:
+    """What each field takes, in JSON Schema: each by itself, without references."""
+    document = overrides_schema()
+    return {name: _schema(document["properties"][name], document.get("$defs", {})) for name in MEANINGS}
+
+
+def _schema(schema: JsonObject, shared: Mapping[str, JsonObject]) -> JsonObject:
+    """The same without titles, defaults and references; a value that may be null has two types."""
+    if "$ref" in schema:
+        schema = shared[schema["$ref"].rpartition("/")[2]]
+    if "anyOf" in schema:
+        value = _schema(schema["anyOf"][0], shared)
+        return value | {"type": [value["type"], "null"]}
+    plain: JsonObject = {"type": schema["type"]}
+    plain |= {name: value for name, value in schema.items() if name not in ("title", "description", "default")}
+    if "properties" in plain:
+        plain["properties"] = {name: _schema(part, shared) for name, part in plain["properties"].items()}
+    return plain
+
+
+def _takes(schema: JsonObject) -> str:
+    """The same schema in words."""
+    match schema:
+        case {"type": [kind, "null"]}:
+            words = f"{_takes(schema | {'type': kind})}, or null"
+        case {"type": "boolean"}:
+            words = "true or false"
+        case {"type": "integer", "minimum": least}:
+            words = f"a whole number of at least {least}" if least else "a whole number"
+        case {"exclusiveMinimum": least, "maximum": most}:
+            words = f"a number above {least} and at most {most}"
+        case {"type": "number", "minimum": least, "maximum": most}:
+            words = f"a number of {least} to {most}"
+        case {"properties": parts}:
+            words = f"an object of {', '.join(cast('JsonObject', parts))}"
+        case {"items": {"enum": choices}}:
+            words = f"{', '.join(cast('Sequence[str]', choices))} in an order"
+        case {"enum": [one, other]}:
+            words = f"{one} or {other}"
+        case {"enum": choices}:
+            words = f"one of {', '.join(cast('Sequence[str]', choices))}"
+        case _:
+            words = "an alias, or empty"
+    return words
+
+
+def _names_of(design: str) -> list[JsonObject]:
+    return [
+        {
+            "spellings": list(name.spellings),
+            "fields": list(name.fields),
+            "published": name.published,
+            "unit": name.unit,
+        }
+        for name in DESIGN_NAMES
+        if name.design == design
+    ]
