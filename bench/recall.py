@@ -1,4 +1,4 @@
-"""`python -m bench.recall`: what looking up evicted messages costs, in sessions of 10 to 10,000 turns."""
+"""`python -m bench.recall`: CPU of choosing evicted messages, in sessions of 50 to 10,000 turns, warm and cold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import asyncpg
@@ -21,20 +21,20 @@ from uuid_utils.compat import uuid7
 from app.db import embedded
 from app.db.database import Database
 from app.db.migrate import upgrade
-from app.db.recall import add_postings
-from app.domain.evicted import Evicted
 from app.domain.types import SessionId
 from app.engine.policy.policy import Recall
-from app.engine.recall.ranking import AlreadyInPrompt, candidates, choose
-from app.engine.recall.terms import query_terms, weighed_terms
+from app.engine.recall.index import packed_terms
+from app.engine.recall.ranking import candidates
+from app.services.pasts import Pasts
 from app.services.turn.recall import look_up
+from app.telemetry import Telemetry
 from migrations.drift import with_database
 
-LENGTHS = (10, 1_000, 10_000)
+LENGTHS = (50, 250, 500, 10_000)
 ROUNDS = 60
 VOCABULARY = 6_000
 WORDS_OF_A_MESSAGE = 40
-ROOM_TOKENS = 2_000
+INPUT_BUDGET = 4_096
 QUESTIONS = {
     "a rare name": "Where does Ottilie keep her bees?",
     "common words": "Which ba and be and bi came up with bo, bu, da, de, di and do?",
@@ -61,8 +61,8 @@ async def _connect(dsn: str) -> Any:
     return await driver.connect(dsn)
 
 
-async def _fill(dsn: str, database: Database, turns: int) -> SessionId:
-    """A session of so many turns, all of them evicted and indexed."""
+async def _fill(dsn: str, turns: int) -> SessionId:
+    """A session of so many turns, all of them evicted."""
     session_id, texts = SessionId(uuid7()), _texts(2 * turns)
     connection = await _connect(dsn)
     now = datetime.now(UTC)
@@ -77,80 +77,69 @@ async def _fill(dsn: str, database: Database, turns: int) -> SessionId:
         records=[(ids[at], session_id, at + 1, "completed", "", "m", "", now) for at in range(turns)],
     )
     await connection.executemany(
-        "INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding)"
-        " VALUES ($1, $2, $3, $4, $5, to_jsonb($6::text), $7, 'o200k_base')",
+        "INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding, terms)"
+        " VALUES ($1, $2, $3, $4, $5, to_jsonb($6::text), $7, 'o200k_base', $8)",
         [
-            (uuid7(), session_id, ids[at // 2], at + 1, ("user", "assistant")[at % 2], text, WORDS_OF_A_MESSAGE + 10)
+            (
+                *(uuid7(), session_id, ids[at // 2], at + 1, ("user", "assistant")[at % 2], text),
+                *(WORDS_OF_A_MESSAGE + 10, packed_terms("user", text)),
+            )
             for at, text in enumerate(texts)
         ],
     )
     await connection.close()
-    for first in range(0, len(texts), 500):
-        postings = {at + 1: weighed_terms(texts[at]) for at in range(first, min(first + 500, len(texts)))}
-        async with database.begin() as tx:
-            await add_postings(tx, session_id, postings, after_seq=first, last_seq=first + len(postings))
     return session_id
 
 
-async def _timed(database: Database, session_id: SessionId, turns: int, asked: str) -> tuple[list[float], list[float]]:
-    """Milliseconds of the statement and of the choice among what it found."""
-    statements: list[float] = []
+async def _timed(database: Database, session_id: SessionId, turns: int, asked: str) -> tuple[float, float, float]:
+    """Medians of this process's milliseconds: of the choice, of a look-up where the session is kept, where it is not.
+
+    Those of Postgres are not in them.
+    """
+    recall, telemetry, through_seq = Recall(), Telemetry(()), 2 * turns
+    warm = Pasts(2**30, lambda: 0.0, telemetry)
     choices: list[float] = []
+    kept: list[float] = []
+    read: list[float] = []
     for _ in range(ROUNDS):
-        started = perf_counter()
-        async with database.begin() as tx:
-            found = await look_up(
-                tx, session_id, asked, last_seq=2 * turns, encoding="o200k_base", most_tokens=ROOM_TOKENS
-            )
-        between = perf_counter()
-        choose(
-            candidates(found or Evicted(query_terms(asked))),
-            min_score_ratio=Recall().min_score_ratio,
-            said=AlreadyInPrompt((), asked),
-            fits=lambda tokens, _messages: tokens <= ROOM_TOKENS,
-        )
-        statements.append((between - started) * 1000)
-        choices.append((perf_counter() - between) * 1000)
-    return statements, choices
-
-
-async def _fold_ms(database: Database, session_id: SessionId, turns: int) -> list[float]:
-    """Milliseconds to index the sixteen messages of a summary of eight turns."""
-    took: list[float] = []
-    for at in range(10):
-        texts, after_seq = _texts(16), 2 * turns + 16 * at
-        started = perf_counter()
-        postings = {after_seq + 1 + place: weighed_terms(text) for place, text in enumerate(texts)}
-        async with database.begin() as tx:
-            await add_postings(tx, session_id, postings, after_seq=after_seq, last_seq=after_seq + 16)
-        took.append((perf_counter() - started) * 1000)
-    return took
+        for pasts, took in ((warm, kept), (Pasts(2**30, lambda: 0.0, telemetry), read)):
+            async with database.begin() as tx:
+                started = process_time()
+                await look_up(
+                    tx,
+                    pasts,
+                    session_id,
+                    asked,
+                    recall,
+                    through_seq=through_seq,
+                    input_budget=INPUT_BUDGET,
+                    encoding="o200k_base",
+                    pack=False,
+                )
+                took.append((process_time() - started) * 1000)
+        index, started = warm.index(session_id), process_time()
+        candidates(index, asked, through_seq, most_tokens=INPUT_BUDGET, min_score_ratio=recall.min_score_ratio)
+        choices.append((process_time() - started) * 1000)
+    return median(choices), median(kept), median(read)
 
 
 async def _measure(dsn: str, lengths: Sequence[int]) -> Table:
     database = Database(dsn, pool_size=2)
-    table = Table(title="Recall, ms, medians", box=SIMPLE_HEAD, pad_edge=False)
-    for header in ("turns", "question", "look up", "choose", "index a fold", "index, bytes a message"):
+    table = Table(title="Recall, ms of the service's CPU, medians", box=SIMPLE_HEAD, pad_edge=False)
+    headers = ("messages", "question", "choose", "look up, kept", "look up, not kept", "stored, bytes a message")
+    for header in headers:
         table.add_column(header, justify="left" if header == "question" else "right")
-    before = 0
     for turns in lengths:
-        session_id = await _fill(dsn, database, turns)
+        session_id = await _fill(dsn, turns)
         connection = await _connect(dsn)
         await connection.execute("VACUUM ANALYZE")
-        size = await connection.fetchval("SELECT pg_total_relation_size('message_terms')")
+        size = await connection.fetchval(
+            "SELECT avg(pg_column_size(terms)) FROM messages WHERE session_id = $1", session_id
+        )
         await connection.close()
         for name, asked in QUESTIONS.items():
-            statements, choices = await _timed(database, session_id, turns, asked)
-            fold = await _fold_ms(database, session_id, turns) if name == "a rare name" else []
-            table.add_row(
-                f"{turns:,}",
-                name,
-                f"{median(statements):.2f}",
-                f"{median(choices):.2f}",
-                f"{median(fold):.2f}" if fold else "",
-                f"{(size - before) // (2 * turns):,}" if fold else "",
-            )
-        before = size
+            figures = await _timed(database, session_id, turns, asked)
+            table.add_row(f"{2 * turns:,}", name, *(f"{figure:.2f}" for figure in figures), f"{size:.0f}")
     await database.aclose()
     return table
 

@@ -19,7 +19,8 @@ from app.domain.types import (
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.budget import Budget, budget_for
 from app.engine.policy.policy import ContextPolicy
-from app.engine.simulation.recall_shelf import Shelf
+from app.engine.recall.index import EMPTY, Index, Packed
+from app.engine.recall.ranking import evicted_among
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
@@ -56,7 +57,8 @@ class _State:
     summary: Summary | None = None
     raw: list[Turn] = field(default_factory=list[Turn])
     since_summary: int = 0
-    shelf: Shelf = field(default_factory=Shelf)
+    index: Index = EMPTY
+    folded: dict[int, Turn] = field(default_factory=dict[int, Turn])
     seq: int = 0
     spent: tuple[int, int] = (0, 0)
     """Tokens of summarizer calls since the last prompt: in, out."""
@@ -95,9 +97,9 @@ class EngineRule:
     def _send(self, conversation: Conversation, state: _State, current: Turn, *, keep: bool = True) -> Sent:
         snapshot = self._snapshot(conversation, state, current)
         if self._policy.recall.enabled and state.summary is not None:
-            most_tokens = int(self._policy.recall.max_share * snapshot.budget.input_budget)
-            asked = content_text(current.messages[0].content)
-            snapshot = replace(snapshot, evicted=state.shelf.find(asked, most_tokens))
+            text, budget = content_text(current.messages[0].content), snapshot.budget.input_budget
+            evicted = evicted_among(state.index, state.folded.__getitem__, text, self._policy.recall, budget)
+            snapshot = replace(snapshot, evicted=evicted)
         decided = plan(snapshot, self._policy, self._estimate)
         if isinstance(decided, SummaryDue):
             decided = self._summarize(state, decided, keep=keep)
@@ -132,7 +134,8 @@ class EngineRule:
         state.raw = [turn for turn in state.raw if turn.id not in folded]
         state.since_summary = 0
         if keep:
-            state.shelf.add(fold.turns)
+            state.index = state.index.extended(Packed.of(fold.messages), fold.messages[-1].seq)
+            state.folded |= {message.seq: turn for turn in fold.turns for message in turn.messages}
 
     def _snapshot(self, conversation: Conversation, state: _State, current: Turn) -> Snapshot:
         snapshot = Snapshot(

@@ -25,6 +25,7 @@ from app.providers.registry import load_catalogue
 from app.services.archive.transfer import import_session
 from app.services.heavy.child import Tools
 from app.services.heavy.jobs import HeavyJobs
+from app.services.pasts import Pasts
 from app.services.runtime import Runtime
 from app.services.sessions import create_session
 from app.services.turn.take import continue_turn, take_turn
@@ -114,17 +115,19 @@ async def service(
         estimator=tokenizers.estimator,
     )
     pooler = behind_pooler() if transaction_pooler is None else transaction_pooler
+    telemetry = Telemetry(catalogue.aliases)
     rt = Runtime(
         database=Database(database_url, pool_size=5, transaction_pooler=pooler),
         heavy=HeavyWork(Database(database_url, pool_size=2, transaction_pooler=pooler), 1.0),
         jobs=HeavyJobs(Tools(tokenizers, uuid7)),
         catalogue=catalogue,
         tokenizers=tokenizers,
-        telemetry=Telemetry(catalogue.aliases),
+        telemetry=telemetry,
         leases=Leases(),
         chores=Chores(),
         calibrations=Calibrations(),
         cooldowns=Cooldowns(monotonic),
+        pasts=Pasts(64 * 1024 * 1024, monotonic, telemetry),
         guarded=policy or ContextPolicy(),
         turn_lease_s=lease_s,
         now=_now,

@@ -38,7 +38,7 @@ from tests.services.service import TENANT, Service, chat, model, models_toml, se
 from tests.services.test_tools import TOOLS, calls
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
-NOT_COPIED = {"usage_records", "message_terms", "session_usage", "responses"}
+NOT_COPIED = {"usage_records", "session_usage", "responses"}
 
 
 async def _turns(at: Service, session_id: SessionId) -> list[Any]:
@@ -350,7 +350,7 @@ async def test_the_same_ids_in_another_tenants_session_lead_to_nobody_elses_rows
 
 def test_every_column_of_a_session_is_copied_or_known_to_start_anew() -> None:
     anew = {"idempotency_key", "created_at", "updated_at", "summary_lease_id", "summary_lease_expires_at"}
-    anew |= {"recall_indexed_seq", "erase_after"}
+    anew |= {"erase_after"}
     inserted = COPIES["sessions"].text.partition("(")[2].partition(")")[0]
     assert {name.strip() for name in inserted.split(",")} == {
         column.name for column in metadata.tables["sessions"].columns

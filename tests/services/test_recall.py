@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import numpy as np
 import pytest
 
-from app.db.recall import SearchBounds, add_postings, find_evicted
-from app.domain.content import content_text
-from app.domain.types import MessageId, SessionId, Turn, TurnId, TurnStatus
+from app.domain.types import MessageId, SessionId, TurnId
 from app.engine.policy.policy import ContextPolicy, Recall
-from app.engine.recall.ranking import match, rarity
-from app.engine.recall.terms import query_terms, weighed_terms
-from app.engine.simulation.recall_shelf import Shelf
+from app.engine.recall.index import EMPTY, Packed, packed_terms, packed_text
+from app.engine.recall.ranking import candidates
 from app.engine.window.recalled import RECALL_NOTE
-from app.services.turn import recall
+from app.services import pasts
+from app.services.archive.fork import fork_session
+from app.services.pasts import Pasts, extended_index, settled_index
+from app.services.sessions import delete_session
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_prompt
-from bench.fidelity.recorded import numbered_message
+from app.telemetry import Telemetry
 from tests.providers.server import Seen, serving
 from tests.services.service import TENANT, Service, chat, model, models_toml, service
 
@@ -96,12 +98,10 @@ async def test_a_turn_before_anything_was_evicted_looks_for_nothing(database_url
         session_id = await _talked(at, turns=5)
         outcome = await at.turn(session_id, "Where does Ottilie keep her bees?")
         assert "recalled" not in outcome.context["context_trim_log"]
-        assert await at.rows("SELECT 1 FROM message_terms") == []
+        assert at.rt.pasts.size_bytes == 0
 
 
-async def test_without_recall_in_the_policy_nothing_comes_back_and_nothing_is_indexed(
-    database_url: str, tmp_path: Path
-) -> None:
+async def test_without_recall_in_the_policy_nothing_comes_back(database_url: str, tmp_path: Path) -> None:
     async with (
         serving(model(_reply)) as server,
         service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
@@ -110,43 +110,52 @@ async def test_without_recall_in_the_policy_nothing_comes_back_and_nothing_is_in
         outcome = await at.turn(session_id, "Where does Ottilie keep her bees?")
         assert outcome.context["regions"]["recall"] == 0
         assert RECALL_NOTE not in await _contents(at, session_id, outcome.turn.id)
-        assert await at.rows("SELECT 1 FROM message_terms") == []
+        assert at.rt.pasts.size_bytes == 0
 
 
-async def test_a_session_that_was_never_indexed_is_caught_up_with_a_batch_a_turn(
+async def test_every_message_is_stored_with_its_packed_terms(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model(_reply)) as server,
+        service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
+    ):
+        await _talked(at, turns=3)
+        rows = await at.rows("SELECT role, content, terms FROM messages")
+        assert len(rows) == 6
+        assert all(row["terms"] == packed_terms(row["role"], row["content"]) for row in rows)
+
+
+async def test_messages_without_packed_terms_get_them_a_batch_a_turn_and_are_found_at_once(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recall, "CATCH_UP_MESSAGES", 5)
+    monkeypatch.setattr(pasts, "PACKED_A_TURN", 5)
     async with (
         serving(model(_reply)) as server,
         service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
     ):
         session_id = await _talked(at)
-        await at.rows("DELETE FROM message_terms")
-        await at.rows("UPDATE sessions SET recall_indexed_seq = 0")
+        await at.rows("UPDATE messages SET terms = NULL")
+        at.rt.pasts.forget(session_id)
         (active,) = await at.rows("SELECT to_message_seq FROM session_summaries WHERE status = 'active'")
-        far: list[int] = []
-        for _ in range(2):
-            await at.turn(session_id, "Where does Ottilie keep her bees?")
-            far += [row["recall_indexed_seq"] for row in await at.rows("SELECT recall_indexed_seq FROM sessions")]
-        assert far == [5, active["to_message_seq"]]
-        assert {row["message_seq"] for row in await at.rows("SELECT message_seq FROM message_terms")} == set(
-            range(1, active["to_message_seq"] + 1)
-        )
-        seen = server.seen[-1].json["messages"]
-        assert FACTS[0] in [message["content"] for message in seen]
+        assert 5 < active["to_message_seq"] <= 10
+        packed = "SELECT seq FROM messages WHERE terms IS NOT NULL AND seq <= 20"
+        await at.turn(session_id, "Where does Ottilie keep her bees?")
+        assert {row["seq"] for row in await at.rows(packed)} == set(range(1, 6))
+        assert FACTS[0] in [message["content"] for message in server.seen[-1].json["messages"]]
+        assert at.rt.pasts.size_bytes == 0, "what is not complete is not kept"
+        await at.turn(session_id, "Where does Ottilie keep her bees?")
+        assert {row["seq"] for row in await at.rows(packed)} == set(range(1, active["to_message_seq"] + 1))
+        assert at.rt.pasts.size_bytes > 0
 
 
-async def test_looking_at_a_window_writes_no_index(database_url: str, tmp_path: Path) -> None:
+async def test_looking_at_a_window_packs_nothing(database_url: str, tmp_path: Path) -> None:
     async with (
         serving(model(_reply)) as server,
         service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
     ):
         session_id = await _talked(at)
-        await at.rows("DELETE FROM message_terms")
-        await at.rows("UPDATE sessions SET recall_indexed_seq = 0")
+        await at.rows("UPDATE messages SET terms = NULL")
         await window_now(at.rt, TENANT, session_id)
-        assert await at.rows("SELECT 1 FROM message_terms") == []
+        assert await at.rows("SELECT 1 FROM messages WHERE terms IS NOT NULL") == []
 
 
 async def test_messages_that_a_raw_window_holds_again_are_not_recalled_beside_it(
@@ -163,15 +172,93 @@ async def test_messages_that_a_raw_window_holds_again_are_not_recalled_beside_it
         assert contents.count(FACTS[0]) == 1
 
 
-async def test_erasing_a_session_erases_its_index(database_url: str, tmp_path: Path) -> None:
+async def test_a_warm_process_recalls_what_a_cold_one_does_and_reads_only_what_is_new(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Another worker is another `Pasts`: it knows nothing of the session, or not its newest messages."""
     async with (
         serving(model(_reply)) as server,
         service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
     ):
-        await _talked(at)
-        assert await at.rows("SELECT 1 FROM message_terms")
-        await at.rows("DELETE FROM sessions")
-        assert await at.rows("SELECT 1 FROM message_terms") == []
+        session_id = await _talked(at)
+        other = Pasts(2**20, lambda: 0.0, at.rt.telemetry)
+        for last_seq in (8, 8, 20, 12):
+            async with at.rt.database.begin() as tx:
+                warm, _ = await settled_index(other, tx, session_id, last_seq)
+                cold, unpacked = await extended_index(tx, session_id, EMPTY, last_seq)
+            assert unpacked == 0
+            assert other.index(session_id) is warm
+            assert warm.through_seq == max(last_seq, warm.through_seq)
+            assert warm.seqs[: len(cold)].tolist() == cold.seqs.tolist()
+            for asked in ("Where does Ottilie keep her bees?", "weather part 6 noted", "What is green and noted?"):
+                found = [candidates(i, asked, last_seq, most_tokens=4000, min_score_ratio=0.05) for i in (warm, cold)]
+                assert found[0] == found[1]
+                assert found[0]
+
+
+async def test_a_fork_has_its_terms_at_once(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model(_reply)) as server,
+        service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
+    ):
+        fork = await fork_session(at.rt, TENANT, await _talked(at), None)
+        assert await at.rows("SELECT 1 FROM messages WHERE session_id = :fork AND terms IS NULL", fork=fork.id) == []
+        outcome = await at.turn(fork.id, "Where does Ottilie keep her bees?")
+        assert FACTS[0] in await _contents(at, fork.id, outcome.turn.id)
+
+
+async def test_what_was_taken_back_or_rejected_does_not_come_back(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model(_reply)) as server,
+        service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
+    ):
+        session_id = await _talked(at)
+        await at.turn(session_id, "Where does Ottilie keep her bees, and where is the boathouse?")
+        assert at.rt.pasts.size_bytes > 0
+        await at.rows("UPDATE messages SET withdrawn = true WHERE seq = 1")
+        await at.rows("UPDATE turns SET status = 'rejected' WHERE seq = 3")
+        outcome = await at.turn(session_id, "Where does Ottilie keep her bees, and where is the boathouse?")
+        contents = await _contents(at, session_id, outcome.turn.id)
+        assert FACTS[0] not in contents
+        assert FACTS[2] not in contents
+
+
+async def test_an_erased_session_leaves_no_past_behind(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model(_reply)) as server,
+        service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
+    ):
+        session_id = await _talked(at)
+        await at.turn(session_id, "Where does Ottilie keep her bees?")
+        assert at.rt.pasts.size_bytes > 0
+        await delete_session(at.rt, TENANT, session_id)
+        assert at.rt.pasts.size_bytes == 0
+
+
+def test_pasts_stay_within_their_bytes_and_leave_when_nobody_asks_for_them() -> None:
+    """The rule for what another process erased."""
+    now = [0.0]
+    telemetry = Telemetry(())
+    one, two, three = (SessionId(UUID(int=number)) for number in (1, 2, 3))
+    index = EMPTY.extended(Packed(np.arange(1, 101), np.full(100, 5), packed_text("bees and cranes") * 100), 100)
+    kept = Pasts(2 * (index.size_bytes + 1024), lambda: now[0], telemetry)
+    for session_id in (one, two):
+        kept.keep(session_id, index)
+    assert kept.index(one) is index
+    kept.keep(three, index)
+    assert kept.index(two) is EMPTY, "used longest ago"
+    assert kept.size_bytes == 2 * (index.size_bytes + 1024)
+    assert f"session_cache_bytes {float(kept.size_bytes)}" in telemetry.render()[0].decode()
+    assert "session_cache_hits_total 1.0" in telemetry.render()[0].decode()
+    now[0] = pasts.IDLE_S / 2
+    assert kept.index(one) is index
+    now[0] = pasts.IDLE_S
+    kept.forget_idle()
+    assert (kept.index(three), kept.index(one)) == (EMPTY, index)
+    assert kept.size_bytes == index.size_bytes + 1024
+    nothing = Pasts(0, lambda: now[0], telemetry)
+    nothing.keep(one, index)
+    assert nothing.index(one) is EMPTY
 
 
 async def test_a_preset_without_recall_can_switch_it_on(database_url: str, tmp_path: Path) -> None:
@@ -183,47 +270,3 @@ async def test_a_preset_without_recall_can_switch_it_on(database_url: str, tmp_p
         session_id = await _talked(at, policy={"recall": {"enabled": True, "min_score_ratio": 0.9}})
         outcome = await at.turn(session_id, "Where does Ottilie keep her bees?")
         assert [row["score"] > 0 for row in outcome.context["context_trim_log"]["recalled"]] == [True]
-
-
-async def test_the_database_finds_what_the_pure_search_finds(database_url: str, tmp_path: Path) -> None:
-    """The bench measures with `Shelf`, the service answers with SQL: the same hits and scores, also where lists are
-    longer than their bound."""
-    async with (
-        serving(model(_reply)) as server,
-        service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
-    ):
-        session_id = await _talked(at)
-        rows = await at.rows("SELECT seq, content FROM messages WHERE seq <= 18 ORDER BY seq")
-        estimate = at.rt.tokenizers.estimator("o200k_base")
-        shelf, turn_id = Shelf(), TurnId(session_id)
-        for row in rows:
-            message = numbered_message(turn_id, row["seq"], "user", row["content"], estimate)
-            shelf.add([Turn(turn_id, row["seq"], TurnStatus.COMPLETED, unresolved=False, messages=(message,))])
-        await at.rows("DELETE FROM message_terms")
-        async with at.rt.database.begin() as tx:
-            await at.rows("UPDATE sessions SET recall_indexed_seq = 0")
-            weighed = {row["seq"]: weighed_terms(content_text(row["content"])) for row in rows}
-            await add_postings(tx, session_id, weighed, after_seq=0, last_seq=18)
-            for asked in ("Where does Ottilie keep her bees?", "weather part 6 noted", "What is green and noted?"):
-                terms = query_terms(asked)
-                found = await find_evicted(
-                    tx, session_id, terms, last_seq=18, encoding="o200k_base", most_tokens=4000, bounds=recall.BOUNDS
-                )
-                expected = shelf.find(asked, 4000)
-                assert expected is not None
-                assert found.seen_in == expected.seen_in
-                scores = {hit.seq: pytest.approx((hit.score, hit.coverage), rel=1e-4) for hit in expected.hits}
-                assert {hit.seq: (hit.score, hit.coverage) for hit in found.hits} == scores
-                rarities = {term: rarity(found.seen_in.get(term, 0), 18) for term in terms}
-                assert {hit.seq for hit in match(terms, weighed, rarities)} == set(scores)
-            cut = await find_evicted(
-                tx,
-                session_id,
-                query_terms("noted"),
-                last_seq=18,
-                encoding="o200k_base",
-                most_tokens=4000,
-                bounds=SearchBounds(3, 64, 0, 0, 1.0, 8),
-            )
-            assert [hit.seq for hit in sorted(cut.hits, key=lambda hit: hit.seq)] == [14, 16, 18]
-            assert cut.seen_in == {query_terms("noted")[0]: 3 * 18 // 5}

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from app.db.claims import claim_turn
+from app.db.records import TurnEnd, record_end
+from app.domain.content import bytea_json
 from app.domain.errors import NotFound
-from app.domain.types import JsonObject, SessionId, TenantId
+from app.domain.types import JsonObject, SessionId, TenantId, TurnStatus
+from app.engine.recall.index import packed_terms
 from app.engine.recall.terms import excerpt, query_terms
 from app.services.archive.fork import fork_session
+from app.services.turn.claim import draft_turn
+from app.services.turn.types import TurnRequest
 from app.services.views.search import search_session
 from tests.services.service import TENANT, Service, service
 
@@ -30,8 +36,7 @@ async def _found(at: Service, session_id: SessionId, words: str, limit: int = 10
 async def test_what_left_the_window_and_what_is_in_it_are_found_by_their_words(database_url: str) -> None:
     async with service(database_url) as at:
         session = await _talked(at)
-        indexed = await at.rows("SELECT recall_indexed_seq AS seq, last_message_seq AS last FROM sessions")
-        assert 0 < indexed[0]["seq"] < indexed[0]["last"], "a summary indexed what it took in, and no more"
+        assert await at.rows("SELECT 1 FROM session_summaries"), "some left the window"
         for words, seq, said in (
             ("crane invoice", 2, FACTS[1]),
             ("weather part 11", 12, "Small talk about the weather, part 11."),
@@ -53,15 +58,42 @@ async def test_words_of_every_message_are_found_too_and_no_more_than_were_asked_
         assert (answer["searched_messages"], answer["unsearched_messages"]) == (20, 0)
 
 
-async def test_without_an_index_the_newest_messages_are_looked_through_and_the_rest_is_told(
-    database_url: str,
-) -> None:
+async def test_a_fork_is_searched_at_once_and_messages_without_packed_terms_are_counted(database_url: str) -> None:
     async with service(database_url) as at:
         fork = (await fork_session(at.rt, TENANT, await _talked(at), None)).id
         assert (await _found(at, fork, "lighthouse bees"))[0]["excerpt"] == FACTS[0]
-        answer = await search_session(at.rt, TENANT, fork, "lighthouse bees", 10, most_unindexed_messages=6)
-        assert (answer["items"], answer["searched_messages"], answer["unsearched_messages"]) == ([], 6, 18)
-        assert await at.rows("SELECT 1 FROM message_terms WHERE session_id = :fork", fork=fork) == [], "it wrote"
+        at.rt.pasts.forget(fork)
+        await at.rows("UPDATE messages SET terms = NULL WHERE session_id = :fork AND seq <= 6", fork=fork)
+        answer = await search_session(at.rt, TENANT, fork, "lighthouse bees", 10)
+        assert (answer["items"], answer["searched_messages"], answer["unsearched_messages"]) == ([], 18, 6)
+        unpacked = "SELECT 1 FROM messages WHERE session_id = :fork AND terms IS NULL"
+        assert len(await at.rows(unpacked, fork=fork)) == 6, "it wrote"
+
+
+async def test_the_answer_of_a_turn_that_ran_during_a_search_is_found_by_the_next(database_url: str) -> None:
+    """Its number is given out before it is stored: what is kept of the session must not go past it."""
+    async with service(database_url) as at:
+        session = await at.session()
+        await at.turn(session.id, "Hello.")
+        draft = await draft_turn(at.rt, TurnRequest(content="Where is the lighthouse?", request_sha256="x"), None)
+        async with at.rt.database.begin() as tx:
+            claim = await claim_turn(tx, TENANT, session.id, draft, at.rt.turn_lease_s)
+        assert claim is not None
+        assert [hit["seq"] for hit in await _found(at, session.id, "lighthouse")] == [3]
+        reply = "The lighthouse is behind the harbour."
+        row: JsonObject = {
+            "id": at.rt.new_id(),
+            "seq": claim.assistant_seq,
+            "content": reply,
+            "reasoning_tokens": 0,
+            "token_estimate": 8,
+            "token_encoding": "o200k_base",
+            "terms": bytea_json(packed_terms("assistant", reply)),
+        }
+        end = TurnEnd(TurnStatus.COMPLETED, "offline", [], [], messages=[row], assistant_output=reply)
+        async with at.rt.database.begin() as tx:
+            assert await record_end(tx, claim, end)
+        assert {hit["seq"] for hit in await _found(at, session.id, "lighthouse")} == {3, 4}
 
 
 async def test_another_tenants_session_is_not_searched(database_url: str) -> None:

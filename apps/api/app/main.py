@@ -52,6 +52,7 @@ from app.providers.registry import load_catalogue
 from app.services.heavy.child import Tools
 from app.services.heavy.jobs import HeavyJobs
 from app.services.keys import Authenticator
+from app.services.pasts import Pasts
 from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
 from app.services.upkeep.background import (
@@ -169,17 +170,19 @@ async def _runtime(
     owned.push_async_callback(catalogue.aclose)
     for encoding in {catalogue.model(alias).encoding for alias in catalogue.aliases}:
         await tokenizers.warm(encoding)
+    telemetry = Telemetry(catalogue.aliases, multiprocess_dir(os.environ))
     return Runtime(
         database=database,
         heavy=heavy,
         jobs=jobs,
         catalogue=catalogue,
         tokenizers=tokenizers,
-        telemetry=Telemetry(catalogue.aliases, multiprocess_dir(os.environ)),
+        telemetry=telemetry,
         leases=Leases(),
         chores=Chores(),
         calibrations=Calibrations(),
         cooldowns=Cooldowns(monotonic),
+        pasts=Pasts(settings.session_cache_bytes, monotonic, telemetry),
         guarded=guarded_policy(settings),
         turn_lease_s=settings.turn_lease_s,
         now=_now,

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+from math import log
+from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.evicted import Evicted
 from app.domain.types import SummaryBody, Turn
 from app.engine.policy.policy import ContextPolicy, Recall
-from app.engine.recall.ranking import candidates, rarity, wanted_share, with_more_evicted
-from app.engine.recall.terms import MOST_TERMS_OF_A_QUERY, query_terms, terms_of, weighed_terms
+from app.engine.recall.index import EMPTY, Index, Packed, packed_text
+from app.engine.recall.ranking import (
+    NOTHING_EVICTED,
+    Evicted,
+    candidates,
+    choose,
+    rarities,
+    search,
+    wanted_seqs,
+    wanted_share,
+    with_folded,
+)
+from app.engine.recall.terms import MOST_TERMS_OF_A_QUERY, query_terms, terms_of
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.recalled import RECALL_NOTE
 from app.engine.window.snapshot import Snapshot
@@ -23,7 +39,8 @@ POLICY = ContextPolicy()
 
 def found_in(turns: tuple[Turn, ...], asked: Turn) -> Evicted:
     """What a search among these turns finds for the turn's message."""
-    return with_more_evicted(Evicted(query_terms(str(asked.messages[0].content))), turns)
+    text = str(asked.messages[0].content)
+    return with_folded(NOTHING_EVICTED, turns, text, most_tokens=10_000, min_score_ratio=0.05)
 
 
 def recalling(old_turns: int, input_budget: int, assistant_tokens: int = 40) -> Snapshot:
@@ -63,14 +80,14 @@ def test_any_text_has_terms_that_are_the_same_every_time_and_no_longer_than_a_bo
     terms = terms_of(text)
     assert terms == terms_of(text)
     assert all(0 < len(term) <= 32 for term in terms)
-    assert set(weighed_terms(text)) == set(terms)
-    assert all(weight > 0 for weight in weighed_terms(text).values())
+    assert packed_text(text) == packed_text(text)
     assert len(query_terms(text)) <= MOST_TERMS_OF_A_QUERY
 
 
 def test_a_term_that_nearly_all_messages_have_tells_nothing_apart() -> None:
-    assert rarity(9, 10) == 0
-    assert rarity(1, 10) > rarity(5, 10) > 0
+    nearly_all, one, half = rarities(np.array([9, 1, 5]), 10)
+    assert nearly_all == 0
+    assert one > half > 0
 
 
 def test_a_question_gets_the_whole_block_and_a_long_tale_little_of_it() -> None:
@@ -128,7 +145,7 @@ def test_what_comes_back_is_verbatim_in_time_order_and_just_before_the_users_mes
     recalled = [items[at].message for at in block[1:]]
     seqs = [message.seq for message in recalled if message]
     assert seqs == sorted(set(seqs))
-    stored = {message.id: message for turn in (snapshot.evicted or Evicted(())).turns for message in turn.messages}
+    stored = {message.id: message for turn in (snapshot.evicted or NOTHING_EVICTED).turns for message in turn.messages}
     assert all(message and stored[message.id] == message for message in recalled)
     assert [row.message_id for row in decided.accounts.recalled] == [message.id for message in recalled if message]
     assert assemble(decided) == assemble(decided)
@@ -140,7 +157,8 @@ def test_a_tool_group_comes_back_whole_or_not_at_all() -> None:
     broken = tuple(replace(turn, messages=turn.messages[:3]) for turn in old)
     current = history.turn(user_tokens=30)
     for turns, has_groups in ((old, True), (broken, False)):
-        kinds = {candidate.unit.kind for candidate in candidates(found_in(turns, current))}
+        chosen = choose(found_in(turns, current), said=(), fits=lambda tokens, messages: tokens + messages > 0)
+        kinds = {unit.kind for unit, _ in chosen}
         assert ("tool_group" in kinds) is has_groups
     snapshot = snapshot_of((), current, input_budget=3000, summary=history.summary(SummaryBody("Earlier.")))
     decided = plan(replace(snapshot, evicted=found_in(old, current)), POLICY, estimate)
@@ -160,3 +178,98 @@ def test_what_the_prompt_says_already_does_not_come_back() -> None:
     assert isinstance(decided, Ready)
     texts = [str(message["content"]) for message in decided.prompt.messages()]
     assert texts.count(str(current.messages[0].content)) == 1
+
+
+WORDS = st.sampled_from(["bees", "crane", "invoice", "lighthouse", "green", "weather", "part", "noted", "東京", "of"])
+TEXTS = st.lists(st.builds(" ".join, st.lists(WORDS, max_size=12)), max_size=40)
+QUERIES = st.builds(" ".join, st.lists(WORDS, min_size=1, max_size=6))
+
+
+def indexed(texts: Sequence[str], *cuts: int) -> Index:
+    """The texts as messages 1, 3, 5 and so on, each of 10 tokens, put into an index in pieces that end at the cuts."""
+    index = EMPTY
+    for start, end in pairwise((0, *cuts, len(texts))):
+        seqs = np.arange(start, end) * 2 + 1
+        packed = b"".join(packed_text(text, kind=at % 2) for at, text in enumerate(texts[start:end], start))
+        index = index.extended(Packed(seqs, np.full(len(seqs), 10), packed), 2 * end)
+    return index
+
+
+@given(TEXTS, QUERIES, st.integers(0, 80), st.data())
+def test_an_index_that_was_extended_finds_what_one_that_was_built_at_once_finds(
+    texts: list[str], asked: str, through_seq: int, data: st.DataObject
+) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(texts)))))
+    found = [
+        candidates(index, asked, through_seq, most_tokens=100, min_score_ratio=0.05)
+        for index in (indexed(texts), indexed(texts, *cuts), indexed(texts, *range(0, len(texts), 2)))
+    ]
+    assert found[0] == found[1] == found[2]
+    assert all(candidate.seqs[-1] <= through_seq for candidate in found[0])
+
+
+@given(TEXTS, TEXTS, QUERIES)
+def test_an_index_that_goes_further_than_is_asked_for_finds_the_same(
+    texts: list[str], later: list[str], asked: str
+) -> None:
+    short, long = (
+        candidates(index, asked, 2 * len(texts), most_tokens=100, min_score_ratio=0.05)
+        for index in (indexed(texts), indexed([*texts, *later], len(texts)))
+    )
+    assert short == long
+
+
+@given(TEXTS, st.randoms(use_true_random=False))
+def test_packed_terms_are_taken_apart_in_any_order(texts: list[str], draw: Random) -> None:
+    """Each message's own columns and terms, whatever stands before and after it."""
+    order = list(range(len(texts)))
+    draw.shuffle(order)
+    index, shuffled = indexed(texts), indexed([texts[at] for at in order])
+    for mine, column in ((index.lengths, shuffled.lengths), (index.texts, shuffled.texts)):
+        assert mine[order].tolist() == column.tolist()
+    for asked in ("bees", "東京 crane"):
+        hits, others = (search(one, asked, 2 * len(texts), most_seen_share=1.0) for one in (index, shuffled))
+        found = dict(zip(hits.positions.tolist(), hits.scores.tolist(), strict=True))
+        assert found == {order[at]: score for at, score in zip(others.positions, others.scores.tolist(), strict=True)}
+
+
+def test_an_index_of_many_messages_is_the_same_however_it_grew() -> None:
+    """More postings than are kept unmerged."""
+    texts = [f"word{at} word{at % 7} word{at % 90} bees{at % 400}" for at in range(3000)]
+    at_once, grown = indexed(texts), indexed(texts, *range(1200, 3000, 1200))
+    assert len(at_once.unmerged) != len(grown.unmerged)
+    for asked in ("Which bees17 word3?", "word89 and word2999"):
+        hits, others = search(at_once, asked, 6000), search(grown, asked, 6000)
+        assert hits.positions.tolist() == others.positions.tolist()
+        assert hits.scores.tolist() == others.scores.tolist()
+
+
+@given(st.lists(st.text(max_size=80), min_size=1, max_size=12), st.text(max_size=80))
+def test_scores_are_those_of_bm25_over_all_messages(texts: list[str], asked: str) -> None:
+    """Against the formula, written out over the texts themselves."""
+    hits = search(indexed(texts), asked, 2 * len(texts), most_seen_share=1.0)
+    counted = [Counter(terms_of(text)) for text in texts]
+    seen_in = Counter(term for counts in counted for term in counts)
+    expected: dict[int, tuple[float, float]] = {}
+    for at, counts in enumerate(counted):
+        norm = 1.2 * (0.6 + 0.4 * counts.total() / 16)
+        rare = {
+            term: log(1 + (len(texts) - seen_in[term] + 0.5) / (seen_in[term] + 0.5))
+            for term in query_terms(asked)
+            if counts[term]
+        }
+        score = sum(rare[term] * min(31, counts[term]) * 2.2 / (min(31, counts[term]) + norm) for term in rare)
+        if rare:
+            expected[at] = score, sum(rare.values())
+    best = max((coverage for _, coverage in expected.values()), default=1.0)
+    assert dict(zip(hits.positions.tolist(), hits.scores.tolist(), strict=True)) == {
+        at: pytest.approx(score * (coverage / best) ** 0.6) for at, (score, coverage) in expected.items()
+    }
+
+
+def test_what_is_read_fits_the_room_and_says_nothing_twice() -> None:
+    texts = ["The crane has invoice 4711.", "The crane has invoice 4711.", "Which crane has which invoice?"]
+    found = candidates(indexed(texts), "Which crane has which invoice?", 6, most_tokens=100, min_score_ratio=0.0)
+    assert len(found) == 3
+    assert wanted_seqs(found, 100) == [3], "the newer of two equal ones, and not the question itself"
+    assert wanted_seqs(found, found[0].tokens - 1) == []

@@ -63,6 +63,7 @@ class Settings(BaseSettings):
     db_lock_timeout_s: float = Field(default=5.0, gt=0)
     max_event_streams: int = Field(default=500, ge=1)
     max_bodies_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
+    session_cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
     tenant_share: float = Field(default=0.75, gt=0, le=1)
     db_pooler: Literal["none", "transaction"] = "none"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

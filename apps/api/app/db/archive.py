@@ -31,6 +31,7 @@ _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     "blocks": frozenset({"created_at"}),
     # Who ran it and under which key is of no use elsewhere.
     "turns": frozenset({"idempotency_key", "request_sha256", "fence", "lease_expires_at", "reservation"}),
+    "messages": frozenset({"terms"}),  # packed again from the content
     "summaries": frozenset({"to_message_seq"}),  # told by `to_message_id`
 }
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -117,7 +118,11 @@ def _settled(row: JsonObject, point: ForkPoint) -> JsonObject:
     return row
 
 
-_ADDED: Final[Mapping[str, tuple[str, ...]]] = {"turns": ("request_sha256",), "summaries": ("to_message_seq",)}
+_ADDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "turns": ("request_sha256",),
+    "messages": ("terms",),
+    "summaries": ("to_message_seq",),
+}
 
 
 def _inserting(section: str) -> Statement:

@@ -15,6 +15,7 @@ from app.db.sessions import STATE_COLUMNS, locked_session, state_of
 from app.db.sql import insert_from, json_rows, sql
 from app.db.table_parts import OPEN_STATUSES_SQL
 from app.db.turns import tool_calls_from_json
+from app.domain.content import bytea_json
 from app.domain.limits import Limits, Scope
 from app.domain.types import JsonObject, SessionId, SessionState, TenantId, ToolCall, TurnId, TurnStatus
 
@@ -36,9 +37,9 @@ _CLAIM = sql(f"""
         FROM s
         RETURNING id, session_id, created_at
     ), m AS (
-        INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding)
+        INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding, terms)
         SELECT CAST(:message_id AS uuid), t.session_id, t.id, s.last_message_seq - 1, 'user',
-            CAST(:content AS jsonb), CAST(:token_estimate AS bigint), :token_encoding
+            CAST(:content AS jsonb), CAST(:token_estimate AS bigint), :token_encoding, CAST(:terms AS bytea)
         FROM s, t
     )
     SELECT s.*, t.created_at AS turn_created_at FROM s, t
@@ -174,7 +175,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """What a claim stores. `content` is the message's JSON content, `user_input` its text.
+    """What a claim stores. `content` is the message's JSON content, `user_input` its text, `terms` its packed terms.
 
     `seq` is the number it must get, where it must be the turn after one that somebody saw.
     """
@@ -185,6 +186,7 @@ class NewTurn:
     content: Any
     token_estimate: int
     token_encoding: str
+    terms: bytes
     model_alias: str | None
     idempotency_key: str | None
     request_sha256: str
@@ -214,6 +216,7 @@ async def claim_turn(
         content=new.content,
         token_estimate=new.token_estimate,
         token_encoding=new.token_encoding,
+        terms=new.terms,
     )
     if row is None:
         return None
@@ -243,13 +246,14 @@ class WaitingTurn:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """A tool's answer, counted; `content` is JSON."""
+    """A tool's answer, counted; `content` is JSON, `terms` are packed."""
 
     message_id: UUID
     tool_call_id: str
     content: Any
     token_estimate: int
     token_encoding: str
+    terms: bytes
 
 
 async def waiting_turn(
@@ -290,17 +294,7 @@ async def reclaim_turn(
     if session is None:
         return None
     first_seq = session["last_message_seq"] - len(outputs)
-    rows = [
-        {
-            "id": output.message_id,
-            "seq": first_seq + at,
-            "content": output.content,
-            "tool_call_id": output.tool_call_id,
-            "token_estimate": output.token_estimate,
-            "token_encoding": output.token_encoding,
-        }
-        for at, output in enumerate(outputs)
-    ]
+    rows = [_output_row(output, first_seq + at) for at, output in enumerate(outputs)]
     fence = await tx.fetchval(
         _RECLAIM,
         session_id=session_id,
@@ -321,6 +315,18 @@ async def reclaim_turn(
         steps=waiting.steps,
         request=request or waiting.request,
     )
+
+
+def _output_row(output: ToolOutput, seq: int) -> JsonObject:
+    return {
+        "id": output.message_id,
+        "seq": seq,
+        "content": output.content,
+        "tool_call_id": output.tool_call_id,
+        "token_estimate": output.token_estimate,
+        "token_encoding": output.token_encoding,
+        "terms": bytea_json(output.terms),
+    }
 
 
 def _claim(

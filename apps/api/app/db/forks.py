@@ -97,7 +97,7 @@ _SESSION = sql(
             "summary_count_after_seq": _COUNT_AFTER_SEQ,
         },
         without=(
-            *("idempotency_key", "created_at", "updated_at", "erase_after", "recall_indexed_seq"),
+            *("idempotency_key", "created_at", "updated_at", "erase_after"),
             *("summary_lease_id", "summary_lease_expires_at"),
         ),
     )

@@ -1,8 +1,8 @@
 """The tables, as SQLAlchemy Core sees them; `migrations/` makes them and a check keeps both the same.
 
 Below `sessions` every primary key, unique constraint and foreign key is led by `session_id`, so that the tables can be
-distributed by it. `prompt_blocks`, `turn_context_audit`, `message_token_counts` and, but for their mark `withdrawn`,
-`messages` are only ever inserted.
+distributed by it. `prompt_blocks`, `turn_context_audit`, `message_token_counts` and, but for their mark `withdrawn` and
+packed terms that they lack, `messages` are only ever inserted.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ sessions = sa.Table(
     # Counters given out under the row's lock: gapless turn numbers, message numbers that never repeat.
     sa.Column("last_turn_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("last_message_seq", sa.BigInteger, nullable=False, server_default="0"),
-    # Messages through this number have their terms in message_terms; later ones were never needed there yet.
-    sa.Column("recall_indexed_seq", sa.BigInteger, nullable=False, server_default="0"),
     # Turns with a seq above this one count towards the mandatory summary.
     sa.Column("summary_count_after_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("summary_failures", sa.Integer, nullable=False, server_default="0"),
@@ -154,6 +152,8 @@ messages = sa.Table(
     sa.Column("reasoning_tokens", sa.BigInteger, nullable=False, server_default="0"),
     # Taken back by its owner: in no later prompt. It stays, for the prompts that were sent with it.
     sa.Column("withdrawn", sa.Boolean, nullable=False, server_default="false"),
+    # What recall and search find it by (engine/recall/index.py); null of one that was stored before this was.
+    sa.Column("terms", sa.LargeBinary),
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
     _turn_fk(),
@@ -162,17 +162,6 @@ messages = sa.Table(
 
 # Erasing a session cascades turn by turn; without this each turn would scan all the session's messages.
 sa.Index("ix_messages_session_id_turn_id", messages.c.session_id, messages.c.turn_id)
-
-message_terms = sa.Table(
-    "message_terms",
-    metadata,
-    id_column("session_id"),
-    sa.Column("term", sa.Text(collation="C"), nullable=False),
-    sa.Column("message_seq", sa.BigInteger, nullable=False),
-    sa.Column("weight", sa.REAL, nullable=False),
-    sa.PrimaryKeyConstraint("session_id", "term", "message_seq"),
-    _session_fk(),
-)
 
 message_token_counts = sa.Table(
     "message_token_counts",

@@ -9,6 +9,11 @@ import orjson
 from app.domain.types import Content, JsonObject, ToolCall
 
 
+def bytea_json(value: bytes) -> str:
+    """Bytes as the database takes them from JSON."""
+    return f"\\x{value.hex()}"
+
+
 def content_text(content: Content) -> str:
     """The readable text of a content; a part that is no text stands as its type in brackets."""
     if content is None:

@@ -310,7 +310,7 @@ class SessionState:
     """What a prompt depends on of a session's row, read under its lock for a turn, or without one where none runs.
 
     `policy` holds the session's own fields. A turn count towards the mandatory summary begins after
-    `summary_count_after_seq`; messages through `recall_indexed_seq` are indexed.
+    `summary_count_after_seq`.
     """
 
     id: SessionId
@@ -324,7 +324,6 @@ class SessionState:
     summary_count_after_seq: int
     summary_failures: int
     summary_failed_at: datetime | None
-    recall_indexed_seq: int
 
 
 @dataclass(frozen=True, slots=True)

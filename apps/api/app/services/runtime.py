@@ -17,6 +17,7 @@ from app.domain.errors import TransactionConflict
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import Catalogue
 from app.services.heavy.jobs import HeavyJobs
+from app.services.pasts import Pasts
 from app.services.upkeep.calibrations import Calibrations
 from app.services.upkeep.process_state import Chores, Cooldowns, HeavyWork, Leases
 from app.telemetry import NO_TRACES, Telemetry, Tracer
@@ -64,6 +65,7 @@ class Runtime:
     chores: Chores
     calibrations: Calibrations
     cooldowns: Cooldowns
+    pasts: Pasts
     guarded: ContextPolicy
     turn_lease_s: float
     now: Callable[[], datetime]

@@ -174,6 +174,7 @@ async def _erase_session(rt: Runtime, database: Database, tenant_id: TenantId, s
         cancelled = await cancel_open_turns(tx, tenant_id, session_id)
         await erase(tx, [session_id])
     rt.leases.cancel(session_id, *cancelled)
+    rt.pasts.forget(session_id)
 
 
 def with_given_policy(rt: Runtime, fields: JsonObject) -> JsonObject:

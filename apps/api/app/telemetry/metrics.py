@@ -51,6 +51,7 @@ class Telemetry:
             registry=own,
             multiprocess_mode="livemax",
         )
+        self._cache = _CacheMetrics(own)
         self._multiprocess_dir = multiprocess_dir
         self._registry = own if multiprocess_dir is None else CollectorRegistry()
         if multiprocess_dir is not None:
@@ -126,6 +127,14 @@ class Telemetry:
     def event_loop_lag(self, seconds: float) -> None:
         """States for how long the event loop of this worker was lately kept by one piece of work."""
         self._lag.set(seconds)
+
+    def session_looked_up(self, *, hit: bool) -> None:
+        """Counts a lookup of a session in the cache; one that is cached in part is a hit."""
+        (self._cache.hits if hit else self._cache.misses).inc()
+
+    def session_cache_size(self, size_bytes: int) -> None:
+        """States what the session cache of this worker takes of memory."""
+        self._cache.size.set(size_bytes)
 
     def render(self) -> tuple[bytes, str]:
         """The Prometheus text of all workers, and its content type. Of a worker that has ended no lag is shown."""
@@ -226,6 +235,18 @@ class _CallMetrics:
         )
         for kind in _KINDS:
             self.errors.labels(kind)
+
+
+class _CacheMetrics:
+    def __init__(self, own: CollectorRegistry) -> None:
+        self.size = Gauge(
+            "session_cache_bytes",
+            "Memory of the session caches of all workers.",
+            registry=own,
+            multiprocess_mode="livesum",
+        )
+        self.hits = _counter(own, "session_cache_hits", "Lookups of sessions that were in the cache.")
+        self.misses = _counter(own, "session_cache_misses", "Lookups of sessions that were not in the cache.")
 
 
 class DatabaseMetrics(Collector):

@@ -2,38 +2,42 @@
 
 A message is found by its words (BM25), counts for what it says per token, and its neighbours share in what it scores: a
 question and its answer stand together. What is brought back is gated by the best score, so that a prompt is not filled
-to the brim with the merely similar, and takes only room below the summary trigger (contract.md, section 8). Pure: where
-the matches come from is the caller's matter, a database's postings or messages at hand.
+to the brim with the merely similar, and takes only room below the summary trigger (contract.md, section 8). Pure, and
+by arrays: no text of the past is read to rank it, only what is chosen.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import log, sqrt
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from app.domain.content import content_text
-from app.domain.evicted import Evicted, Hit
-from app.domain.types import JsonObject, Message, MessageId, Turn
+from app.domain.types import JsonObject, MessageId, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units
-from app.engine.recall.terms import query_terms, terms_of, weighed_terms
+from app.engine.policy.policy import Recall
+from app.engine.recall.index import CALL, EMPTY, RESULT, Floats, Index, Ints, Packed
+from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, term_hash
 
 MOST_HITS: Final = 64
 """Messages that matched, best first, of which one turn looks at the neighbourhood."""
-MOST_POSTINGS: Final = 200
-"""Newest messages that are looked at for each of the query's terms: what bounds the cost of a common one."""
+MOST_CANDIDATES: Final = 192
+"""Messages beside tool groups, best first, that one turn chooses from."""
 MOST_SEEN_SHARE: Final = 0.8
 LEAST_MESSAGES: Final = 8
-NEIGHBOURS: Final[Mapping[int, float]] = {-3: 0.12, -2: 0.25, -1: 0.4, 1: 0.5, 2: 0.25, 3: 0.12}
-"""The share of a hit's score that messages so many places after it get."""
-REACH: Final = max(NEIGHBOURS)
-GROUP_REACH: Final = 12
-"""How far around a hit in a tool group its other messages are looked for: it comes back whole or not at all."""
+SATURATION: Final = 1.2
 
+_LENGTH_SHARE: Final = 0.4
+_USUAL_TERMS: Final = 16
+"""BM25 with a fixed usual length: what a message scores must not change when longer ones come (Robertson, Zaragoza)."""
+_NEIGHBOURS: Final = np.arange(-3, 4)
+_SHARES: Final = np.array((0.12, 0.25, 0.4, 1.0, 0.5, 0.25, 0.12))
+"""The share of a hit's score that the messages before it get, itself, and those after it."""
 _COVERAGE_POWER: Final = 0.6
 """How much more a message counts that has several of the query's words than one that has one of them often."""
 _QUESTION_FACTOR: Final = 0.8
@@ -60,17 +64,42 @@ class Recalled:
         return {"message_id": str(self.message_id), "score": self.score, "tokens": self.tokens}
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """Messages that come back together or not at all, and what speaks for them."""
+class Candidate(NamedTuple):
+    """Messages that come back together or not at all, by number, and what speaks for them.
 
-    unit: Unit
+    `tokens` is what they cost on the wire as they were counted when they were stored. `is_new` is false of a message
+    whose words are nearly all the query's own: the same question as once before, of which only the answer is wanted.
+    """
+
+    seqs: tuple[int, ...]
     score: float
+    tokens: int
+    text: int
+    is_new: bool
 
-    @property
-    def tokens(self) -> int:
-        """Without framing."""
-        return sum(message.tokens for message in self.unit.messages)
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """What of the past is not in the raw window, through message `through_seq`, and may come back for a message.
+
+    `candidates` are all that match or stand beside a match, best first; `turns` hold those that were read, in time
+    order, a turn perhaps in part.
+    """
+
+    index: Index
+    through_seq: int
+    candidates: tuple[Candidate, ...] = ()
+    turns: tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
+    all that were searched shares with the text."""
+
+    positions: Ints
+    scores: Floats
+    shared_terms: Ints
 
 
 def wanted_share(text: str) -> float:
@@ -89,126 +118,178 @@ def wanted_share(text: str) -> float:
     return min(1.0, (_TERMS_OF_A_QUESTION / asked_terms) ** 2) * of_the_text
 
 
-def rarity(seen_in: float, messages: float, most_seen_share: float = MOST_SEEN_SHARE) -> float:
-    """What a term that so many of the messages have tells apart (BM25's inverse document frequency).
+def most_recalled_tokens(text: str, recall: Recall, input_budget: int) -> int:
+    """The largest block that may come back for the user's message."""
+    return int(recall.max_share * wanted_share(text) * input_budget)
 
-    Nothing where nearly all of them have it: a session that says the same again and again would match as a whole.
+
+def rarities(seen_in: Ints, messages: int, most_seen_share: float = MOST_SEEN_SHARE) -> Floats:
+    """What terms that so many of the messages have tell apart (BM25's inverse document frequency).
+
+    Nothing where nearly all have one: a session that says the same again and again would match as a whole.
     """
-    if messages >= LEAST_MESSAGES and seen_in > most_seen_share * messages:
-        return 0.0
-    return log(1 + (messages - seen_in + 0.5) / (seen_in + 0.5))
+    rare = np.log1p((messages - seen_in + 0.5) / (seen_in + 0.5))
+    if messages >= LEAST_MESSAGES:
+        rare[seen_in > most_seen_share * messages] = 0.0
+    return rare
 
 
-def with_more_evicted(evicted: Evicted, turns: Sequence[Turn], most_seen_share: float = MOST_SEEN_SHARE) -> Evicted:
-    """The same when these turns have left the window too, which no index knows yet."""
-    messages = [message for turn in turns for unit in sendable_units(turn) for message in unit.messages]
-    weighed = {message.seq: weighed_terms(content_text(message.content)) for message in messages}
-    total = evicted.messages + len(messages)
-    seen_in = Counter(evicted.seen_in) + Counter(
-        term for weights in weighed.values() for term in evicted.terms if term in weights
+def summed(positions: Ints, parts: Floats, messages: int) -> Floats:
+    """By message, the sum of its parts."""
+    return np.bincount(positions, parts, messages).astype(np.float64, copy=False)
+
+
+def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare: Floats) -> tuple[Floats, Floats]:
+    """By posting, as `Index.postings` gives them: its BM25 score, and the rarity of its term."""
+    norm = (SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * index.lengths))[positions]
+    of_posting = np.repeat(rare, seen_in)
+    return of_posting * counts * (SATURATION + 1) / (counts + norm), of_posting
+
+
+def search(
+    index: Index, text: str, through_seq: int, *, most_hits: int = MOST_HITS, most_seen_share: float = MOST_SEEN_SHARE
+) -> Hits:
+    """The best of the messages through a number that have any of the text's terms; of equals the newer.
+
+    One that has more of the terms counts more. Of a long text only some terms are looked for, and only so many as a
+    message is packed with are compared.
+    """
+    messages = int(np.searchsorted(index.seqs, through_seq, "right"))
+    terms = dict.fromkeys(map(term_hash, query_terms(text)))
+    sought = len(terms)
+    terms |= dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
+    seen_in, positions, counts = index.postings(terms, messages)
+    rare = rarities(seen_in, messages, most_seen_share)
+    rare[sought:] = 0.0
+    scored, covered = term_scores(index, seen_in, positions, counts, rare)
+    scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
+    found = np.flatnonzero(scores)
+    if len(found):
+        found = found[np.lexsort((-found, -scores[found]))[:most_hits]]
+        scores = scores[found] * (coverage[found] / coverage[found].max()) ** _COVERAGE_POWER
+        order = np.lexsort((-found, -scores))
+        found, scores = found[order], scores[order]
+    return Hits(found, scores[: len(found)], np.bincount(positions, minlength=messages))
+
+
+def candidates(
+    index: Index, text: str, through_seq: int, *, most_tokens: int, min_score_ratio: float
+) -> tuple[Candidate, ...]:
+    """What matches the text among the messages through a number, or stands beside a match, best per token first.
+
+    Whole units whose messages have at most `most_tokens` each and that score at least `min_score_ratio` of the best;
+    of equals the newer.
+    """
+    hits = search(index, text, through_seq)
+    messages = len(hits.shared_terms)
+    near = hits.positions[:, None] + _NEIGHBOURS
+    inside = (near >= 0) & (near < messages)
+    shares = summed(near[inside], (hits.scores[:, None] * _SHARES)[inside], messages)
+    at = np.flatnonzero(shares)
+    alone = at[(index.kinds[at] < CALL) & (index.tokens[at] <= most_tokens)]
+    values = shares[alone] * np.where(index.asks[alone], _QUESTION_FACTOR, 1.0)
+    values /= np.sqrt(index.tokens[alone] + (MESSAGE_FRAMING_TOKENS + _TOKENS_OF_ANY))
+    groups = _groups(index, shares, at[index.kinds[at] >= CALL].tolist(), most_tokens)
+    best = max([float(values.max(initial=0.0)), *(group.score for group in groups)])
+    good = values >= min_score_ratio * best
+    alone, values = alone[good], values[good]
+    order = np.lexsort((-alone, -values))[:MOST_CANDIDATES]
+    alone, values = alone[order], values[order]
+    distinct = index.distinct[alone]
+    rows = zip(
+        zip(index.seqs[alone].tolist(), strict=True),
+        values.tolist(),
+        (index.tokens[alone] + MESSAGE_FRAMING_TOKENS).tolist(),
+        index.texts[alone].tolist(),
+        (distinct - hits.shared_terms[alone] > _LEAST_NEWS_SHARE * distinct).tolist(),
+        strict=True,
     )
-    hits = match(
-        evicted.terms, weighed, {term: rarity(seen_in[term], total, most_seen_share) for term in evicted.terms}
-    )
-    return Evicted(evicted.terms, (*evicted.turns, *turns), (*evicted.hits, *hits), total, seen_in)
+    found = [*map(Candidate._make, rows), *(group for group in groups if group.score >= min_score_ratio * best)]
+    return tuple(sorted(found, key=lambda candidate: (-candidate.score, -candidate.seqs[-1])) if groups else found)
 
 
-def match(
-    terms: Iterable[str], weighed: Mapping[int, Mapping[str, float]], rarities: Mapping[str, float]
-) -> tuple[Hit, ...]:
-    """The best of the messages, given by `seq` with their weighed terms, that have any of the query's terms."""
-    scores: dict[int, list[float]] = {}
-    for term in terms:
-        if rarities[term] <= 0:
+def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: int) -> list[Candidate]:
+    """The tool groups that these positions belong to: each whole, by its best member's score, and taken as new."""
+    found: dict[int, Candidate] = {}
+    for member in members:
+        first = member
+        while first and index.kinds[first] == RESULT:
+            first -= 1
+        end = first + 1
+        while end < len(shares) and index.kinds[end] == RESULT:
+            end += 1
+        tokens = index.tokens[first:end]
+        if first in found or index.kinds[first] != CALL or tokens.max() > most_tokens:
             continue
-        for seq, weights in weighed.items():
-            if term in weights:
-                sums = scores.setdefault(seq, [0.0, 0.0])
-                sums[0] += rarities[term] * weights[term]
-                sums[1] += rarities[term]
-    found = sorted((Hit(seq, *sums) for seq, sums in scores.items()), key=lambda hit: (-hit.score, -hit.seq))
-    return tuple(found[:MOST_HITS])
+        wire_tokens = int(tokens.sum(dtype=np.int64)) + MESSAGE_FRAMING_TOKENS * (end - first)
+        score = float(shares[first:end].max()) / sqrt(wire_tokens + _TOKENS_OF_ANY)
+        found[first] = Candidate(tuple(index.seqs[first:end].tolist()), score, wire_tokens, -first, is_new=True)
+    return list(found.values())
 
 
-def ranked(evicted: Evicted) -> list[tuple[int, float]]:
-    """The `seq` of each message that matches with its score, best first; one that has more of the words counts more."""
-    most = max((hit.coverage for hit in evicted.hits), default=0.0)
-    if most <= 0:
-        return []
-    scored = [(hit.seq, hit.score * (hit.coverage / most) ** _COVERAGE_POWER) for hit in evicted.hits]
-    return sorted(scored, key=lambda found: (-found[1], -found[0]))
+def wanted_seqs(found: Sequence[Candidate], room_tokens: int) -> list[int]:
+    """The messages to read, so that as many of the best as have room can come back; in time order."""
+    wanted: list[int] = []
+    texts: set[int] = set()
+    for candidate in found:
+        if candidate.is_new and candidate.tokens <= room_tokens and candidate.text not in texts:
+            texts.add(candidate.text)
+            room_tokens -= candidate.tokens
+            wanted += candidate.seqs
+    return sorted(wanted)
 
 
-def candidates(evicted: Evicted) -> list[Candidate]:
-    """Every whole unit that matches or stands beside a match, best per token first; of equals the newer."""
-    shared: defaultdict[int, float] = defaultdict(float)
-    for seq, score in ranked(evicted):
-        shared[seq] += score
-        for offset, share in NEIGHBOURS.items():
-            shared[seq + offset] += share * score
-    found = [
-        Candidate(unit, _value(unit, shared))
-        for turn in evicted.turns
-        for unit in sendable_units(turn)
-        if any(shared[message.seq] > 0 for message in unit.messages)
-    ]
-    return sorted(found, key=lambda candidate: (-candidate.score, -candidate.unit.last_seq))
+def evicted_among(
+    index: Index, turn_of: Callable[[int], Turn], text: str, recall: Recall, input_budget: int
+) -> Evicted:
+    """What may come back for a message of all that is in the index, where all its messages are at hand: `turn_of` gives
+    the turn of a message number."""
+    room_tokens = most_recalled_tokens(text, recall, input_budget)
+    found = candidates(index, text, index.through_seq, most_tokens=room_tokens, min_score_ratio=recall.min_score_ratio)
+    seqs = wanted_seqs(found, room_tokens)
+    whole = {turn.id: turn for turn in map(turn_of, seqs)}
+    parts = (replace(turn, messages=tuple(m for m in turn.messages if m.seq in seqs)) for turn in whole.values())
+    return Evicted(index, index.through_seq, found, tuple(parts))
 
 
-def _value(unit: Unit, shared: Mapping[int, float]) -> float:
-    best = max(shared[message.seq] for message in unit.messages)
-    wire_tokens = sum(message.tokens + MESSAGE_FRAMING_TOKENS for message in unit.messages)
-    asks = unit.kind != "tool_group" and _asks(unit.messages[0])
-    return best * (_QUESTION_FACTOR if asks else 1.0) / sqrt(wire_tokens + _TOKENS_OF_ANY)
+def with_folded(
+    evicted: Evicted, turns: Sequence[Turn], text: str, *, most_tokens: int, min_score_ratio: float
+) -> Evicted:
+    """The same when these turns have left the window too, since the search."""
+    messages = [message for turn in turns for message in turn.messages]
+    through_seq, index = messages[-1].seq, evicted.index
+    new = [message for message in messages if message.seq > index.through_seq]
+    if new:
+        index = index.extended(Packed.of(new), through_seq)
+    found = candidates(index, text, through_seq, most_tokens=most_tokens, min_score_ratio=min_score_ratio)
+    return Evicted(index, through_seq, found, (*evicted.turns, *turns))
 
 
-def _asks(message: Message) -> bool:
-    return content_text(message.content).rstrip("\"'”’) ").endswith(("?", "？", "؟"))
+NOTHING_EVICTED: Final = Evicted(EMPTY, 0)
 
 
 def choose(
-    found: Sequence[Candidate],
-    *,
-    min_score_ratio: float,
-    said: AlreadyInPrompt,
-    fits: Callable[[int, int], bool],
-) -> tuple[Candidate, ...]:
-    """The candidates that come back, in time order.
+    evicted: Evicted, *, said: Collection[str], fits: Callable[[int, int], bool]
+) -> tuple[tuple[Unit, float], ...]:
+    """The units that come back and their scores, in time order.
 
-    Best first, those that score at least `min_score_ratio` of the best and say what is not `said` in the prompt;
-    `fits(tokens, messages)` says whether so many tokens (without framing) in so many messages still have room. One that
-    has none leaves it to the next.
+    Best first, those that say what is not `said` in the prompt; `fits(tokens, messages)` says whether so many tokens
+    (without framing) in so many messages still have room. One that has none leaves it to the next.
     """
-    chosen: list[Candidate] = []
+    units = {unit.messages[0].seq: unit for turn in evicted.turns for unit in sendable_units(turn)}
+    texts = set(said)
+    chosen: list[tuple[Unit, float]] = []
     tokens = messages = 0
-    for candidate in found:
-        if candidate.score < min_score_ratio * found[0].score:
-            break
-        more_tokens, more_messages = tokens + candidate.tokens, messages + len(candidate.unit.messages)
-        if fits(more_tokens, more_messages) and said.lacks(candidate.unit):
-            chosen.append(candidate)
+    for candidate in evicted.candidates:
+        unit = units.get(candidate.seqs[0])
+        if unit is None or not candidate.is_new:
+            continue
+        text = content_text(unit.messages[0].content) if unit.kind != "tool_group" else None
+        more_tokens = tokens + sum(message.tokens for message in unit.messages)
+        more_messages = messages + len(unit.messages)
+        if text not in texts and fits(more_tokens, more_messages):
+            chosen.append((unit, candidate.score))
             tokens, messages = more_tokens, more_messages
-    return tuple(sorted(chosen, key=lambda candidate: candidate.unit.last_seq))
-
-
-class AlreadyInPrompt:
-    """What a prompt says already. `texts` are those of its messages, `asked` the newest."""
-
-    def __init__(self, texts: Iterable[str], asked: str) -> None:
-        self._texts = set(texts)
-        self._asked = frozenset(terms_of(asked))
-
-    def lacks(self, unit: Unit) -> bool:
-        """Whether the unit says anything new; it counts as said from now on.
-
-        The same text says nothing, nor does one whose words are nearly all the newest message's own: the same question
-        as once before, of which only the answer is wanted. Tool groups are taken as new.
-        """
-        if unit.kind == "tool_group":
-            return True
-        text = content_text(unit.messages[0].content)
-        terms = frozenset(terms_of(text))
-        if text in self._texts or len(terms - self._asked) <= _LEAST_NEWS_SHARE * len(terms):
-            return False
-        self._texts.add(text)
-        return True
+            if text is not None:
+                texts.add(text)
+    return tuple(sorted(chosen, key=lambda found: found[0].last_seq))

@@ -1,4 +1,4 @@
-"""The words a message is found by: folded, lightly stemmed, and weighed by how much they say in it.
+"""The words a message is found by: folded and lightly stemmed.
 
 Made for any script: words where a script has them, pairs of characters where it writes none (Chinese, Japanese, Korean,
 Thai). Stemming is by English endings and then by the first six letters, which joins most inflections of most languages
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Final
+from zlib import crc32
 
 MOST_TERMS_OF_A_MESSAGE: Final = 400
 """Of one message; a tool's output of a megabyte is found by its first so many different words."""
@@ -21,11 +21,6 @@ _MOST_CHARS: Final = 64_000
 _MOST_QUERY_CHARS: Final = 8_000
 _LONGEST_TERM_CHARS: Final = 32
 _STEM_CHARS: Final = 6
-
-_SATURATION: Final = 1.2
-_LENGTH_SHARE: Final = 0.4
-_USUAL_TERMS: Final = 16
-"""BM25 with a fixed usual length: a stored weight must not change when other messages come (Robertson and Zaragoza)."""
 
 _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
@@ -73,23 +68,25 @@ def terms_of(text: str) -> list[str]:
     return terms
 
 
-def weighed_terms(text: str) -> Mapping[str, float]:
-    """What each term of a text adds to a query's score, before the term's rarity: its BM25 weight here."""
-    counted = Counter(terms_of(text))
-    length = counted.total()
-    norm = _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * length / _USUAL_TERMS)
-    some = dict(list(counted.items())[:MOST_TERMS_OF_A_MESSAGE])
-    return {term: round(count * (_SATURATION + 1) / (count + norm), 3) for term, count in some.items()}
+@lru_cache(maxsize=65_536)
+def term_hash(term: str) -> int:
+    """27 bits of the term: two of a session's thousands of terms share them about never, and then a score is off."""
+    return crc32(term.encode(errors="surrogatepass")) >> 5
 
 
 def query_terms(text: str) -> tuple[str, ...]:
     """The different terms to look for; of a long text those that most likely tell something apart: long ones."""
-    terms = dict.fromkeys(terms_of(text[:_MOST_QUERY_CHARS]))
+    terms = distinct_query_terms(text)
     if len(terms) <= MOST_TERMS_OF_A_QUERY:
-        return tuple(terms)
+        return terms
     telling = sorted(terms, key=lambda term: (not any(map(str.isdigit, term)), -len(term), term))
     kept = frozenset(telling[:MOST_TERMS_OF_A_QUERY])
     return tuple(term for term in terms if term in kept)
+
+
+def distinct_query_terms(text: str) -> tuple[str, ...]:
+    """All different terms of a query, in its order."""
+    return tuple(dict.fromkeys(terms_of(text[:_MOST_QUERY_CHARS])))
 
 
 def excerpt(text: str, terms: Collection[str], most_chars: int) -> str:

@@ -15,7 +15,6 @@ from typing import TypeAlias
 from uuid import UUID
 
 from app.domain.content import content_text
-from app.domain.evicted import Evicted
 from app.domain.prices import Prices, call_cost
 from app.domain.types import (
     Message,
@@ -34,7 +33,8 @@ from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import completed_after, sendable_units
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
-from app.engine.simulation.recall_shelf import Shelf
+from app.engine.recall.index import EMPTY, Packed
+from app.engine.recall.ranking import Evicted, evicted_among
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import shrinks, summarizer_usage, summary_of
@@ -164,8 +164,8 @@ class Simulation:
         self._raw: list[tuple[PastTurn, TurnStatus, bool]] = []
         self._laid_out: tuple[CountKey, Past] | None = None
         self._summary: Summary | None = None
-        self._shelf = Shelf()
-        self._folded: dict[TurnId, PastTurn] = {}
+        self._index = EMPTY
+        self._folded: dict[int, PastTurn] = {}
         self._summaries = 0
         self._count_after_seq = 0
         self._user_tokens: Counter[CountKey] = Counter()
@@ -251,15 +251,15 @@ class Simulation:
         recall = self.setting.policy.recall
         if not recall.enabled or self._summary is None or not current.messages:
             return None
-        most_tokens = int(recall.max_share * model.budget.input_budget)
-        found = self._shelf.find(content_text(current.messages[0].content), most_tokens)
-        return found and replace(found, turns=tuple(self._counted_for(turn, model) for turn in found.turns))
-
-    def _counted_for(self, part: Turn, model: SimulatedModel) -> Turn:
-        wanted = {message.seq for message in part.messages}
-        whole = self._folded[part.id].versions[model.key]
-        messages = tuple(message for message in whole.messages if message.seq in wanted)
-        return with_reasoning(replace(part, messages=messages), model.reasoning_rule)
+        text = content_text(current.messages[0].content)
+        found = evicted_among(
+            self._index,
+            lambda seq: self._folded[seq].versions[model.key],
+            text,
+            recall,
+            model.budget.input_budget,
+        )
+        return replace(found, turns=tuple(with_reasoning(turn, model.reasoning_rule) for turn in found.turns))
 
     def _past_for(self, model: SimulatedModel) -> Past:
         """The raw window counted for a model. Only the latest turn can be unresolved (contract.md, decision 7)."""
@@ -285,10 +285,10 @@ class Simulation:
         self._summaries += 1
         self._summary = summary_of(SummaryId(UUID(int=self._summaries)), fold, body, "fallback")
         gone = {turn.id for turn in fold.turns}
-        self._shelf.add(fold.turns)
-        self._folded |= {
-            turn.id: past for past, _, _ in self._raw for turn in (past.versions[model.key],) if turn.id in gone
-        }
+        if self.setting.policy.recall.enabled:
+            self._index = self._index.extended(Packed.of(fold.messages), self._summary.to_message_seq)
+            taken = {turn.id: past for past, _, _ in self._raw for turn in (past.versions[model.key],)}
+            self._folded |= {message.seq: taken[turn.id] for turn in fold.turns for message in turn.messages}
         self._raw = [lived for lived in self._raw if lived[0].versions[model.key].id not in gone]
         self._laid_out = None
         self._folded_turns += len(fold.turns)

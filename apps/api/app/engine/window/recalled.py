@@ -5,18 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from app.domain.content import content_text
-from app.domain.evicted import Evicted
+from app.engine.messages.turns import Unit
 from app.engine.policy.policy import ContextPolicy
-from app.engine.recall.ranking import (
-    AlreadyInPrompt,
-    Candidate,
-    Recalled,
-    candidates,
-    choose,
-    wanted_share,
-    with_more_evicted,
-)
-from app.engine.recall.terms import query_terms
+from app.engine.recall.ranking import NOTHING_EVICTED, Evicted, Recalled, choose, most_recalled_tokens, with_folded
 from app.engine.window.prompt import PromptItem, block_item
 from app.engine.window.triggers import trigger_tokens
 from app.engine.window.window import Window
@@ -31,7 +22,7 @@ def bring_back(window: Window, policy: ContextPolicy) -> Window:
     chosen = _chosen(window, policy, note.tokens)
     if not chosen:
         return window
-    scores = [(message, candidate.score) for candidate in chosen for message in candidate.unit.messages]
+    scores = [(message, score) for unit, score in chosen for message in unit.messages]
     items = [PromptItem("recall", message.tokens, message=message) for message, _ in scores]
     rows = tuple(
         Recalled(message.id, round(score, 4), item.wire_tokens)
@@ -40,13 +31,10 @@ def bring_back(window: Window, policy: ContextPolicy) -> Window:
     return window.with_recalled((note, *items), rows)
 
 
-def _chosen(window: Window, policy: ContextPolicy, note_tokens: int) -> tuple[Candidate, ...]:
+def _chosen(window: Window, policy: ContextPolicy, note_tokens: int) -> tuple[tuple[Unit, float], ...]:
     text = content_text(window.snapshot.current.messages[0].content)
-    evicted = _evicted(window, text)
-    if evicted is None:
-        return ()
-    recall, budget = policy.recall, window.budget
-    most_tokens = int(recall.max_share * wanted_share(text) * budget.input_budget)
+    budget = window.budget
+    most_tokens = most_recalled_tokens(text, policy.recall, budget.input_budget)
     trigger = trigger_tokens(policy, budget.limit, budget.input_budget)
     below = int(policy.prune_from(budget.input_budget)) if trigger is None else trigger
 
@@ -56,19 +44,18 @@ def _chosen(window: Window, policy: ContextPolicy, note_tokens: int) -> tuple[Ca
 
     if not has_room(1, 1):
         return ()
+    evicted = _evicted(window, policy, text, most_tokens)
+    if evicted is None:
+        return ()
     items = [item for piece in window.pieces for item in piece.items if item.region != "user"]
-    sent = [content_text(item.message.content) for item in items if item.message]
-    return choose(
-        candidates(evicted),
-        min_score_ratio=recall.min_score_ratio,
-        said=AlreadyInPrompt(sent, text),
-        fits=has_room,
-    )
+    said = {content_text(item.message.content) for item in items if item.message}
+    return choose(evicted, said=said, fits=has_room)
 
 
-def _evicted(window: Window, text: str) -> Evicted | None:
+def _evicted(window: Window, policy: ContextPolicy, text: str, most_tokens: int) -> Evicted | None:
     """What was found when the turn began, and the turns that a summary has taken in since."""
     evicted, folded = window.snapshot.evicted, window.snapshot.folded_now
     if not folded:
         return evicted
-    return with_more_evicted(evicted or Evicted(query_terms(text)), folded)
+    ratio = policy.recall.min_score_ratio
+    return with_folded(evicted or NOTHING_EVICTED, folded, text, most_tokens=most_tokens, min_score_ratio=ratio)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from app.domain.evicted import Evicted
 from app.domain.trim_log import TrimAction, TrimKind
 from app.domain.types import Pin, Summary, ToolDefinition, Turn
 from app.engine.policy.budget import Budget
-from app.engine.recall.ranking import Recalled
+from app.engine.recall.ranking import Evicted, Recalled
 from app.engine.summary.fold import Fold
 from app.engine.window.past import Past, past_of
 

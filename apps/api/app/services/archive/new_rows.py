@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from app.archive.document import SECTIONS, archived_message, with_ids
-from app.domain.content import canonical_json, content_text, sha256_hex, tool_call_json
+from app.domain.content import bytea_json, canonical_json, content_text, sha256_hex, tool_call_json
 from app.domain.stored import Counters, JsonText, NewHistory, NewRows
 from app.domain.types import (
     SUMMARY_LISTS,
@@ -25,6 +25,7 @@ from app.domain.types import (
     TurnStatus,
 )
 from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens
+from app.engine.recall.index import packed_terms
 from app.engine.summary.block import render_summary
 from app.openai.chat_messages import IncomingMessage, IncomingTurn, joined
 from app.services.heavy.child import Tools
@@ -130,6 +131,7 @@ def _message_row(tools: Tools, encoding: str, message: IncomingMessage) -> JsonO
         "tool_call_id": message.tool_call_id,
         "token_estimate": tokens,
         "token_encoding": used,
+        "terms": bytea_json(packed_terms(message.role, message.content, has_calls=bool(message.tool_calls))),
     }
 
 
@@ -208,12 +210,17 @@ def _summary_row(row: JsonObject, ids: Mapping[str, str], seqs: Mapping[str, int
 
 
 def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> None:
-    """Counts every row anew, whatever the document says it costs: a budget is kept by our figures or not at all."""
+    """Counts every row anew, whatever the document says it costs: a budget is kept by our figures or not at all.
+
+    The terms of messages are packed anew as well.
+    """
     for row in rows["messages"]:
+        message = archived_message(row)
         (tokens, of_reasoning), used = tools.tokenizers.count_with(
-            _known(row["token_encoding"], own), partial(_message_and_reasoning, archived_message(row))
+            _known(row["token_encoding"], own), partial(_message_and_reasoning, message)
         )
-        row |= {"token_estimate": tokens, "reasoning_tokens": of_reasoning, "token_encoding": used}
+        terms = bytea_json(packed_terms(message.role, message.content, has_calls=bool(message.tool_calls)))
+        row |= {"token_estimate": tokens, "reasoning_tokens": of_reasoning, "token_encoding": used, "terms": terms}
     for row in rows["summaries"]:
         row["token_estimate"], row["token_encoding"] = tools.tokenizers.count_with(
             _known(row["token_encoding"], own), partial(message_tokens, render_summary(_body(row)))

@@ -45,6 +45,7 @@ from app.domain.types import (
 from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.providers.registry import Model
 from app.services.limits import reserve_call
+from app.services.pasts import pack_messages
 from app.services.runtime import Runtime, retried
 from app.services.sessions import not_found
 from app.services.turn.gather import budget_of, count_message, read_window, session_policy
@@ -207,6 +208,7 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
     alias = request.model_alias or rt.catalogue.default
     with rt.tracer.span("count"):
         tokens, encoding = await count_message(rt, rt.catalogue.model(alias).encoding, request.content)
+    (terms,) = await pack_messages([("user", request.content, False)])
     return NewTurn(
         turn_id=TurnId(rt.new_id()),
         message_id=rt.new_id(),
@@ -214,6 +216,7 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
         content=request.content,
         token_estimate=tokens,
         token_encoding=encoding,
+        terms=terms,
         model_alias=request.model_alias,
         idempotency_key=idempotency_key,
         request_sha256=request.request_sha256,
@@ -272,9 +275,10 @@ async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> 
     """Counts outputs before any connection is taken."""
     encoding = rt.catalogue.model(rt.catalogue.default).encoding
     drafted: list[ToolOutput] = []
-    for call_id, content in outputs:
+    packed = await pack_messages([("tool", content, False) for _, content in outputs])
+    for (call_id, content), terms in zip(outputs, packed, strict=True):
         tokens, used = await count_message(rt, encoding, content, tool_call_id=call_id)
-        drafted.append(ToolOutput(rt.new_id(), call_id, content, tokens, used))
+        drafted.append(ToolOutput(rt.new_id(), call_id, content, tokens, used, terms))
     return drafted
 
 

@@ -9,7 +9,6 @@ from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
 from app.db.summaries import PromptContext, prompt_context
 from app.domain.content import content_text
-from app.domain.evicted import Evicted
 from app.domain.types import (
     Content,
     JsonObject,
@@ -26,6 +25,7 @@ from app.engine.messages.tokens import message_tokens, part_text, reasoning_toke
 from app.engine.messages.turns import completed_after
 from app.engine.policy.budget import Budget, budget_for
 from app.engine.policy.policy import ContextPolicy
+from app.engine.recall.ranking import Evicted
 from app.engine.window.past import past_of
 from app.engine.window.prompt import goal_text, pin_text
 from app.engine.window.shares import with_shared_budget
@@ -33,7 +33,7 @@ from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
 from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
-from app.services.turn.recall import catch_up, look_up
+from app.services.turn.recall import look_up
 from app.tokenizers import TWO_FIFTHS, Estimator
 
 _LARGE_PIN_CHARS = 16_384
@@ -93,7 +93,7 @@ async def read_window(
     for_turn: bool = False,
 ) -> WindowRows:
     """Two statements: what stands around the raw window, and the window after the active summary; and where the policy
-    recalls, a third that looks before that for what matches the user's message.
+    recalls, one for the messages before that which match the user's, and one for what is not kept of their index.
 
     `before_seq` is the running turn's number, or one past the last; `last_message_seq` the last number given out.
     What is looked for is `asked`, or with `for_turn` the message of the running turn; without either nothing is.
@@ -115,32 +115,31 @@ async def read_window(
     rows = WindowRows(session, policy, model, before_seq, context, tuple(turns))
     if not (after_seq and policy.recall.enabled):
         return rows
-    return await _with_evicted(tx, rows, asked, for_turn=for_turn)
+    return await _with_evicted(tx, rt, rows, asked, for_turn=for_turn)
 
 
-async def _with_evicted(tx: Transaction, rows: WindowRows, asked: Content, *, for_turn: bool) -> WindowRows:
+async def _with_evicted(
+    tx: Transaction, rt: Runtime, rows: WindowRows, asked: Content, *, for_turn: bool
+) -> WindowRows:
     """The same with what matches among the messages that the active summary stands for.
 
-    A turn that runs also indexes a batch of them where they are not; who only looks writes nothing.
+    A turn that runs also packs some of them that have no packed terms; who only looks writes nothing.
     """
-    session, summary = rows.session, rows.context.summary
+    summary = rows.context.summary
     running = [turn for turn in rows.turns if for_turn and turn.status is TurnStatus.RUNNING]
     content = running[-1].messages[0].content if running else asked
     if content is None or summary is None:
         return rows
-    if running and session.recall_indexed_seq < summary.to_message_seq:
-        indexed_seq = await catch_up(
-            tx, session.id, indexed_seq=session.recall_indexed_seq, last_seq=summary.to_message_seq
-        )
-        rows = replace(rows, session=replace(session, recall_indexed_seq=indexed_seq))
-    share = rows.policy.recall.max_share * budget_of(rows.model, rows.policy).input_budget
     evicted = await look_up(
         tx,
-        session.id,
+        rt.pasts,
+        rows.session.id,
         content_text(content),
-        last_seq=summary.to_message_seq,
+        rows.policy.recall,
+        through_seq=summary.to_message_seq,
+        input_budget=budget_of(rows.model, rows.policy).input_budget,
         encoding=rows.encoding,
-        most_tokens=int(share),
+        pack=bool(running),
     )
     return replace(rows, evicted=evicted)
 

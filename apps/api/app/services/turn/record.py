@@ -15,11 +15,12 @@ from app.core.logging import add_request_fields
 from app.db.claims import Claim
 from app.db.records import TurnEnd, record_end, recorded_before
 from app.domain.audit import Audit
-from app.domain.content import tool_call_json
+from app.domain.content import bytea_json, tool_call_json
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, PlimsollError, ProviderError, TurnLost
 from app.domain.types import Completion, Delta, JsonObject, ToolCall, TurnRecord, TurnStatus, Usage
 from app.engine.window.plan import Assembled
 from app.services.limits import spent_of
+from app.services.pasts import pack_messages
 from app.services.runtime import Runtime
 from app.services.summaries import start_after_turn
 from app.services.turn.gather import count_message, count_reasoning
@@ -174,6 +175,7 @@ class Record:
             "reasoning_tokens": of_reasoning,
             "token_estimate": tokens,
             "token_encoding": encoding,
+            "terms": bytea_json(*await pack_messages([("assistant", completion.text, bool(calls))])),
         }
 
     async def _delivered_usages(self, reported: Usage | None) -> list[JsonObject]:

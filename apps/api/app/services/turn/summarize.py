@@ -34,7 +34,6 @@ from app.services.runtime import Runtime, retried
 from app.services.turn.ask_summarizer import SummarizerResult, ask_summarizer, sum_of
 from app.services.turn.gather import WindowRows
 from app.services.turn.provider_call import total_cost, used_row
-from app.services.turn.recall import index_folded
 from app.telemetry import SummaryOutcome
 from app.tokenizers import Estimator
 
@@ -264,7 +263,4 @@ async def _store(
         await note_attempt(tx, rows.session.id, count_after_seq=job.turn_seq - 1, asked=answered, failed=failed)
         if used:
             await add_usages(tx, rows.session.id, job.claim.turn_id if job.claim else None, used)
-        stored = await store_summary(tx, new) if new else False
-        if stored and rows.policy.recall.enabled:
-            await index_folded(tx, rows.session.id, job.fold, indexed_seq=rows.session.recall_indexed_seq)
-        return stored
+        return await store_summary(tx, new) if new else False

@@ -54,10 +54,11 @@ async def renew_forever(rt: Runtime) -> None:
 
 
 async def sweep_forever(rt: Runtime) -> None:
-    """Once a lease, ends the turns of dead workers, without a post to the session, and erases what
-    they were to erase themselves."""
+    """Once a lease, ends the turns of dead workers, without a post to the session, erases what they were to erase
+    themselves, and lets go of pasts that nobody asks for."""
     while True:
         await asyncio.sleep(rt.turn_lease_s)
+        rt.pasts.forget_idle()
         try:
             lost = await end_lost_turns(rt.database)
             async with rt.heavy.database.begin() as tx:
@@ -67,6 +68,7 @@ async def sweep_forever(rt: Runtime) -> None:
         except DatabaseUnavailable:
             continue
         rt.telemetry.turns_lost(lost)
+        rt.pasts.forget(*left)
         if lost:
             logger.warning("%d turns of lost workers were ended", lost)
         if left:

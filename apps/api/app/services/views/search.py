@@ -2,78 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
-
-from app.db.messages import window_turns
-from app.db.recall import find_evicted
+from app.db.recall import settled_seq, turns_with
 from app.db.sessions import get_prompt_view
 from app.domain.content import content_text
 from app.domain.errors import NotFound
-from app.domain.evicted import Evicted
 from app.domain.types import JsonObject, Message, SessionId, TenantId, Turn
-from app.engine.recall.ranking import ranked, with_more_evicted
+from app.engine.recall.ranking import MOST_HITS, search
 from app.engine.recall.terms import excerpt, query_terms
+from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
-from app.services.turn.recall import BOUNDS
 
-MOST_UNINDEXED_MESSAGES = 1000
-"""Of the messages that no index knows, the newest so many are looked through one by one."""
-_ANY_SIZE_TOKENS = 2**62
-_ANY_SHARE = 1.0
-# Whoever searches wants what is said everywhere too; it is only found last.
-_BOUNDS = replace(BOUNDS, most_seen_share=_ANY_SHARE)
 _EXCERPT_CHARS = 600
-_INLINE_CHARS = 32_768
 
 
-async def search_session(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    asked: str,
-    limit: int,
-    *,
-    most_unindexed_messages: int = MOST_UNINDEXED_MESSAGES,
-) -> JsonObject:
-    """The session's messages that match the words of `asked`, best first: by the index that recall goes by, and where
-    that does not reach yet, by the newest messages themselves. Writes nothing. Raises `NotFound`.
+async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId, asked: str, limit: int) -> JsonObject:
+    """The session's messages that match the words of `asked`, best first, by the index that recall goes by.
+
+    Writes nothing. Raises `NotFound`.
     """
-    terms = query_terms(asked)
     async with rt.database.begin() as tx:
         row = await get_prompt_view(tx, tenant_id, session_id)
         if row is None:
             raise NotFound("session")
         last_seq: int = row["last_message_seq"]
-        indexed_seq: int = min(row["recall_indexed_seq"], last_seq)
-        after_seq = max(indexed_seq, last_seq - most_unindexed_messages)
-        found = await find_evicted(
-            tx, session_id, terms, last_seq=indexed_seq, encoding="", most_tokens=_ANY_SIZE_TOKENS, bounds=_BOUNDS
-        )
-        rest = await window_turns(tx, session_id, after_seq, last_seq, "", step_failed=False) if terms else []
-    hits = await _hits(found, rest, limit)
+        settled = await settled_seq(tx, session_id, last_seq)
+        index, unpacked = await settled_index(rt.pasts, tx, session_id, settled)
+        index, more_unpacked = await extended_index(tx, session_id, index, last_seq)
+        # Whoever searches wants what is said everywhere too; it is only found last.
+        hits = search(index, asked, last_seq, most_hits=max(MOST_HITS, 2 * limit), most_seen_share=1.0)
+        scores = dict(zip(index.seqs[hits.positions].tolist(), hits.scores.tolist(), strict=True))
+        turns = await turns_with(tx, session_id, list(scores), "") if scores else ()
+    found = {message.seq: (turn, message) for turn in turns for message in turn.messages}
+    terms = query_terms(asked)
+    best = [(*found[seq], score) for seq, score in scores.items() if seq in found][:limit]
     return {
-        "items": hits,
+        "items": [_public(turn, message, score, terms) for turn, message, score in best],
         "next_cursor": None,
-        "searched_messages": last_seq - (after_seq - indexed_seq),
-        "unsearched_messages": after_seq - indexed_seq,
+        "searched_messages": last_seq - unpacked - more_unpacked,
+        "unsearched_messages": unpacked + more_unpacked,
     }
-
-
-async def _hits(found: Evicted, rest: Sequence[Turn], limit: int) -> list[JsonObject]:
-    """The best of both; many words are looked through off the event loop."""
-    texts = (content_text(message.content) for turn in rest for message in turn.messages)
-    if sum(map(len, texts)) <= _INLINE_CHARS:
-        return _best(found, rest, limit)
-    return await asyncio.to_thread(_best, found, rest, limit)
-
-
-def _best(found: Evicted, rest: Sequence[Turn], limit: int) -> list[JsonObject]:
-    evicted = with_more_evicted(found, rest, _ANY_SHARE)
-    by_seq = {message.seq: (turn, message) for turn in evicted.turns for message in turn.messages}
-    best = [(*by_seq[seq], score) for seq, score in ranked(evicted) if seq in by_seq]
-    return [_public(turn, message, score, evicted.terms) for turn, message, score in best[:limit]]
 
 
 def _public(turn: Turn, message: Message, score: float, terms: tuple[str, ...]) -> JsonObject:
