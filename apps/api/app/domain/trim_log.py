@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias
 
-from app.domain.types import JsonObject
+from app.domain.types import Count, Difference, JsonObject
 
 ShorteningKind: TypeAlias = Literal["tool_result_shortened", "assistant_shortened", "media_marked"]
 TrimKind: TypeAlias = (
@@ -37,10 +37,12 @@ class TrimAction:
     """
 
     kind: str
-    target: str
+    target: str = field(
+        metadata={"description": "Of several `messages:<from_seq>-<to_seq>` or `turns:<from_seq>-<to_seq>`."}
+    )
     reason: str
-    tokens_removed_est: int
-    count: int = 1
+    tokens_removed_est: Difference
+    count: Count = 1
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> TrimAction:
@@ -67,9 +69,9 @@ class TrimLog:
     """A turn's actions with the wire tokens before and after them; `max_context_tokens` is the largest prompt that
     leaves room for the output. `recalled` has a row for each message that came back."""
 
-    max_context_tokens: int
-    estimated_tokens_before: int
-    estimated_tokens_after: int
+    max_context_tokens: Difference
+    estimated_tokens_before: Count
+    estimated_tokens_after: Count
     actions: tuple[TrimAction, ...]
     recalled: tuple[JsonObject, ...] = ()
 
@@ -80,6 +82,6 @@ class TrimLog:
         return values | ({"recalled": list(self.recalled)} if self.recalled else {})
 
 
-ACTION_FIELDS: Final = tuple(field.name for field in fields(TrimAction))
+ACTION_FIELDS: Final = tuple(each.name for each in fields(TrimAction))
 """In the order in which they are answered."""
-TRIM_LOG_FIELDS: Final = tuple(field.name for field in fields(TrimLog) if field.name != "recalled")
+TRIM_LOG_FIELDS: Final = tuple(each.name for each in fields(TrimLog) if each.name != "recalled")

@@ -33,7 +33,7 @@ _ENTRY_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class _Entry:
     """What is kept of one session; `used_at` is when it was asked for last."""
 
     index: Index
@@ -51,7 +51,7 @@ class Pasts:
         self._most_bytes = most_bytes
         self._clock = clock
         self._telemetry = telemetry
-        self._pasts: OrderedDict[SessionId, Past] = OrderedDict()
+        self._pasts: OrderedDict[SessionId, _Entry] = OrderedDict()
         self.size_bytes = 0
 
     def index(self, session_id: SessionId) -> Index:
@@ -89,7 +89,7 @@ class Pasts:
     def _put(self, session_id: SessionId, index: Index) -> None:
         if before := self._pasts.pop(session_id, None):
             self.size_bytes -= before.size_bytes
-        past = Past(index, self._clock())
+        past = _Entry(index, self._clock())
         self._pasts[session_id] = past
         self.size_bytes += past.size_bytes
         while self.size_bytes > self._most_bytes:

@@ -13,7 +13,8 @@ from app.api.schemas.values import Id, In, Instant, Open
 from app.domain.audit import TurnContext
 from app.domain.figures import CurrentWindow, PointWindow, TurnPoint
 from app.domain.stored import StoredSummary
-from app.domain.types import REGIONS, Count, Difference
+from app.domain.trim_log import TrimAction, TrimLog
+from app.domain.types import REGIONS, Count
 
 _REGIONS: dict[str, Any] = dict.fromkeys(REGIONS, (Count, ...))
 
@@ -22,13 +23,9 @@ class Regions(create_model("Regions", __base__=In, **_REGIONS)):
     """Tokens by region."""
 
 
-class TrimAction(Open):
+class TrimActionOut(row_of(TrimAction, without=("count",))):
     """A decision, or all of one kind and reason in a range, with their sum."""
 
-    kind: str
-    target: str = Field(description="Of several `messages:<from_seq>-<to_seq>` or `turns:<from_seq>-<to_seq>`.")
-    reason: str
-    tokens_removed_est: Difference
     count: Count = Field(1, description="The single actions it stands for; absent where it is one.")
 
 
@@ -40,11 +37,8 @@ class RecalledOut(Open):
     tokens: Count
 
 
-class TrimLog(Open):
-    max_context_tokens: Difference
-    estimated_tokens_before: Count
-    estimated_tokens_after: Count
-    actions: list[TrimAction]
+class TrimLogOut(row_of(TrimLog, without=("recalled",))):
+    actions: list[TrimActionOut]
     recalled: list[RecalledOut] = Field(default_factory=list[RecalledOut], description="Absent where nothing was.")
 
 
@@ -52,7 +46,7 @@ class ContextOut(answer_of(TurnContext, Open)):
     """How the prompt of a turn came about. All figures are tokens."""
 
     regions: Regions
-    context_trim_log: TrimLog
+    context_trim_log: TrimLogOut
 
 
 class WindowOut(answer_of(CurrentWindow)):
