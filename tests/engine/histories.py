@@ -167,12 +167,12 @@ def snapshot_of(
 
 def charged_before(snapshot: Snapshot, policy: ContextPolicy = GUARDED) -> int:
     """What the untouched prompt of a snapshot is charged."""
-    return lay_out(snapshot, policy, estimate).charged()
+    return lay_out(snapshot, policy, estimate).input_tokens()
 
 
 def charge(snapshot: Snapshot, prompt: Prompt) -> int:
     """What a prompt costs the snapshot's input budget, summed up anew."""
-    return snapshot.budget.charge(
+    return snapshot.budget.input_tokens(
         wire_tokens=prompt.wire_tokens,
         overhead_tokens=prompt.overhead_tokens,
         calibration_ratio=snapshot.calibration_ratio,

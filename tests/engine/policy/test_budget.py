@@ -63,6 +63,6 @@ def test_the_charge_is_the_calibrated_wire_less_what_the_overhead_reserve_pays(
     wire_tokens: int, overhead_tokens: int, calibration_ratio: float, charged: int
 ) -> None:
     budget = budget_for(16_384, "test", 2048)
-    assert charged == budget.charge(
+    assert charged == budget.input_tokens(
         wire_tokens=wire_tokens, overhead_tokens=overhead_tokens, calibration_ratio=calibration_ratio
     )

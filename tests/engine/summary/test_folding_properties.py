@@ -65,7 +65,7 @@ def test_no_summary_is_due_where_what_may_never_leave_is_alone_over_the_budget(
     snapshot: Snapshot, policy: ContextPolicy
 ) -> None:
     window = lay_out(snapshot, policy, estimate)
-    alone = window.with_summary(None).with_pieces(untouchable(window, policy)).charged()
+    alone = window.with_summary(None).with_pieces(untouchable(window, policy)).input_tokens()
     decision = plan(snapshot, policy, estimate)
     if snapshot.budget.input_budget <= 0 or alone > snapshot.budget.input_budget:
         assert not isinstance(decision, SummaryDue)

@@ -65,7 +65,7 @@ class _CountingBudget(Budget):
 
     def charge(self, *, wire_tokens: int, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
         _CountingBudget.charges += 1
-        return super().charge(
+        return super().input_tokens(
             wire_tokens=wire_tokens, overhead_tokens=overhead_tokens, calibration_ratio=calibration_ratio
         )
 

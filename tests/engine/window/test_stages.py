@@ -22,7 +22,7 @@ def _is_consistent(window: Window) -> None:
     assert window.messages == len(prompt.items)
     assert window.history_tokens == prompt.regions()["history"]
     assert window.wire_tokens == prompt.wire_tokens
-    assert window.charged() == charge(window.snapshot, prompt)
+    assert window.input_tokens() == charge(window.snapshot, prompt)
     removed = sum(action.tokens_removed for action in window.log.actions)
     recalled = sum(item.wire_tokens for item in window.recalled)
     assert window.log.wire_before - removed + recalled == window.wire_tokens

@@ -32,7 +32,7 @@ _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     # Who ran it and under which key is of no use elsewhere.
     "turns": frozenset({"idempotency_key", "request_sha256", "fence", "lease_expires_at", "reservation"}),
     "messages": frozenset({"terms"}),  # packed again from the content
-    "summaries": frozenset({"to_message_seq"}),  # told by `to_message_id`
+    "summaries": frozenset({"to_message_seq"}),  # known by `to_message_id`
 }
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     section: tuple(

@@ -106,7 +106,7 @@ def _ending(status: str, session: str, which: str, used: str) -> str:
     """
 
 
-# A model that was stopped in the middle is paid for, and nobody says how much: it is charged what was set aside.
+# A model that was stopped in the middle is paid for, and nobody reports how much: what was reserved for it counts.
 _ALL_USED = (
     "CAST(reservation ->> 'turns' AS bigint) AS turns, CAST(reservation ->> 'tokens' AS bigint) AS tokens,"
     " CAST(reservation ->> 'usd' AS numeric) AS usd"

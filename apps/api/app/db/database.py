@@ -115,7 +115,7 @@ class Transaction:
 
 
 class PoolWatch(Protocol):
-    """Who is told of every connection that is lent."""
+    """Is notified of every connection that is lent."""
 
     def connection_waited_for(self, seconds: float) -> None:
         """A connection was had, or given up, after so long."""
@@ -265,7 +265,7 @@ class Database:
         self._read_only_at = monotonic()
 
     def watched_by(self, watch: PoolWatch) -> None:
-        """Has every wait for a connection, and every use of one, told from now on."""
+        """Notifies the watcher of every wait for a connection, and of every use of one."""
         self._watch = watch
 
     @asynccontextmanager
@@ -335,7 +335,7 @@ _READ_ONLY_SETTINGS = ("in_hot_standby", "default_transaction_read_only")
 
 
 def _reports_read_only(connection: _Driver) -> bool:
-    """What the server said of itself with its last answer; a pooler may keep it to itself."""
+    """What the server reported of itself with its last answer; a pooler may keep it to itself."""
     reported = connection.get_settings()
     return any(getattr(reported, name, "off") == "on" for name in _READ_ONLY_SETTINGS)
 

@@ -66,7 +66,7 @@ _ACTIVE = f"""(
     )
     SELECT id FROM line WHERE past)"""
 
-# A count that was restarted later is told from what restarted it before: a summary that a turn tried, or was asked for.
+# What restarted the count by then, where it was restarted later: a summary that a turn tried, or that was requested.
 _COUNT_AFTER_SEQ = """
     CASE WHEN x.summary_count_after_seq <= CAST(:through_seq AS bigint) THEN x.summary_count_after_seq
          WHEN EXISTS (SELECT 1 FROM session_summaries s WHERE s.session_id = x.id AND s.origin <> 'emergency'

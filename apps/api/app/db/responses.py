@@ -1,6 +1,6 @@
 """Responses in OpenAI's form: a row for each model call that one asked for.
 
-A row says what the turn's own rows do not: what of the request is told again. What was said stands in `messages`, how
+A row has what the turn's own rows do not: what of the request an answer repeats. Contents stand in `messages`, how
 it ended in `turns`, what it used in `usage_records`.
 """
 

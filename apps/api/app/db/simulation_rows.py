@@ -1,4 +1,4 @@
-"""A whole session read again, turn by turn in batches: what was said, what was sent, and what was used."""
+"""A whole session read again, turn by turn in batches: its messages, what was sent, and what was used."""
 
 from __future__ import annotations
 

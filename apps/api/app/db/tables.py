@@ -291,7 +291,7 @@ responses = sa.Table(
     sa.Column("first_seq", sa.BigInteger, nullable=False),
     sa.Column("request_sha256", sa.Text, nullable=False),
     sa.Column("is_stored", sa.Boolean, nullable=False),
-    # What of the request an answer tells again: instructions, tools, metadata …
+    # What of the request an answer repeats: instructions, tools, metadata …
     sa.Column("form", JSONB, nullable=False),
     instant_column("created_at"),
     sa.PrimaryKeyConstraint("session_id", "reply_seq"),

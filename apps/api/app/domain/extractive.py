@@ -242,7 +242,7 @@ def _weigh(units: Sequence[_Unit]) -> None:
     """Sets each unit's density: what it carries, for what it costs."""
     seen_in = Counter(chain.from_iterable(unit.words for unit in units))
     total = len(units) + 1
-    # Each word tells more the fewer units have it; a word of one unit alone is as likely noise as news.
+    # Each word weighs more the fewer units have it; a word of one unit alone is as likely noise as news.
     rarity_of = {
         word: log(total / seen) if len(word) > 2 or not word.isascii() else 0.0 for word, seen in seen_in.items()
     }

@@ -106,8 +106,8 @@ def _file_data(part: ContentPart) -> tuple[str, str]:
     if part.get("type") != "file" or not isinstance(url, str) or url[:5].lower() != "data:":
         return "", ""
     comma = url.find(",", 0, 256)
-    said = url[5:comma].lower().split(";") if comma > 0 else []
-    return (said[0], url[comma + 1 :]) if said and said[-1] == "base64" else ("", "")
+    fields = url[5:comma].lower().split(";") if comma > 0 else []
+    return (fields[0], url[comma + 1 :]) if fields and fields[-1] == "base64" else ("", "")
 
 
 def marker(part: ContentPart) -> str:
@@ -115,16 +115,16 @@ def marker(part: ContentPart) -> str:
     match part.get("type"):
         case "image_url":
             size = image_size(part)
-            said = f"image left out: {size[0]}x{size[1]}" if size else "image left out"
+            mark = f"image left out: {size[0]}x{size[1]}" if size else "image left out"
         case "input_audio":
             seconds = audio_seconds(part)
-            said = "audio left out" if seconds is None else f"audio left out: {round(seconds)} s"
+            mark = "audio left out" if seconds is None else f"audio left out: {round(seconds)} s"
         case "file":
             name = _fields(part.get("file")).get("filename")
-            said = f"file left out: {_one_line(name)}" if isinstance(name, str) and name.strip() else "file left out"
+            mark = f"file left out: {_one_line(name)}" if isinstance(name, str) and name.strip() else "file left out"
         case kind:
-            said = f"{_one_line(str(kind))} left out"
-    return f"[{said}]"
+            mark = f"{_one_line(str(kind))} left out"
+    return f"[{mark}]"
 
 
 def marked_parts(content: Content) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Which messages of a turn take their reasoning with them when they are sent again, and what that costs.
 
-What is sent is counted, what is not sent is not charged: the choice is made once, here, before anything is planned.
+What is sent is counted, what is not sent does not count: the choice is made once, here, before anything is planned.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ LEAST_OUTPUT_TOKENS = 64
 class Budget:
     """All figures in tokens. `input_budget` may be zero or negative: then no turn can run in this window.
 
-    Where the output has a share, `output_pct` is that share in percent and `fixed_tokens` what is charged before shares
-    are given out: system text, the user's message, tools.
+    Where the output has a share, `output_pct` is that share in percent and `fixed_tokens` what counts against the
+    input budget before shares are given out: system text, the user's message, tools.
     """
 
     limit: int
@@ -33,7 +33,7 @@ class Budget:
         """The largest prompt that leaves room for the output: what `max_context_tokens` of a trim log says."""
         return self.limit - self.output_reserve
 
-    def charge(self, *, wire_tokens: int, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
+    def input_tokens(self, *, wire_tokens: int, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
         """What a prompt of `wire_tokens` costs the input budget.
 
         `overhead_tokens` of it are framing and tool definitions, which the overhead reserve pays for as far as it goes.
@@ -42,7 +42,7 @@ class Budget:
         return ceil(wire_tokens * calibration_ratio) - min(self.overhead_reserve, overhead_tokens)
 
     def wire_room(self, *, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
-        """The most wire tokens that are charged no more than the input budget, with so much overhead among them."""
+        """The most wire tokens, with so much overhead among them, that fit the input budget."""
         chargeable = self.input_budget + min(self.overhead_reserve, overhead_tokens)
         room = floor(chargeable / calibration_ratio)
         while ceil(room * calibration_ratio) > chargeable:  # the division rounded up

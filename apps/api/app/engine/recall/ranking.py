@@ -105,8 +105,8 @@ class Hits:
 def wanted_share(text: str) -> float:
     """How much of the block's largest size the user's message calls for, 0 to 1.
 
-    A short one and a question get all of it, so that several older messages can answer together. One that tells at
-    length brings its context along, and would match nearly everything by a word or two; if it asks something as well,
+    A short one and a question get all of it, so that several older messages can answer together. A long one
+    brings its context along, and would match nearly everything by a word or two; if it asks something as well,
     that gets less the more there is around it, and never nothing.
     """
     terms = max(1, len(query_terms(text)))
@@ -269,15 +269,15 @@ NOTHING_EVICTED: Final = Evicted(EMPTY, 0)
 
 
 def choose(
-    evicted: Evicted, *, said: Collection[str], fits: Callable[[int, int], bool]
+    evicted: Evicted, *, sent: Collection[str], fits: Callable[[int, int], bool]
 ) -> tuple[tuple[Unit, float], ...]:
     """The units that come back and their scores, in time order.
 
-    Best first, those that say what is not `said` in the prompt; `fits(tokens, messages)` says whether so many tokens
-    (without framing) in so many messages still have room. One that has none leaves it to the next.
+    Best first, those whose text is not among those `sent` in the prompt; `fits(tokens, messages)` says whether so many
+    tokens (without framing) in so many messages still have room. One that has none leaves it to the next.
     """
     units = {unit.messages[0].seq: unit for turn in evicted.turns for unit in sendable_units(turn)}
-    texts = set(said)
+    texts = set(sent)
     chosen: list[tuple[Unit, float]] = []
     tokens = messages = 0
     for candidate in evicted.candidates:

@@ -1,4 +1,4 @@
-"""How relevant pins are to a turn where nobody said: BM25 of their words against the goal's and the user's."""
+"""How relevant pins are to a turn where none is given: BM25 of their words against the goal's and the user's."""
 
 from __future__ import annotations
 

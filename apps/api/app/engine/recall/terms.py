@@ -111,7 +111,7 @@ def _fold(text: str) -> str:
 
 @lru_cache(maxsize=16_384)
 def _term(word: str) -> str:
-    """The word's stem; empty for one that tells nothing."""
+    """The word's stem; empty for one without meaning of its own."""
     if word in _STOP_WORDS:
         return ""
     bare = _POSSESSIVE.sub("", word)

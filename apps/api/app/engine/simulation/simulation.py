@@ -106,9 +106,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class TurnFigures:
-    """One turn. Tokens sum over its calls; `input_tokens` are those charged to the input budget.
+    """One turn. Tokens sum over its calls; `input_tokens` count against the input budget.
 
-    `summary` tells of a summary made before a call, `later_summary` of one made when the turn had completed, and
+    `summary` is a summary made before a call, `later_summary` of one made when the turn had completed, and
     `summarizer` what asking for them would have taken, also in vain.
     `user_share` is how much of the user's words so far its last prompt holds word for word, by tokens. Costs are in US
     dollars, None where a price is not known.
@@ -302,8 +302,8 @@ class Simulation:
         spent.input_tokens += ready.accounts.tokens_after_prune
         self._note_actions(ready.accounts.actions)
         own = sum(message.tokens for message in turn.messages if message.role == "user")
-        said = self._user_tokens[model.key] + own
-        spent.user_share = verbatim_user_tokens(ready.prompt) / said if said else 1.0
+        of_users = self._user_tokens[model.key] + own
+        spent.user_share = verbatim_user_tokens(ready.prompt) / of_users if of_users else 1.0
 
     def _note_actions(self, actions: Sequence[Removal]) -> None:
         for action in actions:

@@ -168,7 +168,7 @@ def ask_for_summary(
 ) -> SummaryAsk:
     """The prompt for one chunk. Of the context the newest messages that still fit into the room are shown.
 
-    With `extend` the summarizer is told to add to the previous summary what is new, and to leave the rest of it alone.
+    With `extend` the summarizer is instructed to add what is new to the previous summary and to keep the rest as it is.
     """
     known: dict[str, tuple[MessageId, ...]] = {}
     shown = [_document_message("m", at, source, known) for at, source in enumerate(chunk, start=1)]

@@ -1,6 +1,6 @@
 """How far our token estimate is from what a provider counts, learned by tenant, alias and encoding.
 
-The ratio multiplies the wire estimate before that is charged to the budget (contract.md, decision 2). It errs on the
+The ratio multiplies the wire estimate before that counts against the budget (contract.md, decision 2). It errs on the
 high side: an estimate that is too high costs a little of the window, one that is too low costs the turn.
 
 - **Weighed by tokens.** The mean is all tokens reported over all tokens estimated. Half the weight is gone after 32,768
@@ -15,7 +15,7 @@ high side: an estimate that is too high costs a little of the window, one that i
 
 A tenant's ratio is its own. What it starts from before it has sent much, `shared_ratio`, is what the tenants of an
 alias agree on. Each of them moves that by at most 1 % in either direction, whatever it sends, so no tenant can change
-what another's prompts are charged.
+what another's prompts count.
 """
 
 from __future__ import annotations

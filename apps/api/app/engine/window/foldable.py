@@ -59,7 +59,7 @@ def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
     """The largest summary, without framing, that fits beside the head and these pieces."""
     beside = (*window.head, *window.recalled, *(item for piece in pieces for item in piece.items))
     less_tokens = window.tokens - sum(item.tokens for item in beside)
-    left = window.budget.input_budget - window.charged(less_tokens, window.messages - len(beside))
+    left = window.budget.input_budget - window.input_tokens(less_tokens, window.messages - len(beside))
     return floor(left / window.snapshot.calibration_ratio) - MESSAGE_FRAMING_TOKENS
 
 

@@ -36,7 +36,7 @@ _SHARED_WITH_OUTPUT = ("user", "system")
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """The members of a 422 `context_budget_exceeded`. Token figures are integers; `over_by` is charged tokens."""
+    """The members of a 422 `context_budget_exceeded`. Token figures are integers; `over_by` is of the input budget."""
 
     detail: str
     budget: dict[str, int]
@@ -47,7 +47,7 @@ class Overflow:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """The figures of an audit row. `*_before`, `*_after_summary`, `*_after_prune` are charged to the input budget;
+    """The figures of an audit row. `*_before`, `*_after_summary`, `*_after_prune` count against the input budget;
     `wire_before` and the prompt's own `wire_tokens` are what the trim log speaks of.
 
     What was recalled is in every figure, since no stage of compression brought it in.
@@ -134,14 +134,14 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_s
 
 
 def _accounts_of(window: Window) -> Accounts:
-    log, charged = window.log, window.charged()
+    log, input_tokens = window.log, window.input_tokens()
     tokens, messages = sum(item.tokens for item in window.recalled), len(window.recalled)
-    recalled = charged - window.charged(tokens, messages)
+    recalled = input_tokens - window.input_tokens(tokens, messages)
     return Accounts(
         wire_before=log.wire_before + tokens + MESSAGE_FRAMING_TOKENS * messages,
         tokens_before=log.tokens_before + recalled,
         tokens_after_summary=log.tokens_after_summary + recalled,
-        tokens_after_prune=charged,
+        tokens_after_prune=input_tokens,
         summary_triggered=log.summary_triggered,
         prune_triggered=bool(log.actions) or any(action.kind == "emergency_drop" for action in log.stored),
         actions=(*log.stored, *log.actions),
@@ -210,17 +210,17 @@ def assert_tool_pairing(messages: Sequence[PromptMessage]) -> None:
         raise AssertionError("a tool call without its result would be sent")
 
 
-def overflow_of(prompt: Prompt, budget: Budget, charged: int, calibration_ratio: float) -> Overflow:
+def overflow_of(prompt: Prompt, budget: Budget, input_tokens: int, calibration_ratio: float) -> Overflow:
     """Explains why this prompt can not be sent."""
-    over_by = charged - budget.input_budget
+    over_by = input_tokens - budget.input_budget
     cut = ceil(over_by / calibration_ratio)
     largest = sorted(prompt.items, key=lambda item: item.wire_tokens, reverse=True)[:_LARGEST_SHOWN]
     return Overflow(
-        detail=_detail(budget, charged),
+        detail=_detail(budget, input_tokens),
         budget={
             "limit": budget.limit,
             "input_budget": budget.input_budget,
-            "estimated": charged,
+            "estimated": input_tokens,
             "over_by": over_by,
         },
         regions=prompt.regions(),
@@ -229,14 +229,14 @@ def overflow_of(prompt: Prompt, budget: Budget, charged: int, calibration_ratio:
     )
 
 
-def _detail(budget: Budget, charged: int) -> str:
+def _detail(budget: Budget, input_tokens: int) -> str:
     if budget.input_budget <= 0:
         return (
             f"A window of {budget.limit} tokens has no room for input: the output reserve takes "
             f"{budget.output_reserve} and the overhead reserve {budget.overhead_reserve}."
         )
     return (
-        f"The turn needs {charged} tokens after everything that may leave has left; the input budget is "
+        f"The turn needs {input_tokens} tokens after everything that may leave has left; the input budget is "
         f"{budget.input_budget}. Nothing was sent to the model."
     )
 

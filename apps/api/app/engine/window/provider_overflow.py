@@ -2,8 +2,8 @@
 
 Our estimate was too low, or the window is smaller than was believed; what the provider stated decides by how much to
 shrink. `plan` then decides again within that budget. In the design `turn_atomic` the oldest turns leave at once: what
-they said is not summarized, since whoever waits has waited for one call; a note of their going stands in the summary,
-where later summaries carry it on, and not in the history.
+they contain is not summarized, since the client has waited for one call already; a note that they left stands in the
+summary, where later summaries carry it on, and not in the history.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def react(
     else:
         basis, target = "share", floor(sent.wire_tokens * _BLIND_SHARE)
     # Messages leave and tools stay, so the overhead of the next prompt is at most this one's.
-    charged = floor(target * calibration_ratio) - min(new.overhead_reserve, sent.overhead_tokens)
-    return Reaction(replace(new, input_budget=min(charged, budget.input_budget, new.input_budget)), basis)
+    input_tokens = floor(target * calibration_ratio) - min(new.overhead_reserve, sent.overhead_tokens)
+    return Reaction(replace(new, input_budget=min(input_tokens, budget.input_budget, new.input_budget)), basis)
 
 
 def learned_limit(stated: StatedOverflow, *, configured: int, sent_wire_tokens: int, output_tokens: int) -> int | None:

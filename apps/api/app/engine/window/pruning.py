@@ -29,14 +29,14 @@ from app.engine.window.window import Window, protected_room
 LONG_TOOL_RESULT_TOKENS = 300
 _KEPT_CHARS = 640
 _WORTH: Final[Mapping[Role, float]] = {"user": 2.0, "assistant": 1.0, "tool": 0.5}
-"""Of a message, however long it is: most of what is asked about later was said in a short one."""
+"""Of a message, however long it is: most of what is needed later stands in a short one."""
 
 _TEXTS, _MEDIA = 0, 1
 _seq = attrgetter("seq")
 
 
 def prune_older(window: Window, policy: ContextPolicy) -> Window:
-    """Prunes what is older than the protected turns until what is charged is under the prune threshold.
+    """Prunes what is older than the protected turns until the input tokens are under the prune threshold.
 
     A policy that prunes by value or in blocks does so as it did for the calls before, so that what has left stays
     away: by value, what is new would else bring old messages back into the middle of the prompt.
@@ -153,12 +153,12 @@ class _Prune:
         if self.window.history_tokens - self.history_tokens <= self.window.history_floor:
             return False
         framing = MESSAGE_FRAMING_TOKENS * self.messages
-        charged = self.window.budget.charge(
+        input_tokens = self.window.budget.input_tokens(
             wire_tokens=self._wire_tokens - self.tokens - framing,
             overhead_tokens=self._overhead_tokens - framing,
             calibration_ratio=self.window.snapshot.calibration_ratio,
         )
-        return charged >= at_tokens
+        return input_tokens >= at_tokens
 
     def calls(self, from_tokens: float) -> Iterator[Piece]:
         """The newest piece of each call so far at which the window, as it was left, cost so much.
@@ -335,7 +335,7 @@ def _worth(group: Sequence[Piece]) -> tuple[bool, float]:
 def worth_per_token(messages: Sequence[Message], wire_tokens: int) -> tuple[bool, float]:
     """A key that sorts the least worth first; `wire_tokens` is what the messages cost as they are sent now.
 
-    The longer what an assistant or a tool said, the sooner it leaves. What a user demanded for good ("always answer
+    The longer a message of an assistant or a tool, the sooner it leaves. What a user demanded for good ("always answer
     in French") comes after everything else, whatever its length.
     """
     standing = any(message.role == "user" and demands(content_text(message.content)) for message in messages)

@@ -40,7 +40,7 @@ def _chosen(window: Window, policy: ContextPolicy, note_tokens: int) -> tuple[tu
 
     def has_room(tokens: int, messages: int) -> bool:
         more = tokens + note_tokens
-        return more <= most_tokens and window.charged(-more, -messages - 1) < below
+        return more <= most_tokens and window.input_tokens(-more, -messages - 1) < below
 
     if not has_room(1, 1):
         return ()
@@ -48,8 +48,8 @@ def _chosen(window: Window, policy: ContextPolicy, note_tokens: int) -> tuple[tu
     if evicted is None:
         return ()
     items = [item for piece in window.pieces for item in piece.items if item.region != "user"]
-    said = {content_text(item.message.content) for item in items if item.message}
-    return choose(evicted, said=said, fits=has_room)
+    sent = {content_text(item.message.content) for item in items if item.message}
+    return choose(evicted, sent=sent, fits=has_room)
 
 
 def _evicted(window: Window, policy: ContextPolicy, text: str, most_tokens: int) -> Evicted | None:

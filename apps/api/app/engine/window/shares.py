@@ -36,7 +36,7 @@ def with_shared_budget(snapshot: Snapshot, policy: ContextPolicy, estimate: Esti
     bare = lay_out(replace(snapshot, goal=None, pins=(), summary=None, past=Past()), policy, estimate)
     fixed = bare.with_pieces([piece for piece in bare.current if piece.kind == "user"])
     percent = policy.allocation.reserved_for_output_pct
-    return replace(snapshot, budget=with_output_share(snapshot.budget, percent, fixed.charged()))
+    return replace(snapshot, budget=with_output_share(snapshot.budget, percent, fixed.input_tokens()))
 
 
 def foldable_within_shares(window: Window, policy: ContextPolicy) -> Foldable:

@@ -30,9 +30,10 @@ class Removal:
 class PlanLog:
     """What was done to a turn's window since the turn's first plan, and what the window cost then.
 
-    `wire_before` and `tokens_before` are the whole window's at the first plan, on the wire and charged to the input
-    budget; `tokens_after_summary` is charged where the window was laid out last. `stored` are actions that are stored
-    as a summary: no other plan of the turn can take them back. `actions` are what the stages did to this window.
+    `wire_before` and `tokens_before` are the whole window's at the first plan, on the wire and against the input
+    budget; `tokens_after_summary` counts against it where the window was laid out last. `stored` are actions that
+    are stored as a summary: no other plan of the turn can take them back. `actions` are what the stages did to this
+    window.
     """
 
     wire_before: int

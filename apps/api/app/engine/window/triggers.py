@@ -72,12 +72,12 @@ def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimat
 
 
 def is_near_threshold(window: Window, policy: ContextPolicy) -> bool:
-    """Whether what the window is charged is so near to the summary trigger, prune trigger or input budget that the
+    """Whether the window's input tokens are so near to the summary trigger, prune trigger or input budget that the
     estimate alone cannot tell on which side of it it is."""
-    budget, charged = window.budget, window.charged()
+    budget, input_tokens = window.budget, window.input_tokens()
     trigger = trigger_tokens(policy, budget.limit, budget.input_budget)
     thresholds = (trigger, policy.prune_from(budget.input_budget), budget.input_budget)
-    return any(each is not None and abs(charged - each) <= NEAR_SHARE * each for each in thresholds)
+    return any(each is not None and abs(input_tokens - each) <= NEAR_SHARE * each for each in thresholds)
 
 
 def exact_ratio(prompt: Prompt, counted_tokens: int) -> float | None:
@@ -122,7 +122,7 @@ def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -
 
 def _at_trigger_ratio(window: Window, policy: ContextPolicy) -> bool:
     ratio = policy.summary_trigger_ratio
-    return ratio is not None and window.charged() >= ratio * window.budget.input_budget
+    return ratio is not None and window.input_tokens() >= ratio * window.budget.input_budget
 
 
 def _enough_turns(window: Window, policy: ContextPolicy) -> bool:
@@ -132,7 +132,7 @@ def _enough_turns(window: Window, policy: ContextPolicy) -> bool:
 
 def _by_usage(window: Window, policy: ContextPolicy) -> SummaryReason | None:
     threshold = _usage_tokens(policy, window.budget.limit, window.budget.input_budget)
-    if threshold is not None and window.charged() >= threshold:
+    if threshold is not None and window.input_tokens() >= threshold:
         return "usage"
     most = policy.max_messages
     raw_messages = window.snapshot.past.messages[-1]

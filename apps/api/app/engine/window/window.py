@@ -125,10 +125,10 @@ class Window:
     def pins(self) -> tuple[PromptItem, ...]:
         return tuple(item for item in self.head if item.region == "pins")
 
-    def charged(self, less_tokens: int = 0, less_messages: int = 0) -> int:
+    def input_tokens(self, less_tokens: int = 0, less_messages: int = 0) -> int:
         """What it costs the input budget once so many tokens (without framing) and messages have left it."""
         framing = MESSAGE_FRAMING_TOKENS * less_messages
-        return self.budget.charge(
+        return self.budget.input_tokens(
             wire_tokens=self.wire_tokens - less_tokens - framing,
             overhead_tokens=self.overhead_tokens - framing,
             calibration_ratio=self.snapshot.calibration_ratio,
@@ -137,7 +137,7 @@ class Window:
     @property
     def is_over(self) -> bool:
         """Whether it costs more than its input budget."""
-        return self.charged() > self.budget.input_budget
+        return self.input_tokens() > self.budget.input_budget
 
     @property
     def excess_tokens(self) -> int:
@@ -148,7 +148,7 @@ class Window:
 
     def at_prune_trigger(self, policy: ContextPolicy) -> bool:
         """Whether it costs so much that something has to leave."""
-        return self.charged() >= policy.prune_from(self.budget.input_budget)
+        return self.input_tokens() >= policy.prune_from(self.budget.input_budget)
 
     def prompt(self) -> Prompt:
         """What goes over the wire."""
@@ -233,10 +233,10 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
         history_tokens=past.tokens[-1] + sum(piece.tokens for piece in current if piece.kind != "user"),
         log=_NOTHING_DONE,
     )
-    charged = window.charged()
+    input_tokens = window.input_tokens()
     if snapshot.log is not None:
-        return replace(window, log=replace(snapshot.log, tokens_after_summary=charged))
-    return replace(window, log=PlanLog(window.wire_tokens, charged, charged))
+        return replace(window, log=replace(snapshot.log, tokens_after_summary=input_tokens))
+    return replace(window, log=PlanLog(window.wire_tokens, input_tokens, input_tokens))
 
 
 def _cited(past: Past, anchors: frozenset[MessageId]) -> frozenset[int]:

@@ -73,12 +73,12 @@ async def fork_within(
         messages = await messages_of_turn(tx, session_id, turn_id)
     if turn is None:
         raise NotFound("turn")
-    said = [
+    incoming = [
         IncomingMessage(at, message.role, message.content, message.tool_calls, message.tool_call_id)
         for at, message in enumerate(messages)
         if message.seq <= reply_seq
     ]
-    history = await draft_history(rt, turn.model_alias, (IncomingTurn(tuple(said)),))
+    history = await draft_history(rt, turn.model_alias, (IncomingTurn(tuple(incoming)),))
     async with _of_source(rt, tenant_id, session_id) as tx:
         point = await fork_point(tx, session_id, turn.seq - 1)
         forked = await _fork(tx, rt, tenant_id, session_id, point, erase_after_s)

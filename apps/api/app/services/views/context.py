@@ -79,7 +79,7 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
         input_budget=budget.input_budget,
         output_reserve=budget.output_reserve,
         overhead_reserve=budget.overhead_reserve,
-        estimated_input_tokens=window.charged(),
+        estimated_input_tokens=window.input_tokens(),
         estimated_wire_tokens=window.wire_tokens,
         regions=regions,
         history_budget=history_budget(

@@ -28,7 +28,7 @@ async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
         settled = await settled_seq(tx, session_id, last_seq)
         index, unpacked = await settled_index(rt.pasts, tx, session_id, settled)
         index, more_unpacked = await extended_index(tx, session_id, index, last_seq)
-        # Whoever searches wants what is said everywhere too; it is only found last.
+        # A search also finds words that stand everywhere; they only rank last.
         hits = search(index, asked, last_seq, most_hits=max(MOST_HITS, 2 * limit), most_seen_share=1.0)
         scores = dict(zip(index.seqs[hits.positions].tolist(), hits.scores.tolist(), strict=True))
         turns = await turns_with(tx, session_id, list(scores), "") if scores else ()

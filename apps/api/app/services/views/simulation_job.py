@@ -19,7 +19,7 @@ from app.tokenizers import Tokenizers
 
 @dataclass(frozen=True, slots=True)
 class PlannedLane:
-    """One policy for one model, as `Lane` tells of it."""
+    """One policy for one model, as `Lane` describes it."""
 
     name: str
     model_alias: str | None
