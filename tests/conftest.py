@@ -26,15 +26,17 @@ from migrations.drift import with_database
 from tests.pooling import behind_pooler, pooled
 
 
+_LEVELS = {name: logging.getLogger(name).level for name in (None, "app", "uvicorn.error")}
+"""Before any test: those that a fixture of a module sets are there before a test's own fixtures run."""
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Generator[None]:  # pyright: ignore[reportUnusedFunction] - pytest runs it for every test
     """Whoever configures logging as the service does changes it for this test only."""
-    loggers = [logging.getLogger(name) for name in (None, "app", "uvicorn.error")]
-    levels = [logger.level for logger in loggers]
     yield
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
-    root = loggers[0]
+    for name, level in _LEVELS.items():
+        logging.getLogger(name).setLevel(level)
+    root = logging.getLogger()
     for handler in [handler for handler in root.handlers if type(handler).__name__ == "StreamHandler"]:
         root.removeHandler(handler)  # pytest's own are of other types
 
