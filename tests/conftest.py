@@ -25,7 +25,6 @@ from app.db.migrate import upgrade
 from migrations.drift import with_database
 from tests.pooling import behind_pooler, pooled
 
-
 _LEVELS = {name: logging.getLogger(name).level for name in (None, "app", "uvicorn.error")}
 """Before any test: those that a fixture of a module sets are there before a test's own fixtures run."""
 
