@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib.metadata import requires
 from pathlib import Path
@@ -44,10 +45,13 @@ def third_parties(name: str, extras: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def locked(names: Iterator[str]) -> str:
-    """The entries of the developers' lock for these distributions, with their hashes."""
+    """The entries of the developers' lock for these distributions, with their hashes; one may have several, each for
+    other versions of Python."""
     entries = re.findall(r"^[a-z0-9].*?(?=^[a-z0-9]|\Z)", LOCK.read_text(), re.MULTILINE | re.DOTALL)
-    by_name = {str(canonicalize_name(re.split(r"[=\[ ]", entry, maxsplit=1)[0])): entry for entry in entries}
-    return "".join(by_name[name] for name in names)
+    by_name: defaultdict[str, str] = defaultdict(str)
+    for entry in entries:
+        by_name[str(canonicalize_name(re.split(r"[=\[ ]", entry, maxsplit=1)[0]))] += entry
+    return "".join(by_name[name] or pytest.fail(f"the lock has no {name}") for name in names)
 
 
 @pytest.fixture(scope="module")
