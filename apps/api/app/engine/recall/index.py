@@ -34,7 +34,7 @@ _MOST_UNMERGED: Final = 4096
 _NO_KEYS: Final = np.zeros(0, np.uint64)
 _POSITION_SHIFT: Final = np.uint64(5)
 _TERM_SHIFT: Final = np.uint64(37)
-_QUESTION_ENDS: Final = ("?", "？", "؟")
+QUESTION_MARKS: Final = ("?", "？", "؟")
 
 
 def packed_terms(role: Role, content: Content, *, has_calls: bool = False) -> bytes:
@@ -46,7 +46,7 @@ def packed_terms(role: Role, content: Content, *, has_calls: bool = False) -> by
 def packed_text(text: str, kind: int = USER, most_terms: int = MOST_TERMS_OF_A_MESSAGE) -> bytes:
     """The packed terms of a text."""
     counted = Counter(map(term_hash, terms_of(text)))
-    asks = text.rstrip("\"'”’) ").endswith(_QUESTION_ENDS)
+    asks = text.rstrip("\"'”’) ").endswith(QUESTION_MARKS)
     header = min(counted.total(), _MOST_LENGTH) << 10 | kind << 6 | asks << 5
     some = list(counted.items())[:most_terms]
     words = (header, text_hash(text) << 5 | 1, *(term << 5 | min(count, _MOST_COUNT) for term, count in some))

@@ -21,7 +21,7 @@ from app.domain.types import JsonObject, MessageId, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units
 from app.engine.policy.policy import Recall
-from app.engine.recall.index import CALL, EMPTY, RESULT, Floats, Index, Ints, Packed
+from app.engine.recall.index import CALL, EMPTY, QUESTION_MARKS, RESULT, Floats, Index, Ints, Packed
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, term_hash
 
 MOST_HITS: Final = 64
@@ -44,7 +44,7 @@ _QUESTION_FACTOR: Final = 0.8
 _LEAST_NEWS_SHARE: Final = 0.1
 _TOKENS_OF_ANY: Final = 16
 """Added to a message's own tokens before they divide its score: a word alone is no bargain."""
-_QUESTION: Final = re.compile(r"[^.!?…。！？؟\n]*[?？؟]")
+_SENTENCE: Final = re.compile(r"[^.!?…。！？؟\n]*(?:[.!?…。！？؟\n]|$)")
 _MOST_ASKED_CHARS: Final = 8_000
 _TERMS_OF_A_QUESTION: Final = 8
 _TERMS_OF_A_WISH: Final = 5
@@ -110,7 +110,8 @@ def wanted_share(text: str) -> float:
     that gets less the more there is around it, and never nothing.
     """
     terms = max(1, len(query_terms(text)))
-    asked = " ".join(_QUESTION.findall(text[:_MOST_ASKED_CHARS]))
+    sentences = _SENTENCE.findall(text[:_MOST_ASKED_CHARS])
+    asked = " ".join(sentence for sentence in sentences if sentence.endswith(QUESTION_MARKS))
     if not asked:
         return min(1.0, (_TERMS_OF_A_WISH / terms) ** 3)
     asked_terms = max(1, len(query_terms(asked)))

@@ -32,6 +32,8 @@ def bring_back(window: Window, policy: ContextPolicy) -> Window:
 
 
 def _chosen(window: Window, policy: ContextPolicy, note_tokens: int) -> tuple[tuple[Unit, float], ...]:
+    if window.snapshot.evicted is None and not window.snapshot.folded_now:
+        return ()
     text = content_text(window.snapshot.current.messages[0].content)
     budget = window.budget
     most_tokens = most_recalled_tokens(text, policy.recall, budget.input_budget)
