@@ -143,7 +143,10 @@ function Target(props: {
   if (kind === "messages" || kind === "turns") {
     return (
       <span>
-        {plural(action.count ?? 1, kind === "turns" ? "turn" : "message")} <span class="quiet">in {kind} {id}</span>
+        {plural(action.count ?? 1, kind === "turns" ? "turn" : "message")}{" "}
+        <span class="quiet">
+          in {kind} {id}
+        </span>
       </span>
     );
   }

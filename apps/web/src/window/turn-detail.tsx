@@ -25,7 +25,8 @@ export function TurnDetail({ sessionId, turn, turns, otherTurnId }: Props) {
   const last = turn.rounds;
   const shownRound = round === null || round > last ? last : round;
   const audit = useResource<Audit | null>(
-    (signal) => (turn.window ? call(path("audit"), { query: { round: shownRound, expand: "actions" }, signal }) : NOTHING),
+    (signal) =>
+      turn.window ? call(path("audit"), { query: { round: shownRound, expand: "actions" }, signal }) : NOTHING,
     [turn.turn_id, shownRound, turn.status],
   );
   const sent = audit.value?.turn_id === turn.turn_id && audit.value.prompt_sha256;
