@@ -2,13 +2,6 @@
 # The service, for DATABASE_URL; without it, it brings the embedded Postgres up in /var/lib/plimsoll, which then wants to
 # be a volume. No build tools and no root in the final image.
 
-FROM node:24-bookworm-slim AS web
-WORKDIR /build/apps/web
-COPY apps/web/package.json apps/web/package-lock.json apps/web/.npmrc ./
-RUN npm ci
-COPY apps/web ./
-RUN npm run build
-
 FROM python:3.13-slim-bookworm AS build
 WORKDIR /build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
@@ -25,12 +18,9 @@ COPY pyproject.toml README.md LICENSE ./
 COPY apps apps
 COPY demo demo
 COPY migrations migrations
-COPY --from=web /build/apps/api/app/_ui apps/api/app/_ui
-# hatchling and what it needs, from the developers' lock; they build the wheel and stay in this stage.
-COPY requirements-dev.lock ./
-RUN awk '/^[a-z]/ {wanted = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-classifiers)==/} wanted' requirements-dev.lock \
-        > build.lock \
-    && python -m pip install --require-hashes --only-binary :all: -r build.lock \
+# What builds the wheel stays in this stage.
+COPY requirements-tools.lock ./
+RUN python -m pip install --require-hashes --only-binary :all: -r requirements-tools.lock \
     && python -m pip wheel --no-deps --no-build-isolation --wheel-dir /wheel . \
     && /opt/plimsoll/bin/python -m pip install --no-deps --no-index /wheel/*.whl \
     && rm -rf /opt/plimsoll/lib/python3.13/site-packages/pip /opt/plimsoll/lib/python3.13/site-packages/pip-*.dist-info

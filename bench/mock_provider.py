@@ -1,34 +1,38 @@
-"""A model that costs next to nothing: answers every chat completion with the same sixty tokens.
+"""A model that costs next to nothing: answers every chat completion as the bench's conversation has it.
 
-    python -m bench.mock_provider PORT [LATENCY_MS [SUMMARY_LATENCY_MS]]
+    python -m bench.mock_provider PORT [LATENCY_MS [SUMMARY_LATENCY_MS [FOLDER_OF_RECORDINGS]]]
 
 A request that asks for JSON by a schema is a summarizer's: it gets the same summary every time, after a latency of its
-own, with the tokens of prompt and answer counted. A turn's `usage.prompt_tokens` grows with the request's size, about
-as a tokenizer would count it, so that a caller which compares estimate and usage sees no outlier. Speaks just enough
-HTTP/1.1 for keep-alive clients that send a Content-Length.
+own, with the tokens of prompt and answer counted. Any other is answered by its last message. A turn's
+`usage.prompt_tokens` grows with the request's size, about as a tokenizer would count it, so that a caller which
+compares estimate and usage sees no outlier. Speaks just enough HTTP/1.1 for keep-alive clients that send a
+Content-Length.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Final, cast
+from pathlib import Path
+from typing import Any, Final, cast
 
 import orjson
 import uvloop
 
 from app.tokenizers.vocabularies import load_vocabulary
-from bench.conversation import REPLY, SUMMARY_FACTS, SUMMARY_TEXT
+from bench.conversation import SUMMARY_FACTS, SUMMARY_TEXT, Conversation, read_recorded
 
 BYTES_PER_TOKEN: Final = 5.4
-REPLY_TOKENS: Final = 67
 SCHEMA_MARK: Final = b'"response_format"'
-"""Unescaped quotes: nothing that is said in a conversation can hold it."""
+"""Unescaped quotes: no message of a conversation can hold it."""
 
 
-def completion_response(request_bytes: int, number: int) -> bytes:
+def completion_response(conversation: Conversation, request: bytes, number: int) -> bytes:
     """A whole HTTP response; `number` makes the id and the text unique, so that nobody can cache it."""
-    return _response(f"{REPLY} ({number})", number, int(request_bytes / BYTES_PER_TOKEN), REPLY_TOKENS)
+    content: Any = orjson.loads(request)["messages"][-1]["content"]
+    text = f"{conversation.answer(content if isinstance(content, str) else str(content))} ({number})"
+    completion_tokens = load_vocabulary("o200k_base").count(text)
+    return _response(text, number, int(len(request) / BYTES_PER_TOKEN), completion_tokens)
 
 
 def summary_response(request: bytes, number: int) -> bytes:
@@ -71,7 +75,8 @@ class MockProvider(asyncio.Protocol):
 
     answered = 0
 
-    def __init__(self, latency_s: float, summary_latency_s: float = 0.0) -> None:
+    def __init__(self, conversation: Conversation, latency_s: float, summary_latency_s: float = 0.0) -> None:
+        self._conversation = conversation
         self._latency_s = latency_s
         self._summary_latency_s = summary_latency_s
         self._buffer = b""
@@ -99,7 +104,8 @@ class MockProvider(asyncio.Protocol):
         if SCHEMA_MARK in body:
             response, latency_s = summary_response(body, MockProvider.answered), self._summary_latency_s
         else:
-            response, latency_s = completion_response(len(body), MockProvider.answered), self._latency_s
+            response = completion_response(self._conversation, body, MockProvider.answered)
+            latency_s = self._latency_s
         if latency_s:
             asyncio.get_running_loop().call_later(latency_s, self._send, response)
         else:
@@ -119,14 +125,15 @@ def content_length(head: bytes) -> int:
     return 0
 
 
-async def serve(port: int, latency_s: float, summary_latency_s: float) -> None:
-    load_vocabulary("o200k_base")  # before the first summary, whose latency it would be part of
+async def serve(port: int, conversation: Conversation, latency_s: float, summary_latency_s: float) -> None:
+    load_vocabulary("o200k_base")  # before the first turn, whose latency it would be part of
     server = await asyncio.get_running_loop().create_server(
-        lambda: MockProvider(latency_s, summary_latency_s), "127.0.0.1", port
+        lambda: MockProvider(conversation, latency_s, summary_latency_s), "127.0.0.1", port
     )
     await server.serve_forever()
 
 
 if __name__ == "__main__":
     latencies_s = [float(given) / 1000 for given in sys.argv[2:4]]
-    uvloop.run(serve(int(sys.argv[1]), *latencies_s, *[0.0] * (2 - len(latencies_s))))
+    conversation = read_recorded(Path(sys.argv[4])) if len(sys.argv) > 4 else Conversation()
+    uvloop.run(serve(int(sys.argv[1]), conversation, *latencies_s, *[0.0] * (2 - len(latencies_s))))

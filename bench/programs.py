@@ -17,9 +17,11 @@ import orjson
 from bench.conversation import INSTRUCTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
-READY_WITHIN_S = 60.0
+READY_WITHIN_S = 240.0  # a machine that is busy with something else takes its time
 STOPPED_WITHIN_S = 15.0
 MODEL_ALIAS = "bench"
+LARGE_MODEL_ALIAS = "bench-large"
+CONTEXT_WINDOWS = {MODEL_ALIAS: 128_000, LARGE_MODEL_ALIAS: 1_000_000}
 PLIMSOLL = [sys.executable, "-c", "from app.cli import main; main()"]
 
 
@@ -57,9 +59,10 @@ async def running(name: str, command: list[str], environment: Mapping[str, str],
 
 @contextlib.asynccontextmanager
 async def mock_provider(
-    port: int, latency_ms: float, logs: Path, summary_latency_ms: float = 0.0
+    port: int, latency_ms: float, logs: Path, summary_latency_ms: float = 0.0, recorded: Path | None = None
 ) -> AsyncGenerator[int]:
     command = [sys.executable, "-m", "bench.mock_provider", str(port), str(latency_ms), str(summary_latency_ms)]
+    command += [str(recorded)] if recorded else []
     async with running("provider", command, {}, logs) as pid:
         yield pid
 
@@ -106,17 +109,21 @@ def service_environment(database_url: str, models_file: Path) -> dict[str, str]:
 
 
 def write_models_file(path: Path, provider_port: int) -> None:
-    """A catalogue whose one alias is the mock, with a window that none of the bench's prompts comes near."""
-    path.write_text(
-        f"""default = "{MODEL_ALIAS}"
-
-[models.{MODEL_ALIAS}]
+    """A catalogue whose aliases are the mock, with a usual window and with one that holds whatever the bench sends."""
+    models = "\n".join(
+        f"""[models.{alias}]
 provider = "openai"
 model = "bench-model"
 base_url = "http://127.0.0.1:{provider_port}/v1"
-context_window = 128000
+context_window = {window}
 encoding = "o200k_base"
+"""
+        for alias, window in CONTEXT_WINDOWS.items()
+    )
+    path.write_text(
+        f"""default = "{MODEL_ALIAS}"
 
+{models}
 [instructions]
 global = {orjson.dumps(INSTRUCTIONS).decode()}
 """,

@@ -118,7 +118,7 @@ async def _timed(database: Database, session_id: SessionId, turns: int, asked: s
                 )
                 took.append((process_time() - started) * 1000)
         index, started = warm.index(session_id), process_time()
-        candidates(index, asked, through_seq, most_tokens=INPUT_BUDGET, min_score_ratio=recall.min_score_ratio)
+        candidates(index, asked, through_seq, room_tokens=INPUT_BUDGET, min_score_ratio=recall.min_score_ratio)
         choices.append((process_time() - started) * 1000)
     return median(choices), median(kept), median(read)
 

@@ -35,20 +35,22 @@ SESSIONS, TURNS = 4, 80
 WINDOW_TOKENS = 8_192
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "guarded": {},
-    # 3,277 tokens: 1,700 below the guard, which is more than what is said while a summary is made.
+    # 3,277 tokens: 1,700 below the guard, which is more than the messages sent while a summary is made.
     "post_turn": {"usage_threshold": 0.40, "protected_turns": 5},
     "rolling": {},
 }
+BEHIND_ANSWERS = ("guarded", "post_turn")
+"""Presets under which no turn of these clients waits for a summary."""
 # The turns that a summary concerns. Before a call: the one that waited for it. In the background: from the turn behind
-# which it fell due, the newest that it left raw, to the last that began before it was stored.
+# which it was begun, the newest that had ended when the summarizer was asked, to the last that began before it was
+# stored.
 SUMMARIES_MADE = """
 SELECT s.session_id::text, s.origin, maker.seq IS NOT NULL AS before_call,
-       coalesce(maker.seq, through.seq + $2::bigint) AS first_turn,
+       coalesce(maker.seq, (SELECT max(t.seq) FROM turns AS t WHERE t.session_id = s.session_id
+                             AND t.completed_at <= s.created_at - make_interval(secs => $2))) AS first_turn,
        coalesce(maker.seq, (SELECT max(t.seq) FROM turns AS t
                              WHERE t.session_id = s.session_id AND t.created_at < s.created_at)) AS last_turn
   FROM session_summaries AS s
-  JOIN messages AS last ON last.session_id = s.session_id AND last.id = s.to_message_id
-  JOIN turns AS through ON through.session_id = s.session_id AND through.id = last.turn_id
   LEFT JOIN turns AS maker ON maker.session_id = s.session_id AND maker.id = s.created_by_turn_id
  WHERE s.session_id = ANY($1::uuid[])
 """
@@ -120,8 +122,8 @@ async def measure(target: targets.Target, preset: str) -> Run:
     """Plays the preset's sessions side by side, and reads which turns their summaries concern."""
     url = f"http://127.0.0.1:{target.port}"
     sessions = await asyncio.gather(*(asyncio.to_thread(play, url, preset, TURNS) for _ in range(SESSIONS)))
-    protected = POLICIES[preset].get("protected_turns", 0)
-    rows = await target.admin.fetch(SUMMARIES_MADE, [session.session_id for session in sessions], protected)
+    session_ids = [session.session_id for session in sessions]
+    rows = await target.admin.fetch(SUMMARIES_MADE, session_ids, SUMMARIZER_MS / 1000)
     if not rows or any(row["origin"] != "model" for row in rows):
         raise NotTheRunThatWasMeant(f"{preset}: summaries by {Counter(row['origin'] for row in rows)}")
     names = ("session_id", "before_call", "first_turn", "last_turn")
@@ -167,8 +169,8 @@ async def _run(server_url: str, folder: Path) -> int:
         runs = [await measure(target, preset) for preset in POLICIES]
     console = Console(width=160)
     console.print(table_of(runs))
-    waited = sum(run.totals.summaries for run in runs if run.preset == "post_turn")
-    console.print(f"post_turn: {waited} turns tried a summary of their own before their call")
+    waited = sum(run.totals.summaries for run in runs if run.preset in BEHIND_ANSWERS)
+    console.print(f"{' and '.join(BEHIND_ANSWERS)}: {waited} turns made a summary of their own before their call")
     return 1 if waited else 0
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -17,16 +18,19 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from uuid_utils.compat import uuid7
 
 from app.db import tables
-from bench import programs
+from bench import filling, programs
+from bench.conversation import Conversation
 from bench.load import post_turn
 from bench.wire import Tally, counting_proxy
-
-OLDEST_SERVER = 18_00_00  # for uuidv7() on the server's side
 
 
 @dataclass(slots=True)
 class Target:
-    """One program under load. `admin` is the bench's own connection to the target's database."""
+    """One program under load. `admin` is the bench's own connection to the target's database.
+
+    `sessions` are by case, `raw_turns` what their window is slid to before a batch, and `texts` what is said next: the
+    same to every program.
+    """
 
     name: str
     pid: int
@@ -34,16 +38,20 @@ class Target:
     admin: Any
     client: aiohttp.ClientSession
     pattern_session_id: UUID
-    sessions: dict[int, list[UUID]] = field(default_factory=dict[int, list[UUID]])
+    texts: Iterator[str]
+    sessions: dict[str, list[UUID]] = field(default_factory=dict[str, list[UUID]])
+    raw_turns: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a run happens: the server's URL, the mock's port, a folder for logs and the catalogue."""
+    """Where a run happens, and what is talked about: the server's URL, the mock's port, a folder for logs and the
+    catalogue."""
 
     server_url: str
     provider_port: int
     folder: Path
+    conversation: Conversation = field(default_factory=Conversation)
 
     @property
     def models_file(self) -> Path:
@@ -57,8 +65,6 @@ async def make_databases(site: Site, names: list[str]) -> None:
     """Fresh databases with the schema: the service's by its migrations, the bare handler's from `db/tables.py`."""
     admin = await _connect(site.server_url)
     try:
-        if int(await admin.fetchval("SHOW server_version_num")) < OLDEST_SERVER:
-            raise SystemExit("The bench fills its sessions with uuidv7(): it needs PostgreSQL 18 or later.")
         for name in names:
             await admin.execute(f"DROP DATABASE IF EXISTS bench_{name} WITH (FORCE)")
             await admin.execute(f"CREATE DATABASE bench_{name}")
@@ -116,8 +122,10 @@ async def _started_on(site: Site, name: str, database_url: str, log_name: str) -
             aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=aiohttp.TCPConnector(limit=0))
         )
         pattern_session_id = await make_first_session(client, admin)
-        await post_turn(client, pattern_session_id)
-        yield Target(name, pid, port, admin, client, pattern_session_id)
+        texts = map(site.conversation.question, count(filling.DIFFERENT_TURNS))
+        await post_turn(client, pattern_session_id, next(texts))
+        await filling.prepare(admin)
+        yield Target(name, pid, port, admin, client, pattern_session_id, texts)
 
 
 async def _connect(database_url: str) -> Any:
@@ -133,8 +141,7 @@ async def _create_tables(database_url: str) -> None:
 
 
 async def _session_over_http(client: aiohttp.ClientSession, _admin: Any) -> UUID:
-    # A plain turn recalls nothing, as the bare handler does not; `python -m bench.recall` measures what that costs.
-    async with client.post("/v1/sessions", json={"policy": {"recall": {"enabled": False}}}) as response:
+    async with client.post("/v1/sessions", json={}) as response:
         payload = await response.read()
     if response.status != 201:
         raise programs.ProgramFailed(f"POST /v1/sessions: {response.status} {payload[:2000].decode(errors='replace')}")

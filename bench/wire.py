@@ -1,6 +1,6 @@
 """Counts what a program asks of Postgres: a proxy that reads the wire protocol and changes nothing.
 
-The embedded Postgres has no pg_stat_statements, and a server's log tells neither round trips nor which turn a statement
+The embedded Postgres has no pg_stat_statements, and a server's log shows neither round trips nor which turn a statement
 belongs to. https://www.postgresql.org/docs/current/protocol-message-formats.html
 """
 

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from sphinx.application import Sphinx
 
 from docsite.checking import faults
-from docsite.pages import HOME, REFERENCE, ROOT, Pages, Part, decisions, read_pages
-from docsite.reference import reference
+from docsite.pages import HOME, REFERENCE, ROOT, SETTINGS, Pages, Part, decisions, read_pages
+from docsite.reference import reference, settings
 
 
 def build(folder: Path, work: Path) -> list[str]:
@@ -42,9 +42,11 @@ def _write(source: Path, pages: Pages) -> None:
     (source / "decisions").mkdir(parents=True)
     shutil.copytree(ROOT / "docs" / "images", source / "images")
     for path, name in pages.names.items():
-        if (ROOT / path).is_file():
+        if name != SETTINGS and (ROOT / path).is_file():
             (source / f"{name}.md").write_text(pages.text(path), encoding="utf-8")
     (source / f"{REFERENCE}.md").write_text(reference(), encoding="utf-8")
+    example = (ROOT / ".env.example").read_text(encoding="utf-8")
+    (source / f"{SETTINGS}.md").write_text(settings(example), encoding="utf-8")
     (source / "decisions" / "index.md").write_text(_decisions(), encoding="utf-8")
     with (source / f"{pages.names[HOME]}.md").open("a", encoding="utf-8") as home:
         for part in pages.parts:

@@ -1,4 +1,4 @@
-"""What Sphinx is told; `python -m docsite` calls it."""
+"""The configuration of Sphinx; `python -m docsite` calls it."""
 
 project = "Plimsoll"
 author = "Plimsoll"

@@ -11,7 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HOME = "docs/index.md"
 REFERENCE = "reference"
-"""Not written but made, of the OpenAPI document."""
+SETTINGS = "settings"
+"""Not written but made: of the OpenAPI document, and of `.env.example`."""
 _FENCE = re.compile(r"^ *(?:```+|~~~+).*?^ *(?:```+|~~~+) *$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _REMOTE = re.compile(r"[a-z]+:")
@@ -82,7 +83,7 @@ def decisions(root: Path) -> list[Path]:
 def read_pages(root: Path = ROOT) -> Pages:
     """The navigation, held against the files. Raises `NavigationError`."""
     listed = tomllib.loads((root / "docsite" / "nav.toml").read_text(encoding="utf-8"))
-    names = {HOME: "index", "docs/decisions": "decisions/index"}
+    names = {HOME: "index", "docs/decisions": "decisions/index", ".env.example": SETTINGS}
     names |= {str(path.relative_to(root)): f"decisions/{path.stem}" for path in decisions(root)}
     parts: list[Part] = []
     for part in listed["part"]:
@@ -97,7 +98,7 @@ def read_pages(root: Path = ROOT) -> Pages:
 
 
 def _is_there(root: Path, page: str, coming: list[str]) -> bool:
-    if page == REFERENCE or (root / page).exists():
+    if page in {REFERENCE, SETTINGS} or (root / page).exists():
         return True
     if page not in coming:
         raise NavigationError(f"docsite/nav.toml lists {page}, which is not there")

@@ -2,7 +2,8 @@
 
     python -m docsite.pictures [FOLDER]      # docs/images unless you say otherwise
 
-Three are pieces of the plot that the README shows whole; the fourth takes one prompt apart.
+Two are pieces of a plot over all turns, the one of prunes from a session whose last 4 turns stay raw at any size; the
+third takes one prompt apart.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from docsite.pages import ROOT
 from plimsoll_demo.client import Service
@@ -28,21 +30,35 @@ _SLIVER_PX = 44
 """A piece narrower than this has its name in the legend alone."""
 
 
-def play(service: Service) -> SessionFigures:
-    """The whole conversation, under the default policy."""
+class Played(NamedTuple):
+    """The whole conversation twice: under the default policy, and with its last turns raw at any size.
+
+    The default leaves so much room that nothing of this conversation is ever pruned.
+    """
+
+    default: SessionFigures
+    raw: SessionFigures
+
+
+def play(service: Service) -> Played:
+    """Both sessions, one after the other."""
     options = ReplayOptions(window_tokens=WINDOW_TOKENS, room_goal=GOAL, check_prompts=False)
-    return replay_conversation(service, shipped_conversation(), options, lambda _turn: None)
+    default, raw = (
+        replay_conversation(service, shipped_conversation(), each, lambda _turn: None)
+        for each in (options, replace(options, policy={"protected_share": None}))
+    )
+    return Played(default, raw)
 
 
-def pictures(session: SessionFigures) -> dict[str, str]:
+def pictures(played: Played) -> dict[str, str]:
     """The pictures by file name."""
-    turns = session.turns
+    turns = played.default.turns
     summary = max((turn for turn in turns if turn.summary and not turn.prune), key=_relief_tokens).number
-    prune = next(turn.number for turn in turns if turn.prune)
+    prune = next(turn.number for turn in played.raw.turns if turn.prune)
     return {
         "concept-window.svg": anatomy_svg(_with_most_regions(turns)),
-        "concept-summary.svg": _piece(session, summary - 5, summary + 6, "Summaries"),
-        "concept-prune.svg": _piece(session, prune - 5, prune + 6, "Prunes"),
+        "concept-summary.svg": _piece(played.default, summary - 5, summary + 6, "Summaries"),
+        "concept-prune.svg": _piece(played.raw, prune - 5, prune + 6, "Prunes"),
     }
 
 
@@ -51,13 +67,13 @@ def _with_most_regions(turns: Sequence[TurnFigures]) -> TurnFigures:
 
     def seen(turn: TurnFigures) -> tuple[int, int]:
         regions = turn.window.regions.values() if turn.window else ()
-        return sum(tokens >= 100 for tokens in regions), turn.window.charged_tokens if turn.window else 0
+        return sum(tokens >= 100 for tokens in regions), turn.window.input_tokens if turn.window else 0
 
     return max(turns, key=seen)
 
 
 def _relief_tokens(turn: TurnFigures) -> int:
-    return turn.window.charged_before_tokens - turn.window.charged_tokens if turn.window else 0
+    return turn.window.input_before_tokens - turn.window.input_tokens if turn.window else 0
 
 
 def _piece(session: SessionFigures, first: int, last: int, title: str) -> str:
@@ -70,7 +86,7 @@ def anatomy_svg(turn: TurnFigures) -> str:
     window = turn.window
     if window is None:
         raise ValueError("a turn without a window can not be drawn")
-    says = f"The prompt of turn {turn.number}: {window.charged_tokens:,} of {window.input_budget_tokens:,} tokens"
+    says = f"The prompt of turn {turn.number}: {window.input_tokens:,} of {window.input_budget_tokens:,} tokens"
     parts = [
         f'<rect class="page" x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="10"/>',
         f'<text class="title" x="{_LEFT}" y="34">{escape(says)}</text>',
@@ -89,7 +105,7 @@ def _x(window: Window, tokens: float) -> float:
 
 def _legend(window: Window) -> Iterator[str]:
     x = float(_LEFT)
-    for name, tokens in window.charged_regions().items():
+    for name, tokens in window.input_regions().items():
         if tokens:
             label = f"{name} {tokens:,}"
             yield f'<rect x="{x:.1f}" y="56" width="11" height="11" rx="2" fill="{COLOURS[name]}"/>'
@@ -99,7 +115,7 @@ def _legend(window: Window) -> Iterator[str]:
 
 def _bar(window: Window) -> Iterator[str]:
     at = 0
-    for name, tokens in window.charged_regions().items():
+    for name, tokens in window.input_regions().items():
         yield _box(window, at, at + tokens, f'fill="{COLOURS[name]}"')
         at += tokens
     budget = window.input_budget_tokens

@@ -1,4 +1,4 @@
-"""The API reference, from the application's own OpenAPI document: Markdown, without a script."""
+"""The reference as Markdown: of the API, from its OpenAPI document, and of the settings, from `.env.example`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,27 @@ def reference() -> str:
     for name, schema in sorted(document["components"]["schemas"].items()):
         parts += _schema(name, schema)
     return "\n\n".join(parts) + "\n"
+
+
+def settings(example: str) -> str:
+    """The page of the settings: the variables of `.env.example`, with their defaults and the lines above them."""
+    rows: list[tuple[str, ...]] = []
+    meaning: list[str] = []
+    for line in example.splitlines():
+        variable = re.fullmatch(r"(# )?([A-Z_]+)=(.*)", line)
+        if variable:
+            rows.append((f"`{variable[2]}`", f"`{variable[3]}`" if variable[3] else "", _cell(" ".join(meaning))))
+            meaning = []
+        else:
+            meaning = [*meaning, line.removeprefix("# ")] if line else []
+    return "\n\n".join(
+        (
+            "# Settings",
+            "Look up here what can be set, and what applies if it is not. Settings are read from the environment and "
+            "from `.env`; the environment takes precedence. The file `.env.example` is this list, ready to copy.",
+            _table(("variable", "default", "meaning"), rows) + "\n",
+        )
+    )
 
 
 def _operations(document: Mapping[str, Any]) -> Iterator[str]:
@@ -120,8 +141,8 @@ def _plain_type(schema: Schema) -> str:
     return f"{kind}, {schema['format']}" if "format" in schema else kind
 
 
-def _meaning(said: Schema, schema: Schema) -> str:
-    notes = [_cell(said.get("description", ""))]
+def _meaning(described: Schema, schema: Schema) -> str:
+    notes = [_cell(described.get("description", ""))]
     if schema.get("default") not in (None, "", [], {}):
         notes.append(f"Default `{schema['default']}`.")
     for word, bound in (("minimum", "At least"), ("maximum", "At most"), ("maxLength", "At most, in letters,")):

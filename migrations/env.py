@@ -19,6 +19,8 @@ from app.db.tables import metadata
 # Held to the end of the transaction, so it is safe behind a pooler that changes servers between transactions.
 # Whoever waited then finds the newest version, because it is only read after the lock is had.
 ONE_AT_A_TIME = f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"
+# Where the tables are distributed, several of them are changed in one transaction only so; elsewhere it means nothing.
+NODE_BY_NODE = "SET LOCAL citus.multi_shard_modify_mode = 'sequential'"
 WAIT_FOR_ANOTHER_MIGRATION = "SET LOCAL lock_timeout = '10min'"
 
 
@@ -30,6 +32,7 @@ def migrate(connection: Connection) -> None:
         connection.execute(text(WAIT_FOR_ANOTHER_MIGRATION))
         connection.execute(text(ONE_AT_A_TIME))
         connection.execute(text(f"SET LOCAL lock_timeout = {int(table_wait_s * 1000)}"))
+        connection.execute(text(NODE_BY_NODE))
         context.run_migrations()
 
 

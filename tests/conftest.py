@@ -1,7 +1,8 @@
 """One Postgres for the whole run, one migrated template, and a fresh database for each test that asks for one.
 
 The server is an embedded one in pytest's temporary folder, shared by all xdist workers, or, where
-`PLIMSOLL_TEST_DATABASE_URL` names one, an external server (14 or later) whose user may create databases.
+`PLIMSOLL_TEST_DATABASE_URL` names one, an external server (14 or later) whose user may create databases. With
+`PLIMSOLL_TEST_CITUS` (`make test-citus`) it is a cluster's coordinator, and every table is distributed.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
 from urllib.parse import urlsplit
-from uuid import uuid4
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
 from app.db import embedded
-from app.db.migrate import upgrade
 from migrations.drift import with_database
 from tests.pooling import behind_pooler, pooled
+from torture.databases import Servers, citus_servers, execute, new_name
+
+_NOTHING_OUTLIVES_THE_MACHINE = (
+    "ALTER SYSTEM SET fsync = off",
+    "ALTER SYSTEM SET full_page_writes = off",
+    "SELECT pg_reload_conf()",
+)
+"""Half of the time of most tests is the copy of a database reaching the disk. A killed Postgres loses nothing by it."""
 
 _LEVELS = {name: logging.getLogger(name).level for name in (None, "app", "uvicorn.error")}
 """Before any test: those that a fixture of a module sets are there before a test's own fixtures run."""
@@ -43,12 +48,16 @@ def _logging_as_it_was() -> Generator[None]:  # pyright: ignore[reportUnusedFunc
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Generator[str]:
     """The connection string of a server on which databases may be made."""
+    if (servers := citus_servers()) is not None:
+        yield servers.urls[0]
+        return
     external = os.environ.get("PLIMSOLL_TEST_DATABASE_URL")
     if external:
         yield external
         return
     own = tmp_path_factory.getbasetemp()
     server = embedded.start(Path(own if worker_id == "master" else own.parent) / "server")
+    asyncio.run(execute(server.dsn, *_NOTHING_OUTLIVES_THE_MACHINE))
     yield server.dsn
     server.stop()
 
@@ -56,11 +65,11 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) ->
 @pytest.fixture(scope="session")
 def template_database(postgres_server: str) -> Generator[str]:
     """The name of a database that was migrated and is never connected to again."""
-    name = f"plimsoll_template_{uuid4().hex[:12]}"
-    asyncio.run(execute(postgres_server, f"CREATE DATABASE {name}"))
-    asyncio.run(upgrade(with_database(postgres_server, name)))
+    servers, name = servers_of(postgres_server), new_name()
+    if not servers.is_citus:
+        asyncio.run(servers.make_migrated(name))
     yield name
-    asyncio.run(execute(postgres_server, f"DROP DATABASE {name} WITH (FORCE)"))
+    asyncio.run(servers.drop(name))
 
 
 @pytest.fixture(scope="session")
@@ -73,32 +82,30 @@ def reached_server(postgres_server: str) -> Generator[str]:
 @pytest_asyncio.fixture
 async def database_url(postgres_server: str, reached_server: str, template_database: str) -> AsyncGenerator[str]:
     """A migrated, empty database of the test's own."""
-    async with fresh_database(postgres_server, f"TEMPLATE {template_database}") as url:
+    async with servers_of(postgres_server).lend(template_database) as url:
         yield with_database(reached_server, urlsplit(url).path[1:])
 
 
 @pytest_asyncio.fixture
 async def empty_database_url(postgres_server: str) -> AsyncGenerator[str]:
     """A database of the test's own, without any table."""
-    async with fresh_database(postgres_server, "TEMPLATE template0") as url:
-        yield url
+    servers, name = servers_of(postgres_server), new_name()
+    yield await servers.make(name)
+    await servers.drop(name)
 
 
-@asynccontextmanager
-async def fresh_database(server: str, template: str) -> AsyncGenerator[str]:
-    """The connection string of a database that goes when its user is done; `template` is SQL."""
-    name = f"plimsoll_test_{uuid4().hex[:12]}"
-    await execute(server, f"CREATE DATABASE {name} {template}")
-    try:
-        yield with_database(server, name)
-    finally:
-        await execute(server, f"DROP DATABASE {name} WITH (FORCE)")
+@contextmanager
+def lasting_database(server: str, template: str) -> Generator[str]:
+    """The address of a migrated, empty database, for what is no coroutine and outlasts a test."""
+    with asyncio.Runner() as runner:
+        lent = servers_of(server).lend(template)
+        url = runner.run(lent.__aenter__())
+        try:
+            yield url
+        finally:
+            runner.run(lent.__aexit__(None, None, None))
 
 
-async def execute(dsn: str, statement: str) -> None:
-    """Runs one statement, outside any transaction."""
-    connection = await cast(Any, asyncpg).connect(dsn)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
+def servers_of(server: str) -> Servers:
+    """Where databases are made for a connection string of `postgres_server`: on every node, where there are several."""
+    return citus_servers() or Servers((server,))

@@ -18,7 +18,7 @@ _WITHIN_S = 60.0  # less than a second on an idle machine; this one may be busy
 
 
 def kill_postmaster(folder: Path) -> None:
-    pid_file = folder / "var" / "postgres" / "data" / "postmaster.pid"
+    pid_file = folder / "plimsoll" / "postgres" / "data" / "postmaster.pid"
     os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
 
 
@@ -70,7 +70,7 @@ def test_a_database_that_stays_away_ends_the_process_with_one_sentence_and_an_ex
     settings = {"PLIMSOLL_EMBEDDED_RESTART_S": "1"}
     with serving(tmp_path, "--workers", workers, **settings) as (process, printed):
         assert httpx.get(address(printed) + "/readyz", timeout=30).status_code == 200
-        (tmp_path / "var" / "postgres" / "data" / "PG_VERSION").unlink()
+        (tmp_path / "plimsoll" / "postgres" / "data" / "PG_VERSION").unlink()
         kill_postmaster(tmp_path)
         assert process.wait(_WITHIN_S) == 2
     log = (tmp_path / "log").read_text()

@@ -21,7 +21,7 @@ import pytest
 from app.db import embedded
 from app.db.migrate import upgrade
 from tests.commands.test_cli import environment, refusal
-from tests.conftest import execute
+from torture.databases import execute
 
 SECRET = "hunter2"
 
@@ -84,7 +84,7 @@ class Serve:
         for output in (out, err):
             output.unlink(missing_ok=True)
         order = {"folder": str(folder), "out": str(out), "err": str(err), "user": user} | {
-            "environment": environment(**{"PLIMSOLL_PORT": "0"} | settings)
+            "environment": environment(**{"PLIMSOLL_PORT": "0", "XDG_DATA_HOME": str(folder)} | settings)
         }
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -216,9 +216,9 @@ def test_a_start_fault_is_one_sentence_that_names_file_line_and_variable(
     serve: Serve, tmp_path: Path, name: str, workers: str
 ) -> None:
     fault = FAULTS[name]
-    said = serve.refused(tmp_path, {"PLIMSOLL_WORKERS": workers} | fault.arranged(tmp_path))
+    printed = serve.refused(tmp_path, {"PLIMSOLL_WORKERS": workers} | fault.arranged(tmp_path))
     for piece in fault.says:
-        assert piece in said
+        assert piece in printed
 
 
 def test_a_port_that_is_in_use_is_named_with_the_next(serve: Serve, tmp_path: Path) -> None:
@@ -231,9 +231,9 @@ def test_an_address_that_others_reach_wants_a_key_however_it_is_spelled(
     serve: Serve, tmp_path: Path, database_url: str
 ) -> None:
     for host in ("0.0.0.0", "::"):
-        said = serve.refused(tmp_path, {"DATABASE_URL": database_url, "PLIMSOLL_HOST": host})
-        assert f"{host} (PLIMSOLL_HOST)" in said
-        assert "plimsoll keys create" in said
+        printed = serve.refused(tmp_path, {"DATABASE_URL": database_url, "PLIMSOLL_HOST": host})
+        assert f"{host} (PLIMSOLL_HOST)" in printed
+        assert "plimsoll keys create" in printed
 
 
 def test_workers_that_have_no_folder_for_their_metrics_do_not_start(
@@ -263,7 +263,7 @@ def answering(first_words: bytes) -> Generator[int]:
 @pytest.mark.parametrize(
     "words", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"R\0\0\0\x08\0\0\0\x63", b"", b"E\0\0\0\x05\0"]
 )
-def test_a_server_that_is_no_postgres_is_told_of(serve: Serve, tmp_path: Path, words: bytes) -> None:
+def test_a_server_that_is_no_postgres_is_reported(serve: Serve, tmp_path: Path, words: bytes) -> None:
     with answering(words) as port:
         url = f"postgresql://someone:{SECRET}@127.0.0.1:{port}/db?sslmode=disable"
         assert "DATABASE_URL: " in serve.refused(tmp_path, {"DATABASE_URL": url})
@@ -294,9 +294,9 @@ def own_database(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Pa
 def test_a_database_that_refuses_us_is_quoted(
     serve: Serve, tmp_path: Path, own_database: tuple[Path, str], change: tuple[str, str], says: str
 ) -> None:
-    said = serve.refused(tmp_path, {"DATABASE_URL": own_database[1].replace(*change)})
-    assert "DATABASE_URL: the database refuses us: " in said
-    assert says in said
+    printed = serve.refused(tmp_path, {"DATABASE_URL": own_database[1].replace(*change)})
+    assert "DATABASE_URL: the database refuses us: " in printed
+    assert says in printed
 
 
 def test_a_data_folder_of_a_later_release_is_left_as_it_is(
@@ -315,9 +315,9 @@ def test_a_cluster_of_another_postgres_is_left_as_it_is(
     data.mkdir(parents=True)
     if version:
         (data / "PG_VERSION").write_text(version)
-    said = serve.refused(tmp_path, {})
-    assert says in said
-    assert "PLIMSOLL_DATA_DIR" in said
+    printed = serve.refused(tmp_path, {})
+    assert says in printed
+    assert "PLIMSOLL_DATA_DIR" in printed
 
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process as somebody else")
@@ -334,25 +334,25 @@ def open_folder() -> Generator[Path]:
 
 @as_root
 def test_a_data_folder_that_may_not_be_written_is_named(serve: Serve, open_folder: Path) -> None:
-    said = serve.refused(open_folder, {"PLIMSOLL_DATA_DIR": str(open_folder / "var")}, NOBODY)
-    assert f"{open_folder}/var/postgres (PLIMSOLL_DATA_DIR): " in said
-    assert "Permission denied" in said
+    printed = serve.refused(open_folder, {"PLIMSOLL_DATA_DIR": str(open_folder / "var")}, NOBODY)
+    assert f"{open_folder}/var/postgres (PLIMSOLL_DATA_DIR): " in printed
+    assert "Permission denied" in printed
 
 
 @as_root
 def test_a_data_folder_of_another_user_is_named_with_its_owner(serve: Serve, open_folder: Path) -> None:
     (open_folder / "var" / "postgres").mkdir(parents=True)
-    said = serve.refused(open_folder, {"PLIMSOLL_DATA_DIR": str(open_folder / "var")}, NOBODY)
-    assert "belongs to root" in said
-    assert "PLIMSOLL_DATA_DIR" in said
+    printed = serve.refused(open_folder, {"PLIMSOLL_DATA_DIR": str(open_folder / "var")}, NOBODY)
+    assert "belongs to root" in printed
+    assert "PLIMSOLL_DATA_DIR" in printed
 
 
 @as_root
 def test_a_catalogue_that_may_not_be_read_is_named(serve: Serve, open_folder: Path) -> None:
     (open_folder / "models.toml").write_text(CATALOGUE)
     (open_folder / "models.toml").chmod(0o600)
-    said = serve.refused(open_folder, {"MODELS_FILE": "models.toml"}, NOBODY)
-    assert "MODELS_FILE models.toml can not be used: it cannot be read (Permission denied)" in said
+    printed = serve.refused(open_folder, {"MODELS_FILE": "models.toml"}, NOBODY)
+    assert "MODELS_FILE models.toml can not be used: it cannot be read (Permission denied)" in printed
 
 
 @as_root
@@ -361,5 +361,5 @@ def test_a_catalogue_that_may_not_be_read_is_named(serve: Serve, open_folder: Pa
     reason="here everybody may listen on port 80",
 )
 def test_a_port_that_is_not_allowed_is_named(serve: Serve, open_folder: Path) -> None:
-    said = serve.refused(open_folder, {"PLIMSOLL_PORT": "80"}, NOBODY)
-    assert "Permission denied; PLIMSOLL_PORT=8000" in said
+    printed = serve.refused(open_folder, {"PLIMSOLL_PORT": "80"}, NOBODY)
+    assert "Permission denied; PLIMSOLL_PORT=8000" in printed

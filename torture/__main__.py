@@ -17,6 +17,7 @@ from time import monotonic
 
 from rich.console import Console
 
+from torture.citus import clusters
 from torture.contention import contentions
 from torture.crash import crashes
 from torture.drain import drains
@@ -54,6 +55,7 @@ PROMISES: dict[str, Callable[[Site], Awaitable[Result]]] = {
     "postmaster": postmasters,
     "failover": failovers,
     "pooler": poolers,
+    "citus": clusters,
     "limit": limits,
     "neighbour": neighbours,
     "stall": stalls,
@@ -63,7 +65,7 @@ PROMISES: dict[str, Callable[[Site], Awaitable[Result]]] = {
 def main() -> None:
     arguments = _arguments()
     _allow_many_files()
-    sys.exit(asyncio.run(_run(arguments.only or list(PROMISES), keep=arguments.keep_logs)))
+    sys.exit(asyncio.run(_run(arguments.only or list(PROMISES), kills=arguments.kills, keep=arguments.keep_logs)))
 
 
 def _arguments() -> argparse.Namespace:
@@ -71,6 +73,7 @@ def _arguments() -> argparse.Namespace:
         prog="python -m torture", description="Crashes, races and faults against real processes, on loopback."
     )
     parser.add_argument("--only", action="append", choices=list(PROMISES), help="try one promise (may be repeated)")
+    parser.add_argument("--kills", type=int, default=20, metavar="N", help="of `crash`, at each of its points (20)")
     parser.add_argument("--keep-logs", action="store_true", help="leave the folder with the processes' logs")
     return parser.parse_args()
 
@@ -82,13 +85,13 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _run(names: list[str], *, keep: bool) -> int:
+async def _run(names: list[str], *, kills: int, keep: bool) -> int:
     console = Console(width=None if sys.stdout.isatty() else _PAGE_WIDTH)
     folder = Path(tempfile.mkdtemp(prefix="plimsoll-torture-"))
     results: list[Result] = []
     started, busy_before = monotonic(), os.getloadavg()[0]
     try:
-        async with site(folder) as at:
+        async with site(folder, kills) as at:
             for name in names:
                 console.print(f"[dim]{name} …[/]")
                 results.append(await _try(name, at))

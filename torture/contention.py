@@ -136,7 +136,7 @@ async def _judge(run: _Run, database: Any, beside: list[str], result: Result) ->
     paid_in = Counter(session for session, mark, _ in run.posts if run.site.models.calls[mark])
     for kept, turns in stored.items():
         result.check(turns == paid_in[kept], f"{paid_in[kept]} paid answers and {turns} completed turns in {kept}")
-    broken = {told: times for told, times in run.seen.items() if told.split(" ")[1].startswith("5")}
+    broken = {answer: times for answer, times in run.seen.items() if answer.split(" ")[1].startswith("5")}
     lost_turns = broken.pop("POST 503 worker_lost", 0)  # of a session that was deleted while its turn ran elsewhere
     deadlocks = await database.fetchval(_DEADLOCKS)
     result.check(not broken, f"answers of 5xx: {broken}")
@@ -144,11 +144,11 @@ async def _judge(run: _Run, database: Any, beside: list[str], result: Result) ->
     result.check(deadlocks == 0, f"Postgres reports {deadlocks} deadlocks")
     result.measured = {
         "deadlocks": deadlocks,
-        "answers 500": sum(times for told, times in broken.items() if told.split(" ")[1] == "500"),
+        "answers 500": sum(times for answer, times in broken.items() if answer.split(" ")[1] == "500"),
         "paid answers": f"{sum(paid_in.values()):,}, {lost} lost",
         "turns a second": round(run.done["posts that ran"] / SECONDS, 1),
         "turns ended by a deletion elsewhere": lost_turns,
-        "answers": ", ".join(f"{times:,} {told}" for told, times in run.seen.most_common()),
+        "answers": ", ".join(f"{times:,} {answer}" for answer, times in run.seen.most_common()),
     }
 
 

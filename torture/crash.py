@@ -17,12 +17,11 @@ from tests.providers.server import Seen, Step, Stream
 from tests.services.service import sound_summary
 from torture.database_proxy import At, Fault, proxied
 from torture.ledger import violations
-from torture.models import Interrupted, new_mark, reply_text, stream_pieces, told, tool_call, whole_in_pieces
+from torture.models import Interrupted, new_mark, reply_text, stream_pieces, streamed_reply, tool_call, whole_in_pieces
 from torture.replicas import Replica
 from torture.results import Result
 from torture.site import NETWORK_ERRORS, Answered, Site
 
-TIMES = 20
 LEASE_S = 1.0
 _SLACK_S = 2.0
 _AT_ONCE = 4
@@ -34,8 +33,10 @@ _RECLAIM = "SET status = 'running', fence = fence + 1"
 _CANCEL = "SET status = 'cancelled'"
 _STORE_SUMMARY = "INSERT INTO session_summaries"
 
-Scene: TypeAlias = Literal["plain", "stream", "summary", "tools", "cancel"]
-Trigger: TypeAlias = At | Literal["model_asked", "mid_answer", "last_byte", "summarizer_asked", "first_delta", "told"]
+Scene: TypeAlias = Literal["plain", "stream", "summary", "ahead", "tools", "cancel"]
+Trigger: TypeAlias = (
+    At | Literal["model_called", "mid_answer", "last_byte", "summarizer_called", "first_delta", "answered"]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +55,27 @@ POINTS = (
     Point("after the claim, uncommitted", "plain", At(_CLAIM, "after")),
     Point("before the claim's commit", "plain", At(_CLAIM, "before", commit=True)),
     Point("after the claim's commit", "plain", At(_CLAIM, "after", commit=True)),
-    Point("the model has been asked", "plain", "model_asked"),
+    Point("the model has been asked", "plain", "model_called"),
     Point("in the middle of the answer", "plain", "mid_answer"),
     Point("after the answer's last byte", "plain", "last_byte"),
     Point("before the end", "plain", At(SETTLE, "before")),
     Point("settled, before it is known", "plain", At(SETTLE, "after"), settled=True),
-    Point("after the client was told", "plain", "told", settled=True),
-    Point("stream: the model has been asked", "stream", "model_asked"),
+    Point("after the client was answered", "plain", "answered", settled=True),
+    Point("stream: the model has been asked", "stream", "model_called"),
     Point("stream: after the first delta", "stream", "first_delta"),
     Point("stream: in the middle of the answer", "stream", "mid_answer"),
     Point("stream: before the end", "stream", At(SETTLE, "before")),
     Point("stream: settled, before it is known", "stream", At(SETTLE, "after"), settled=True),
-    Point("the summarizer has been asked", "summary", "summarizer_asked"),
+    Point("the summarizer has been asked", "summary", "summarizer_called"),
     Point("before the summary is stored", "summary", At(_STORE_SUMMARY, "before")),
-    Point("before the summary's commit", "summary", At(_STORE_SUMMARY, "before", commit=True)),
-    Point("after the summary's commit", "summary", At(_STORE_SUMMARY, "after", commit=True)),
+    Point("the summary is stored", "summary", At(_STORE_SUMMARY, "after")),
+    Point("ahead: the summarizer has been asked", "ahead", "summarizer_called", settled=True),
+    Point("ahead: before the summary is stored", "ahead", At(_STORE_SUMMARY, "before"), settled=True),
+    Point("ahead: the summary is stored", "ahead", At(_STORE_SUMMARY, "after"), settled=True),
     Point("tool outputs: before they are stored", "tools", At(_RECLAIM, "before")),
     Point("tool outputs: stored, uncommitted", "tools", At(_RECLAIM, "after")),
     Point("tool outputs: after their commit", "tools", At(_RECLAIM, "after", commit=True)),
-    Point("tool outputs: the model has been asked", "tools", "model_asked"),
+    Point("tool outputs: the model has been asked", "tools", "model_called"),
     Point("cancel: before it is stored", "cancel", At(_CANCEL, "before")),
     Point("cancel: after its commit", "cancel", At(_CANCEL, "after", commit=True)),
 )
@@ -89,7 +92,7 @@ class _Victim:
     turn: str | None = None
     replica: Replica | None = None
     killed_at: float | None = None
-    told: dict[str, Any] | None = None
+    answer: dict[str, Any] | None = None
     asked_before: int = 0
 
     def kill(self) -> None:
@@ -122,19 +125,19 @@ class _Run:
 
 
 async def crashes(site: Site) -> Result:
-    """Every point, `TIMES` times."""
+    """Every point, `site.kills` times."""
     result = Result(
-        f"kill -9 at {len(POINTS)} points of a turn, {TIMES} times each",
+        f"kill -9 at {len(POINTS)} points of a turn, {site.kills} times each",
         f"0 acknowledged turns lost, 0 doubled; no session stuck for longer than the lease + {_SLACK_S:g} s",
     )
     for point in POINTS:
-        result.expect(point.name, TIMES)
+        result.expect(point.name, site.kills)
     async with (
         site.database() as (url, database),
         site.nursery.running(site.environment(url, turn_lease_s=LEASE_S, db_pool_size=10), name="survivor") as survivor,
     ):
         run = _Run(site, url, database, survivor, result)
-        waiting = [point for _ in range(TIMES) for point in POINTS]
+        waiting = [point for _ in range(site.kills) for point in POINTS]
         looked_after: list[asyncio.Task[None]] = []
 
         async def kill_some() -> None:
@@ -164,13 +167,14 @@ async def _prepare(run: _Run, point: Point) -> _Victim:
     """The session as the scene needs it, made on the process that lives on."""
     site, at = run.site, run.survivor.url
     mark = new_mark("crash")
-    summarizes = point.scene == "summary"
-    policy = {"mandatory_summary_turn": 2, "protected_turns": 1} if summarizes else {"summarize_when": "never"}
+    ahead, summarizes = point.scene == "ahead", point.scene in ("summary", "ahead")
+    summarizing = {"mandatory_summary_turn": 2, "protected_turns": 1, "summarize_ahead": ahead}
+    policy = summarizing if summarizes else {"summarize_when": "never"}
     session = await site.session(at, policy=policy)
     victim = _Victim(point, mark, session, Fault(_at_of(point), _nothing, armed=False))
     victim.fault.then = victim.kill
     if summarizes:
-        for number in range(2):
+        for number in range(1 if ahead else 2):  # ahead, the victim's own turn is the second
             await site.post(f"{at}{session}/turns", {"content": f"{mark} before {number}" + " words" * 200})
         site.models.summarizes[mark] = lambda seen: _summarize(victim, seen)
     if point.scene in ("tools", "cancel"):
@@ -181,7 +185,12 @@ async def _prepare(run: _Run, point: Point) -> _Victim:
         if asked.json["turn"]["status"] != "awaiting_tools":
             raise RuntimeError(f"the turn does not wait for tools: {asked.body!r}")
     victim.asked_before = site.models.calls[mark]
-    if not isinstance(point.trigger, At) and point.trigger in ("model_asked", "mid_answer", "last_byte", "first_delta"):
+    if not isinstance(point.trigger, At) and point.trigger in (
+        "model_called",
+        "mid_answer",
+        "last_byte",
+        "first_delta",
+    ):
         site.models.plays[mark] = lambda seen: _answer(victim, seen)
     return victim
 
@@ -196,19 +205,19 @@ def _at_of(point: Point) -> At:
 
 def _answer(victim: _Victim, seen: Seen) -> Step:
     scene, trigger = victim.point.scene, victim.point.trigger
-    if trigger == "model_asked":
+    if trigger == "model_called":
         victim.kill()
     if scene == "tools":
         return tool_call(seen)
     if scene == "stream":
         if trigger != "mid_answer":
-            return told(seen, pause_s=0.02)
+            return streamed_reply(seen, pause_s=0.02)
         return Stream(Interrupted(stream_pieces(reply_text(victim.mark)), 4, victim.kill), pause_s=0.005)
     return whole_in_pieces(seen, 2 if trigger == "mid_answer" else 4, victim.kill)
 
 
 def _summarize(victim: _Victim, seen: Seen) -> Step:
-    if victim.point.trigger == "summarizer_asked":
+    if victim.point.trigger == "summarizer_called":
         victim.kill()
     return sound_summary(seen)
 
@@ -235,8 +244,8 @@ async def _ask(site: Site, victim: _Victim, at: str) -> None:
         return
     answered = await _ask_once(site, victim, at)
     if answered.status in (200, 201):
-        victim.told = answered.json
-    if victim.point.trigger == "told":
+        victim.answer = answered.json
+    if victim.point.trigger == "answered":
         victim.kill()
 
 
@@ -272,14 +281,14 @@ async def _listen(site: Site, victim: _Victim, at: str) -> None:
                 victim.kill()
     for name, data in Answered(response.status, response.headers, heard).events():
         if name == "turn.completed":
-            victim.told = data
+            victim.answer = data
 
 
 async def _look_after(run: _Run, victim: _Victim) -> None:
     """Whoever retries on another process: is the session free in time, and is all that was promised there?"""
     async with run.looking:
         await _go_on(run, victim)
-        if victim.point.scene in ("plain", "stream", "summary"):
+        if victim.point.scene in ("plain", "stream", "summary", "ahead"):
             await _retry(run, victim)
     asked = run.site.models.calls[victim.mark] - victim.asked_before
     if asked > 1:
@@ -307,16 +316,18 @@ async def _go_on(run: _Run, victim: _Victim) -> None:
 
 
 async def _retry(run: _Run, victim: _Victim) -> None:
-    """The client repeats its request with its key. What it had been told must stand; what was settled, too."""
+    """The client repeats its request with its key. What it was answered must stand; what was settled, too."""
     url = f"{run.survivor.url}{victim.session}/turns"
     again = await _until(
         lambda: run.site.post(url, victim.body | {"stream": False}, key=victim.key),
         busy=("turn_in_progress", "idempotency_in_flight"),
     )
     kept = again.status == 201
-    if victim.told is not None and not (kept and again.json["turn"] == victim.told["turn"]):
+    if victim.answer is not None and not (kept and again.json["turn"] == victim.answer["turn"]):
         run.lost += 1
-        run.result.check(False, f"{victim.point.name}: told {victim.told['turn']}, then {again.status} {again.body!r}")
+        run.result.check(
+            False, f"{victim.point.name}: answered {victim.answer['turn']}, then {again.status} {again.body!r}"
+        )
     if victim.point.settled:
         run.result.check(kept, f"{victim.point.name}: it was settled, and a retry gave {again.status}")
         asked = run.site.models.calls[victim.mark] - victim.asked_before

@@ -26,15 +26,15 @@ class At:
 
 @dataclass(slots=True)
 class _Statements(FrontendReader):
-    """Also keeps what was said since the last transaction began."""
+    """Also keeps the statements since the last transaction began."""
 
-    said: list[str] = field(default_factory=list[str])
+    sent: list[str] = field(default_factory=list[str])
     count: int = 0
 
     def _run(self, sql: str) -> None:
         if sql.lstrip().upper().startswith("BEGIN"):
-            self.said.clear()
-        self.said.append(" ".join(sql.split()))
+            self.sent.clear()
+        self.sent.append(" ".join(sql.split()))
         self.count += 1
 
 
@@ -49,13 +49,13 @@ class Fault:
     armed: bool = True
     fired: bool = False
 
-    def meets(self, said: list[str]) -> bool:
+    def meets(self, sent: list[str]) -> bool:
         """Whether the newest statement is the one that is meant."""
         if self.fired or not self.armed:
             return False
         if self.at.commit:
-            return said[-1].upper().startswith("COMMIT") and any(self.at.piece in earlier for earlier in said[:-1])
-        return self.at.piece in said[-1]
+            return sent[-1].upper().startswith("COMMIT") and any(self.at.piece in earlier for earlier in sent[:-1])
+        return self.at.piece in sent[-1]
 
     def fire(self) -> None:
         self.fired = True
@@ -112,7 +112,7 @@ async def _to_server(
         while data := await reader.read(65536):
             before = statements.count
             statements.feed(data)
-            if statements.count != before and fault.meets(statements.said):
+            if statements.count != before and fault.meets(statements.sent):
                 if fault.at.when == "after":
                     awaiting.set()
                 else:

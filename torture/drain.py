@@ -1,4 +1,4 @@
-"""SIGTERM with turns in flight: they end, nobody who was told anything loses it, and balancers are told at once."""
+"""SIGTERM with turns in flight: they end, no answered turn is lost, and balancers know at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import aiohttp
 
 from tests.providers.server import Answer
 from torture.ledger import violations
-from torture.models import new_mark, reply, reply_text, told
+from torture.models import new_mark, reply, reply_text, streamed_reply
 from torture.replicas import Replica
 from torture.results import Result
 from torture.site import NETWORK_ERRORS, Answered, Site
@@ -52,10 +52,10 @@ async def drains(site: Site) -> Result:
             await _once(site, database, replica, seen, result)
         stored = await database.fetchval("SELECT count(*) FROM turns WHERE status = 'completed'")
         result.failures += await violations(database)
-    result.check(stored == seen.completed, f"{seen.completed} turns were told as completed, {stored} are stored so")
+    result.check(stored == seen.completed, f"{seen.completed} turns were answered as completed, {stored} are stored so")
     result.measured = {
         "turns in flight": result.fired.get(_IN_FLIGHT, 0),
-        "of these completed, told to their client": seen.completed,
+        "of these completed, answered to their client": seen.completed,
         "slowest /readyz 503 after the signal": f"{max(seen.ready_s, default=0):.2f} s",
         f"slowest exit (model answers after {_ANSWER_AFTER_S:g} s)": f"{max(seen.exit_s, default=0):.1f} s",
     }
@@ -137,4 +137,4 @@ def _slow(seen: Any) -> Answer:
 
 
 def _slow_stream(seen: Any) -> Any:
-    return told(seen, pause_s=_ANSWER_AFTER_S / 8)
+    return streamed_reply(seen, pause_s=_ANSWER_AFTER_S / 8)

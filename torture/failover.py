@@ -19,10 +19,11 @@ from app.db.embedded_identity import Identity
 from app.db.embedded_server import find_binaries
 from app.db.migrate import upgrade
 from bench.programs import free_port
+from torture.databases import execute
 from torture.outage import CLIENTS, LEASE_S, TOLD, Load, client, is_gone, judge, recovery_s
 from torture.replicas import Replica
 from torture.results import Result
-from torture.site import Site, connect, execute
+from torture.site import Site, connect
 
 SWITCHES = 4
 READ_ONLY_S = 3.0
@@ -101,7 +102,7 @@ async def _until(holds: Callable[[], Coroutine[Any, Any, Any]]) -> None:
 
 
 async def failovers(site: Site) -> Result:
-    """The service knows both servers and takes whichever writes. Nothing in it is told of a change."""
+    """The service knows both servers and takes whichever writes. It gets no notice of a change."""
     result = Result(
         f"a failover between two servers under load, {SWITCHES} times, {READ_ONLY_S:g} s of them read-only",
         "503 with Retry-After and not ready meanwhile; nothing acknowledged lost; "
@@ -133,7 +134,7 @@ async def failovers(site: Site) -> Result:
 
 async def _try(site: Site, replica: Replica, url: str, nodes: list[_Node], result: Result) -> None:
     load, recovered = Load(), list[float]()
-    clients = [asyncio.create_task(client(site, replica, load, result)) for _ in range(CLIENTS)]
+    clients = [asyncio.create_task(client(site, replica.url, load, result)) for _ in range(CLIENTS)]
     for _ in range(SWITCHES):
         await asyncio.sleep(_UP_S)
         old, new = nodes

@@ -71,20 +71,22 @@ async def _post_all(site: Site, balancer: Balancer, sessions: list[str], result:
 
     async def post(session: str, mark: str) -> None:
         while True:
-            told = await site.post(f"{balancer.url}{session}/turns", {"content": f"{mark} one more"})
-            if not _is_to_come_back(told):
+            answer = await site.post(f"{balancer.url}{session}/turns", {"content": f"{mark} one more"})
+            if not _is_to_retry(answer):
                 break
             await asyncio.sleep(random.uniform(0.2, 1.0))
-        if told.status != 201:
-            result.check((told.status, told.code) == (429, "limit_exceeded"), f"a post got {told.status} {told.code}")
+        if answer.status != 201:
+            result.check(
+                (answer.status, answer.code) == (429, "limit_exceeded"), f"a post got {answer.status} {answer.code}"
+            )
             result.fire(_REFUSED)
 
     await asyncio.gather(*map(post, sessions, marks))
     return sum(site.models.calls[mark] for mark in marks)
 
 
-def _is_to_come_back(told: Answered) -> bool:
+def _is_to_retry(answer: Answered) -> bool:
     """Where another turn runs in the session, or turns that run hold the room: some of it may come back."""
-    if told.code == "turn_in_progress":
+    if answer.code == "turn_in_progress":
         return True
-    return told.code == "limit_exceeded" and told.headers.get("Retry-After") == "1"
+    return answer.code == "limit_exceeded" and answer.headers.get("Retry-After") == "1"

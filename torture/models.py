@@ -58,7 +58,9 @@ class Models:
         own = self.plays.get(mark)
         if own is not None:
             return own(seen)
-        return told(seen, self.delay_s / 8) if asked.get("stream") else Answer(reply(seen), delay_s=self.delay_s)
+        return (
+            streamed_reply(seen, self.delay_s / 8) if asked.get("stream") else Answer(reply(seen), delay_s=self.delay_s)
+        )
 
 
 def reply_text(mark: str) -> str:
@@ -79,7 +81,7 @@ def tool_call(seen: Seen) -> Answer:
     return Answer(_completion({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"))
 
 
-def told(seen: Seen, pause_s: float = 0.0) -> Stream:
+def streamed_reply(seen: Seen, pause_s: float = 0.0) -> Stream:
     """The same answer as a stream of eight pieces."""
     return Stream(stream_pieces(reply_text(mark_of(seen))), pause_s=pause_s)
 

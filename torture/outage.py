@@ -1,20 +1,21 @@
-"""Postgres is stopped under load and started again: 503 meanwhile, nothing acknowledged is lost, and it recovers."""
+"""Postgres is stopped under load and started again: 503 meanwhile, nothing acknowledged is lost, and it recovers.
+
+On a Citus cluster (`torture/nodes.py`) it is the coordinator, by which every statement goes."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
+from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-from app.db import embedded
-from app.db.migrate import upgrade
+from torture.databases import Servers
 from torture.ledger import violations
 from torture.models import new_mark
+from torture.nodes import Node, find_citus, nodes
 from torture.replicas import Replica, process_state
 from torture.results import Result
 from torture.site import NETWORK_ERRORS, Site, connect
@@ -32,12 +33,15 @@ TOLD = "answers 503 with Retry-After"
 
 @dataclass(slots=True)
 class Load:
-    """What the clients have been told. `acknowledged` is key -> (session, turn)."""
+    """What the clients got as answers. `acknowledged` is key -> (session, turn); `good` and `refused` count answers by
+    address."""
 
     away: bool = False
     stop: bool = False
     acknowledged: dict[str, Any] = field(default_factory=dict[str, Any])
     last_good_at: float = 0.0
+    good: Counter[str] = field(default_factory=Counter[str])
+    refused: Counter[str] = field(default_factory=Counter[str])
     odd: list[str] = field(default_factory=list[str])
 
 
@@ -50,35 +54,26 @@ async def outages(site: Site) -> Result:
     )
     result.expect(_STOPPED, OUTAGES)
     result.expect(TOLD, OUTAGES * CLIENTS)
-    folder = site.folder / f"outage-{uuid4().hex[:6]}"
-    holds = [await asyncio.to_thread(embedded.start, folder)]
-    try:
-        url = holds[0].dsn
-        await upgrade(url)
+    programs = find_citus() if site.servers.is_citus else None
+    with nodes(site.folder / f"outage-{uuid4().hex[:6]}", programs) as found:
+        url = await Servers(tuple(node.url for node in found)).make_migrated("plimsoll")
         async with site.nursery.running(site.environment(url, turn_lease_s=LEASE_S), name="outage") as replica:
-            await _try(site, replica, url, folder, holds, result)
-    finally:
-        for hold in holds:
-            await asyncio.to_thread(hold.stop)
+            await _try(site, replica, url, found[0], result)
     return result
 
 
-async def _try(
-    site: Site, replica: Replica, url: str, folder: Path, holds: list[embedded.EmbeddedPostgres], result: Result
-) -> None:
+async def _try(site: Site, replica: Replica, url: str, server: Node, result: Result) -> None:
     load = Load()
-    clients = [asyncio.create_task(client(site, replica, load, result)) for _ in range(CLIENTS)]
+    clients = [asyncio.create_task(client(site, replica.url, load, result)) for _ in range(CLIENTS)]
     await asyncio.sleep(_UP_S)
     resident_before = replica.resident_bytes()
     recovered: list[float] = []
     for _ in range(OUTAGES):
-        pid = int((folder / "postgres/data/postmaster.pid").read_text().split()[0])
-        os.kill(pid, signal.SIGQUIT)
         load.away = True
-        if await is_gone(pid):
-            result.fire(_STOPPED)
+        await asyncio.to_thread(server.stop, signal.SIGQUIT)
+        result.fire(_STOPPED, int(server.pid is None))
         await asyncio.sleep(AWAY_S)
-        holds.append(await asyncio.to_thread(embedded.start, folder))
+        await asyncio.to_thread(server.start)
         started_at = monotonic()
         recovered.append(await recovery_s(load, started_at))
         load.away = False
@@ -96,7 +91,7 @@ async def _try(
 
 
 async def judge(site: Site, url: str, load: Load, result: Result) -> None:
-    """Notes what the clients were told and is not stored so, and turns that asked the model twice."""
+    """Notes what was answered and is not stored so, and turns that called the model twice."""
     database = await connect(url)
     try:
         await until_still(database)
@@ -110,7 +105,7 @@ async def judge(site: Site, url: str, load: Load, result: Result) -> None:
     result.failures += load.odd
     result.check(not lost, f"{len(lost)} acknowledged turns are lost, {lost[:3]}")
     result.check(not calls, f"{len(calls)} turns called the model twice")
-    result.measured = {"acknowledged turns": f"{len(load.acknowledged):,}", "of these lost": len(lost)}
+    result.measured |= {"acknowledged turns": f"{len(load.acknowledged):,}", "of these lost": len(lost)}
 
 
 async def until_still(database: Any) -> None:
@@ -130,16 +125,16 @@ def is_stored(row: Any, turn: Any) -> bool:
     )
 
 
-async def client(site: Site, replica: Replica, load: Load, result: Result) -> None:
+async def client(site: Site, base_url: str, load: Load, result: Result) -> None:
     """Posts turn after turn, each with its key until it has an end."""
     session: str | None = None
     while not load.stop:
         try:
-            session = session or await site.session(replica.url)
+            session = session or await site.session(base_url)
         except (RuntimeError, *NETWORK_ERRORS):
             await asyncio.sleep(0.2)
             continue
-        await _turn(site, f"{replica.url}{session}/turns", load, result)
+        await _turn(site, f"{base_url}{session}/turns", load, result)
 
 
 async def _turn(site: Site, url: str, load: Load, result: Result) -> None:
@@ -153,11 +148,13 @@ async def _turn(site: Site, url: str, load: Load, result: Result) -> None:
         if answered.status == 201:
             load.acknowledged[mark] = answered.json["turn"]
             load.last_good_at = monotonic()
+            load.good[url] += 1
             return
         if answered.code == "worker_lost":
             return  # stored as such: a retry with the key says it again
         if answered.status == 503 and answered.headers.get("Retry-After", "").isdigit():
             result.fire(TOLD)
+            load.refused[url] += 1
         elif answered.code not in ("turn_in_progress", "idempotency_in_flight"):
             load.odd.append(f"a client got {answered.status} {answered.code}")
             return

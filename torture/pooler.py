@@ -74,16 +74,16 @@ async def _talk(site: Site, balancer: Balancer, number: int, result: Result) -> 
         body = {"content": f"{mark} and what then?", "stream": turn % 3 == 0}
         key = mark if turn % 4 == 0 else None
         for _ in range(2 if key else 1):
-            told = await site.post(url, body, key=key)
-            result.check(_is_told(told, mark), f"a turn got {told.status} {told.body[:300]!r}")
+            answer = await site.post(url, body, key=key)
+            result.check(_has_reply(answer, mark), f"a turn got {answer.status} {answer.body[:300]!r}")
         result.check(site.models.calls[mark] == 1, f"the model was asked {site.models.calls[mark]} times")
 
 
-def _is_told(told: Answered, mark: str) -> bool:
-    if told.headers["Content-Type"].startswith("text/event-stream"):
-        last, data = told.last_event()
+def _has_reply(answer: Answered, mark: str) -> bool:
+    if answer.headers["Content-Type"].startswith("text/event-stream"):
+        last, data = answer.last_event()
         return last == "turn.completed" and data["turn"]["assistant_output"] == reply_text(mark)
-    return told.status == 201 and told.json["turn"]["assistant_output"] == reply_text(mark)
+    return answer.status == 201 and answer.json["turn"]["assistant_output"] == reply_text(mark)
 
 
 async def _watch(address: str, seen: _Seen, result: Result) -> None:

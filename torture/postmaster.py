@@ -34,7 +34,7 @@ async def postmasters(site: Site) -> Result:
     del environment["DATABASE_URL"]
     load, recovered = Load(), list[float]()
     async with site.nursery.running(environment, name="postmaster") as replica:
-        clients = [asyncio.create_task(client(site, replica, load, result)) for _ in range(CLIENTS)]
+        clients = [asyncio.create_task(client(site, replica.url, load, result)) for _ in range(CLIENTS)]
         for _ in range(KILLS):
             await asyncio.sleep(_UP_S)
             pid = int((folder / "postgres/data/postmaster.pid").read_text().split()[0])

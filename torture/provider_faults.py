@@ -202,7 +202,7 @@ async def _try_all(site: Site, replica: Replica, result: Result) -> float:
 async def _judge(
     site: Site, replica: Replica, session: str, kind: Kind, answered: Answered, result: Result, *, stream: bool
 ) -> None:
-    """What the client was told, and what is stored."""
+    """What the client got, and what is stored."""
     async with site.http.get(f"{replica.url}{session}/turns") as response:
         stored = orjson.loads(await response.read())["items"][0]
     expected = kind.ends_as(stream=stream)
@@ -214,13 +214,13 @@ async def _judge(
     )
     if answered.headers["Content-Type"].startswith("text/event-stream"):
         last, data = answered.last_event()
-        told = data.get("error", {}).get("code") if last == "turn.failed" else None
+        got_code = data.get("error", {}).get("code") if last == "turn.failed" else None
         result.check(
             last == ("turn.completed" if expected is None else "turn.failed"), f"{kind.name}: it ended with {last}"
         )
     else:
-        told = answered.code
-    result.check(told == expected, f"{kind.name} (stream: {stream}): told {told}, not {expected}")
+        got_code = answered.code
+    result.check(got_code == expected, f"{kind.name} (stream: {stream}): got {got_code}, not {expected}")
 
 
 async def _sample(database: Any, idle: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Many posts to one session at once, over three replicas: one runs, the others are told to come back."""
+"""Many posts to one session at once, over three replicas: one runs, the others get a 409 with Retry-After."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def _judge(answers: list[Answered], result: Result) -> int:
         if answered.status == 201:
             won += 1
             continue
-        told = (answered.status, answered.code, answered.headers.get("Retry-After", "").isdigit())
-        result.check(told == (409, "turn_in_progress", True), f"a loser got {told}")
+        answer = (answered.status, answered.code, answered.headers.get("Retry-After", "").isdigit())
+        result.check(answer == (409, "turn_in_progress", True), f"a loser got {answer}")
         result.fire(_LOSER)
     return won
 

@@ -8,15 +8,13 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit, urlunsplit
-from uuid import uuid4
 
 import aiohttp
 import asyncpg
 import orjson
 
 from app.db import embedded
-from app.db.migrate import upgrade
+from torture.databases import Servers, citus_servers
 from torture.models import Models, models, write_catalogue
 from torture.replicas import Nursery, nursery
 
@@ -59,11 +57,13 @@ class Answered:
 class Site:
     """What every promise is tried with."""
 
-    server_url: str
+    servers: Servers
     folder: Path
     models: Models
     nursery: Nursery
     http: aiohttp.ClientSession
+    kills: int
+    """At each point of `crash`."""
 
     def environment(self, database_url: str, **settings: object) -> dict[str, str]:
         """A replica's. `settings` are variables without their `PLIMSOLL_`, in lower case."""
@@ -73,15 +73,12 @@ class Site:
     @contextlib.asynccontextmanager
     async def database(self) -> AsyncGenerator[tuple[str, Any]]:
         """The URL of a migrated, empty database, and a connection of our own to it."""
-        name = f"torture_{uuid4().hex[:10]}"
-        await execute(self.server_url, f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
-        url = _with_database(self.server_url, name)
-        connection = await connect(url)
-        try:
-            yield url, connection
-        finally:
-            await connection.close()
-            await execute(self.server_url, f"DROP DATABASE {name} WITH (FORCE)")
+        async with self.servers.lend(_TEMPLATE) as url:
+            connection = await connect(url)
+            try:
+                yield url, connection
+            finally:
+                await connection.close()
 
     async def post(
         self, url: str, body: object, *, key: str | None = None, token: str | None = None, timeout_s: float = 60
@@ -109,12 +106,11 @@ NETWORK_ERRORS = (aiohttp.ClientError, ConnectionError, TimeoutError)
 
 
 @contextlib.asynccontextmanager
-async def site(folder: Path) -> AsyncGenerator[Site]:
-    """Starts Postgres, the models and the nursery, and ends them."""
-    server = await asyncio.to_thread(embedded.start, folder)
-    try:
-        await execute(server.dsn, f"CREATE DATABASE {_TEMPLATE}")
-        await upgrade(_with_database(server.dsn, _TEMPLATE))
+async def site(folder: Path, kills: int) -> AsyncGenerator[Site]:
+    """Starts Postgres, unless the environment names a Citus cluster, the models and the nursery, and ends them."""
+    async with _servers(folder) as servers:
+        if not servers.is_citus:
+            await servers.make_migrated(_TEMPLATE)
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with (
             models() as own,
@@ -122,7 +118,17 @@ async def site(folder: Path) -> AsyncGenerator[Site]:
             aiohttp.ClientSession(connector=connector) as http,
         ):
             write_catalogue(folder / "models.toml", own)
-            yield Site(server.dsn, folder, own, replicas, http)
+            yield Site(servers, folder, own, replicas, http, kills)
+
+
+@contextlib.asynccontextmanager
+async def _servers(folder: Path) -> AsyncGenerator[Servers]:
+    if (servers := citus_servers()) is not None:
+        yield servers
+        return
+    server = await asyncio.to_thread(embedded.start, folder)
+    try:
+        yield Servers((server.dsn,))
     finally:
         await asyncio.to_thread(server.stop)
 
@@ -135,18 +141,5 @@ async def connect(url: str) -> Any:
     return connection
 
 
-async def execute(url: str, statement: str) -> None:
-    """Runs one statement on a connection of its own."""
-    connection = await cast(Any, asyncpg).connect(url)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
-
-
 def _dumps(value: object) -> str:
     return orjson.dumps(value).decode()
-
-
-def _with_database(url: str, name: str) -> str:
-    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))

@@ -138,9 +138,9 @@ _WORKS: dict[str, Work] = {
     "summaries": _get("/summaries"),
     "search": _search,
     "preview": _preview,
+    "summarize": _summarize,  # before the turns, whose summaries leave nothing to summarize
     "turn": _turn,
     "large turn": _large_turn,
-    "summarize": _summarize,
     "fork": _fork,
     "delete": _delete,
     "export and import": _export_and_import,

@@ -12,7 +12,7 @@ import orjson
 
 from tests.providers.server import Answer, Seen, Step
 from torture.ledger import violations
-from torture.models import new_mark, reply, told
+from torture.models import new_mark, reply, streamed_reply
 from torture.replicas import Replica
 from torture.results import Result
 from torture.site import Site, connect
@@ -103,7 +103,7 @@ def _mark(site: Site) -> str:
 
 def _slow(seen: Seen) -> Step:
     if seen.json.get("stream"):
-        return told(seen, pause_s=_ANSWER_AFTER_S / 8)
+        return streamed_reply(seen, pause_s=_ANSWER_AFTER_S / 8)
     return Answer(reply(seen), delay_s=_ANSWER_AFTER_S)
 
 
@@ -147,7 +147,7 @@ async def _cancel(site: Site, replica: Replica, result: Result, _: int) -> None:
     told_client = await asking
     if cancelled.status == 200:
         result.fire(_CANCELLED)
-        # Whoever waits is told so, unless the turn had been settled in the very same moment.
+        # A waiting client gets this answer, unless the turn had been settled in the very same moment.
         result.check(
             told_client.code in ("turn_cancelled", "worker_lost"),
             f"the client of a cancelled turn got {told_client.status} {told_client.code}",

@@ -93,10 +93,9 @@ async def _try(site: Site, url: str, successor: Replica, result: Result, *, late
         before = await _all_of(url, session_id)
         replica.send(signal.SIGCONT)
         with contextlib.suppress(*NETWORK_ERRORS):
-            told = await asking
-            result.check(
-                (told.status, told.code) == (503, "worker_lost"), f"the zombie's client got {told.status} {told.code}"
-            )
+            answer = await asking
+            got = f"{answer.status} {answer.code}"
+            result.check(got == "503 worker_lost", f"the zombie's client got {got}")
             if was_stopped:
                 result.fire(_WOKEN)
                 if late and fault.fired:

@@ -19,7 +19,7 @@ from rich.table import Table
 from app.tokenizers import Tokenizers
 from bench.fidelity.measure import measure
 from bench.fidelity.plot import write_plot
-from bench.fidelity.recorded import Conversation, read_conversations
+from bench.fidelity.recorded import Conversation, read_conversations, with_long_replies
 from bench.fidelity.rules import prune_rules, rules
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -36,9 +36,11 @@ def main() -> None:
     console = Console(width=_WIDTH_CHARS)
     files = sorted(path for path in arguments.data.iterdir() if path.name.endswith((".jsonl", ".jsonl.gz")))
     runs = [
-        (rule, path, budget)
+        (rule, path, budget, long_replies)
         for path in files
-        for budget in (arguments.budgets if _has_questions(path) else [arguments.tool_budget])
+        for asks in [_has_questions(path)]
+        for long_replies in ((False, True) if asks and arguments.long_replies else (False,))
+        for budget in (arguments.budgets if asks else [arguments.tool_budget])
         for rule in arguments.rules
     ]
     with ProcessPoolExecutor(arguments.processes) as pool:
@@ -58,6 +60,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--budgets", type=_numbers, default=BUDGETS, help="input budgets in tokens")
     parser.add_argument("--tool-budget", type=int, default=TOOL_BUDGET, help="budget of files without questions")
     parser.add_argument("--rules", type=lambda text: text.split(";"), default=list(rules()), help="names, by semicolon")
+    parser.add_argument("--long-replies", action="store_true", help="also with every message answered by 450 tokens")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--plot", type=Path, help="an SVG to write")
     return parser.parse_args()
@@ -75,17 +78,22 @@ def _has_questions(path: Path) -> bool:
     return any(conversation.questions for conversation in _conversations(path))
 
 
-def _run(run: tuple[str, Path, int]) -> Row:
-    name, path, budget = run
+def _run(run: tuple[str, Path, int, bool]) -> Row:
+    name, path, budget, long_replies = run
     warnings.simplefilter("ignore")
     estimate = Tokenizers().estimator(ENCODING)
-    tally = measure(rules()[name](budget, estimate), read_conversations(path, estimate), budget, estimate)
-    return {"rule": name, "dataset": path.name.split(".")[0], "input_budget": budget, **tally.figures()}
+    conversations = read_conversations(path, estimate)
+    if long_replies:
+        conversations = [with_long_replies(conversation, estimate) for conversation in conversations]
+    tally = measure(rules()[name](budget, estimate), conversations, budget, estimate)
+    dataset = path.name.split(".")[0] + (", long replies" if long_replies else "")
+    return {"rule": name, "dataset": dataset, "input_budget": budget, **tally.figures()}
 
 
 def _table(dataset: str, rows: Sequence[Row]) -> Table:
     table = Table(title=dataset, box=SIMPLE_HEAD, pad_edge=False)
     headers = ("budget", "rule", "EV", "ANS", "over", "refused", "broken", "sent/turn", "eff/turn", "cacheable")
+    headers += ("recalled", "… asked")
     for header in headers:
         table.add_column(header, justify="left" if header == "rule" else "right")
     for row in rows:
@@ -101,6 +109,8 @@ def _table(dataset: str, rows: Sequence[Row]) -> Table:
             f"{row['sent_tokens_per_turn']:,}",
             f"{row['eff_tokens_per_turn']:,}",
             f"{row['cacheable_share']:.0%}",
+            f"{row['recalled_tokens_per_prompt']:,}",
+            f"{row['recalled_tokens_per_question']:,}" if asked else "–",
         )
     return table
 

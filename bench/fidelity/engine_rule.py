@@ -109,8 +109,9 @@ class EngineRule:
         state.spent = (0, 0)
         if isinstance(decided, Refused):
             return Sent(None, decided.accounts.tokens_after_prune, spent_in, spent_out)
+        recalled_tokens = sum(row.tokens for row in decided.accounts.recalled)
         messages = assemble(decided).messages
-        return Sent(messages, decided.accounts.tokens_after_prune, spent_in, spent_out)
+        return Sent(messages, decided.accounts.tokens_after_prune, spent_in, spent_out, recalled_tokens)
 
     def _summarize(self, state: _State, due: SummaryDue, *, keep: bool) -> Ready | Refused:
         summary = self._make(state, due.fold)

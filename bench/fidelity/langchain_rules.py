@@ -24,7 +24,7 @@ from app.domain.types import Message, PromptMessage
 from app.engine.messages.tokens import Estimate
 from app.engine.window.prompt import neutral_message
 from bench.fidelity.measure import Sent
-from bench.fidelity.plain_rules import calls_of, charged_tokens, system_of
+from bench.fidelity.plain_rules import calls_of, input_tokens, system_of
 from bench.fidelity.recorded import Conversation, Question
 
 SUMMARY_SHARE = 0.15
@@ -41,31 +41,31 @@ class TrimMessages:
 
     def replay(self, conversation: Conversation) -> tuple[list[Sent], list[BaseMessage]]:
         """Every prompt, and all messages."""
-        said: list[BaseMessage] = [LcSystemMessage(conversation.system)] if conversation.system else []
+        past: list[BaseMessage] = [LcSystemMessage(conversation.system)] if conversation.system else []
         sent: list[Sent] = []
         for turn in conversation.turns:
             ours = [_to_langchain(message) for message in turn.messages]
-            sent += [self._trimmed([*said, *ours[:end]]) for end in calls_of(turn)]
-            said += ours
-        return sent, said
+            sent += [self._trimmed([*past, *ours[:end]]) for end in calls_of(turn)]
+            past += ours
+        return sent, past
 
     def ask(self, conversation: Conversation, state: list[BaseMessage], question: Question) -> Sent:  # noqa: ARG002
         """The trimmed messages, the question among them."""
         return self._trimmed([*state, HumanMessage(question.text)])
 
-    def _trimmed(self, said: Sequence[BaseMessage]) -> Sent:
+    def _trimmed(self, past: Sequence[BaseMessage]) -> Sent:
         kept = trim_messages(
-            list(said),
+            list(past),
             max_tokens=self._budget,
             token_counter=self._count,
             strategy="last",
             include_system=True,
         )
         messages = _from_langchain(kept)
-        return Sent(messages, charged_tokens(messages, self._estimate))
+        return Sent(messages, input_tokens(messages, self._estimate))
 
     def _count(self, messages: list[BaseMessage]) -> int:
-        return charged_tokens(_from_langchain(messages), self._estimate)
+        return input_tokens(_from_langchain(messages), self._estimate)
 
 
 class ExtractiveChatModel(BaseChatModel):
@@ -114,12 +114,12 @@ class LangChainSummaries:
 
     def _middleware(self, conversation: Conversation) -> tuple[Any, ExtractiveChatModel]:
         model = ExtractiveChatModel(max_chars=int(self._budget * SUMMARY_SHARE * 4), spent=[])
-        room = max(1, self._budget - charged_tokens(system_of(conversation), self._estimate))
+        room = max(1, self._budget - input_tokens(system_of(conversation), self._estimate))
         middleware = SummarizationMiddleware(
             model=model,
             trigger=("tokens", max(1, int(room * TRIGGER_SHARE))),
             keep=("tokens", max(1, int(room * KEEP_SHARE))),
-            token_counter=lambda messages: charged_tokens(_from_langchain(messages), self._estimate),
+            token_counter=lambda messages: input_tokens(_from_langchain(messages), self._estimate),
         )
         return middleware, model
 
@@ -134,7 +134,7 @@ class LangChainSummaries:
         asked = sum(self._estimate(text) for text in model.spent[::2])
         answered = sum(self._estimate(text) for text in model.spent[1::2])
         model.spent.clear()
-        return Sent(messages, charged_tokens(messages, self._estimate), asked, answered)
+        return Sent(messages, input_tokens(messages, self._estimate), asked, answered)
 
 
 def _to_langchain(message: Message) -> BaseMessage:

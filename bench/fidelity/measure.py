@@ -19,12 +19,14 @@ OUTPUT_PRICE = 4
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One prompt. `charged` is what it costs the input budget; None as messages means that the rule refused."""
+    """One prompt. `input_tokens` are what counts against the input budget; messages are None where the rule refused.
+    `recalled_tokens` are those of older messages that came back for it, with framing."""
 
     messages: Sequence[PromptMessage] | None
-    charged: int
+    input_tokens: int
     summarizer_in: int = 0
     summarizer_out: int = 0
+    recalled_tokens: int = 0
 
 
 class Rule(Protocol):
@@ -53,6 +55,8 @@ class Tally:
     summarizer_in: int = 0
     summarizer_out: int = 0
     question_tokens: int = 0
+    recalled_tokens: int = 0
+    recalled_for_questions: int = 0
     ev: list[float] = field(default_factory=list[float])
     ans: list[float] = field(default_factory=list[float])
     by_category: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
@@ -77,6 +81,8 @@ class Tally:
             "sent_tokens_per_turn": round(self.sent_tokens / max(1, self.turns)),
             "eff_tokens_per_turn": round(paid / max(1, self.turns)),
             "cacheable_share": round(self.cached_tokens / max(1, self.sent_tokens), 3),
+            "recalled_tokens_per_prompt": round(self.recalled_tokens / max(1, self.prompts - asked)),
+            "recalled_tokens_per_question": round(self.recalled_for_questions / max(1, asked)),
             "question_prompt_tokens": round(self.question_tokens / max(1, asked)),
             "summarizer_tokens": [self.summarizer_in, self.summarizer_out],
         }
@@ -167,12 +173,14 @@ def _count_prompts(
         if sent.messages is None:
             tally.refused += 1
             continue
-        tally.over_budget += sent.charged > input_budget
+        tally.over_budget += sent.input_tokens > input_budget
         tally.violations += violation(sent.messages) is not None
         tokens = wire_tokens(sent.messages, estimate)
         if not replayed:
             tally.question_tokens += tokens
+            tally.recalled_for_questions += sent.recalled_tokens
             continue
+        tally.recalled_tokens += sent.recalled_tokens
         tally.sent_tokens += tokens
         tally.cached_tokens += common_prefix_tokens(before, sent.messages, estimate)
         before = sent.messages

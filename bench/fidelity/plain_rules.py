@@ -20,7 +20,7 @@ def calls_of(turn: Turn) -> Iterator[int]:
             yield at + 1
 
 
-def charged_tokens(messages: Sequence[PromptMessage], estimate: Estimate) -> int:
+def input_tokens(messages: Sequence[PromptMessage], estimate: Estimate) -> int:
     """What a prompt costs the input budget: without the framing, which the overhead reserve pays for."""
     return sum(message_wire_tokens(message, estimate) - MESSAGE_FRAMING_TOKENS for message in messages)
 
@@ -39,20 +39,20 @@ class KeepLast:
 
     def replay(self, conversation: Conversation) -> tuple[list[Sent], list[Message]]:
         """Every prompt, and all messages."""
-        said: list[Message] = []
+        past: list[Message] = []
         sent: list[Sent] = []
         for turn in conversation.turns:
-            sent += [self._sent(conversation, [*said, *turn.messages[:end]]) for end in calls_of(turn)]
-            said += turn.messages
-        return sent, said
+            sent += [self._sent(conversation, [*past, *turn.messages[:end]]) for end in calls_of(turn)]
+            past += turn.messages
+        return sent, past
 
     def ask(self, conversation: Conversation, state: list[Message], question: Question) -> Sent:
         """The newest messages and the question."""
         kept = [neutral_message(message) for message in state[-self._count + 1 :]]
         messages = [*system_of(conversation), *kept, {"role": "user", "content": question.text}]
-        return Sent(messages, charged_tokens(messages, self._estimate))
+        return Sent(messages, input_tokens(messages, self._estimate))
 
-    def _sent(self, conversation: Conversation, said: Sequence[Message]) -> Sent:
-        kept = [neutral_message(message) for message in said[-self._count :]]
+    def _sent(self, conversation: Conversation, past: Sequence[Message]) -> Sent:
+        kept = [neutral_message(message) for message in past[-self._count :]]
         messages = [*system_of(conversation), *kept]
-        return Sent(messages, charged_tokens(messages, self._estimate))
+        return Sent(messages, input_tokens(messages, self._estimate))

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import UUID
 
+from app.domain.content import content_text
 from app.domain.types import Message, MessageId, ToolCall, Turn, TurnId, TurnStatus
 from app.engine.messages.tokens import Estimate, message_tokens
+
+REPLY_WORDS = 360
+"""Of a reply that was made long: about 450 tokens."""
+REPLY_MESSAGES = 6
+"""Messages before a reply that its words are drawn from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,24 @@ def read_conversations(path: Path, estimate: Estimate) -> list[Conversation]:
     return [_conversation(json.loads(line), estimate) for line in lines if line.strip()]
 
 
+def with_long_replies(conversation: Conversation, estimate: Estimate) -> Conversation:
+    """The same as a chat with an assistant that answers at length: every message is the user's, whoever had it, and is
+    answered by words drawn from it and from those before it."""
+    draw = Random(conversation.id)  # noqa: S311 - texts to measure with
+    heard: deque[list[str]] = deque(maxlen=REPLY_MESSAGES)
+    turns: list[Turn] = []
+    for number, message in enumerate(chain.from_iterable(turn.messages for turn in conversation.turns), start=1):
+        turn_id, text = TurnId(UUID(int=number)), content_text(message.content)
+        heard.append(text.split())
+        reply = " ".join(draw.choices([*chain.from_iterable(heard)] or ["Noted."], k=REPLY_WORDS))
+        pair = (
+            numbered_message(turn_id, 2 * number - 1, "user", text, estimate),
+            numbered_message(turn_id, 2 * number, "assistant", reply, estimate),
+        )
+        turns.append(Turn(turn_id, number, TurnStatus.COMPLETED, unresolved=False, messages=pair))
+    return replace(conversation, turns=tuple(turns))
+
+
 def numbered_message(
     turn_id: TurnId, seq: int, role: Any, text: str, estimate: Estimate, tool_calls: tuple[ToolCall, ...] = ()
 ) -> Message:
@@ -51,9 +77,9 @@ def numbered_message(
 
 
 def _conversation(row: Mapping[str, Any], estimate: Estimate) -> Conversation:
-    said = [message for message in row["messages"] if message["role"] != "system"]
+    spoken = [message for message in row["messages"] if message["role"] != "system"]
     system = next((message["content"] for message in row["messages"] if message["role"] == "system"), None)
-    texts = {message["id"]: message["content"] for message in said if "id" in message}
+    texts = {message["id"]: message["content"] for message in spoken if "id" in message}
     questions = tuple(
         Question(
             asked["q"],
@@ -63,16 +89,16 @@ def _conversation(row: Mapping[str, Any], estimate: Estimate) -> Conversation:
         )
         for asked in row.get("questions", ())
     )
-    return Conversation(row["id"], system, tuple(_turns(said, estimate)), questions)
+    return Conversation(row["id"], system, tuple(_turns(spoken, estimate)), questions)
 
 
-def _turns(said: Sequence[Mapping[str, Any]], estimate: Estimate) -> Iterable[Turn]:
+def _turns(spoken: Sequence[Mapping[str, Any]], estimate: Estimate) -> Iterable[Turn]:
     """A turn is a user's message and all that comes before the next one."""
-    starts = [at for at, message in enumerate(said) if message["role"] == "user"]
-    bounds = [*([0] if starts[:1] != [0] else []), *starts, len(said)]
+    starts = [at for at, message in enumerate(spoken) if message["role"] == "user"]
+    bounds = [*([0] if starts[:1] != [0] else []), *starts, len(spoken)]
     for number, (first, end) in enumerate(pairwise(bounds), start=1):
         turn_id = TurnId(UUID(int=number))
-        messages = tuple(_message(turn_id, at + 1, said[at], estimate) for at in range(first, end))
+        messages = tuple(_message(turn_id, at + 1, spoken[at], estimate) for at in range(first, end))
         yield Turn(turn_id, number, TurnStatus.COMPLETED, unresolved=False, messages=messages)
 
 

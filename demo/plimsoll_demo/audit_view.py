@@ -70,7 +70,7 @@ def _arithmetic(audit: Mapping[str, Any]) -> Table:
     summarize_at, prune_at = round(budget_tokens * SUMMARY_RATIO), round(budget_tokens * PRUNE_RATIO)
     summarized = "summarized" if audit["summary_triggered"] else "no summary was due"
     pruned = "pruned" if audit["prune_triggered"] else "nothing pruned"
-    table.add_row("charged as it came", _figure(before_tokens), f"summary at {summarize_at:,} (70 %) or after 8 turns")
+    table.add_row("counted as it came", _figure(before_tokens), f"summary at {summarize_at:,} (70 %) or after 8 turns")
     table.add_row("after the summary step", _figure(folded_tokens), f"{summarized}; prune at {prune_at:,} (90 %)")
     table.add_row(
         "after the prune step", _figure(pruned_tokens), f"{pruned}; {pruned_tokens / budget_tokens:.0%} of the budget"

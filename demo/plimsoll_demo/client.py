@@ -17,7 +17,7 @@ from plimsoll_sdk.errors import PlimsollError, UnexpectedAnswer
 MOST_RETRIES = 20
 """Waits of one call, mostly for a session that still runs another turn."""
 FIRST_RETRIES = 3
-"""Those of the first call: at a wrong address nobody waits two minutes to be told so."""
+"""Those of the first call: at a wrong address no caller waits two minutes for the error."""
 
 
 class ServiceUnavailableError(Exception):

@@ -58,7 +58,7 @@ def turn_of_interest(session: SessionFigures) -> TurnFigures | None:
 
     def relief(turn: TurnFigures) -> tuple[bool, bool, int]:
         window = turn.window
-        removed_tokens = window.charged_before_tokens - window.charged_tokens if window else 0
+        removed_tokens = window.input_before_tokens - window.input_tokens if window else 0
         return turn.prune, turn.summary, removed_tokens
 
     return max((turn for turn in session.turns if turn.outcome == "completed"), key=relief, default=None)
@@ -106,7 +106,7 @@ def _show_audit(console: Console, service: Service, session: SessionFigures) -> 
 def _opening(conversation: Conversation, window_tokens: int) -> Text:
     text = Text("\n  Plimsoll ", "bold")
     text.append(f"a conversation of {len(conversation.turns)} turns through a window of {window_tokens:,} tokens\n")
-    text.append("  replies are the recorded ones; summaries come from the offline summarizer, no language model", "dim")
+    text.append("  replies are recorded; summaries come from the offline summarizer, no model", "dim")
     return text
 
 

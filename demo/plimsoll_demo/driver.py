@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from plimsoll_demo.client import Service
@@ -21,7 +21,7 @@ class ReplayOptions:
     `window_tokens` caps the model's window (None: the model's own). With `recorded` the recording's replies and tool
     results stand in for model and tools. Without it only the users' words are sent, and no tools: the recorded results
     answer the recorded calls, not those another model would make. Where the recording has no reply the model answers.
-    `preset` is the session's. `check_prompts` reads every sent prompt back.
+    `preset` is the session's, `policy` what is set over it. `check_prompts` reads every sent prompt back.
     """
 
     window_tokens: int | None = None
@@ -31,6 +31,7 @@ class ReplayOptions:
     max_turns: int | None = None
     check_prompts: bool = True
     preset: str | None = None
+    policy: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def replay_conversation(
@@ -72,8 +73,8 @@ def replay_conversation(
 def session_body(conversation: Conversation, options: ReplayOptions) -> dict[str, Any]:
     """The body of `POST /v1/sessions` for a conversation."""
     body: dict[str, Any] = {"metadata": {"replay_of": conversation.name}}
-    policy = {"preset": options.preset, "max_context_tokens": options.window_tokens}
-    if policy := {name: value for name, value in policy.items() if value is not None}:
+    named = {"preset": options.preset, "max_context_tokens": options.window_tokens}
+    if policy := {name: value for name, value in named.items() if value is not None} | dict(options.policy):
         body["policy"] = policy
     optional = {
         "instructions": conversation.instructions,

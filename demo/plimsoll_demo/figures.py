@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 REGIONS = ("system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing")
 """The regions of a prompt in the order of the contract's section 5."""
 RESERVED_REGIONS = ("framing", "tools")
-"""What the overhead reserve pays for before anything of it is charged to the input, in this order."""
+"""What the overhead reserve pays for before anything of it counts against the input budget, in this order."""
 
 PromptFault: TypeAlias = Literal[
     "orphaned_results", "unanswered_calls", "no_user_message", "over_budget", "not_verbatim"
@@ -21,7 +21,7 @@ Outcome: TypeAlias = Literal["completed", "cancelled", "refused", "rejected_requ
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A prompt against its budget, in tokens. `charged_tokens` is what the input budget pays for."""
+    """A prompt against its budget, in tokens. `input_tokens` is what the input budget pays for."""
 
     limit_tokens: int
     input_budget_tokens: int
@@ -29,24 +29,24 @@ class Window:
     overhead_reserve_tokens: int
     regions: Mapping[str, int]
     wire_tokens: int
-    charged_before_tokens: int
-    charged_after_summary_tokens: int
-    charged_tokens: int
+    input_before_tokens: int
+    input_after_summary_tokens: int
+    input_tokens: int
 
     @property
     def reserve_used_tokens(self) -> int:
         """What framing and tool definitions take out of the overhead reserve."""
         return min(self.overhead_reserve_tokens, sum(self.regions.get(name, 0) for name in RESERVED_REGIONS))
 
-    def charged_regions(self) -> dict[str, int]:
+    def input_regions(self) -> dict[str, int]:
         """The regions less what the overhead reserve pays for: what stands against the input budget."""
-        charged = {name: self.regions.get(name, 0) for name in REGIONS}
+        counted = {name: self.regions.get(name, 0) for name in REGIONS}
         paid = self.reserve_used_tokens
         for name in RESERVED_REGIONS:
-            relief = min(paid, charged[name])
-            charged[name] -= relief
+            relief = min(paid, counted[name])
+            counted[name] -= relief
             paid -= relief
-        return charged
+        return counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class RoundFigures:
             return False
         room_tokens = self.window.limit_tokens - self.window.output_reserve_tokens
         return (
-            self.window.charged_tokens > self.window.input_budget_tokens
+            self.window.input_tokens > self.window.input_budget_tokens
             or (self.reported_prompt_tokens or 0) > room_tokens
             or bool((self.faults or {}).get("over_budget"))
         )
@@ -204,7 +204,7 @@ def totals(name: str, sessions: Iterable[SessionFigures]) -> Totals:
         sent_tokens=sum(window.wire_tokens for _, window in sent),
         summarizer_tokens=sum(session.summarizer_tokens or 0 for session in sessions),
         full_history_tokens=sum(round_.full_history_tokens for round_, _ in sent),
-        largest_prompt_tokens=largest.charged_tokens if largest else 0,
+        largest_prompt_tokens=largest.input_tokens if largest else 0,
         largest_prompt_budget_tokens=largest.input_budget_tokens if largest else 0,
         over_budget=sum(round_.over_budget for round_ in rounds),
         checked=len(checked),
@@ -222,9 +222,9 @@ def window_of_context(context: Mapping[str, Any]) -> Window:
         overhead_reserve_tokens=int(context["overhead_reserve"]),
         regions=cast("Mapping[str, int]", context["regions"]),
         wire_tokens=int(context["estimated_wire_tokens"]),
-        charged_before_tokens=int(context["estimated_input_tokens_before"]),
-        charged_after_summary_tokens=int(context["estimated_input_tokens_after_summary"]),
-        charged_tokens=int(context["estimated_input_tokens_after_prune"]),
+        input_before_tokens=int(context["estimated_input_tokens_before"]),
+        input_after_summary_tokens=int(context["estimated_input_tokens_after_summary"]),
+        input_tokens=int(context["estimated_input_tokens_after_prune"]),
     )
 
 
@@ -242,11 +242,11 @@ def window_of_refusal(problem: Mapping[str, Any]) -> Window | None:
         overhead_reserve_tokens=max(0, sum(regions.values()) - estimated_tokens),
         regions=regions,
         wire_tokens=sum(regions.values()),
-        charged_before_tokens=estimated_tokens,
-        charged_after_summary_tokens=estimated_tokens,
-        charged_tokens=estimated_tokens,
+        input_before_tokens=estimated_tokens,
+        input_after_summary_tokens=estimated_tokens,
+        input_tokens=estimated_tokens,
     )
 
 
 def _fill_ratio(window: Window) -> float:
-    return window.charged_tokens / window.input_budget_tokens if window.input_budget_tokens > 0 else 0.0
+    return window.input_tokens / window.input_budget_tokens if window.input_budget_tokens > 0 else 0.0

@@ -20,7 +20,8 @@ SERVE = "from app.cli import main; main()"
 def own_service(settings: Mapping[str, str] | None = None, *, log_path: Path | None = None) -> Generator[str]:
     """Starts `plimsoll serve`, waits for `/readyz`, gives its address; stops it and deletes its data at the end.
 
-    Settings of the surrounding environment do not reach it: it runs the defaults, but for the variables in `settings`.
+    Settings of the surrounding environment do not reach it: it runs the defaults, but for the variables in `settings`,
+    and for summaries made ahead: what a turn finds made would go by how fast the machine is.
     Its log goes with its data, unless `log_path` names a file. Raises `ServerDidNotStartError`.
     """
     folder = Path(tempfile.mkdtemp(prefix="plimsoll-demo-"))
@@ -48,5 +49,7 @@ def _environment(folder: Path, port: int) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "PLIMSOLL_PORT": str(port),
         "PLIMSOLL_DATA_DIR": str(folder / "data"),
+        "PLIMSOLL_DEMO": "false",
         "PLIMSOLL_LOG_LEVEL": "WARNING",
+        "PLIMSOLL_SUMMARIZE_AHEAD": "false",
     }

@@ -96,13 +96,13 @@ def _sentence(session: SessionFigures, window: Window) -> str:
     summaries = sum(turn.summary for turn in session.turns)
     prunes = sum(turn.prune for turn in session.turns)
     return (
-        f"Tokens charged to the input budget of {window.input_budget_tokens:,} over {len(session.turns)} turns: "
+        f"Tokens counted against the input budget of {window.input_budget_tokens:,} over {len(session.turns)} turns: "
         f"{summaries} turns summarized, {prunes} pruned, {session.count('refused')} refused."
     )
 
 
 def _legend(session: SessionFigures) -> Iterator[str]:
-    windows = [turn.window.charged_regions() for turn in session.turns if turn.window is not None]
+    windows = [turn.window.input_regions() for turn in session.turns if turn.window is not None]
     x = float(LEFT)
     for name in (name for name in REGIONS if any(regions[name] for regions in windows)):
         yield f'<rect x="{x:.1f}" y="52" width="11" height="11" rx="2" fill="{COLOURS[name]}"/>'
@@ -141,15 +141,15 @@ def _bar(scale: Scale, turn: TurnFigures, window: Window) -> Iterator[str]:
     refused = turn.outcome == "refused"
     opacity = ' opacity="0.35"' if refused else ""
     sum_tokens = 0
-    for name, tokens in window.charged_regions().items():
+    for name, tokens in window.input_regions().items():
         if not tokens or scale.y(sum_tokens) <= TOP:
             continue
         y, floor = scale.y(sum_tokens + tokens), scale.y(sum_tokens)
         sum_tokens += tokens
         box = f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{floor - y:.2f}"'
         yield f'<rect {box} fill="{COLOURS[name]}"{opacity}/>'
-    if window.charged_before_tokens > window.charged_tokens:
-        y, floor = scale.y(window.charged_before_tokens), scale.y(window.charged_tokens)
+    if window.input_before_tokens > window.input_tokens:
+        y, floor = scale.y(window.input_before_tokens), scale.y(window.input_tokens)
         yield f'<rect class="ghost" x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{floor - y:.2f}"/>'
 
 

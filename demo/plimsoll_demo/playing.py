@@ -147,7 +147,7 @@ class TurnPlay:
         service, session_id, turn_id = self.playing.service, self.playing.session_id, str(self.turn_id)
         prompt = service.prompt(session_id, turn_id, number)
         audit = service.audit(session_id, turn_id, number)
-        return prompt_faults(prompt, audit, said=self.turn.prompt, round_number=number)
+        return prompt_faults(prompt, audit, user_message=self.turn.prompt, round_number=number)
 
     def _ended(self, answer: Answer) -> TurnFigures:
         outcome = _turn_outcome(self.figures[-1].outcome, answer)

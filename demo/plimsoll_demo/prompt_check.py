@@ -13,11 +13,13 @@ from plimsoll_demo.client import Answer
 from plimsoll_demo.figures import PromptFault
 
 
-def prompt_faults(prompt: Answer, audit: Mapping[str, Any], *, said: str, round_number: int) -> dict[PromptFault, int]:
+def prompt_faults(
+    prompt: Answer, audit: Mapping[str, Any], *, user_message: str, round_number: int
+) -> dict[PromptFault, int]:
     """What one sent prompt breaks, from `GET …/prompt?round=N` and `GET …/audit?round=N`; empty when all is well.
 
     A result that answers no call right before it, a call that is not answered before the next other message, a prompt
-    without the words the user `said` in this turn, more tokens charged than the input budget has, and a prompt or audit
+    without the `user_message` of this turn, more tokens counted than the input budget has, and a prompt or audit
     that is not there, is of another round, or whose `prompt_sha256` is not the prompt's.
     """
     faults: Counter[PromptFault] = Counter()
@@ -27,7 +29,7 @@ def prompt_faults(prompt: Answer, audit: Mapping[str, Any], *, said: str, round_
     messages = cast("Sequence[Mapping[str, Any]]", prompt.body["messages"])
     faults["orphaned_results"], faults["unanswered_calls"] = _unpaired(messages)
     faults["no_user_message"] = not any(
-        message["role"] == "user" and message["content"] == said for message in messages
+        message["role"] == "user" and message["content"] == user_message for message in messages
     )
     faults["over_budget"] = int(audit["estimated_input_tokens_after_prune"]) > int(audit["input_budget"])
     hashes = {prompt_sha256(prompt.body), prompt.body["prompt_sha256"], audit["prompt_sha256"]}

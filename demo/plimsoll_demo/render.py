@@ -21,7 +21,7 @@ from plimsoll_demo.figures import (
 )
 from plimsoll_demo.full_history import TOOL_MESSAGES_ENCODING
 
-BAR_CELLS = 52
+BAR_CELLS = 34
 RESERVE_CELLS = 4
 SUMMARY_RATIO = 0.70
 PRUNE_RATIO = 0.90
@@ -49,31 +49,31 @@ MARK_STYLES = {
     "!": "bold white on #b91c1c",
 }
 MARK_MEANINGS = {"S": "summarized", "P": "pruned", "X": "refused, 422", "C": "cancelled", "!": "error"}
-NAME_CHARACTERS = 14
+NAME_CHARACTERS = 10
 FAULT_HEADINGS: dict[PromptFault, str] = {
-    "orphaned_results": "orphan results",
+    "orphaned_results": "orphans",
     "unanswered_calls": "open calls",
-    "no_user_message": "no user msg",
-    "not_verbatim": "wrong hash",
+    "no_user_message": "no user",
+    "not_verbatim": "hash",
 }
 """A prompt over its budget has its column before them: it is known without reading it back."""
 
 
 def legend() -> Text:
     """What the letters, ticks and marks mean."""
-    text = Text("  regions  ")
+    text = Text("  ")
     for name in REGIONS:
         text.append(REGION_LETTERS[name], REGION_STYLES[name]).append(f" {name} ")
-    text.append("\n  marks    ")
+    text.append("\n  ")
     for mark, meaning in MARK_MEANINGS.items():
-        text.append(mark, MARK_STYLES[mark]).append(f" {meaning}   ")
-    text.append("┊ 70, 90 % of budget", "dim")
-    text.append("\n  turn   charged to the input budget", "dim")
+        text.append(mark, MARK_STYLES[mark]).append(f" {meaning}  ")
+    text.append("┊ 70, 90 %", "dim")
+    text.append("\n  turn   counted in the input budget", "dim")
     return text.append("overhead  tokens / budget  fill".rjust(BAR_CELLS + 8), "dim")
 
 
 def turn_lines(turn: TurnFigures) -> list[Text]:
-    """One turn, a line of at most 100 columns for each of its model calls: `7`, then `7.2`, `7.3` for tool rounds."""
+    """One turn, a line of at most 80 columns for each of its model calls: `7`, then `7.2`, `7.3` for tool rounds."""
     lines = [_round_line(turn.number, round_) for round_ in turn.rounds]
     if turn.outcome == "cancelled":
         lines[-1].append(" C", MARK_STYLES["C"])
@@ -88,7 +88,7 @@ def _round_line(turn_number: int, round_: RoundFigures) -> Text:
     else:
         line.append_text(_bar(round_.window))
         line.append_text(_reserve(round_.window))
-        line.append(f" {round_.window.charged_tokens:>7,} / {round_.window.input_budget_tokens:<7,}")
+        line.append(f" {round_.window.input_tokens:>7,} / {round_.window.input_budget_tokens:<7,}")
         line.append(f"{_percent(round_.window):>4} %", "bold red" if round_.over_budget else "dim")
     for mark in _marks(round_):
         line.append(f" {mark}", MARK_STYLES[mark])
@@ -99,8 +99,8 @@ def totals_table(sessions: Sequence[SessionFigures]) -> Table:
     """A row a session, and one for all when there are several."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     table.add_column("session", no_wrap=True)
-    headings = ("turns", "calls", "summ.", "prunes", "422", "4xx", "5xx", "sent", "full history", "saved")
-    for heading in (*headings, "largest / budget"):
+    headings = ("turns", "calls", "sum.", "prun.", "422", "4xx", "5xx", "sent", "resent", "saved")
+    for heading in (*headings, "most"):
         table.add_column(heading, justify="right", no_wrap=True)
     for session in sessions:
         table.add_row(*_row(totals(session.name, [session])))
@@ -114,7 +114,7 @@ def prompts_table(sessions: Sequence[SessionFigures]) -> Table:
     """What the prompts that were sent break: a row for every session where one does, and one for all."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     table.add_column("prompts sent", no_wrap=True)
-    for heading in ("calls", "over budget", "read back", *FAULT_HEADINGS.values()):
+    for heading in ("calls", "over", "read", *FAULT_HEADINGS.values()):
         table.add_column(heading, justify="right", no_wrap=True)
     rows = [totals(session.name, [session]) for session in sessions]
     for row in (*(row for row in rows if (row.over_budget or row.broken) and len(rows) > 1), totals("total", sessions)):
@@ -130,7 +130,7 @@ def notes(sessions: Sequence[SessionFigures]) -> list[str]:
     """What the table's figures stand for, what was left out, and where the full history would have ended."""
     found = [
         (
-            "sent: prompt tokens that went to the model. full history: the same calls with everything so far resent "
+            "sent: prompt tokens that went to the model. resent: the same calls with everything so far "
             "(standing regions + every earlier message + framing, by the service's own counts)."
         )
     ]
@@ -181,12 +181,12 @@ def _row(row: Totals) -> tuple[str | Text, ...]:
         f"{row.sent_tokens:,}",
         f"{row.full_history_tokens:,}",
         f"{row.saved_ratio:.1%}",
-        f"{row.largest_prompt_tokens:,} / {row.largest_prompt_budget_tokens:,}",
+        f"{row.largest_prompt_tokens:,}",
     )
 
 
 def _name(name: str) -> str:
-    """The end of a long name: it tells the lines of one recording apart."""
+    """The end of a long name: it distinguishes the lines of one recording."""
     return name if len(name) <= NAME_CHARACTERS else "…" + name[1 - NAME_CHARACTERS :]
 
 
@@ -206,7 +206,7 @@ def _marks(round_: RoundFigures) -> str:
 
 def _bar(window: Window) -> Text:
     budget_tokens = max(1, window.input_budget_tokens)
-    ends = _cell_ends(list(window.charged_regions().values()), budget_tokens)
+    ends = _cell_ends(list(window.input_regions().values()), budget_tokens)
     bar = Text("│", "dim")
     filled = 0
     for name, end in zip(REGIONS, ends, strict=True):
@@ -215,7 +215,7 @@ def _bar(window: Window) -> Text:
             filled = end
     ticks = {int(BAR_CELLS * SUMMARY_RATIO), int(BAR_CELLS * PRUNE_RATIO)}
     bar.append("".join("┊" if cell in ticks else " " for cell in range(filled, BAR_CELLS)), "dim")
-    return bar.append("│" if window.charged_tokens <= window.input_budget_tokens else "»", "dim")
+    return bar.append("│" if window.input_tokens <= window.input_budget_tokens else "»", "dim")
 
 
 def _cell_ends(tokens: list[int], budget_tokens: int) -> list[int]:
@@ -241,4 +241,4 @@ def _reserve(window: Window) -> Text:
 
 
 def _percent(window: Window) -> int:
-    return round(100 * window.charged_tokens / max(1, window.input_budget_tokens))
+    return round(100 * window.input_tokens / max(1, window.input_budget_tokens))

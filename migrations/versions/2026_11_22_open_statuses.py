@@ -23,8 +23,9 @@ def downgrade() -> None:
 
 def _allow(open_statuses: str) -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
+    op.execute("ALTER TABLE turns DROP CONSTRAINT ck_turns_status")  # Citus takes one subcommand at a time
     op.execute(
-        "ALTER TABLE turns DROP CONSTRAINT ck_turns_status, ADD CONSTRAINT ck_turns_status"
+        "ALTER TABLE turns ADD CONSTRAINT ck_turns_status"
         f" CHECK (status IN ({open_statuses}, 'completed', 'failed', 'rejected', 'cancelled'))"
     )
     op.execute("DROP INDEX uq_turns_one_open")

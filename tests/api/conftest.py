@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ import uvicorn
 
 from app.core.config import Settings
 from app.main import create_app
+from app.services.views.turns import SentPrompt
 from tests.pooling import behind_pooler
 
 
@@ -32,7 +34,7 @@ def running(config: uvicorn.Config) -> Generator[int]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not server.started:
         assert thread.is_alive(), "the server did not start"
         assert time.monotonic() < deadline, "the server did not start in time"
@@ -66,6 +68,8 @@ def settings_for(database_url: str, **changes: Any) -> Settings:
         "log_level": "ERROR",
         "db_pooler": "transaction" if behind_pooler() else "none",
         "max_body_bytes": 1024 * 1024,
+        # What the next turn finds would go by how fast it comes; `tests/services/test_ahead.py` has them made.
+        "summarize_ahead": False,
         **changes,
     }
     return Settings.model_construct(
@@ -92,8 +96,9 @@ def assert_problem(answer: httpx.Response, status: int, code: str) -> dict[str, 
     return problem
 
 
-def as_sent(prompt: dict[str, Any]) -> dict[str, Any]:
-    """A prompt's answer without the ids of its messages, which copies of them do not share."""
+def as_sent(prompt: SentPrompt | dict[str, Any]) -> dict[str, Any]:
+    """A prompt, or its answer, without the ids of its messages, which copies of them do not share."""
+    answer = asdict(prompt) if isinstance(prompt, SentPrompt) else prompt
     ids = ("message_id", "turn_id")
-    rows = [{name: value for name, value in row.items() if name not in ids} for row in prompt["layout"]]
-    return prompt | {"layout": rows}
+    rows = [{name: value for name, value in row.items() if name not in ids} for row in answer["layout"]]
+    return answer | {"layout": rows}

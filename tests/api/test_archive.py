@@ -11,7 +11,7 @@ import pytest
 
 from tests.api.conftest import as_sent, assert_problem, new_session, serving, settings_for
 from tests.api.test_forks import post_turn, turns_of
-from tests.conftest import execute
+from torture.databases import execute
 
 JSON = {"content-type": "application/json"}
 IMPORT = "/v1/sessions/import"

@@ -266,10 +266,18 @@ def test_errors_have_openais_shape_and_the_clients_own_classes(database_url: str
         with pytest.raises(openai.NotFoundError) as unknown_model:
             ask(model="gpt-5", messages=[user("Hi")])
         assert (unknown_model.value.code, unknown_model.value.param) == ("model_not_found", "model")
-        for session_id in ("nonsense", f"{'0' * 8}-0000-7000-8000-{'0' * 12}"):
-            with pytest.raises(openai.NotFoundError) as unknown_session:
-                ask(model="main", messages=[user("Hi")], extra_headers={"X-Session-Id": session_id})
-            assert unknown_session.value.code == "session_not_found"
+        nobody = {"X-Session-Id": f"{'0' * 8}-0000-7000-8000-{'0' * 12}"}
+        with pytest.raises(openai.NotFoundError) as unknown_session:
+            ask(model="main", messages=[user("Hi")], extra_headers=nobody)
+        assert unknown_session.value.code == "session_not_found"
+        with pytest.raises(openai.NotFoundError) as unknown_path:
+            at.client.embeddings.create(model="main", input="Hi")
+        assert unknown_path.value.code == "not_found"
+        with pytest.raises(openai.NotFoundError) as no_model:
+            at.client.models.retrieve("gpt-5")
+        assert no_model.value.code == "model_not_found"
+        model = at.client.models.retrieve("main")
+        assert (model.id, model.object, model.owned_by) == ("main", "model", "openai")
         for messages in ([SYSTEM], [user("Hi"), assistant("Hello")], [user(" ")], [{"role": "wizard", "content": "x"}]):
             with pytest.raises(openai.BadRequestError) as refused:
                 ask(model="main", messages=cast(Any, messages))

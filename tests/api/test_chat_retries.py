@@ -70,7 +70,7 @@ def test_a_client_that_gave_up_waiting_gets_the_stored_answer(database_url: str,
         assert len(at.turns(session_id)) == 1
 
 
-def test_a_resent_list_whose_answer_is_stored_is_told_it_again(database_url: str, tmp_path: Path) -> None:
+def test_a_resent_list_whose_answer_is_stored_gets_it_again(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, say("One."), say(None, "a"), say("Two.")) as at:
         headers = {"X-Session-Id": new_session(at.http)}
         ask = at.client.chat.completions.create
@@ -143,7 +143,7 @@ def test_of_many_requests_at_once_one_runs_and_the_past_is_stored_once(database_
         assert at.model.hits == 1
 
 
-def test_a_stream_that_breaks_raises_in_the_client_and_the_turn_can_be_asked_again(
+def test_a_stream_that_breaks_raises_in_the_client_and_the_turn_can_be_requested_again(
     database_url: str, tmp_path: Path
 ) -> None:
     half = b'data: {"choices": [{"index": 0, "delta": {"content": "Half"}}]}\n\n'
@@ -187,7 +187,7 @@ def test_a_client_that_goes_away_finds_the_answer_when_it_comes_back(database_ur
         stream = ask(model="main", messages=history, stream=True, extra_headers=headers)
         next(iter(stream))
         stream.close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while at.turns(session_id)[1]["status"] == "running":
             assert time.monotonic() < deadline, "the turn never ended"
             time.sleep(0.05)

@@ -147,7 +147,7 @@ def test_taking_back_an_open_call_ends_its_turn(database_url: str, tmp_path: Pat
         assert at.sent() == [user("Is a paid?"), user("Never mind")]
 
 
-def test_items_that_can_not_be_stored_are_told_by_place_and_nothing_is(database_url: str, tmp_path: Path) -> None:
+def test_items_that_can_not_be_stored_are_named_by_place_and_nothing_is(database_url: str, tmp_path: Path) -> None:
     wrong: list[list[Any]] = [
         [output("nobody")],
         [CALL, user("Too early")],

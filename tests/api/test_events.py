@@ -7,13 +7,15 @@ import json
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from queue import Queue
 from typing import Any
 from uuid import UUID
 
 import httpx
 
-from app.domain.types import TenantId
+from app.domain.figures import TurnNews
+from app.domain.types import SessionId, TenantId, TurnId, TurnStatus
 from app.services.keys import revoke_key
 from app.services.views import activity
 from tests.api.conftest import assert_problem, new_session, serving, settings_for
@@ -48,10 +50,10 @@ class Heard:
         return self._said.get(timeout=10)
 
     def turn(self) -> tuple[int, str]:
-        said = self.next()
-        assert said is not None
-        assert said[0] == "turn.changed"
-        return said[1]["seq"], said[1]["status"]
+        event = self.next()
+        assert event is not None
+        assert event[0] == "turn.changed"
+        return event[1]["seq"], event[1]["status"]
 
 
 @contextmanager
@@ -70,7 +72,7 @@ def hearing(address: str, key: str | None = None) -> Generator[Heard]:
         yield heard
 
 
-def test_turns_of_any_process_are_told_as_they_change_tool_rounds_included(database_url: str) -> None:
+def test_turns_of_any_process_are_reported_as_they_change_tool_rounds_included(database_url: str) -> None:
     settings = settings_for(database_url)
     with serving(settings) as here, serving(settings) as there, httpx.Client(base_url=there, timeout=30) as client:
         sid = new_session(client)
@@ -89,7 +91,7 @@ def test_turns_of_any_process_are_told_as_they_change_tool_rounds_included(datab
             assert heard.turn() == (2, "completed")
 
 
-def test_a_tenant_hears_of_its_own_turns_only_and_a_revoked_key_of_none(database_url: str) -> None:
+def test_a_tenant_gets_events_of_its_own_turns_only_and_a_revoked_key_of_none(database_url: str) -> None:
     (made, anna), (_, bert) = make_key(database_url, "anna"), make_key(database_url, "bert")
     with (
         serving(settings_for(database_url, heartbeat_s=1.0)) as address,
@@ -123,13 +125,16 @@ def test_a_process_serves_so_many_streams_and_refuses_one_more(database_url: str
         assert problem.headers["retry-after"] == "30"
 
 
-async def test_a_follower_that_does_not_read_is_told_of_the_gap_and_holds_nobody_up() -> None:
+async def test_a_follower_that_does_not_read_gets_a_gap_and_delays_nobody() -> None:
     follower = activity.Follower(TenantId("t"))
+    ids, began = (SessionId(UUID(int=1)), TurnId(UUID(int=2))), datetime(2026, 1, 1, tzinfo=UTC)
     for number in range(1000):
-        follower.deliver({"seq": number})
+        follower.deliver(TurnNews(*ids, number, TurnStatus.RUNNING, "offline", began, None))
     assert follower.missed
     assert follower.events.qsize() < 1000
-    assert await activity.next_event(follower, 0.01) == {"seq": 0}
+    first = await activity.next_event(follower, 0.01)
+    assert first is not None
+    assert first.seq == 0
 
 
 async def _revoke(database_url: str, key_id: UUID) -> None:

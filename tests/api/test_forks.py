@@ -111,7 +111,7 @@ def test_only_a_last_turn_that_has_ended_is_run_again(client: httpx.Client) -> N
     assert done.json()["turn"]["status"] == "completed"
 
 
-def test_a_turn_that_fails_again_is_told_with_the_session_it_is_in(client: httpx.Client) -> None:
+def test_a_turn_that_fails_again_is_answered_with_the_session_it_is_in(client: httpx.Client) -> None:
     source = new_session(client)
     last = post_turn(client, source, "One")
     path = f"/v1/sessions/{source}/turns/{last['id']}/regenerate"

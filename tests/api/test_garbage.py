@@ -244,7 +244,6 @@ def test_a_name_that_no_pin_can_have_is_refused_when_put_and_not_found_when_read
 def test_an_unknown_address_and_a_wrong_method_are_problems_too(client: httpx.Client, sid: str) -> None:
     for path in (
         "/v1",
-        "/v1/nonsense",
         f"/v1/sessions/{sid}/nonsense",
         "/v1/sessions/",
         "/%00",
@@ -252,6 +251,8 @@ def test_an_unknown_address_and_a_wrong_method_are_problems_too(client: httpx.Cl
         "/" + "x" * 5000,
     ):
         assert_problem(client.get(path), 404, "not_found")
+    of_openai = client.get("/v1/nonsense")
+    assert (of_openai.status_code, of_openai.json()["error"]["code"]) == (404, "not_found")
     answer = client.put(f"/v1/sessions/{sid}", json={})
     assert_problem(answer, 405, "method_not_allowed")
     assert answer.headers["allow"] == "DELETE, GET, PATCH"
@@ -309,7 +310,7 @@ def test_an_endless_chunked_body_is_answered_at_the_cap_and_closed(
         connection.setblocking(False)
         answered_after: int | None = None
         received = b""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while answered_after is None and time.monotonic() < deadline:
             try:
                 sent += connection.send(chunk)
@@ -367,7 +368,7 @@ def test_two_hundred_slow_bodies_hold_nobody_up(address: str, client: httpx.Clie
         for _ in range(20):
             answer = await asyncio.to_thread(client.get, "/v1/sessions")
             assert answer.status_code == 200
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         for writer in writers:
             writer.close()
 

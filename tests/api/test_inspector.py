@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_named_after_their_content_files_are_cached_for_ever_and_the_index_is_asked_for_anew(folder: Path) -> None:
+def test_named_after_their_content_files_are_cached_for_ever_and_the_index_is_requested_anew(folder: Path) -> None:
     files = InspectorFiles(folder)
     index, script = files.response("", None), files.response("assets/index-Ab12.js", None)
     assert index is not None
@@ -89,7 +89,7 @@ def test_a_path_that_climbs_out_is_no_file(address: str) -> None:
             assert client.get(path).status_code == 404, path
 
 
-def test_people_are_sent_to_the_page_and_clients_are_told_what_is_where(client: httpx.Client) -> None:
+def test_people_are_sent_to_the_page_and_clients_get_the_addresses(client: httpx.Client) -> None:
     answer = client.get("/")
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["vary"] == "Accept"
@@ -100,7 +100,7 @@ def test_people_are_sent_to_the_page_and_clients_are_told_what_is_where(client: 
     assert (moved.status_code, moved.headers["location"]) == (307, "ui/")
 
 
-def test_head_is_answered_as_get_without_the_body_where_no_key_is_asked_for(client: httpx.Client) -> None:
+def test_head_is_answered_as_get_without_the_body_where_no_key_is_needed(client: httpx.Client) -> None:
     for path in ("/", "/ui", "/ui/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics"):
         head, get = client.head(path), client.get(path)
         assert (head.status_code, head.content) == (get.status_code, b""), path

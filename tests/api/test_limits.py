@@ -74,7 +74,7 @@ def test_a_fork_has_its_sessions_limits(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("name", "code"), [("turns_per_minute", "rate_limit_exceeded"), ("turns_total", "insufficient_quota")]
 )
-def test_a_chat_client_is_told_in_openais_form(client: httpx.Client, database_url: str, name: str, code: str) -> None:
+def test_a_chat_client_gets_it_in_openais_form(client: httpx.Client, database_url: str, name: str, code: str) -> None:
     limit_tenant(database_url, **{name: 0})
     body = {"model": "offline", "messages": [{"role": "user", "content": "Hi"}]}
     refused = client.post("/v1/chat/completions", json=body)

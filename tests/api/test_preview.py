@@ -42,7 +42,7 @@ def test_what_would_be_refused_is_a_200_with_the_problem_in_it(client: httpx.Cli
 @pytest.mark.parametrize(
     "policy", [5, [], "guarded", {"nonsense": 1}, {"protected_turns": -1}, {"summary_model": "nobody"}]
 )
-def test_a_policy_that_can_not_be_is_told_by_its_place(client: httpx.Client, policy: object) -> None:
+def test_a_policy_that_can_not_be_is_named_by_its_place(client: httpx.Client, policy: object) -> None:
     sid = new_session(client)
     answer = client.post(f"/v1/sessions/{sid}/context/preview", json={"content": "a", "policy": policy})
     problem = assert_problem(answer, 422, "invalid_request")

@@ -92,9 +92,9 @@ def test_of_requests_at_once_behind_one_response_each_is_a_branch_of_its_own(dat
         for thread in threads:
             thread.join()
         assert len(set(answers)) == 5
-        asked = {json.dumps(seen.json["messages"]) for seen in at.model.seen[1:]}
+        asked = {json.dumps(seen.json["messages"], sort_keys=True) for seen in at.model.seen[1:]}
         past = [user("First"), assistant("One.")]
-        assert asked == {json.dumps([*past, user(f"Branch {number}")]) for number in range(5)}
+        assert asked == {json.dumps([*past, user(f"Branch {number}")], sort_keys=True) for number in range(5)}
 
 
 @pytest.mark.parametrize("by", ["previous_response_id", "conversation"])
@@ -155,7 +155,9 @@ def test_calls_can_be_answered_otherwise_in_a_fork_within_their_turn(database_ur
         assert len(sessions(at)) == 3
 
 
-def test_a_request_that_can_not_be_answered_is_told_where_and_stores_nothing(database_url: str, tmp_path: Path) -> None:
+def test_a_request_that_can_not_be_answered_gets_the_place_and_stores_nothing(
+    database_url: str, tmp_path: Path
+) -> None:
     unknown = "resp_" + "0" * 44
     hosted = {"type": "web_search"}
     wrong: list[tuple[dict[str, Any], int, str, str | None]] = [
@@ -196,7 +198,7 @@ def test_a_request_that_can_not_be_answered_is_told_where_and_stores_nothing(dat
         assert (at.model.hits, sessions(at)) == (0, [])
 
 
-def test_what_is_asked_of_the_model_goes_over_the_wire_in_its_form(database_url: str, tmp_path: Path) -> None:
+def test_a_request_to_the_model_goes_over_the_wire_in_its_form(database_url: str, tmp_path: Path) -> None:
     schema: Any = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
     with chat_service(database_url, tmp_path, say('{"a": "b"}')) as at:
         response = at.client.responses.create(
@@ -294,7 +296,7 @@ def test_what_is_not_to_be_stored_is_gone_too_when_its_client_vanishes(database_
         next(iter(stream))
         assert len(sessions(at)) == 1
         stream.close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while sessions(at):
             assert time.monotonic() < deadline, "it was never erased"
             time.sleep(0.05)
@@ -328,7 +330,9 @@ def test_without_truncation_a_long_past_is_refused_and_with_it_the_session_goes_
         assert at.client.responses.create(model="main", input="Short.", conversation=conversation).truncation == "auto"
 
 
-def test_without_truncation_a_providers_refusal_is_told_and_nothing_is_cut(database_url: str, tmp_path: Path) -> None:
+def test_without_truncation_a_providers_refusal_is_reported_and_nothing_is_cut(
+    database_url: str, tmp_path: Path
+) -> None:
     error = {"message": "This model's maximum context length is 2000 tokens.", "code": "context_length_exceeded"}
     too_long = Answer({"error": error}, status=400)
     words = "The ledger row and the bank line differ by a cent, again. " * 30
@@ -349,8 +353,10 @@ def test_a_clients_own_retry_doubles_nothing(database_url: str, tmp_path: Path) 
     with chat_service(database_url, tmp_path, say("One.", "a"), slow) as at:
         first = at.client.responses.create(model="main", input="First", tools=TOOLS)
         with openai_at(at.address, timeout=0.6, max_retries=5) as hasty:
-            told = hasty.responses.create(model="main", input=[output("a")], tools=TOOLS, previous_response_id=first.id)
-        assert told.output_text == "At last."
+            listed_items = hasty.responses.create(
+                model="main", input=[output("a")], tools=TOOLS, previous_response_id=first.id
+            )
+        assert listed_items.output_text == "At last."
         assert at.model.hits == 2
         (session,) = sessions(at)
         assert len(at.turns(session["id"])) == 1
@@ -360,7 +366,7 @@ def test_a_clients_own_retry_doubles_nothing(database_url: str, tmp_path: Path) 
         assert (more.output_text, at.model.hits, len(at.turns(session["id"]))) == ("At last.", 3, 2)
 
 
-def test_an_idempotency_key_makes_one_response_wherever_it_is_asked(database_url: str, tmp_path: Path) -> None:
+def test_an_idempotency_key_makes_one_response_wherever_it_is_sent(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, say("One."), say("Two."), say("Three."), say("Four.")) as at:
         body: dict[str, Any] = {"model": "main", "input": "Go on"}
         first = _keyed(at, "a", body)
@@ -378,13 +384,13 @@ def test_an_idempotency_key_makes_one_response_wherever_it_is_asked(database_url
 
 
 def test_an_answer_that_was_cut_off_is_incomplete_and_says_why(database_url: str, tmp_path: Path) -> None:
-    for reason, told in (("length", "max_output_tokens"), ("content_filter", "content_filter")):
+    for reason, listed_items in (("length", "max_output_tokens"), ("content_filter", "content_filter")):
         choice = {"index": 0, "message": {"content": "Half an"}, "finish_reason": reason}
         with chat_service(database_url, tmp_path, Answer({"choices": [choice]})) as at:
             response = at.client.responses.create(model="main", input="Tell me all")
             assert (response.status, response.output_text) == ("incomplete", "Half an")
             assert response.incomplete_details is not None
-            assert response.incomplete_details.reason == told
+            assert response.incomplete_details.reason == listed_items
             assert response.usage is None
             assert at.client.responses.retrieve(response.id) == response
 
@@ -440,7 +446,7 @@ def test_what_runs_in_the_background_is_fetched_and_can_be_cancelled(database_ur
         assert (begun.status, begun.output, begun.background) == ("in_progress", [], True)
         with pytest.raises(openai.ConflictError), openai_at(at.address, max_retries=0) as client:
             client.responses.create(model="main", input="Too soon", previous_response_id=begun.id)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (fetched := at.client.responses.retrieve(begun.id)).status == "in_progress":
             assert time.monotonic() < deadline, "it never ended"
             time.sleep(0.05)

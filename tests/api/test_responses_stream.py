@@ -37,20 +37,20 @@ def events_of(at: Chat, **asked: Any) -> list[dict[str, Any]]:
     """The events as they came; each one's name is its type's."""
     answer = at.http.post("/v1/responses", json={"model": "main", "stream": True} | asked)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
-    told: list[dict[str, Any]] = []
+    read_events: list[dict[str, Any]] = []
     for block in answer.text.removesuffix("\n\n").split("\n\n"):
         name, data = block.split("\n")
-        told.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {told[-1]['type']}"
-    return told
+        read_events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {read_events[-1]['type']}"
+    return read_events
 
 
 def test_thoughts_words_and_calls_come_in_openais_order_each_opened_and_closed(
     database_url: str, tmp_path: Path
 ) -> None:
     with chat_service(database_url, tmp_path, streamed(*THINKING, finish_reason="tool_calls"), say("Paid.")) as at:
-        told = events_of(at, input="Is a paid?", tools=TOOLS)
-        assert [(event["type"].removeprefix("response."), event.get("output_index")) for event in told] == [
+        read_events = events_of(at, input="Is a paid?", tools=TOOLS)
+        assert [(event["type"].removeprefix("response."), event.get("output_index")) for event in read_events] == [
             ("created", None),
             ("in_progress", None),
             ("output_item.added", 0),
@@ -73,17 +73,19 @@ def test_thoughts_words_and_calls_come_in_openais_order_each_opened_and_closed(
             ("output_item.done", 2),
             ("completed", None),
         ]
-        assert [event["sequence_number"] for event in told] == list(range(len(told)))
-        final = told[-1]["response"]
-        assert final["output"] == [event["item"] for event in told if event["type"] == "response.output_item.done"]
+        assert [event["sequence_number"] for event in read_events] == list(range(len(read_events)))
+        final = read_events[-1]["response"]
+        assert final["output"] == [
+            event["item"] for event in read_events if event["type"] == "response.output_item.done"
+        ]
         assert [item["type"] for item in final["output"]] == ["reasoning", "message", "function_call"]
         assert final["output"][0]["content"] == [{"type": "reasoning_text", "text": "They ask for a."}]
-        assert {event["response"]["id"] for event in told if "response" in event} == {final["id"]}
+        assert {event["response"]["id"] for event in read_events if "response" in event} == {final["id"]}
         assert at.http.get(f"/v1/responses/{final['id']}").json() == final
         items = at.http.get(f"/v1/conversations/conv_{final['id'][5:37]}/items?order=asc").json()["data"]
         assert items[1:] == final["output"]
         adapter: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-        for event in told:
+        for event in read_events:
             adapter.validate_python(event)
 
 
@@ -134,22 +136,22 @@ async def test_the_asynchronous_client_is_served_alike(database_url: str, tmp_pa
 
 def test_an_empty_answer_is_an_empty_message_in_a_stream_too(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, streamed({"content": ""})) as at:
-        told = events_of(at, input="Hi")
-        assert told[-1]["response"]["output"][0]["content"][0]["text"] == ""
-        assert [event["type"] for event in told if event["type"].endswith("delta")] == []
+        read_events = events_of(at, input="Hi")
+        assert read_events[-1]["response"]["output"][0]["content"][0]["text"] == ""
+        assert [event["type"] for event in read_events if event["type"].endswith("delta")] == []
 
 
 def test_a_stream_that_breaks_ends_as_failed_and_keeps_what_had_come(database_url: str, tmp_path: Path) -> None:
     half = b'data: {"choices": [{"index": 0, "delta": {"content": "Half"}}]}\n\n'
     with chat_service(database_url, tmp_path, Stream((half,), ending="cut"), say("Whole.")) as at:
-        told = events_of(at, input="Go")
-        assert [event["type"] for event in told[-4:]] == [
+        read_events = events_of(at, input="Go")
+        assert [event["type"] for event in read_events[-4:]] == [
             "response.output_text.done",
             "response.content_part.done",
             "response.output_item.done",
             "response.failed",
         ]
-        failed = told[-1]["response"]
+        failed = read_events[-1]["response"]
         assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
         assert failed["output"][0]["status"] == "incomplete"
         stored = at.client.responses.retrieve(failed["id"])
@@ -182,7 +184,7 @@ def test_a_client_that_goes_away_finds_its_response_complete(database_url: str, 
         stream = at.client.responses.create(model="main", input="Go", stream=True)
         response_id = cast(Any, next(iter(stream))).response.id
         stream.close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (response := at.client.responses.retrieve(response_id)).status == "in_progress":
             assert time.monotonic() < deadline, "it never ended"
             time.sleep(0.05)

@@ -25,3 +25,32 @@ def test_a_search_without_words_or_with_too_many_is_refused_and_says_where(clien
         assert problem["errors"][0]["where"] in {"query.q", "query.limit"}
     assert client.get(path + "?q=%00%F0%9F%92%A9%20%ff").json()["items"] == []
     assert_problem(client.get(f"/v1/sessions/{'0' * 8}-0000-7000-8000-{'0' * 12}/search?q=a"), 404, "session_not_found")
+
+
+def test_messages_of_all_sessions_are_found_by_all_the_words_newest_session_first_and_page_by_page(
+    client: httpx.Client,
+) -> None:
+    made: list[str] = []
+    for number in range(3):
+        sid = new_session(client)
+        for content in (f'The "harbour" gate {number}', "Nothing of it", f"HARBOUR, and again the Gate {number}"):
+            client.post(f"/v1/sessions/{sid}/turns", json={"content": content}).raise_for_status()
+        made.insert(0, sid)
+    whole = client.get("/v1/search", params={"q": "gate harbour", "limit": 50}).json()
+    # The offline model repeats what it was asked: of four messages with the words the newest three are shown.
+    turns = dict.fromkeys((hit["session_id"], hit["turn_seq"]) for hit in whole["items"])
+    assert [*turns] == [(sid, seq) for sid in made for seq in (3, 1)]
+    assert [hit["role"] for hit in whole["items"]] == ["assistant", "user", "assistant"] * 3
+    assert client.get("/v1/search", params={"q": "\0"}).json()["items"] == []
+    assert whole["next_cursor"] is None
+    assert client.get("/v1/search", params={"q": "harbour xylophone"}).json() == {"items": [], "next_cursor": None}
+
+    paged: list[str] = []
+    query: dict[str, str | int] = {"q": "gate harbour", "limit": 4}
+    while True:
+        page = client.get("/v1/search", params=query).json()
+        paged += [hit["message_id"] for hit in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        query["cursor"] = page["next_cursor"]
+    assert paged == [hit["message_id"] for hit in whole["items"]]

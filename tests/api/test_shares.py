@@ -112,9 +112,9 @@ def test_bodies_in_hand_count_by_what_was_sent_and_a_stranger_holds_none(neighbo
         assert b"\r\nretry-after: " in answer.lower()
         with client_of(at.address, at.neighbour) as client:
             sid = new_session(client)
-            said = client.post(f"/v1/sessions/{sid}/turns", json={"content": "Hello " * 100_000})
-            assert said.status_code in (201, 422), said.text
-            assert said.json().get("code") in (None, "context_budget_exceeded")
+            posted = client.post(f"/v1/sessions/{sid}/turns", json={"content": "Hello " * 100_000})
+            assert posted.status_code in (201, 422), posted.text
+            assert posted.json().get("code") in (None, "context_budget_exceeded")
         open_bodies.close()
         with client_of(at.address, at.hog) as client:
             until_room(lambda: client.post("/v1/sessions", json={"metadata": {"text": "x" * 500_000}}).status_code)
@@ -162,8 +162,8 @@ async def test_forks_take_no_connection_of_turns_nor_all_of_their_own(database_u
                     assert not all(fork.done() for fork in forks)
                 assert await until_waiting(blocker, 1) == 1
                 for number in range(3):
-                    said = await his.post(f"{own}/turns", json={"content": f"Hello {number}"})
-                    assert said.status_code == 201, said.text
+                    posted = await his.post(f"{own}/turns", json={"content": f"Hello {number}"})
+                    assert posted.status_code == 201, posted.text
                 assert (await his.get(f"{own}/export")).status_code == 200
                 assert (await hog.post(f"{source}/turns", json={"content": "Still here"})).status_code == 201
             answers = await asyncio.gather(*forks)
@@ -188,12 +188,12 @@ async def test_a_locked_session_fails_its_own_posts_alone(database_url: str, nei
                 ]
                 assert await until_waiting(blocker, 1) == 1
                 for who, session_id in zip((hog, his), others, strict=True):
-                    said = await who.post(f"/v1/sessions/{session_id}/turns", json={"content": "Hello"})
-                    assert said.status_code == 201, said.text
+                    posted = await who.post(f"/v1/sessions/{session_id}/turns", json={"content": "Hello"})
+                    assert posted.status_code == 201, posted.text
                 for answer in await asyncio.gather(*posts):
                     assert_problem(answer, 409, "session_busy")
                     assert int(answer.headers["retry-after"]) > 0
                 changed = await hog.patch(f"/v1/sessions/{locked}", json={"room_goal": "Go on"})
                 assert_problem(changed, 409, "session_busy")
-            said = await hog.post(f"/v1/sessions/{locked}/turns", json={"content": "Hello"})
-            assert said.json()["turn"]["seq"] == 1
+            posted = await hog.post(f"/v1/sessions/{locked}/turns", json={"content": "Hello"})
+            assert posted.json()["turn"]["seq"] == 1

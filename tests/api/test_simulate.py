@@ -26,36 +26,38 @@ def sid(client: httpx.Client) -> str:
 def test_without_a_body_four_thresholds_stand_side_by_side(client: httpx.Client, sid: str) -> None:
     answer = client.post(f"/v1/sessions/{sid}/simulate")
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert [policy["name"] for policy in told["policies"]] == ["at 70 %", "at 80 %", "at 90 %", "at 95 %"]
-    assert (told["turns"], told["stored_turns"], told["truncated"]) == (3, 3, False)
-    for policy in told["policies"]:
-        assert policy["per_turn"] == told["happened"]["per_turn"]
-    assert "fallback" in told["summaries_from"]
+    simulated = answer.json()
+    assert [policy["name"] for policy in simulated["policies"]] == ["at 70 %", "at 80 %", "at 90 %", "at 95 %"]
+    assert (simulated["turns"], simulated["stored_turns"], simulated["truncated"]) == (3, 3, False)
+    for policy in simulated["policies"]:
+        assert policy["per_turn"] == simulated["happened"]["per_turn"]
+    assert "fallback" in simulated["summaries_from"]
 
 
-def test_presets_overrides_and_models_are_taken_and_the_policy_is_told_whole(client: httpx.Client, sid: str) -> None:
+def test_presets_overrides_and_models_are_taken_and_the_policy_is_answered_whole(
+    client: httpx.Client, sid: str
+) -> None:
     body = {
         "policies": ["rolling", {"name": "mine", "protected_turns": 2}, {}],
         "model_aliases": ["offline"],
         "max_turns": 2,
     }
-    told = client.post(f"/v1/sessions/{sid}/simulate", json=body).json()
-    assert [(p["name"], p["model_alias"]) for p in told["policies"]] == [
+    simulated = client.post(f"/v1/sessions/{sid}/simulate", json=body).json()
+    assert [(p["name"], p["model_alias"]) for p in simulated["policies"]] == [
         ("rolling", "offline"),
         ("mine", "offline"),
         ("as the session has it", "offline"),
     ]
-    assert told["policies"][0]["policy"]["incremental"] is True
-    assert told["policies"][1]["policy"]["protected_turns"] == 2
-    assert (told["turns"], told["truncated"]) == (2, True)
-    assert [len(policy["per_turn"]) for policy in told["policies"]] == [2, 2, 2]
+    assert simulated["policies"][0]["policy"]["incremental"] is True
+    assert simulated["policies"][1]["policy"]["protected_turns"] == 2
+    assert (simulated["turns"], simulated["truncated"]) == (2, True)
+    assert [len(policy["per_turn"]) for policy in simulated["policies"]] == [2, 2, 2]
 
 
 def test_many_policies_and_models_share_the_most_turns_of_a_request(client: httpx.Client, sid: str) -> None:
-    body: dict[str, Any] = {"policies": [{}] * 8, "model_aliases": ["offline"] * 4, "max_turns": 2000}
-    told = client.post(f"/v1/sessions/{sid}/simulate", json=body).json()
-    assert len(told["policies"]) == 32
+    body: dict[str, Any] = {"policies": [{}] * 8, "model_aliases": ["offline"] * 4, "max_turns": 3000}
+    simulated = client.post(f"/v1/sessions/{sid}/simulate", json=body).json()
+    assert len(simulated["policies"]) == 32
     assert MOST_TURNS_DECIDED // 32 >= 3, "or these three turns would be cut"
 
 
@@ -77,7 +79,7 @@ WRONG: dict[str, object] = {
     "no aliases": {"model_aliases": []},
     "too many aliases": {"model_aliases": ["offline"] * 5},
     "no turns": {"max_turns": 0},
-    "too many turns": {"max_turns": 2001},
+    "too many turns": {"max_turns": 3001},
     "text for a number": {"max_turns": "5"},
     "unknown member": {"model_alias": "offline"},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import pytest
 
 from tests.api.conftest import assert_problem, new_session, serving, settings_for
 from tests.providers.playing import ThreadedServer, threaded_serving
-from tests.providers.server import Answer
+from tests.providers.server import Answer, Seen
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 
@@ -160,19 +161,21 @@ def test_an_answer_that_stops_for_length_is_completed_and_says_so(database_url: 
         assert (turn["status"], turn["finish_reason"]) == ("completed", "length")
 
 
-def test_the_context_is_told_while_the_model_is_still_silent(database_url: str, tmp_path: Path) -> None:
-    slow = Answer(
-        sse(chunk({"content": "At last"}), chunk({}, "stop")).body, content_type="text/event-stream", delay_s=2.5
-    )
-    with threaded_serving(slow) as model, streaming_service(database_url, tmp_path, model) as client:
+def test_the_context_is_sent_while_the_model_is_still_silent(database_url: str, tmp_path: Path) -> None:
+    context_read = threading.Event()
+
+    def silent_until_then(_: Seen) -> Answer:
+        assert context_read.wait(60), "the context was sent only when the model had answered"
+        return sse(chunk({"content": "At last"}), chunk({}, "stop"))
+
+    with threaded_serving(silent_until_then) as model, streaming_service(database_url, tmp_path, model) as client:
         session = new_session(client)
-        started = time.monotonic()
         with client.stream("POST", f"/v1/sessions/{session}/turns", json={"content": "Hi", "stream": True}) as answer:
             pieces = answer.iter_text()
             heard = next(pieces)
             while "event: context.assembled" not in heard:
                 heard += next(pieces)
-            assert time.monotonic() - started < 2, "it was told only when the model had answered"
+            context_read.set()
             assert "output.delta" not in heard
             assert "event: turn.completed" in heard + "".join(pieces)
 
@@ -203,7 +206,10 @@ def test_a_client_that_goes_away_loses_no_reply_unless_the_deployment_says_so(
         session = new_session(client)
         with client.stream("POST", f"/v1/sessions/{session}/turns", json={"content": "Hi", "stream": True}) as answer:
             assert next(answer.iter_bytes())
-        deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
+            while not model.hits:
+                assert time.monotonic() < deadline, "the model was never called"
+                time.sleep(0.01)
         turn = {"status": "running"}
         while turn["status"] == "running":
             assert time.monotonic() < deadline, "the turn never ended"

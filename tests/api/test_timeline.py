@@ -47,8 +47,8 @@ def test_every_message_of_a_prompt_has_its_region_and_the_tokens_of_a_region_sum
         tokens: Counter[str] = Counter()
         for row in prompt["layout"]:
             tokens[row["region"]] += row["tokens"]
-        charged = {region: count for region, count in audit["regions"].items() if region not in {"tools", "framing"}}
-        assert {region: tokens[region] for region in charged} == charged
+        counted = {region: count for region, count in audit["regions"].items() if region not in {"tools", "framing"}}
+        assert {region: tokens[region] for region in counted} == counted
         seen.update(region for region, count in tokens.items() if count)
     assert set(seen) == {"system", "goal", "pins", "summary", "history", "recall", "user"}
 
@@ -65,7 +65,7 @@ def test_a_preview_lays_its_prompt_out_as_the_turn_then_does(client: httpx.Clien
     ]
 
 
-def test_the_timeline_tells_each_turns_window_its_thresholds_and_what_changed_it(client: httpx.Client) -> None:
+def test_the_timeline_shows_each_turns_window_its_thresholds_and_what_changed_it(client: httpx.Client) -> None:
     sid = busy_session(client)
     page = read(client, f"/v1/sessions/{sid}/timeline", limit=500)
     turns = page["items"]
@@ -116,7 +116,7 @@ def test_the_timeline_is_paged_to_its_beginning(client: httpx.Client) -> None:
     assert seen == list(range(_TURNS, 0, -1))
 
 
-def test_messages_are_read_as_they_were_said_all_or_those_that_are_asked_for(client: httpx.Client) -> None:
+def test_messages_are_read_as_they_were_sent_all_or_those_of_given_ids(client: httpx.Client) -> None:
     sid, other = new_session(client), new_session(client)
     for content in ("First", "Second"):
         say(client, sid, content)
@@ -176,3 +176,28 @@ def test_figures_of_a_session_are_its_newest_window_its_use_and_its_state(client
     assert figures["prompt_tokens"] == first["turn"]["prompt_tokens"] + second["turn"]["prompt_tokens"]
     assert (listed[empty]["figures"]["state"], listed[empty]["figures"]["window"]) == (None, None)
     assert "figures" not in read(client, "/v1/sessions")["items"][0]
+
+
+def test_an_overview_has_the_timelines_turns_in_at_most_so_many_runs_each_with_its_largest(
+    client: httpx.Client,
+) -> None:
+    sid = busy_session(client)
+    turns = {turn["seq"]: turn for turn in read(client, f"/v1/sessions/{sid}/timeline")["items"]}
+    single = read(client, f"/v1/sessions/{sid}/timeline/overview")["items"]
+    assert [(run["first_seq"], run["last_seq"]) for run in single] == [(seq, seq) for seq in range(1, _TURNS + 1)]
+    assert [run["peak"] for run in single] == [turns[seq] for seq in range(1, _TURNS + 1)]
+    for run in single:
+        of_turn = Counter(event["kind"] for event in run["peak"]["events"])
+        assert {kind: count for kind, count in run["events"].items() if count} == of_turn
+    assert single[-1]["events"]["recall"] == 1
+
+    coarse = read(client, f"/v1/sessions/{sid}/timeline/overview", points=3, from_seq=2, through_seq=11)["items"]
+    assert [(run["first_seq"], run["last_seq"]) for run in coarse] == [(2, 5), (6, 9), (10, 11)]
+    for run in coarse:
+        of_run = [each for each in single if run["first_seq"] <= each["first_seq"] <= run["last_seq"]]
+        size = "estimated_input_tokens_after_prune"
+        assert run["peak"]["window"][size] == max(each["peak"]["window"][size] for each in of_run)
+        for kind, count in run["events"].items():
+            assert count == sum(each["events"][kind] for each in of_run), kind
+    assert read(client, f"/v1/sessions/{sid}/timeline/overview", from_seq=99)["items"] == []
+    assert read(client, f"/v1/sessions/{new_session(client)}/timeline/overview")["items"] == []

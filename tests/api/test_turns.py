@@ -128,7 +128,7 @@ def test_operators_addresses_answer(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "policy", [5, "guarded", {"nonsense": 1}, {"protected_turns": -1}, {"summary_model": "nobody"}]
 )
-def test_a_turns_policy_that_can_not_be_is_told_by_its_place(client: httpx.Client, policy: object) -> None:
+def test_a_turns_policy_that_can_not_be_is_named_by_its_place(client: httpx.Client, policy: object) -> None:
     sid = new_session(client)
     turns = f"/v1/sessions/{sid}/turns"
     tid = client.post(turns, json={"content": "a"}).json()["turn"]["id"]

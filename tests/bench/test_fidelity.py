@@ -12,7 +12,7 @@ from app.engine.policy.presets import PRESETS
 from app.tokenizers import Tokenizers
 from bench.fidelity.engine_rule import EngineRule, budget_of_input
 from bench.fidelity.measure import common_prefix_tokens, evidence_share, has_answer, measure, violation
-from bench.fidelity.recorded import Question, read_conversations
+from bench.fidelity.recorded import REPLY_WORDS, Question, read_conversations, with_long_replies
 from tests.docs.pages import ROOT
 
 ESTIMATE = Tokenizers().estimator("o200k_base")
@@ -43,6 +43,15 @@ def test_evidence_counts_as_whole_messages_and_an_answer_in_any_one_line() -> No
     assert evidence_share(prompt, QUESTION) == 0.5
     assert has_answer(prompt, QUESTION)
     assert not has_answer(prompt[1:], QUESTION)
+
+
+def test_a_chat_with_long_replies_has_every_message_as_a_users_and_is_the_same_every_time(tmp_path: Path) -> None:
+    (one,) = read_conversations(recording(tmp_path), ESTIMATE)
+    long = with_long_replies(one, ESTIMATE)
+    assert long == with_long_replies(one, ESTIMATE)
+    texts = [message.content for turn in one.turns for message in turn.messages]
+    assert [turn.messages[0].content for turn in long.turns] == texts
+    assert all(len(str(turn.messages[1].content).split()) == REPLY_WORDS for turn in long.turns)
 
 
 def test_orphans_and_prompts_without_a_user_are_violations() -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from bench.cases import Plan, default_case, plain_case, window_case
 from bench.figures import Batch, judge, pairwise_ratios, percentile, select, spread
-from bench.filling import MANDATORY_SUMMARY_TURN, PLAIN_TURNS, PROTECTED_TURNS, summarized_turns
-from bench.measuring import Plan, StatementCount
-from bench.report import ratios, reached
+from bench.filling import MANDATORY_SUMMARY_TURN, PROTECTED_TURNS, summarized_turns
+from bench.measuring import Spent, StatementCount
+from bench.once import Cold, Stored
+from bench.report import Run, ratios, reached
 from bench.wire import FrontendReader, Tally
 
+SHORT, LONG = plain_case(10), plain_case(1_000)
 
-def batch(target: str, length: int, cpu_ms: float, postgres_cpu_ms: float | None = 1.0) -> Batch:
-    return Batch(target, length, 1, 112, 0.5, cpu_ms, postgres_cpu_ms, (1.0, 2.0))
+
+def batch(target: str, case: str, cpu_ms: float, postgres_cpu_ms: float | None = 1.0) -> Batch:
+    return Batch(target, case, 1, 112, 0.5, cpu_ms, postgres_cpu_ms, (1.0, 2.0), 900.0, 0.0)
 
 
 def frame(kind: bytes, body: bytes) -> bytes:
@@ -50,49 +54,69 @@ def test_ratios_pair_rounds_that_lack_a_partner_with_nothing() -> None:
         pairwise_ratios([1.0, 2.0], [1.0])
 
 
-def test_a_floor_is_judged_by_the_worst_cell() -> None:
-    plan = Plan(lengths=(10, 1000), concurrencies=(1,), rounds=1, provider_latency_ms=0.0)
-    batches = [batch("service", 10, 2.0), batch("bare", 10, 2.5), batch("service", 1000, 2.4), batch("bare", 1000, 2.0)]
-    counts = {"service": StatementCount(5, 2, 7, ())}
-    figures = reached(ratios(batches, plan), counts)
-    assert round(figures["cpu_service_over_bare"], 9) == 1.2
-    assert round(figures["cpu_longest_over_shortest"], 9) == 1.2
+def test_a_floor_is_judged_by_the_worst_cell_on_the_worst_server() -> None:
+    plan = Plan(cases=(SHORT, LONG), concurrencies=(1,), rounds=1)
+    batches = [
+        batch("service", SHORT.name, 2.0),
+        batch("bare", SHORT.name, 2.5),
+        batch("service", LONG.name, 2.4),
+        batch("bare", LONG.name, 2.0),
+    ]
+    counts = {"service plain": StatementCount(5, 2, 7, ())}
+    other = [batch("service", SHORT.name, 1.0), batch("bare", SHORT.name, 1.0, 0.5)]
+    figures = reached([Run("18", plan, batches, counts), Run("15", plan, other)])
+    assert round(figures["plain_cpu_over_bare"], 9) == 1.2
+    assert round(figures["plain_cpu_over_smallest"], 9) == 1.2
+    assert figures["plain_postgres_cpu_over_bare"] == 2.0
     verdicts = judge(
         figures,
         {
-            "cpu_service_over_bare": {"aim": 1.0, "floor": 1.15},
-            "statements_per_turn": {"aim": 5, "floor": 5},
+            "plain_cpu_over_bare": {"aim": 1.0, "floor": 1.15},
+            "plain_statements": {"aim": 5, "floor": 5},
             "not_measured": {"aim": 1, "floor": 1},
         },
     )
     assert [(verdict.name, verdict.holds) for verdict in verdicts] == [
-        ("cpu_service_over_bare", False),
-        ("statements_per_turn", True),
+        ("plain_cpu_over_bare", False),
+        ("plain_statements", True),
     ]
 
 
+def test_every_window_has_a_floor_of_its_own_and_what_is_measured_once_too() -> None:
+    small, large = window_case(20), window_case(1_500)
+    plan = Plan(cases=(small, large), concurrencies=(1,), rounds=1)
+    batches = [batch("service", small.name, 4.0), batch("service", large.name, 5.0)]
+    run = Run("18", plan, batches, cold=Cold(1_500, 14.0, 6.0), stored=Stored(800.0, 300.0))
+    assert reached([run]) == {
+        "window_1500_cpu_over_smallest": 1.25,
+        "cold_turn_ms_more": 8.0,
+        "index_and_audit_bytes": 1_100.0,
+    }
+
+
 def test_a_server_elsewhere_has_no_postgres_ratio() -> None:
-    plan = Plan(lengths=(10,), concurrencies=(1,), rounds=1, provider_latency_ms=0.0)
-    found = ratios([batch("service", 10, 2.0, None), batch("bare", 10, 2.0, None)], plan)
-    assert list(found) == ["cpu service/bare at length 10, concurrency 1"]
+    plan = Plan(cases=(SHORT,), concurrencies=(1,), rounds=1)
+    found = ratios([batch("service", SHORT.name, 2.0, None), batch("bare", SHORT.name, 2.0, None)], plan)
+    assert list(found) == ["cpu service/bare, plain 10, concurrency 1"]
+    assert Spent(10.0, None).of_one(5) == Spent(2.0, None)
 
 
 def test_batches_of_a_cell_keep_the_order_of_the_rounds() -> None:
     batches = [
-        batch("service", 10, 1.0),
-        batch("bare", 10, 9.0),
-        batch("service", 10, 2.0),
-        batch("service", 1000, 3.0),
+        batch("service", SHORT.name, 1.0),
+        batch("bare", SHORT.name, 9.0),
+        batch("service", SHORT.name, 2.0),
+        batch("service", LONG.name, 3.0),
     ]
-    assert [found.cpu_ms for found in select(batches, "service", 10, 1)] == [1.0, 2.0]
+    assert [found.cpu_ms for found in select(batches, "service", SHORT.name, 1)] == [1.0, 2.0]
 
 
-def test_a_filled_session_takes_its_plain_turns_without_a_summary_falling_due() -> None:
-    length = 10
-    maker = summarized_turns(length) + PROTECTED_TURNS + 1
-    assert maker == length
-    completed_since_before_the_last_plain_turn = length + PLAIN_TURNS - 1 - (maker - 1)
-    assert completed_since_before_the_last_plain_turn < MANDATORY_SUMMARY_TURN
+def test_a_batch_of_the_default_is_whole_cycles_of_its_summaries() -> None:
+    case = default_case(300)
+    maker = summarized_turns(case.length) + PROTECTED_TURNS + 1
+    assert maker == case.length
+    assert case.turns % MANDATORY_SUMMARY_TURN == 0
+    assert (case.policy, case.raw_turns) == ({}, None)
 
 
 def test_statements_inside_a_transaction_count_as_one_transaction() -> None:

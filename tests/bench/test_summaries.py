@@ -10,6 +10,7 @@ from uuid_utils.compat import uuid7
 
 from app.domain.types import MessageId
 from app.engine.summary.summarizer_prompt import accept_summary
+from bench.conversation import SUMMARY_FACTS
 from bench.mock_provider import summary_response
 from bench.summaries import Made, Run
 from plimsoll_demo.figures import RoundFigures, SessionFigures, TurnFigures, Window
@@ -63,7 +64,7 @@ def test_the_share_counts_the_summarizers_tokens_of_all_sessions_as_sent() -> No
     assert run.sent_share == pytest.approx(0.5)
 
 
-def test_the_mock_summarizer_answers_within_the_contract_and_counts_what_it_was_asked() -> None:
+def test_the_mock_summarizer_answers_within_the_contract_and_counts_its_requests() -> None:
     def answered(words: str) -> dict[str, Any]:
         request = orjson.dumps({"messages": [{"role": "user", "content": words}]})
         head, body = summary_response(request, 1).split(b"\r\n\r\n", 1)
@@ -73,6 +74,6 @@ def test_the_mock_summarizer_answers_within_the_contract_and_counts_what_it_was_
     answer = answered("one two three")
     shown = MessageId(uuid7())
     body = accept_summary(answer["choices"][0]["message"]["content"], {"m1": (shown,)})
-    assert [fact.message_ids for fact in body.key_facts] == [(shown,)] * 3
+    assert [fact.message_ids for fact in body.key_facts] == [(shown,)] * len(SUMMARY_FACTS)
     assert answer["usage"]["prompt_tokens"] == 3
     assert answered("one two three four")["usage"]["prompt_tokens"] == 4

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
+
+import pytest
 
 from plimsoll_sdk import AsyncPlimsoll, Plimsoll, TurnEvent
 
 Kind: TypeAlias = Literal["sync", "async"]
-KINDS: tuple[Kind, ...] = ("sync", "async")
+BOTH = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 class Talker:
@@ -49,3 +52,24 @@ async def talker(kind: Kind, url: str, **options: Any) -> AsyncGenerator[Talker]
         return
     async with AsyncPlimsoll(url, **options) as client:
         yield Talker(client)
+
+
+async def turns_of(at: Talker, session_id: str) -> list[Any]:
+    """The turns of a session, as the client lists them."""
+    return (await at.call("list_turns", session_id)).items
+
+
+def models_file(folder: Path, base_url: str) -> str:
+    """A catalogue with one model at this address, and its path."""
+    path = folder / "models.toml"
+    path.write_text(
+        'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 8192\ntimeout_s = 5\n'
+        f'base_url = "{base_url}"\n'
+    )
+    return str(path)
+
+
+def completion(text: str) -> dict[str, Any]:
+    """A chat completion with this text."""
+    message = {"role": "assistant", "content": text}
+    return {"id": "c", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}

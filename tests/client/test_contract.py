@@ -17,7 +17,7 @@ from plimsoll_sdk import AsyncPlimsoll, Plimsoll, operations
 from plimsoll_sdk.call import OPERATIONS, Call
 from plimsoll_sdk.errors import BY_CODE, NotFound, problem_of
 from plimsoll_sdk.models import Answer
-from tests.client.clients import KINDS, Kind, Talker, talker
+from tests.client.clients import BOTH, Kind, Talker, talker
 
 OPENAIS_OWN = ("/v1/responses", "/v1/conversations")
 """In OpenAI's form, with OpenAI's own client: the `openai` package is what calls them."""
@@ -94,8 +94,8 @@ def _of_body(schema: dict[str, Any]) -> dict[str, Any]:
 def test_every_field_of_an_answer_is_known_by_name_kind_and_whether_it_may_be_null(document: dict[str, Any]) -> None:
     compared: set[str] = set()
     for route, operation in routes(document).items():
-        told = [operation["responses"].get(status, {}).get("content", {}) for status in ("200", "201")]
-        schema = next((each["application/json"]["schema"] for each in told if "application/json" in each), None)
+        stated = [operation["responses"].get(status, {}).get("content", {}) for status in ("200", "201")]
+        schema = next((each["application/json"]["schema"] for each in stated if "application/json" in each), None)
         for build in OPERATIONS[route]:
             answer = _answer_of(build)
             if schema is not None and isinstance(answer, type) and issubclass(answer, Answer):
@@ -153,7 +153,7 @@ def test_every_code_of_the_service_has_an_error_of_its_own_kind() -> None:
     assert isinstance(problem_of(404, {"code": "of_next_year", "detail": ""}), NotFound)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@BOTH
 async def test_real_answers_have_the_fields_of_the_models_and_no_other(address: str, kind: Kind) -> None:
     async with talker(kind, address) as at:
         answers = await everything(at)
@@ -201,12 +201,13 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
         answers.append((name, await at.call(name, *args, **kwargs)))
         return answers[-1][1]
 
-    async def told(name: str, *args: Any, **kwargs: Any) -> list[Any]:
+    async def stated(name: str, *args: Any, **kwargs: Any) -> list[Any]:
         answers.append((name, await at.all(name, *args, **kwargs)))
         return answers[-1][1]
 
     for name in ("get_root", "get_health", "get_readiness", "get_metrics", "get_models", "get_policies"):
         await ask(name)
+    assert (await ask("get_model", "offline")).id == "offline"
     session = await ask(
         "create_session", room_goal="Pay the invoices", limits={"turns_total": 100}, metadata={"of": "a test"}
     )
@@ -228,10 +229,15 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
     await ask("get_context", sid)
     (newest, *_) = (await ask("get_timeline", sid)).items
     assert newest.window.input_budget == 13312
-    said = (await ask("list_messages", sid)).items
-    assert [one.id for one in (await at.call("list_messages", sid, ids=[said[3].id])).items] == [said[3].id]
+    ranges = (await ask("get_overview", sid, points=2, from_seq=3, through_seq=8)).items
+    assert (len(ranges), ranges[0].first_seq, ranges[-1].last_seq) == (2, 3, 8)
+    assert ranges[0].first_seq <= ranges[0].peak.seq <= ranges[0].last_seq
+    assert {one.session_id for one in (await ask("search_messages", "ledger rows", limit=3)).items} == {sid}
+    words = (await ask("list_messages", sid)).items
+    assert [one.id for one in (await at.call("list_messages", sid, ids=[words[3].id])).items] == [words[3].id]
     preview = await ask("preview_turn", sid, "Is it paid?", policy={"preset": "rolling"})
     assert preview.messages[-1]["content"] == "Is it paid?"
+    assert 10 in {row.turn_seq for row in preview.layout}
     turn = (await ask("post_turn", sid, "Is it paid?")).turn
     for name in ("get_turn", "get_audit", "get_prompt"):
         await ask(name, sid, turn.id)
@@ -242,9 +248,9 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
     summary = await ask("summarize_now", sid)
     assert (await ask("undo_active_summary", sid)).id == summary.id
     await ask("simulate", sid, policies=["rolling", {"name": "late", "summary_trigger_ratio": 0.8}])
-    events = await told("stream_turn", sid, "Go", tools=TOOLS, recorded_reply=CALLS)
+    events = await stated("stream_turn", sid, "Go", tools=TOOLS, recorded_reply=CALLS)
     assert [event.name for event in events] == ["turn.created", "context.assembled", "turn.awaiting_tools"]
-    events = await told(
+    events = await stated(
         "stream_tool_outputs", sid, events[-1].turn.id, {"a": "42"}, recorded_reply={"content": "It is 42."}
     )
     assert (events[-1].name, events[-1].turn.assistant_output) == ("turn.completed", "It is 42.")
@@ -257,7 +263,10 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
     assert again.session.forked_from.session_id == sid
     assert (await ask("fork_session", sid, through_turn_id=turn.id)).forked_from.turn_id == turn.id
     export = await ask("export_session", sid)
-    assert (await ask("import_session", export)).id != sid
+    imported = await ask("import_session", export)
+    assert imported.id != sid
+    found = await at.all("iterate_found_messages", "ledger rows", limit=3)
+    assert {one.session_id for one in found} >= {sid, imported.id}
     await ask(
         "import_messages", [{"role": "user", "content": "Is order 1 paid?"}, {"role": "assistant", "content": "It is."}]
     )
@@ -266,7 +275,17 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
     assert completion["object"] == "chat.completion"
     assert (await at.call("complete_chat", body, session_id=chat_session))[0] == chat_session
     assert len((await ask("list_turns", sid)).items) == 15
+    assert [turn.seq for turn in (await at.call("list_turns", sid, from_seq=14)).items] == [14, 15]
     assert (await ask("list_sessions")).items[0].id == chat_session
+    reply = completion["choices"][0]["message"]
+    longer = {**body, "messages": [*body["messages"], reply, {"role": "user", "content": "And now?"}]}
+    branch, _ = await at.call("complete_chat", longer)
+    assert (await at.call("get_session", branch)).forked_from.session_id == chat_session
+    apart, _ = await at.call("complete_chat", longer, session_recognition="off")
+    assert (await at.call("get_session", apart)).forked_from is None
+    assert apart not in {branch, chat_session}
+    named, _ = await at.call("complete_chat", body, session_id="my-chat-42")
+    assert (await at.call("get_session", named)).external_id == "my-chat-42"
     found = {found.id: found.figures for found in (await ask("list_sessions", q="a test", figures=True)).items}
     assert chat_session not in found
     assert (found[sid].turns, found[sid].window.input_budget) == (15, 13312)

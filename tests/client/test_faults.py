@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plimsoll_sdk import AsyncPlimsoll, Plimsoll, TurnAwaitingTools
+from plimsoll_sdk import AsyncPlimsoll, Plimsoll
 from plimsoll_sdk.errors import (
     ContextBudgetExceeded,
     DeadlinePassed,
@@ -22,7 +21,6 @@ from plimsoll_sdk.errors import (
     NotFound,
     ProviderFailed,
     StreamBroken,
-    ToolLoopTooLong,
     TurnInProgress,
     Unavailable,
     UnexpectedAnswer,
@@ -32,18 +30,13 @@ from tests.api.conftest import serving as service_at
 from tests.api.conftest import settings_for
 from tests.api.test_auth import make_key
 from tests.api.test_streaming import chunk, sse
-from tests.client.clients import KINDS, Kind, Talker, talker
+from tests.client.clients import BOTH, Kind, Talker, completion, models_file, talker, turns_of
 from tests.client.proxy import proxied
 from tests.client.test_contract import CALLS, TOOLS
 from tests.providers.playing import threaded_serving
 from tests.providers.server import Answer, Seen, Stream
 
-BOTH = pytest.mark.parametrize("kind", KINDS)
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
-
-
-async def turns_of(at: Talker, session_id: str) -> list[Any]:
-    return (await at.call("list_turns", session_id)).items
 
 
 @BOTH
@@ -62,7 +55,7 @@ async def test_an_answer_that_is_lost_is_fetched_again_and_there_is_one_turn(add
 
 
 @BOTH
-async def test_what_can_not_be_repeated_is_sent_once_and_its_loss_is_told(address: str, kind: Kind) -> None:
+async def test_what_can_not_be_repeated_is_sent_once_and_its_loss_is_reported(address: str, kind: Kind) -> None:
     with proxied(address) as proxy:
         fault = proxy.breaks("POST /v1/sessions ")
         async with talker(kind, proxy.url) as at:
@@ -83,28 +76,15 @@ async def test_where_nobody_listens_a_call_was_surely_not_done(kind: Kind) -> No
         assert time.monotonic() - started > 0.5, "it was not tried again"
 
 
-def _long_stream(database_url: str, tmp_path: Path) -> Callable[[str], str]:
-    def models(base_url: str) -> str:
-        path = tmp_path / "models.toml"
-        path.write_text(
-            'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\ncontext_window = 8192\ntimeout_s = 5\n'
-            f'base_url = "{base_url}"\n'
-        )
-        return str(path)
-
-    return models
-
-
 @BOTH
 @pytest.mark.parametrize("after_bytes", [0, 700, 1500, 2100])
 async def test_a_stream_that_breaks_goes_on_where_it_broke(
     database_url: str, tmp_path: Path, kind: Kind, after_bytes: int
 ) -> None:
     script = sse(*(chunk({"content": f"{word} "}) for word in WORDS), chunk({}, "stop"))
-    models = _long_stream(database_url, tmp_path)
     with (
         threaded_serving(script) as model,
-        service_at(settings_for(database_url, models_file=models(model.base_url))) as address,
+        service_at(settings_for(database_url, models_file=models_file(tmp_path, model.base_url))) as address,
         proxied(address) as proxy,
     ):
         async with talker(kind, proxy.url) as at:
@@ -140,13 +120,12 @@ async def test_a_broken_stream_that_has_no_key_says_what_it_knows(address: str, 
 
 
 @BOTH
-async def test_a_failed_stream_tells_the_problem_and_raises_it_when_the_answer_is_asked_for(
+async def test_a_failed_stream_gives_the_problem_and_raises_it_when_the_answer_is_read(
     database_url: str, tmp_path: Path, kind: Kind
 ) -> None:
-    models = _long_stream(database_url, tmp_path)
     with (
         threaded_serving(sse(chunk({"content": "Half an ans"}), cut=True)) as model,
-        service_at(settings_for(database_url, models_file=models(model.base_url))) as address,
+        service_at(settings_for(database_url, models_file=models_file(tmp_path, model.base_url))) as address,
     ):
         async with talker(kind, address) as at:
             session = (await at.call("create_session")).id
@@ -178,12 +157,11 @@ async def test_leaving_a_stream_early_closes_it_and_the_turn_goes_on(address: st
 @BOTH
 async def test_a_session_that_runs_another_turn_is_waited_for(database_url: str, tmp_path: Path, kind: Kind) -> None:
     def slow(_: Seen) -> Answer:
-        return Answer(_completion("Done."), delay_s=1.5)
+        return Answer(completion("Done."), delay_s=1.5)
 
-    models = _long_stream(database_url, tmp_path)
     with (
         threaded_serving(slow) as model,
-        service_at(settings_for(database_url, models_file=models(model.base_url))) as address,
+        service_at(settings_for(database_url, models_file=models_file(tmp_path, model.base_url))) as address,
         proxied(address) as proxy,
         Plimsoll(address) as other,
     ):
@@ -203,11 +181,6 @@ async def test_a_session_that_runs_another_turn_is_waited_for(database_url: str,
                 await hurried.call("post_turn", session, "Fourth")
             assert refused.value.retry_after_s == 1
             third.answer()
-
-
-def _completion(text: str) -> dict[str, Any]:
-    message = {"role": "assistant", "content": text}
-    return {"id": "c", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
 
 
 @BOTH
@@ -245,7 +218,7 @@ def _root(base_url: str) -> str:
 
 
 @BOTH
-async def test_something_else_at_the_address_is_told_and_nothing_of_it_repeated(kind: Kind) -> None:
+async def test_something_else_at_the_address_is_reported_and_nothing_of_it_repeated(kind: Kind) -> None:
     page = Answer(b"<html>a secret page</html>", content_type="text/html")
     elsewhere = Answer(b"", status=302, headers={"Location": "http://127.0.0.1:1/"})
     for answer in (page, elsewhere, Answer({"status": 5})):
@@ -323,7 +296,7 @@ for options in ({}, {"api_key": key[:-1] + "x"}, {"url": "http://127.0.0.1:1", "
 def test_the_key_is_sent_and_shown_nowhere(database_url: str, tmp_path: Path) -> None:
     _, secret = make_key(database_url, "anna")
     with service_at(settings_for(database_url)) as address:
-        said = subprocess.run(
+        output = subprocess.run(
             [sys.executable, "-c", SHOW],
             cwd=tmp_path,
             env={**os.environ, "PLIMSOLL_URL": address, "PLIMSOLL_API_KEY": secret},
@@ -339,8 +312,8 @@ def test_the_key_is_sent_and_shown_nowhere(database_url: str, tmp_path: Path) ->
         "Unreachable: ": 2,
         "send_request_headers": 8,
     }.items():
-        assert said.count(shown) >= times, said
-    assert secret[4:-1] not in said
+        assert output.count(shown) >= times, output
+    assert secret[4:-1] not in output
 
 
 @pytest.mark.parametrize("kind", [Plimsoll, AsyncPlimsoll])
@@ -370,88 +343,3 @@ async def test_lists_are_walked_page_by_page(address: str, kind: Kind) -> None:
         assert [session.id for session in (await at.call("list_sessions", cursor=page.next_cursor)).items] == made[:1]
         assert await at.all("iterate_turns", made[0]) == []
         assert await at.all("iterate_summaries", made[0]) == []
-
-
-def _tool_model(calls: list[list[tuple[str, str]]]) -> Callable[[Seen], Answer]:
-    """A model that calls these functions, round after round, and then says what it was last told."""
-
-    def play(request: Seen) -> Answer:
-        messages = request.json["messages"]
-        rounds = sum(message["role"] == "assistant" for message in messages)
-        if rounds >= len(calls):
-            return Answer(_completion(f"Told: {[m['content'] for m in messages if m['role'] == 'tool']}"))
-        asked = [
-            {"id": f"c{rounds}-{at}", "type": "function", "function": {"name": name, "arguments": arguments}}
-            for at, (name, arguments) in enumerate(calls[rounds])
-        ]
-        answer = _completion("")
-        answer["choices"][0] = {"index": 0, "finish_reason": "tool_calls"}
-        answer["choices"][0]["message"] = {"role": "assistant", "content": None, "tool_calls": asked}
-        return Answer(answer)
-
-    return play
-
-
-ROUNDS = [
-    [("add", '{"a": 1, "b": 2}'), ("add", '{"a": "x"}')],
-    [("fail", "{}"), ("gone", "{}"), ("add", "[1]")],
-]
-
-
-@BOTH
-@pytest.mark.parametrize("lost", [False, True])
-async def test_tools_are_run_until_the_model_has_no_more_calls(
-    database_url: str, tmp_path: Path, kind: Kind, lost: bool
-) -> None:
-    ran: list[str] = []
-
-    def add(a: int, b: int) -> int:
-        ran.append("add")
-        return a + b
-
-    async def fail_later() -> str:
-        ran.append("fail")
-        raise RuntimeError("no such order")
-
-    def fail() -> str:
-        ran.append("fail")
-        raise RuntimeError("no such order")
-
-    tools = [{"type": "function", "function": {"name": name}} for name in ("add", "fail")]
-    functions = {"add": add, "fail": fail_later if kind == "async" else fail}
-    models = _long_stream(database_url, tmp_path)
-    with (
-        threaded_serving(_tool_model(ROUNDS)) as model,
-        service_at(settings_for(database_url, models_file=models(model.base_url))) as address,
-        proxied(address) as proxy,
-    ):
-        async with talker(kind, proxy.url) as at:
-            session = (await at.call("create_session")).id
-            fault = proxy.breaks("/tool-outputs ", times=2 if lost else 0)
-            answer = await at.call("run_turn", session, "Add", functions, tools=tools)
-            assert fault.fired == (2 if lost else 0)
-            assert answer.turn.status == "completed"
-            said = answer.turn.assistant_output
-            for told in ("'3'", "TypeError", "RuntimeError: no such order", "no function gone", "no JSON object"):
-                assert told in said
-            assert ran == ["add", "fail"], "a function ran twice"
-            assert model.hits == 3
-            assert answer.context.prompt_sha256
-
-
-@BOTH
-async def test_a_model_that_never_stops_calling_tools_is_stopped(database_url: str, tmp_path: Path, kind: Kind) -> None:
-    models = _long_stream(database_url, tmp_path)
-    with (
-        threaded_serving(_tool_model([[("add", '{"a": 1, "b": 2}')]] * 9)) as model,
-        service_at(settings_for(database_url, models_file=models(model.base_url))) as address,
-    ):
-        async with talker(kind, address) as at:
-            session = (await at.call("create_session")).id
-            tools = [{"type": "function", "function": {"name": "add"}}]
-            functions = {"add": lambda a, b: a + b}  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType]
-            with pytest.raises(ToolLoopTooLong) as long:
-                await at.call("run_turn", session, "Add", functions, tools=tools, max_rounds=2)
-            assert (long.value.rounds, long.value.turn.status) == (2, "cancelled")
-            assert model.hits == 3
-            assert not any(isinstance(turn, TurnAwaitingTools) for turn in await turns_of(at, session))

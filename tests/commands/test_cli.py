@@ -39,10 +39,10 @@ def plimsoll(folder: Path, *arguments: str, **settings: str) -> subprocess.Compl
     return subprocess.run(
         [*PLIMSOLL, *arguments],
         cwd=folder,
-        env=environment(**settings),
+        env=environment(**{"XDG_DATA_HOME": str(folder)} | settings),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -54,7 +54,7 @@ def serving(folder: Path, *arguments: str, **settings: str) -> Generator[tuple[s
         process = subprocess.Popen(
             [*PLIMSOLL, "serve", "--port", "0", *arguments],
             cwd=folder,
-            env=environment(**settings),
+            env=environment(**{"XDG_DATA_HOME": str(folder)} | settings),
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -91,10 +91,22 @@ def test_serve_from_nothing_prints_a_curl_line_that_answers_a_turn(tmp_path: Pat
         assert httpx.get(address(printed) + "/readyz").status_code == 200
         curl = next(line for line in printed.splitlines() if line.startswith("curl"))
         answer = subprocess.check_output(["sh", "-c", curl], text=True, timeout=30)
-        assert '"status":"completed"' in answer
-        assert '"input_budget":13312' in answer
+        assert '"object":"chat.completion"' in answer
+        of_turn, demo = httpx.get(f"{address(printed)}/v1/sessions").json()["items"]
+        assert demo["metadata"] == {"title": "Demo"} != of_turn["metadata"]
+        assert f"(data: {tmp_path / 'plimsoll'})" in printed
     assert process.returncode == 0
-    assert not (tmp_path / "var" / "postgres" / "data" / "postmaster.pid").exists()
+    assert not (tmp_path / "plimsoll" / "postgres" / "data" / "postmaster.pid").exists()
+    assert not (tmp_path / "var").exists()
+
+
+def test_data_of_an_earlier_version_below_the_folder_are_found(tmp_path: Path) -> None:
+    (tmp_path / "var" / "postgres").mkdir(parents=True, mode=0o700)
+    with serving(tmp_path, PLIMSOLL_DEMO="false") as (_, printed):
+        assert f"(data: {tmp_path / 'var'})" in printed
+        assert httpx.get(f"{address(printed)}/v1/sessions").json()["items"] == []
+    assert (tmp_path / "var" / "postgres" / "data").is_dir()
+    assert not (tmp_path / "plimsoll").exists()
 
 
 def test_ctrl_c_in_the_terminal_drains_and_then_stops_the_database(tmp_path: Path, database_url: str) -> None:
@@ -107,7 +119,7 @@ def test_ctrl_c_in_the_terminal_drains_and_then_stops_the_database(tmp_path: Pat
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_at_sigterm_balancers_are_told_at_once_and_requests_are_served_until_the_delay_is_over(
+def test_at_sigterm_balancers_know_at_once_and_requests_are_served_until_the_delay_is_over(
     tmp_path: Path, database_url: str, workers: str
 ) -> None:
     settings = {"DATABASE_URL": database_url, "PLIMSOLL_SHUTDOWN_DELAY_S": "5"}
@@ -132,11 +144,11 @@ def test_several_workers_share_one_address_one_database_and_their_metrics(tmp_pa
                 made = client.post(f"/v1/sessions/{session}/turns", json={"content": "hello"})
                 assert made.status_code == 201
         metrics = [httpx.get(address(printed) + "/metrics").text for _ in range(4)]
-        folders = list((tmp_path / "var" / "metrics").iterdir())
+        folders = list((tmp_path / "plimsoll" / "metrics").iterdir())
         assert [len(list(folder.glob("*.db"))) > 0 for folder in folders] == [True]
     assert [re.findall(r"^prompt_tokens_per_turn_count (\S+)", text, re.MULTILINE) for text in metrics] == [["4.0"]] * 4
     assert process.returncode == 0
-    assert list((tmp_path / "var" / "metrics").iterdir()) == []
+    assert list((tmp_path / "plimsoll" / "metrics").iterdir()) == []
 
 
 def test_workers_end_when_the_process_that_started_them_was_killed(tmp_path: Path, database_url: str) -> None:
@@ -163,7 +175,7 @@ def test_a_given_database_is_not_migrated_by_serve_and_readyz_says_so(tmp_path: 
         assert plimsoll(tmp_path, "migrate", DATABASE_URL=empty_database_url).returncode == 0
         assert httpx.get(address(printed) + "/readyz").status_code == 200
     assert "/readyz stays 503 until `plimsoll migrate`" in (tmp_path / "log").read_text()
-    assert not (tmp_path / "var").exists()
+    assert not (tmp_path / "plimsoll").exists()
 
 
 def test_keys_are_made_listed_and_revoked_and_the_secret_is_shown_once(tmp_path: Path, database_url: str) -> None:
@@ -180,15 +192,15 @@ def test_keys_are_made_listed_and_revoked_and_the_secret_is_shown_once(tmp_path:
     with serving(tmp_path, DATABASE_URL=database_url, PLIMSOLL_API_KEY=secret) as (_, printed):
         curl = next(line for line in printed.splitlines() if line.startswith("curl"))
         answer = subprocess.check_output(["sh", "-c", curl], text=True, env=environment(PLIMSOLL_API_KEY=secret))
-        assert '"status":"completed"' in answer
+        assert '"object":"chat.completion"' in answer
     key_id = listed.splitlines()[1].split()[0]
     assert plimsoll(tmp_path, "keys", "revoke", key_id, DATABASE_URL=database_url).stdout == "Revoked: laptop\n"
     assert "no such key" in refusal(plimsoll(tmp_path, "keys", "revoke", UNKNOWN_ID, DATABASE_URL=database_url))
 
 
 def test_an_address_others_reach_wants_a_key_first(tmp_path: Path, database_url: str) -> None:
-    said = refusal(plimsoll(tmp_path, "serve", "--port", "0", DATABASE_URL=database_url, PLIMSOLL_HOST="0.0.0.0"))
-    assert "plimsoll keys create" in said
+    output = refusal(plimsoll(tmp_path, "serve", "--port", "0", DATABASE_URL=database_url, PLIMSOLL_HOST="0.0.0.0"))
+    assert "plimsoll keys create" in output
     plimsoll(tmp_path, "keys", "create", "--tenant", "t", "--name", "n", DATABASE_URL=database_url)
     with serving(tmp_path, DATABASE_URL=database_url, PLIMSOLL_HOST="0.0.0.0") as (_, printed):
         assert httpx.get(address(printed) + "/v1/sessions").status_code == 401
@@ -197,9 +209,9 @@ def test_an_address_others_reach_wants_a_key_first(tmp_path: Path, database_url:
 def test_a_busy_port_is_one_line_and_says_which_to_take(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
-        said = refusal(plimsoll(tmp_path, "serve", "--port", str(port)))
-    assert f"PLIMSOLL_PORT={port + 1}" in said
-    assert not (tmp_path / "var").exists()
+        output = refusal(plimsoll(tmp_path, "serve", "--port", str(port)))
+    assert f"PLIMSOLL_PORT={port + 1}" in output
+    assert not (tmp_path / "plimsoll").exists()
 
 
 @pytest.mark.parametrize(
@@ -215,16 +227,16 @@ def test_a_busy_port_is_one_line_and_says_which_to_take(tmp_path: Path) -> None:
 def test_a_database_that_can_not_be_had_is_one_line_without_the_password(
     tmp_path: Path, command: tuple[str, ...], url: str, says: str
 ) -> None:
-    said = refusal(plimsoll(tmp_path, *command, DATABASE_URL=url))
-    assert says in said
-    assert "hun" not in said
-    assert "ter2" not in said
+    output = refusal(plimsoll(tmp_path, *command, DATABASE_URL=url))
+    assert says in output
+    assert "hun" not in output
+    assert "ter2" not in output
 
 
 def test_a_database_that_is_not_there_is_named(tmp_path: Path, postgres_server: str) -> None:
     missing = postgres_server.replace("/plimsoll?", "/not_there?")
-    said = refusal(plimsoll(tmp_path, "serve", "--port", "0", DATABASE_URL=missing))
-    assert 'database "not_there" does not exist' in said
+    output = refusal(plimsoll(tmp_path, "serve", "--port", "0", DATABASE_URL=missing))
+    assert 'database "not_there" does not exist' in output
 
 
 @pytest.mark.parametrize(
@@ -241,7 +253,7 @@ def test_a_database_that_is_not_there_is_named(tmp_path: Path, postgres_server: 
 def test_a_bad_setting_is_one_line_that_names_it(tmp_path: Path, settings: dict[str, str], says: str) -> None:
     (tmp_path / "broken.toml").write_text("[models.main]\nprovider = 'somebody'\n")
     assert says in refusal(plimsoll(tmp_path, "serve", **{"PLIMSOLL_PORT": "0"} | settings))
-    assert not (tmp_path / "var").exists()
+    assert not (tmp_path / "plimsoll").exists()
 
 
 def test_a_schema_of_a_later_release_is_left_alone(tmp_path: Path, database_url: str) -> None:

@@ -142,7 +142,7 @@ async def test_a_key_shows_its_tenants_sessions_and_nothing_of_anothers(database
         session, turn = await conversation(address, keys[0])
         async with host(address, "--write", PLIMSOLL_API_KEY=keys[1]) as client:
             assert (await call(client, "list_sessions")).data["items"] == []
-            asked: dict[str, dict[str, Any]] = {
+            requested: dict[str, dict[str, Any]] = {
                 "read_window": {},
                 "search_session": {"words": "crane"},
                 "list_turns": {},
@@ -153,8 +153,8 @@ async def test_a_key_shows_its_tenants_sessions_and_nothing_of_anothers(database
                 "pin": {"name": "n", "content": "Mine."},
                 "unpin": {"name": "notes/a.md"},
             }
-            assert asked.keys() | {"list_sessions"} == READING | CHANGING
-            for name, arguments in asked.items():
+            assert requested.keys() | {"list_sessions"} == READING | CHANGING
+            for name, arguments in requested.items():
                 refused = await call(client, name, session_id=session, **arguments)
                 assert (refused.is_error, refused.code) == (True, "session_not_found"), name
         async with host(address, PLIMSOLL_API_KEY=keys[0]) as client:
@@ -226,6 +226,6 @@ def test_what_is_shown_is_bounded_and_says_that_more_is_there(value: Any) -> Non
 
 def test_an_address_that_can_be_none_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "http://" in refusal(plimsoll(tmp_path, "mcp", "--url", "nowhere"))
-    said = refusal(plimsoll(tmp_path, "mcp", PLIMSOLL_API_KEY="plk secret"))
-    assert "characters that no key has" in said
-    assert "secret" not in said
+    printed = refusal(plimsoll(tmp_path, "mcp", PLIMSOLL_API_KEY="plk secret"))
+    assert "characters that no key has" in printed
+    assert "secret" not in printed

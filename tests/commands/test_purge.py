@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.commands.purge import read_age
+from app.commands.administration import read_age
 from app.commands.resources import CommandRefused
 from tests.commands.test_cli import address, plimsoll, refusal, serving
 from tests.db.test_migrations import execute
@@ -19,8 +19,8 @@ def test_it_counts_then_erases_and_says_what(tmp_path: Path, database_url: str) 
     def purge(*options: str) -> tuple[str, dict[str, str]]:
         done = plimsoll(tmp_path, "purge", "--older-than", "30d", *options, DATABASE_URL=database_url)
         assert (done.returncode, done.stderr) == (0, ""), "a progress bar where nobody looks"
-        said, *rows = done.stdout.splitlines()
-        return said, {name: count for count, name in (row.split() for row in rows)}
+        output, *rows = done.stdout.splitlines()
+        return output, {name: count for count, name in (row.split() for row in rows)}
 
     with (
         serving(tmp_path, DATABASE_URL=database_url) as (_, printed),
@@ -32,20 +32,20 @@ def test_it_counts_then_erases_and_says_what(tmp_path: Path, database_url: str) 
         older = "UPDATE sessions SET updated_at = now() - interval '31 days'"
         asyncio.run(execute(database_url, older))
         assert client.patch(f"/v1/sessions/{ids[2]}", json={"room_goal": "Stay."}).status_code == 200
-        said, would = purge("--dry-run")
-        assert said == "2 sessions would be erased."
+        output, would = purge("--dry-run")
+        assert output == "2 sessions would be erased."
         assert purge("--tenant", "nobody") == ("0 sessions were erased.", {})
-        said, did = purge()
-        assert (said, did) == ("2 sessions were erased.", would)
+        output, did = purge()
+        assert (output, did) == ("2 sessions were erased.", would)
         assert (did["sessions"], did["turns"], did["messages"]) == ("2", "2", "4")
         found = [client.get(f"/v1/sessions/{session}").status_code for session in ids]
         assert found == [404, 404, 200], "the running service does not see it"
 
 
 def test_what_it_can_not_do_is_one_line(tmp_path: Path, database_url: str) -> None:
-    for age, said in (("30", "for example"), ("2h", "24 hours")):
+    for age, output in (("30", "for example"), ("2h", "24 hours")):
         line = refusal(plimsoll(tmp_path, "purge", f"--older-than={age}", DATABASE_URL=database_url))
-        assert said in line
+        assert output in line
 
 
 def test_an_age_is_a_number_of_hours_days_or_weeks() -> None:

@@ -35,15 +35,15 @@ def test_it_reads_the_database_of_the_settings_and_prints_a_column_for_each_poli
     asked = ("--policy", "rolling", "--policy", 'mine={"mandatory_summary_turn": 3}', "--model", "offline", "--json")
     done = plimsoll(tmp_path, "simulate", ids[0], *asked, DATABASE_URL=database_url)
     assert done.returncode == 0, done.stderr
-    (told,) = json.loads(done.stdout)["sessions"]
-    assert [(policy["name"], policy["model_alias"]) for policy in told["policies"]] == [
+    (simulated,) = json.loads(done.stdout)["sessions"]
+    assert [(policy["name"], policy["model_alias"]) for policy in simulated["policies"]] == [
         ("rolling", "offline"),
         ("mine", "offline"),
     ]
-    assert told["session_id"] == ids[0]
-    assert told["policies"][1]["summaries"][0] < 9
+    assert simulated["session_id"] == ids[0]
+    assert simulated["policies"][1]["summaries"][0] < 9
 
-    for wrong, said in (
+    for wrong, output in (
         ((UNKNOWN_ID,), "no such session"),
         ((ids[0], "--tenant", "other"), "no such session"),
         ((ids[0], "--policy", "nobody"), "preset"),
@@ -51,7 +51,7 @@ def test_it_reads_the_database_of_the_settings_and_prints_a_column_for_each_poli
         ((ids[0], "--model", "nobody"), "no model"),
     ):
         line = refusal(plimsoll(tmp_path, "simulate", *wrong, DATABASE_URL=database_url))
-        assert said.lower() in line.lower()
+        assert output.lower() in line.lower()
 
 
 def test_a_policy_is_read_as_a_preset_as_json_or_under_a_name() -> None:

@@ -70,7 +70,7 @@ def test_secrets_are_hidden_in_our_lines_and_in_libraries(restored: None) -> Non
     assert not any(word in text for word in ("hunter2", "abcdefgh123", "tok-999"))
 
 
-def test_an_error_is_told_by_type_and_place_and_not_by_its_message(restored: None) -> None:
+def test_an_error_is_logged_by_type_and_place_and_not_by_its_message(restored: None) -> None:
     out = io.StringIO()
     configure_logging("DEBUG", "json", out)
     try:
@@ -82,7 +82,7 @@ def test_an_error_is_told_by_type_and_place_and_not_by_its_message(restored: Non
     for line in out.getvalue().splitlines():
         event = json.loads(line)
         assert event["error_type"] == "builtins.ValueError"
-        assert "test_an_error_is_told" in event["trace"][-1]
+        assert "test_an_error_is_logged" in event["trace"][-1]
 
 
 def test_every_line_of_a_request_carries_its_ids(restored: None) -> None:

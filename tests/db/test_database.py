@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import StreamReader, StreamWriter
+from contextlib import suppress
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import sqlalchemy as sa
@@ -39,6 +42,56 @@ async def test_a_server_that_takes_no_connections_now_is_a_database_that_is_away
     finally:
         await database.aclose()
         server.close()
+
+
+async def test_connections_that_a_server_lost_without_a_word_are_one_failure_and_not_one_each(
+    database_url: str,
+) -> None:
+    parts = urlsplit(database_url)
+    socket = f"{parse_qs(parts.query)['host'][0]}/.s.PGSQL.{parse_qs(parts.query)['port'][0]}"
+    opened: list[StreamWriter] = []
+    ended: list[asyncio.Future[None]] = []
+    lost: set[StreamWriter] = set()
+
+    async def relay(reader: StreamReader, writer: StreamWriter, client: StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            if client in lost:
+                client.transport.abort()
+                return
+            writer.write(data)
+
+    async def accept(reader: StreamReader, writer: StreamWriter) -> None:
+        opened.append(writer)
+        ended.append(asyncio.get_running_loop().create_future())
+        from_server, to_server = await asyncio.open_unix_connection(socket)
+        back = asyncio.create_task(relay(from_server, writer, writer))
+        with suppress(ConnectionError):
+            await relay(reader, to_server, writer)
+        to_server.close()
+        await back
+        writer.close()
+        ended[opened.index(writer)].set_result(None)
+
+    one = compile_sql(sa.text("SELECT 1"))
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port: int = server.sockets[0].getsockname()[1]
+    database = Database(f"postgresql://{parts.netloc}127.0.0.1:{port}{parts.path}?sslmode=disable", pool_size=3)
+    try:
+        async with database.begin(), database.begin(), database.begin():
+            pass
+        lost.update(opened)
+        with pytest.raises(DatabaseUnavailable):
+            async with database.begin():
+                pass
+        for _ in range(3):
+            async with database.begin() as first, database.begin() as second:
+                assert await first.fetchval(one) + await second.fetchval(one) == 2
+        assert len(opened) == 5
+    finally:
+        await database.aclose()
+        server.close()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*ended)
 
 
 async def test_a_worker_that_freezes_inside_a_transaction_loses_it_and_its_locks(database_url: str) -> None:

@@ -100,7 +100,7 @@ def test_a_folder_that_is_away_for_a_moment_is_waited_for_and_never_made_anew(da
         assert query(server.dsn, "SELECT figure FROM kept") == 7
 
 
-def test_one_that_can_not_be_started_is_given_up_and_the_process_told_to_end(data_dir: Path) -> None:
+def test_one_that_can_not_be_started_is_given_up_and_the_process_ends(data_dir: Path) -> None:
     told = threading.Event()
 
     def break_it() -> None:

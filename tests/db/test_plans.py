@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from math import ceil
 from typing import Any, cast
 from uuid import UUID
 
@@ -14,8 +16,11 @@ from app.db.database import Database, Record, Transaction
 from app.db.forks import copy_past, fork_point
 from app.db.messages import UNCOUNTED, window_turns
 from app.db.planner_statistics import analyze_for
+from app.db.recall import turns_with
+from app.db.settled import settled_through
 from app.db.sql import Statement
-from app.domain.types import SessionId
+from app.domain.types import SessionId, Turn
+from app.services.pasts import settled_columns
 from tests.services.service import service
 
 TURNS, MESSAGES = 300, 600
@@ -51,12 +56,29 @@ class Explained(Transaction):
 
     async def fetch(self, statement: Statement, **parameters: Any) -> list[Record]:
         rows = await self._tx.fetch(statement, **parameters)
+        await self._explain(statement, parameters)
+        return rows
+
+    async def fetchrow(self, statement: Statement, **parameters: Any) -> Record | None:
+        row = await self._tx.fetchrow(statement, **parameters)
+        await self._explain(statement, parameters)
+        return row
+
+    async def fetchval(self, statement: Statement, **parameters: Any) -> Any:
+        value = await self._tx.fetchval(statement, **parameters)
+        await self._explain(statement, parameters)
+        return value
+
+    async def _explain(self, statement: Statement, parameters: dict[str, Any]) -> None:
         found = Statement("SELECT name FROM pg_prepared_statements WHERE statement = $1", ("text",))
         name = await self._tx.fetchval(found, text=statement.text)
-        values = ", ".join(f"'{value}'" for value in statement.arguments(parameters))
+        values = ", ".join(map(_literal, statement.arguments(parameters)))
         explain = Statement(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {name} ({values})", ())
         self.plans.append((await self._tx.fetchval(explain))[0]["Plan"])
-        return rows
+
+
+def _literal(value: object) -> str:
+    return f"'{value}'" if not isinstance(value, list) else f"ARRAY{value}"
 
 
 @asynccontextmanager
@@ -72,6 +94,8 @@ async def filled(database_url: str) -> AsyncGenerator[Database]:
         await connection.execute(_SETTLED + _FILL.format(first=1, last=2))
         async with database.begin() as tx:
             await window_turns(tx, SESSION, 0, 4, "ours", step_failed=False)
+            await turns_with(tx, SESSION, [1, 2], "ours")
+            await settled_columns(tx, SESSION, 0, await settled_through(tx, SESSION, 3), "ours", as_it_is)
             await copy_past(tx, SESSION, SessionId(UUID(int=101)), await fork_point(tx, SESSION, None))
         await connection.execute(_FILL.format(first=3, last=TURNS))
         yield database
@@ -80,10 +104,29 @@ async def filled(database_url: str) -> AsyncGenerator[Database]:
         await database.aclose()
 
 
+def as_it_is(turn: Turn) -> Turn:
+    return turn
+
+
 def nodes(plan: Any) -> Iterator[Any]:
     yield plan
     for child in plan.get("Plans", ()):
         yield from nodes(child)
+
+
+def rows_of_index_ranges(plans: list[Any]) -> dict[str, int]:
+    """How many rows these statements read of each table, all of them by index ranges, without a join."""
+    found = [node for plan in plans for node in nodes(plan)]
+    assert not [
+        node["Node Type"] for node in found if "Join" in node["Node Type"] or node["Node Type"] == "Nested Loop"
+    ]
+    scans = [node for node in found if "Relation Name" in node]
+    assert all(node["Node Type"] in ("Index Scan", "Index Only Scan", "Bitmap Heap Scan") for node in scans), scans
+    assert all(node["Actual Loops"] == 1 for node in scans)
+    read: Counter[str] = Counter()
+    for node in scans:
+        read[node["Relation Name"]] += node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+    return read
 
 
 @pytest.mark.parametrize("after_seq", [0, 40, 99, 580])
@@ -91,17 +134,10 @@ async def test_a_window_is_read_by_one_index_range_a_table(database_url: str, af
     async with filled(database_url) as database, database.begin() as transaction:
         tx = Explained(transaction)
         window = await window_turns(tx, SESSION, after_seq, MESSAGES, "ours", step_failed=False)
-        ranges, counts = tx.plans
-        found = list(nodes(ranges)) + list(nodes(counts))
-        assert not [
-            node["Node Type"] for node in found if "Join" in node["Node Type"] or node["Node Type"] == "Nested Loop"
-        ]
-        scans = [node for node in found if "Relation Name" in node]
-        assert {node["Relation Name"] for node in scans} == {"messages", "turns", "message_token_counts"}
-        assert all(node["Node Type"] in ("Index Scan", "Index Only Scan", "Bitmap Heap Scan") for node in scans), scans
-        assert all(node["Actual Loops"] == 1 for node in scans)
-        read = sum(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in scans)
-        assert read <= 2 * (MESSAGES - after_seq) + 5
+        assert len(tx.plans) == 2 * ceil((MESSAGES - after_seq) / 512), "messages and counts, 512 messages at a time"
+        read = rows_of_index_ranges(tx.plans)
+        assert set(read) == {"messages", "turns", "message_token_counts"}
+        assert sum(read.values()) <= 2 * (MESSAGES - after_seq) + 5
 
         sent = [message for turn in window for message in turn.messages]
         expected = [seq for seq in range(after_seq + 1, MESSAGES + 1) if (seq + 1) // 2 % 50]
@@ -110,6 +146,46 @@ async def test_a_window_is_read_by_one_index_range_a_table(database_url: str, af
         assert [message.tokens for message in sent] == [
             3 if seq % 3 else UNCOUNTED if seq == 3 else 5 for seq in expected
         ]
+
+
+@pytest.mark.parametrize("after_seq", [40, 98, 500])
+async def test_a_settled_past_is_read_as_columns_by_index_ranges(database_url: str, after_seq: int) -> None:
+    async with filled(database_url) as database, database.begin() as transaction:
+        tx = Explained(transaction)
+        through_seq = await settled_through(tx, SESSION, TURNS)
+        assert through_seq == MESSAGES - 4, "before the newest turn that ended, which is not the rejected one behind it"
+        assert sum(rows_of_index_ranges(tx.plans).values()) <= 5
+        tx.plans.clear()
+
+        columns = await settled_columns(tx, SESSION, after_seq, through_seq, "ours", as_it_is)
+        assert [*columns.turn_seqs] == [seq for seq in range(after_seq // 2 + 1, through_seq // 2 + 1) if seq % 50]
+        read = rows_of_index_ranges(tx.plans)
+        past = through_seq - after_seq
+        assert read["messages"] <= 2 * past + 5, "as texts, and again where they were stored with other counts"
+        assert read["turns"] <= 2 * past / 2 + 10
+        assert read["message_token_counts"] <= past
+
+
+async def test_recalled_messages_are_read_by_key_and_the_turns_of_those_that_completed_not_at_all(
+    database_url: str,
+) -> None:
+    async with filled(database_url) as database, database.begin() as transaction:
+        tx = Explained(transaction)
+        seqs = [1, 2, 99, 100, *range(201, 261)]
+        turns = await turns_with(tx, SESSION, seqs, "ours")
+        scans = [node for plan in tx.plans for node in nodes(plan) if "Relation Name" in node]
+        assert all(node["Node Type"] in ("Index Scan", "Index Only Scan", "Bitmap Heap Scan") for node in scans), scans
+        read = dict.fromkeys(("messages", "turns", "message_token_counts"), 0)
+        for node in scans:
+            rows = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+            read[node["Relation Name"]] += rows * node["Actual Loops"]
+        others = TURNS // 50
+        assert read["messages"] <= len(seqs)
+        assert read["turns"] <= 3 * others
+        assert read["message_token_counts"] <= len(seqs)
+
+        sent = [message.seq for turn in turns for message in turn.messages]
+        assert sent == [seq for seq in seqs if (seq + 1) // 2 % 50], "without those of rejected turns"
 
 
 async def test_counts_are_not_looked_for_where_every_message_has_its_own(database_url: str) -> None:

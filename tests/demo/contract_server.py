@@ -57,12 +57,12 @@ class Held:
             "user": len(body["content"].split()),
             "framing": FRAMING_TOKENS * (session["messages"] + 1),
         }
-        before = _charged(regions, overhead)
+        before = _input_tokens(regions, overhead)
         fold = before >= 0.7 * budget and session["history"] > 0
         if fold:
             regions |= {"summary": SUMMARY_TOKENS, "history": 0, "framing": FRAMING_TOKENS * 2}
             session |= {"summary": SUMMARY_TOKENS, "history": 0, "messages": 1}
-        after = _charged(regions, overhead) + self.overshoot_tokens
+        after = _input_tokens(regions, overhead) + self.overshoot_tokens
         if after > budget and not self.overshoot_tokens:
             told = {"limit": limit, "input_budget": budget, "estimated": after, "over_by": after - budget}
             recovery = {"shorten": "user", "by_tokens": after - budget}
@@ -96,7 +96,7 @@ class Held:
         return 200, self.sent[turn_id][what]
 
 
-def _charged(regions: dict[str, int], overhead: int) -> int:
+def _input_tokens(regions: dict[str, int], overhead: int) -> int:
     return sum(regions.values()) - min(overhead, regions["framing"])
 
 

@@ -21,28 +21,34 @@ from plimsoll_demo.sorting import conversation
 from tests.api.conftest import serving, settings_for
 
 
-def test_the_shipped_conversation_is_summarized_pruned_and_at_the_end_refused(database_url: str) -> None:
+def test_the_shipped_conversation_is_summarized_and_what_cannot_fit_is_refused(database_url: str) -> None:
     conversation = shipped_conversation()
     options = ReplayOptions(window_tokens=WINDOW_TOKENS, room_goal=GOAL)
     with serving(settings_for(database_url)) as url, Service(url) as service:
         (session,) = replay_all(service, [conversation], options, Console(quiet=True), bars=False)
-        turn = turn_of_interest(session)
-        assert turn is not None
-        assert turn.turn_id is not None
-        audit = service.audit(session.session_id, turn.turn_id)
         refused = service.post_turn(session.session_id, {"content": message_that_cannot_fit()})
     summed = totals("all", [session])
     assert (summed.turns, summed.refusals, summed.rejected_requests) == (len(conversation.turns), 0, 0)
     assert not summed.failed
     assert summed.summaries >= 5
-    assert summed.prunes >= 1
     assert summed.summarizer_tokens > 0
     assert summed.largest_prompt_budget_tokens == 13_312
     assert session.turns[-1].full_history_tokens > 2 * WINDOW_TOKENS
-    assert audit["prune_triggered"]
-    assert audit["context_trim_log"]["actions"]
     assert (refused.status_code, refused.code) == (422, "context_budget_exceeded")
     assert refused.body["recovery"]["shorten"][0]["by_tokens"] == refused.body["budget"]["over_by"]
+
+
+def test_the_shipped_conversation_is_pruned_where_the_last_turns_are_protected_whole(database_url: str) -> None:
+    options = ReplayOptions(window_tokens=WINDOW_TOKENS, room_goal=GOAL, policy={"protected_share": None})
+    with serving(settings_for(database_url)) as url, Service(url) as service:
+        (session,) = replay_all(service, [shipped_conversation()], options, Console(quiet=True), bars=False)
+        turn = turn_of_interest(session)
+        assert turn is not None
+        assert turn.turn_id is not None
+        audit = service.audit(session.session_id, turn.turn_id)
+    assert totals("all", [session]).prunes >= 1
+    assert audit["prune_triggered"]
+    assert audit["context_trim_log"]["actions"]
 
 
 def test_until_something_is_compressed_the_full_history_is_exactly_what_was_sent(database_url: str) -> None:
@@ -115,7 +121,7 @@ def test_live_sends_the_users_words_and_no_tools(database_url: str) -> None:
     assert (session.left_out, session.mended) == ({"tool_calls": 1, "tool_results": 1}, {})
 
 
-def test_what_a_recording_lacks_is_mended_said_and_counted(database_url: str) -> None:
+def test_what_a_recording_lacks_is_mended_reported_and_counted(database_url: str) -> None:
     talk = [
         user("two lookups, one never answered, and the assistant went on"),
         calls(call("a"), call("b")),

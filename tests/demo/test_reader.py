@@ -165,7 +165,7 @@ def test_lines_of_messages_are_one_conversation_plain_or_gzipped(tmp_path: Path,
     assert [(turn.prompt, turn.reply) for turn in found.turns] == [("a\u2028b", "A")]
 
 
-def test_a_line_of_messages_is_a_session_only_where_asked(tmp_path: Path) -> None:
+def test_a_line_of_messages_is_a_session_only_where_requested(tmp_path: Path) -> None:
     lines = [{"id": name, "messages": [said("system", name), said("user", name)], "questions": []} for name in "ab"]
     path = written(tmp_path / "talks.jsonl", lines)
     assert [found.name for found in read_conversations(path, session_per_line=True)] == ["a", "b"]

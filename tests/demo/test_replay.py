@@ -34,7 +34,7 @@ def recording(path: Path, *, prompts: dict[int, str] | None = None) -> Path:
 def run(held: Held, path: Path, *options: str) -> tuple[int, str]:
     app = typer.Typer()
     app.command()(replay)
-    result = CliRunner().invoke(app, [str(path), "--url", held.url, *options], env={"COLUMNS": "100"})
+    result = CliRunner().invoke(app, [str(path), "--url", held.url, *options], env={"COLUMNS": "80"})
     return result.exit_code, result.output
 
 
@@ -91,7 +91,7 @@ def test_a_refusal_is_counted_and_the_replay_goes_on(tmp_path: Path) -> None:
     assert found["total"]["refusals"] == 1
     assert [turn["outcome"] for turn in found["sessions"][0]["turns"]].count("completed") == TURNS - 1
     (refused,) = found["sessions"][0]["turns"][2]["rounds"]
-    assert refused["window"]["charged_tokens"] > refused["window"]["input_budget_tokens"]
+    assert refused["window"]["input_tokens"] > refused["window"]["input_budget_tokens"]
     assert not refused["over_budget"]
 
 
@@ -157,11 +157,11 @@ def test_a_broken_prompt_is_counted_and_fails_the_command(
     assert (code, table_code, unread_code) == (EXIT_BROKEN_PROMISE, EXIT_BROKEN_PROMISE, 0)
     assert (found["total"]["checked"], found["total"]["broken"], found["total"]["faults"][kind]) == (TURNS, 1, count)
     assert (unread["total"]["checked"], unread["total"]["faults"]) == (0, {})
-    assert "orphan results" in table
-    assert max(map(len, table.splitlines())) <= 100
+    assert "orphans" in table
+    assert max(map(len, table.splitlines())) <= 80
 
 
-def test_a_busy_session_is_asked_again(tmp_path: Path) -> None:
+def test_a_busy_session_is_called_again(tmp_path: Path) -> None:
     with contract_server() as held:
         held.faults = {2: 409, 3: 409}
         code, found = reported(held, recording(tmp_path / "talk.jsonl"))
@@ -171,7 +171,7 @@ def test_a_busy_session_is_asked_again(tmp_path: Path) -> None:
     assert found["total"]["rejected_requests"] == 0
 
 
-def test_a_service_that_does_not_answer_or_takes_no_key_is_said_plainly(tmp_path: Path) -> None:
+def test_a_service_that_does_not_answer_or_takes_no_key_is_reported_plainly(tmp_path: Path) -> None:
     path = recording(tmp_path / "talk.jsonl")
     with contract_server() as held:
         held.faults = {1: 401}
@@ -223,9 +223,9 @@ def test_the_picture_is_well_formed_and_marks_what_happened(tmp_path: Path) -> N
 
 def test_what_the_reserve_pays_for_is_not_drawn_against_the_budget() -> None:
     window = Window(1000, 700, 200, 100, {"user": 50, "tools": 90, "framing": 40}, 180, 80, 80, 80)
-    charged = window.charged_regions()
-    assert (charged["framing"], charged["tools"], charged["user"]) == (0, 30, 50)
-    assert sum(charged.values()) == window.charged_tokens
+    counted = window.input_regions()
+    assert (counted["framing"], counted["tools"], counted["user"]) == (0, 30, 50)
+    assert sum(counted.values()) == window.input_tokens
 
 
 def test_the_legend_fits_100_columns() -> None:

@@ -12,6 +12,9 @@ from tests.docs.pages import ROOT
 
 OURS = ("PLIMSOLL_", "CONTEXT_", "DATABASE_URL", "MODELS_FILE", "PROMETHEUS_", "OPENAI_")
 
+STAMPS = ("TOOLS", "READY", "INSTALLED")
+"""Of the Makefile: each stands for a part of the environment that is there."""
+
 
 def make_checkout(folder: Path) -> Path:
     """A folder in which the README's commands do what they do in a fresh clone, with the set-up done."""
@@ -24,7 +27,7 @@ def make_checkout(folder: Path) -> Path:
         script = folder / "bin" / name
         script.write_text(f"#!/bin/sh\n{command}\n")
         script.chmod(0o755)
-    for name in ("requirements-dev.lock", "pyproject.toml", "clients"):
+    for name in ("requirements-tools.lock", "requirements.lock", "requirements-dev.lock", "pyproject.toml", "clients"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copy(ROOT / "Makefile", folder)
     (folder / "installed").touch()
@@ -34,9 +37,11 @@ def make_checkout(folder: Path) -> Path:
 def environment(checkout: Path, **settings: str) -> dict[str, str]:
     """Nothing of a developer's settings, and `make` that takes the environment of this test for the installed one."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    installed = checkout / "installed"
     paths = {
         "PYTHONPATH": os.pathsep.join([str(Path(app.__file__).parents[1]), str(ROOT)]),
         "PATH": os.pathsep.join([str(checkout / "bin"), kept["PATH"]]),
-        "MAKEFLAGS": f"BIN={checkout / 'bin'} INSTALLED={checkout / 'installed'} UI=",
+        "MAKEFLAGS": f"BIN={checkout / 'bin'} {' '.join(f'{stamp}={installed}' for stamp in STAMPS)} UI=",
+        "XDG_DATA_HOME": str(checkout),
     }
     return kept | paths | settings

@@ -32,7 +32,7 @@ from tests.docs.fences import Block
 from tests.docs.pages import ROOT
 
 SHOWN_ADDRESS = "http://127.0.0.1:8000"
-_TIMEOUT_S = 60
+_TIMEOUT_S = 300
 # Citus' functions, which this Postgres lacks, as far as names go: the table and its column must be there.
 _CITUS = """
 CREATE FUNCTION create_distributed_table(regclass, text, colocate_with text DEFAULT 'default') RETURNS void

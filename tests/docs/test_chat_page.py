@@ -21,7 +21,7 @@ def test_its_program_is_answered_out_of_the_session(database_url: str, tmp_path:
         program = PROGRAM.replace("http://127.0.0.1:8000", address)
         assert program != PROGRAM
         said = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=60, check=True
+            [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=300, check=True
         ).stdout
     assert "My name is Anna." in said
 

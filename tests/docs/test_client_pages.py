@@ -15,17 +15,15 @@ from mcp import Client, StdioServerParameters
 import plimsoll_sdk
 from tests.api.conftest import serving, settings_for
 from tests.commands.test_cli import PLIMSOLL, environment
-from tests.docs.pages import README, ROOT, blocks, table
+from tests.docs.pages import ROOT, blocks, table
 
 CLIENT = (ROOT / "clients" / "python" / "README.md").read_text()
 MCP = (ROOT / "docs" / "mcp.md").read_text()
 SAYS = ("tokens", "completed", "shorten user by", "offline responder")
 
 
-def test_the_readmes_example_is_the_clients_first_and_has_ten_lines_of_code() -> None:
-    (example,) = blocks("python", README)
-    assert example == blocks("python", CLIENT)[0]
-    assert len([line for line in example.splitlines() if line]) <= 10
+def test_the_clients_first_example_has_ten_lines_of_code() -> None:
+    assert len([line for line in blocks("python", CLIENT)[0].splitlines() if line]) <= 10
 
 
 def test_every_program_of_the_clients_page_runs_and_says_what_it_is_for(database_url: str, tmp_path: Path) -> None:
@@ -40,7 +38,7 @@ def test_every_program_of_the_clients_page_runs_and_says_what_it_is_for(database
                 env={**os.environ, "PYTHONPATH": str(Path(plimsoll_sdk.__file__).parents[1])},
                 stdout=subprocess.PIPE,
                 text=True,
-                timeout=60,
+                timeout=300,
                 check=True,
             ).stdout
             assert says in said

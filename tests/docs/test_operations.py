@@ -11,7 +11,7 @@ _PAGE = (ROOT / "docs" / "operations.md").read_text()
 _CHART = ROOT / "deploy" / "helm"
 
 
-def test_every_problem_code_is_told_with_its_status() -> None:
+def test_every_problem_code_is_documented_with_its_status() -> None:
     rows = re.findall(r"^\| (`.+?) \| ([\d ]+) \|", _PAGE, re.MULTILINE)
     told = {code: statuses.split() for codes, statuses in rows for code in re.findall(r"`(\w+)`", codes)}
     assert KINDS.keys() <= told.keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from docsite.pages import NavigationError, read_pages
 from docsite.pictures import pictures, play
 from plimsoll_demo.client import Service
 from tests.api.conftest import serving, settings_for
+from tests.core.test_env_example import variables
 from tests.docs.pages import PAGES, ROOT
 
 
@@ -25,7 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "docsite", str(folder)]
-    built = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    built = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
     return folder
 
@@ -49,6 +51,13 @@ def test_the_reference_has_every_operation_and_every_schema(site: Path) -> None:
             assert path in text, path
     for name in document["components"]["schemas"]:
         assert f'id="{name.lower()}"' in text, name
+
+
+def test_the_page_of_the_settings_has_every_variable_with_its_default(site: Path) -> None:
+    text = re.sub(r"<[^>]+>", "", (site / "settings.html").read_text())
+    for variable, default in variables().items():
+        shown = str(default).lower() if isinstance(default, bool) else "" if default is None else str(default)
+        assert re.search(rf"^{variable}\s+{re.escape(shown)}\s", text, re.MULTILINE), variable
 
 
 @pytest.mark.parametrize(

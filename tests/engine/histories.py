@@ -165,12 +165,12 @@ def snapshot_of(
     )
 
 
-def charged_before(snapshot: Snapshot, policy: ContextPolicy = GUARDED) -> int:
-    """What the untouched prompt of a snapshot is charged."""
+def input_tokens_before(snapshot: Snapshot, policy: ContextPolicy = GUARDED) -> int:
+    """What counts of the untouched prompt of a snapshot against the budget."""
     return lay_out(snapshot, policy, estimate).input_tokens()
 
 
-def charge(snapshot: Snapshot, prompt: Prompt) -> int:
+def input_tokens_of(snapshot: Snapshot, prompt: Prompt) -> int:
     """What a prompt costs the snapshot's input budget, summed up anew."""
     return snapshot.budget.input_tokens(
         wire_tokens=prompt.wire_tokens,

@@ -73,7 +73,7 @@ def never_dropped(snapshot: Snapshot) -> list[Message]:
     return kept
 
 
-def counted_tokens(messages: list[JsonObject]) -> int:
+def counted_tokens(messages: Iterable[JsonObject]) -> int:
     """Tokens of neutral messages, counted from what is sent and not from what is stored."""
     total = 0
     for message in messages:

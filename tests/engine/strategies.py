@@ -25,7 +25,7 @@ from app.engine.policy.presets import PRESETS
 from app.engine.window.past import past_of
 from app.engine.window.prompt import goal_text
 from app.engine.window.snapshot import Snapshot
-from tests.engine.histories import History, UnitShape, budget_of, charged_before, text_of
+from tests.engine.histories import History, UnitShape, budget_of, input_tokens_before, text_of
 from tests.engine.pictures import audio, file, image, image_at, png, wav
 
 Unit: TypeAlias = tuple[UnitShape, int, int]
@@ -223,13 +223,13 @@ def snapshots(draw: st.DrawFn, *, long: bool = False) -> Snapshot:
         completed_since_summary=draw(st.integers(0, sum(turn.status is TurnStatus.COMPLETED for turn in turns))),
         calibration_ratio=draw(st.one_of(st.just(1.0), st.floats(0.5, 3.0))),
     )
-    charged = charged_before(snapshot)
+    counted = input_tokens_before(snapshot)
     share = draw(st.floats(0.7, 1.2) if long else st.one_of(st.none(), st.floats(0.05, 1.6)))
     if share is None:
         limit = draw(st.one_of(st.integers(1, 1400), st.integers(1281, 8192), st.integers(4096, 200_000)))
         budget = budget_for(limit, "test", draw(st.sampled_from((2048, 256))))
     else:
-        budget = budget_of(int(charged * share))
+        budget = budget_of(int(counted * share))
     return replace(snapshot, budget=budget)
 
 

@@ -20,10 +20,10 @@ PARTS: Any = [{"type": "text", "text": "u2"}]
 
 def listed(*words: str) -> list[IncomingMessage]:
     """A list in short: `u…` the user, `a…` the assistant, `c…` its call of that id, `t…` that call's result."""
-    return [_said(place, word) for place, word in enumerate(words)]
+    return [_incoming(place, word) for place, word in enumerate(words)]
 
 
-def _said(place: int, word: str) -> IncomingMessage:
+def _incoming(place: int, word: str) -> IncomingMessage:
     match word[0]:
         case "u":
             return IncomingMessage(place, "user", word)
@@ -40,31 +40,31 @@ def stored(*turns: str) -> list[Message]:
     messages: list[Message] = []
     for number, turn in enumerate(turns):
         for word in turn.split():
-            said = _said(0, word)
+            incoming = _incoming(0, word)
             seq = len(messages) + 1
             messages.append(
                 Message(
                     MessageId(UUID(int=seq)),
                     TurnId(UUID(int=number)),
                     seq,
-                    said.role,
-                    said.content,
+                    incoming.role,
+                    incoming.content,
                     1,
-                    said.tool_calls,
-                    said.tool_call_id,
+                    incoming.tool_calls,
+                    incoming.tool_call_id,
                 )
             )
     return messages
 
 
-def words(said: Sequence[IncomingMessage]) -> list[str]:
+def words(incoming: Sequence[IncomingMessage]) -> list[str]:
     return [
-        f"c{said.tool_calls[0].id}"
-        if said.tool_calls
-        else f"t{said.tool_call_id}"
-        if said.role == "tool"
-        else str(said.content)
-        for said in said
+        f"c{incoming.tool_calls[0].id}"
+        if incoming.tool_calls
+        else f"t{incoming.tool_call_id}"
+        if incoming.role == "tool"
+        else str(incoming.content)
+        for incoming in incoming
     ]
 
 
@@ -120,13 +120,13 @@ def test_a_list_that_ends_with_what_the_newest_turn_is_about_repeats_it(past: li
 
 
 def test_several_messages_of_the_user_are_known_again_as_the_one_that_was_stored() -> None:
-    said = [IncomingMessage(0, "user", "u1"), IncomingMessage(1, "user", PARTS)]
-    content = next_step(said, waiting=False).content
+    incoming = [IncomingMessage(0, "user", "u1"), IncomingMessage(1, "user", PARTS)]
+    content = next_step(incoming, waiting=False).content
     assert content == [{"type": "text", "text": "u1"}, {"type": "text", "text": "u2"}]
     message = stored("u1")[0]
     kept = [Message(message.id, message.turn_id, 1, "user", content, 1)]
-    assert new_messages(said, kept).repeats_newest
-    assert words(new_messages([*said, IncomingMessage(2, "user", "u3")], kept).messages) == ["u3"]
+    assert new_messages(incoming, kept).repeats_newest
+    assert words(new_messages([*incoming, IncomingMessage(2, "user", "u3")], kept).messages) == ["u3"]
 
 
 def test_text_is_the_same_as_one_part_of_text() -> None:
@@ -143,7 +143,7 @@ def test_text_is_the_same_as_one_part_of_text() -> None:
     assert new_messages([*listed("u1", "a1"), IncomingMessage(2, "user", PARTS)], stored("u1 a1", "u2")).repeats_newest
 
 
-def test_news_are_sorted_into_outputs_past_and_what_is_asked() -> None:
+def test_new_messages_are_divided_into_outputs_past_and_question() -> None:
     asked = next_step(listed("tx", "a1", "u2", "cy", "ty", "a2", "u3", "u4"), waiting=True)
     assert words(asked.outputs) == ["tx"]
     assert [words(turn.messages) for turn in asked.past] == [["a1"], ["u2", "cy", "ty", "a2"]]
@@ -159,13 +159,13 @@ def test_news_are_sorted_into_outputs_past_and_what_is_asked() -> None:
     ("new", "place"),
     [("", None), ("tx", "0"), ("u1 a1", "1"), ("u1 cx u2", "1"), ("u1 tx", "1"), ("u1 cx tx tx", "3"), ("u1 cx", "1")],
 )
-def test_what_can_not_be_asked_is_told_by_its_place(new: str, place: str | None) -> None:
+def test_what_can_not_stand_there_is_named_by_its_place(new: str, place: str | None) -> None:
     with pytest.raises(InvalidRequest) as refused:
         next_step(listed(*new.split()), waiting=False)
     assert refused.value.where == ((place,) if place else ())
 
 
-def test_a_list_is_taken_apart_into_instructions_and_what_was_said() -> None:
+def test_a_list_is_taken_apart_into_instructions_and_messages() -> None:
     call = {"id": "x", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{}"}}
     taken = read_messages(
         [
@@ -178,8 +178,8 @@ def test_a_list_is_taken_apart_into_instructions_and_what_was_said() -> None:
         ]
     )
     assert taken.instructions == "One.\n\nTwo."
-    assert [said.place for said in taken.messages] == [1, 3, 4, 5]
-    assert [said.content for said in taken.messages] == ["u1", None, "r", "No."]
+    assert [incoming.place for incoming in taken.messages] == [1, 3, 4, 5]
+    assert [incoming.content for incoming in taken.messages] == ["u1", None, "r", "No."]
     (turn,) = cut_turns(taken.messages)
     assert (turn.user_input, turn.assistant_output, turn.open_calls) == ("u1", "No.", ())
     check_pairing(taken.messages)

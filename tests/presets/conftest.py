@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.conftest import fresh_database
+from tests.conftest import servers_of
 from tests.presets.conversations import SCENES
 from tests.presets.design_service import Design, design_service, reply
 from tests.presets.recordings import Recording, record
@@ -24,7 +24,7 @@ def recorded(postgres_server: str, template_database: str) -> Recorded:
     @cache
     def of(preset: str, scene: str) -> Recording:
         async def make() -> Recording:
-            async with fresh_database(postgres_server, f"TEMPLATE {template_database}") as url:
+            async with servers_of(postgres_server).lend(template_database) as url:
                 return await record(url, preset, SCENES[scene])
 
         return asyncio.run(make())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from app.domain.types import Pin
 from plimsoll_demo.demo import GOAL, WINDOW_TOKENS, shipped_conversation
@@ -21,11 +22,12 @@ TOOL_TURNS = 16
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A conversation and the window and pins it is had with."""
+    """A conversation, the window and pins it is had with, and what of the preset it has otherwise."""
 
     conversation: Conversation
     window_tokens: int
     pins: tuple[Pin, ...] = ()
+    policy: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 def _call(turn: int, number: int, rows: int) -> RecordedCall:
@@ -66,6 +68,7 @@ def _pin(name: str, relevance: float | None, lines: int) -> Pin:
 
 SCENES = {
     "shipped": Scene(shipped_conversation(), WINDOW_TOKENS),
+    "raw": Scene(shipped_conversation(), WINDOW_TOKENS, policy={"protected_share": None}),
     "tools": Scene(tool_conversation(), 8192, (Pin("rule", "Never touch account 4711.", 1.0),)),
     "pins": Scene(
         replace(shipped_conversation(), turns=shipped_conversation().turns[:28]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Generator
@@ -16,7 +15,7 @@ import httpx
 from app.domain.types import JsonObject
 from app.tokenizers import Tokenizers
 from tests.api.conftest import serving, settings_for
-from tests.conftest import fresh_database
+from tests.conftest import lasting_database
 from tests.providers.playing import ThreadedServer, threaded_serving
 from tests.providers.server import Answer, Play, Seen
 from tests.services.service import chat, is_summary, model, sound_summary
@@ -94,24 +93,17 @@ def until(look: Callable[[], Any]) -> Any:
 @contextmanager
 def design_service(server: str, template: str, folder: Path) -> Generator[Design]:
     """A service over a database of its own."""
-    loop = asyncio.new_event_loop()
-    database = fresh_database(server, f"TEMPLATE {template}")
-    url = loop.run_until_complete(database.__aenter__())
-    try:
-        with threaded_serving(reply()) as provider:
-            of = f'provider = "openai"\nbase_url = "{provider.base_url}"\ntimeout_s = 20\nmodel = '
-            models = folder / "models.toml"
-            models.write_text(
-                MODELS.format(main=f'{of}"gpt-4o"', nobody=f'{of}"nobody-knows"', fast=f'{of}"fast-summarizer"')
-            )
-            with (
-                serving(settings_for(url, models_file=models)) as address,
-                httpx.Client(base_url=address, timeout=60, trust_env=False) as http,
-            ):
-                yield Design(http, provider)
-    finally:
-        loop.run_until_complete(database.__aexit__(None, None, None))
-        loop.close()
+    with lasting_database(server, template) as url, threaded_serving(reply()) as provider:
+        of = f'provider = "openai"\nbase_url = "{provider.base_url}"\ntimeout_s = 20\nmodel = '
+        models = folder / "models.toml"
+        models.write_text(
+            MODELS.format(main=f'{of}"gpt-4o"', nobody=f'{of}"nobody-knows"', fast=f'{of}"fast-summarizer"')
+        )
+        with (
+            serving(settings_for(url, models_file=models)) as address,
+            httpx.Client(base_url=address, timeout=60, trust_env=False) as http,
+        ):
+            yield Design(http, provider)
 
 
 def words(tokens: int, word: str = "ledger") -> str:

@@ -63,7 +63,7 @@ def usage_threshold(sent: Sent, share: float) -> int:
 
 
 def after_turn_tokens(turn: PlayedTurn) -> int:
-    """What the window is charged once the turn's answer is in it; what was pruned of its prompt is there again."""
+    """Input tokens of the window with the turn's answer in it; what was pruned of its prompt is there again."""
     return turn.sent[-1].audit["estimated_input_tokens_after_summary"] + turn.stored[-1]["token_estimate"]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.api.records import as_json
+from app.api.schemas.values import as_json
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
 from app.services.pins import put_pin
 from app.services.turn.types import TurnOutcome
@@ -34,7 +34,7 @@ class Sent:
         return self.audit["estimated_input_tokens_before"]
 
     @property
-    def charged(self) -> int:
+    def input_tokens(self) -> int:
         return self.audit["estimated_input_tokens_after_prune"]
 
     @property
@@ -91,7 +91,7 @@ async def record(database_url: str, preset: str, scene: Scene) -> Recording:
     """The whole conversation, turn by turn, with what each leaves to the background done before the next."""
     async with service(database_url) as at:
         session = await at.session(
-            policy={"preset": preset, "max_context_tokens": scene.window_tokens},
+            policy={"preset": preset, "max_context_tokens": scene.window_tokens, **scene.policy},
             room_goal=GOAL_OF_ALL,
             instructions=scene.conversation.instructions,
         )
@@ -143,7 +143,7 @@ async def _read_back(
         Sent(
             round_number,
             as_json(await get_expanded_audit(at.rt, TENANT, session_id, turn_id, round_number)),
-            await get_prompt(at.rt, TENANT, session_id, turn_id, round_number),
+            as_json(await get_prompt(at.rt, TENANT, session_id, turn_id, round_number)),
         )
         for round_number in range(1, rounds + 1)
     ]

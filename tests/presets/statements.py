@@ -49,7 +49,7 @@ def every_turn_is_completed(of: Recording) -> None:
 
 
 def no_prompt_over_budget(of: Recording) -> None:
-    assert all(sent.charged <= sent.budget for _, sent in of.sent)
+    assert all(sent.input_tokens <= sent.budget for _, sent in of.sent)
 
 
 def tool_groups_whole(of: Recording) -> None:
@@ -78,7 +78,7 @@ def trim_log_sums(of: Recording) -> None:
 
 def prompts_are_rebuilt(of: Recording) -> None:
     for turn, sent in of.sent:
-        faults = prompt_faults(Answer(200, sent.prompt), sent.audit, said=turn.said, round_number=sent.round)
+        faults = prompt_faults(Answer(200, sent.prompt), sent.audit, user_message=turn.said, round_number=sent.round)
         assert faults == {}
 
 
@@ -162,10 +162,21 @@ def keeps_users_words_of_the_newest(turns: int) -> Check:
     return check
 
 
-def recalls_below_the_trigger(of: Recording) -> None:
+def keeps_the_newest_that_fit(most: int, share: float) -> Check:
+    def check(of: Recording) -> None:
+        for turn, sent in summarized(of):
+            newest = of.turns[max(0, turn.number - 1 - most) : turn.number - 1]
+            while len(newest) > 1 and wire_tokens(newest) > share * sent.budget:
+                newest = newest[1:]
+            assert words_of_users(sent)[:-1] == [earlier.said for earlier in newest]
+
+    return check
+
+
+def recalls_below_the_prune_threshold(of: Recording) -> None:
     recalled = [sent for _, sent in of.sent if sent.audit["regions"]["recall"]]
     assert recalled
-    assert all(sent.charged < 0.70 * sent.budget for sent in recalled)
+    assert all(sent.input_tokens < 0.90 * sent.budget for sent in recalled)
 
 
 def prunes_at_ninety_percent(of: Recording) -> None:
@@ -174,7 +185,7 @@ def prunes_at_ninety_percent(of: Recording) -> None:
 
 
 def guarded_prunes_below(of: Recording) -> None:
-    assert all(sent.charged < 0.90 * sent.budget for _, sent in pruned(of))
+    assert all(sent.input_tokens < 0.90 * sent.budget for _, sent in pruned(of))
 
 
 def summarizes_before_it_prunes(of: Recording) -> None:
@@ -194,12 +205,13 @@ def prunes_no_words_of_users(of: Recording) -> None:
 GUARDED = (
     Statement("summarizes at 70 % of the input budget or after 8 turns", guarded_triggers),
     Statement("makes its first summary of short turns before the ninth", guarded_starts_at_turn_nine, ("shipped",)),
-    Statement("keeps the last 4 turns raw", keeps_users_words_of_the_newest(4)),
-    Statement("prunes only from 90 % of the input budget on", prunes_at_ninety_percent, ("shipped",)),
-    Statement("prunes down to below 90 %", guarded_prunes_below, ("shipped",)),
-    Statement("summarizes before it prunes", summarizes_before_it_prunes, ("shipped",)),
-    Statement("recalls only in the room below 70 % of the input budget", recalls_below_the_trigger),
-    Statement("prunes no words of a user", prunes_no_words_of_users, ("shipped",)),
+    Statement("keeps of the last 4 turns what a quarter of the budget holds", keeps_the_newest_that_fit(4, 0.25)),
+    Statement("keeps the last 4 turns raw, without their share", keeps_users_words_of_the_newest(4), ("raw",)),
+    Statement("prunes only from 90 % of the input budget on", prunes_at_ninety_percent, ("raw",)),
+    Statement("prunes down to below 90 %", guarded_prunes_below, ("raw",)),
+    Statement("summarizes before it prunes", summarizes_before_it_prunes, ("raw",)),
+    Statement("recalls only in the room below 90 % of the input budget", recalls_below_the_prune_threshold),
+    Statement("prunes no words of a user", prunes_no_words_of_users, ("raw",)),
 )
 
 
@@ -323,7 +335,7 @@ def allocated_pins_share(of: Recording) -> None:
     for sent in with_trimmed_pins(of):
         rest = 10 * sent.audit["output_reserve"] + 10
         assert sent.audit["regions"]["pins"] > 0.50 * rest
-        assert sent.charged > 0.97 * sent.budget, "what others leave is theirs"
+        assert sent.input_tokens > 0.97 * sent.budget, "what others leave is theirs"
 
 
 def allocated_summary_share(of: Recording) -> None:

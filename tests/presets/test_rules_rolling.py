@@ -83,7 +83,7 @@ def test_stored_messages_are_never_deleted(design: Design) -> None:
     assert len(design.get(f"{session}/messages?limit=100")["items"]) == 26
 
 
-def test_an_empty_summary_model_is_the_sessions_own_and_a_named_one_is_asked(design: Design) -> None:
+def test_an_empty_summary_model_is_the_sessions_own_and_a_named_one_is_called(design: Design) -> None:
     for named, asked in (("", "gpt-4o"), ("llama3.1-8b", "fast-summarizer")):
         before = len(design.asked_to_summarize())
         session = design.session(SMALL | {"context_summary_model": named})

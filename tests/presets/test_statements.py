@@ -15,7 +15,7 @@ from tests.presets.statements import STATEMENTS, Statement
 CASES = [
     pytest.param(preset, scene, statement, id=f"{preset} {statement.says} ({scene})")
     for preset, statements in STATEMENTS.items()
-    for scene in ("shipped", "tools", "pins")
+    for scene in ("shipped", "tools", "pins", "raw")
     for statement in statements
     if scene in statement.scenes
 ]

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from .server import Answer, Raw, Step, Stream
-from .wires import ANTHROPIC, CHAT_USAGE, MESSAGE_USAGE, OPENAI, Said, Wire, block_events, event, message_event
+from .wires import ANTHROPIC, CHAT_USAGE, MESSAGE_USAGE, OPENAI, ModelReply, Wire, block_events, event, message_event
 
 _PACKET_BYTES: Final = 64 * 1024
 _GIB: Final = 2**30
@@ -104,7 +104,7 @@ def _nested(depth: int, opening: str = "[", closing: str = "]") -> bytes:
 
 
 def _chat(message: dict[str, Any] | None = None, **fields: Any) -> Answer:
-    answer = OPENAI.answer(Said())
+    answer = OPENAI.answer(ModelReply())
     choice = {"index": 0, "message": message or {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}
     return Answer(answer | {"choices": [choice]} | fields)
 
@@ -119,11 +119,11 @@ def _chat_chunk(delta: dict[str, Any], **fields: Any) -> bytes:
 
 
 def _chat_many(piece: bytes, times: int) -> Stream:
-    return Stream(Repeated(piece, times, tuple(OPENAI.begin()), tuple(OPENAI.end(Said()))))
+    return Stream(Repeated(piece, times, tuple(OPENAI.begin()), tuple(OPENAI.end(ModelReply()))))
 
 
 def _chat_events(*events: bytes) -> Stream:
-    return Stream((*OPENAI.begin(), *events, *OPENAI.end(Said())))
+    return Stream((*OPENAI.begin(), *events, *OPENAI.end(ModelReply())))
 
 
 def _chat_calls_in(count: int, per_event: int) -> Stream:
@@ -135,7 +135,7 @@ def _chat_calls_in(count: int, per_event: int) -> Stream:
 def _with_usage(wire: Wire, figure: str) -> Answer:
     """A whole answer in which every figure of the usage is this JSON."""
     usage = CHAT_USAGE if wire is OPENAI else MESSAGE_USAGE
-    answer = wire.answer(Said()) | {"usage": dict.fromkeys((*usage, "output_tokens", "total_tokens"), "FIGURE")}
+    answer = wire.answer(ModelReply()) | {"usage": dict.fromkeys((*usage, "output_tokens", "total_tokens"), "FIGURE")}
     return Answer(json.dumps(answer).replace('"FIGURE"', figure).encode())
 
 
@@ -192,7 +192,7 @@ def _long_words() -> Answer:
 
 
 def _message(blocks: list[dict[str, Any]], **fields: Any) -> Answer:
-    return Answer(ANTHROPIC.answer(Said()) | {"content": blocks} | fields)
+    return Answer(ANTHROPIC.answer(ModelReply()) | {"content": blocks} | fields)
 
 
 def _use(position: int = 0, **fields: Any) -> dict[str, Any]:
@@ -203,11 +203,11 @@ def _use(position: int = 0, **fields: Any) -> dict[str, Any]:
 def _grown(kind: str, member: str, piece: str, times: int, block: dict[str, Any]) -> Stream:
     """A block that grows by so many equal deltas."""
     begin, delta, end = block_events(0, block, [{"type": kind, member: piece}])
-    return Stream(Repeated(delta, times, (*ANTHROPIC.begin(), begin), (end, *ANTHROPIC.end(Said()))))
+    return Stream(Repeated(delta, times, (*ANTHROPIC.begin(), begin), (end, *ANTHROPIC.end(ModelReply()))))
 
 
 def _message_events(*events: bytes) -> Stream:
-    return Stream((*ANTHROPIC.begin(), *events, *ANTHROPIC.end(Said())))
+    return Stream((*ANTHROPIC.begin(), *events, *ANTHROPIC.end(ModelReply())))
 
 
 def _message_kinds() -> Iterator[tuple[str, bool, Callable[[], Step], str | None]]:
@@ -271,7 +271,7 @@ def _any_kinds(wire: Wire) -> Iterator[tuple[str, bool, Callable[[], Step], str 
     yield "an error in gzip of 1 GiB", False, lambda: _encoded(nested_gzip(1, _GIB), "gzip", 400), BROKEN
     yield "an error of 12 MiB", False, lambda: Answer(b'{"error": "%b"}' % (b"x" * 12 * 2**20), 400), BROKEN
     yield "5 million lists", False, lambda: Answer(b"[" + b"[]," * 5_000_000 + b"[]]"), BROKEN
-    yield "text of 15 MiB", False, lambda: wire.whole(Said("x" * 15 * 2**20)), BROKEN
+    yield "text of 15 MiB", False, lambda: wire.whole(ModelReply("x" * 15 * 2**20)), BROKEN
     yield "usage below zero", False, partial(_with_usage, wire, "-5"), None
     yield "usage of 1e300", False, partial(_with_usage, wire, "1e300"), None
     yield "usage beyond bigint", False, partial(_with_usage, wire, "9" * 400), None

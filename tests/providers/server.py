@@ -112,8 +112,8 @@ class ScriptedServer:
         self, step: Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Literal["keep", "close"]:
         headers = {**({"content-type": step.content_type} if step.content_type else {}), **step.headers}
-        told = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        writer.write(f"HTTP/1.1 200 X\r\n{told}transfer-encoding: chunked\r\n\r\n".encode())
+        header_lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        writer.write(f"HTTP/1.1 200 X\r\n{header_lines}transfer-encoding: chunked\r\n\r\n".encode())
         for number, piece in enumerate(step.pieces):
             if number and await _hangs_up_within(step.pause_s, reader):
                 return "close"

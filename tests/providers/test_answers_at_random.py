@@ -18,9 +18,11 @@ from app.providers.openai_answer import ChatAssembly, read_completion
 from app.providers.stream import Assembly, EventReader, StreamedError
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_bytes, list_of
 
-from .wires import ANTHROPIC, OPENAI, Said, Wire
+from .wires import ANTHROPIC, OPENAI, ModelReply, Wire
 
-_SAID = Said(text="Hello.", reasoning="Hm.", calls=(ToolCall("c1", "look", '{"a": 1}'), ToolCall("c2", "see", "{}")))
+_REPLY = ModelReply(
+    text="Hello.", reasoning="Hm.", calls=(ToolCall("c1", "look", '{"a": 1}'), ToolCall("c2", "see", "{}"))
+)
 _ODD: list[Any] = [None, True, False, 0, -1, 2**31, 10**30, 1e300, "", "x", "\x00", "\ud800", [], {}, [[]], [None]]
 _VALUES: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from(_ODD),
@@ -58,7 +60,7 @@ def _check(completion: Completion) -> None:
 @pytest.mark.parametrize(("wire", "read"), [(OPENAI, read_completion), (ANTHROPIC, read_message)])
 @given(data=st.data())
 def test_a_whole_answer_is_read_or_refused(wire: Wire, read: Callable[..., Completion], data: st.DataObject) -> None:
-    answer = wire.answer(_SAID)
+    answer = wire.answer(_REPLY)
     changed = _replaced(answer, data.draw(st.sampled_from([*_places(answer)])), data.draw(_VALUES))
     try:
         received = decode_json(json_bytes(changed))
@@ -73,7 +75,7 @@ def test_a_whole_answer_is_read_or_refused(wire: Wire, read: Callable[..., Compl
 def test_a_streamed_answer_is_read_or_refused(
     wire: Wire, assembly: Callable[[], Assembly], data: st.DataObject
 ) -> None:
-    events = [*EventReader(2**20).feed(b"".join(wire.stream(_SAID).pieces))]
+    events = [*EventReader(2**20).feed(b"".join(wire.stream(_REPLY).pieces))]
     number = data.draw(st.sampled_from([at for at, event in enumerate(events) if event.data.startswith(b"{")]))
     document = json.loads(events[number].data)
     changed = _replaced(document, data.draw(st.sampled_from([*_places(document)])), data.draw(_VALUES))

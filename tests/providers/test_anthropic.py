@@ -13,9 +13,9 @@ from app.providers.anthropic import messages_url
 from app.providers.base import Endpoint
 
 from .server import Answer, Step, serving
-from .wires import ANTHROPIC, SECRET, Said
+from .wires import ANTHROPIC, SECRET, ModelReply
 
-OK = ANTHROPIC.whole(Said())
+OK = ANTHROPIC.whole(ModelReply())
 EPHEMERAL = {"type": "ephemeral"}
 WEATHER: JsonObject = {
     "type": "function",
@@ -44,7 +44,9 @@ def tool(identity: str, content: Any) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": identity, "content": content}
 
 
-async def asked(*script: Step, messages: list[Any], endpoint: dict[str, Any] | None = None, **fields: Any) -> list[Any]:
+async def bodies_sent(
+    *script: Step, messages: list[Any], endpoint: dict[str, Any] | None = None, **fields: Any
+) -> list[Any]:
     """The bodies that reach the server for these messages."""
     given: dict[str, Any] = {"max_output_tokens": 4096, **fields}
     request = CompletionRequest(messages=messages, **given)
@@ -54,7 +56,7 @@ async def asked(*script: Step, messages: list[Any], endpoint: dict[str, Any] | N
 
 
 async def body_of(messages: list[Any], **fields: Any) -> JsonObject:
-    (body,) = await asked(messages=messages, **fields)
+    (body,) = await bodies_sent(messages=messages, **fields)
     return body
 
 
@@ -340,8 +342,8 @@ async def test_what_a_server_refuses_is_left_out_and_breakpoints_stay_out() -> N
 
 
 async def test_refused_thoughts_are_left_out_of_that_call_alone() -> None:
-    said = "messages.3.content.0: Invalid `signature` in `thinking` block"
-    refusal = Answer({"error": {"type": "invalid_request_error", "message": said}}, 400)
+    sentence = "messages.3.content.0: Invalid `signature` in `thinking` block"
+    refusal = Answer({"error": {"type": "invalid_request_error", "message": sentence}}, 400)
     request = CompletionRequest(messages=LOOP, max_output_tokens=4096, tools=[WEATHER])
     async with serving(refusal, OK) as server, ANTHROPIC.provider_at(server.base_url, **THINKING) as provider:
         await provider.complete(request)
@@ -350,9 +352,9 @@ async def test_refused_thoughts_are_left_out_of_that_call_alone() -> None:
 
 
 async def test_a_gateway_that_wants_the_tools_of_the_past_defined_gets_them() -> None:
-    said = "Requests which include `tool_use` or `tool_result` blocks must define tools"
-    refusal = Answer({"error": {"type": "invalid_request_error", "message": said}}, 400)
-    first, second = await asked(refusal, messages=[user("?"), assistant(None, call("t1")), tool("t1", "x")])
+    sentence = "Requests which include `tool_use` or `tool_result` blocks must define tools"
+    refusal = Answer({"error": {"type": "invalid_request_error", "message": sentence}}, 400)
+    first, second = await bodies_sent(refusal, messages=[user("?"), assistant(None, call("t1")), tool("t1", "x")])
     assert "tools" not in first
     assert [made["name"] for made in second["tools"]] == ["weather"]
     assert second["tool_choice"] == {"type": "none"}
@@ -371,7 +373,7 @@ async def test_the_provider_counts_a_prompt_of_the_same_form_without_what_is_no_
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
-async def test_a_server_that_cannot_count_is_asked_once(status: int) -> None:
+async def test_a_server_that_cannot_count_is_called_once(status: int) -> None:
     request = CompletionRequest(messages=[user("Hi")], max_output_tokens=9)
     async with serving(Answer({}, status)) as server, ANTHROPIC.provider_at(server.base_url) as provider:
         assert await provider.count_tokens(request) is None
@@ -389,7 +391,7 @@ async def test_a_server_that_cannot_count_is_asked_once(status: int) -> None:
         (Answer({}, delay_s=30), ProviderTimeout),
     ],
 )
-async def test_a_count_that_cannot_be_had_is_an_error_and_not_asked_again(
+async def test_a_count_that_cannot_be_had_is_an_error_and_not_called_again(
     step: Step, expected: type[Exception]
 ) -> None:
     request = CompletionRequest(messages=[user("Hi")], max_output_tokens=9)
@@ -408,13 +410,13 @@ async def test_a_count_that_is_no_number_is_none(answer: Any) -> None:
     assert server.hits == 1
 
 
-async def test_a_clients_options_are_said_in_this_wires_words_and_temperature_not_beside_thinking() -> None:
+async def test_a_clients_options_are_sent_by_this_wires_names_and_temperature_not_beside_thinking() -> None:
     options = {"temperature": 1.6, "top_p": 0.5, "stop": "END", "parallel_tool_calls": False, "seed": 7}
     body = await body_of([user("Hi")], tools=(WEATHER,), options=options)
     assert (body["temperature"], body["top_p"], body["stop_sequences"]) == (1.0, 0.5, ["END"])
     assert body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
     assert not {"seed", "stop", "parallel_tool_calls"} & body.keys()
     thinking = {"parameters": {"thinking": {"type": "enabled", "budget_tokens": 2000}}}
-    (body,) = await asked(messages=[user("Hi")], endpoint=thinking, options=options)
+    (body,) = await bodies_sent(messages=[user("Hi")], endpoint=thinking, options=options)
     assert body["thinking"]["type"] == "enabled"
     assert not {"temperature", "top_p", "tool_choice"} & body.keys()

@@ -8,7 +8,7 @@ from app.domain.errors import ProviderDown
 from app.domain.types import Completion, CompletionRequest, Delta, JsonObject, ToolCall, Usage
 
 from .server import Stream, serving
-from .wires import ANTHROPIC, Said, block_events, event, message_event
+from .wires import ANTHROPIC, ModelReply, block_events, event, message_event
 
 THOUGHT = {"type": "thinking", "thinking": "They ask for both.", "signature": "sig"}
 HIDDEN = {"type": "redacted_thinking", "data": "abc"}
@@ -24,7 +24,7 @@ async def streamed(*events: bytes) -> tuple[Completion, list[Delta]]:
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("reason", "meant"),
     [
         ("end_turn", "stop"),
         ("stop_sequence", "stop"),
@@ -35,8 +35,8 @@ async def streamed(*events: bytes) -> tuple[Completion, list[Delta]]:
         ("something_new", "other"),
     ],
 )
-async def test_stop_reasons_are_mapped(said: str, meant: str) -> None:
-    answer, _ = await streamed(*ANTHROPIC.stream(Said(stop=said)).pieces)
+async def test_stop_reasons_are_mapped(reason: str, meant: str) -> None:
+    answer, _ = await streamed(*ANTHROPIC.stream(ModelReply(stop=reason)).pieces)
     assert answer.finish_reason == meant
 
 
@@ -51,7 +51,7 @@ async def test_signed_and_hidden_thoughts_are_kept_as_they_came() -> None:
             0, {"type": "thinking", "thinking": ""}, [*thinking, {"type": "signature_delta", "signature": "sig"}]
         ),
         *block_events(1, HIDDEN, []),
-        *ANTHROPIC.end(Said()),
+        *ANTHROPIC.end(ModelReply()),
     )
     assert answer.reasoning_blocks == (THOUGHT, HIDDEN)
     assert answer.reasoning == "They ask for both."
@@ -60,7 +60,7 @@ async def test_signed_and_hidden_thoughts_are_kept_as_they_came() -> None:
 
 async def test_unsigned_thoughts_are_reasoning_but_cannot_be_sent_back() -> None:
     block = {"type": "thinking", "thinking": "Hm."}
-    answer, _ = await streamed(*ANTHROPIC.begin(), *block_events(0, block, []), *ANTHROPIC.end(Said()))
+    answer, _ = await streamed(*ANTHROPIC.begin(), *block_events(0, block, []), *ANTHROPIC.end(ModelReply()))
     assert (answer.reasoning, answer.reasoning_blocks) == ("Hm.", ())
 
 
@@ -68,7 +68,7 @@ async def test_a_gateway_that_sends_a_whole_call_or_none_of_its_arguments_is_und
     whole = {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
     bare: JsonObject = {"type": "tool_use", "id": "t2", "name": "g", "input": {}}
     answer, _ = await streamed(
-        *ANTHROPIC.begin(), *block_events(0, whole, []), *block_events(1, bare, []), *ANTHROPIC.end(Said())
+        *ANTHROPIC.begin(), *block_events(0, whole, []), *block_events(1, bare, []), *ANTHROPIC.end(ModelReply())
     )
     assert answer.tool_calls == (ToolCall("t1", "f", '{"a": 1}'), ToolCall("t2", "g", "{}"))
     assert answer.finish_reason == "tool_calls"
@@ -81,7 +81,7 @@ async def test_what_the_api_may_add_is_passed_over() -> None:
         *block_events(0, {"type": "server_tool_use", "id": "s", "name": "search"}, [{"type": "new_delta", "y": 1}]),
         *block_events(1, {"type": "text", "text": "Hel"}, [{"type": "citations_delta", "citation": {}}]),
         *block_events(2, {"type": "text", "text": ""}, [{"type": "text_delta", "text": "lo."}]),
-        *ANTHROPIC.end(Said()),
+        *ANTHROPIC.end(ModelReply()),
     )
     assert (answer.text, answer.tool_calls) == ("Hello.", ())
 

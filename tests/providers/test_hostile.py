@@ -32,7 +32,7 @@ from .asking import REQUEST, answer_to, chat, failure_of, streamed
 from .hostile import HOSTILE, Hostile
 from .playing import threaded_serving
 from .server import Answer, Stream
-from .wires import ANTHROPIC, OPENAI, Said, Wire, event
+from .wires import ANTHROPIC, OPENAI, ModelReply, Wire, event
 
 
 def to_nobody(_: Delta) -> None:
@@ -80,7 +80,9 @@ def test_there_are_thirty_hostile_answers_on_each_wire(wire: Wire) -> None:
 @pytest.mark.parametrize("flood", [b": a comment\n", b"\n", b"data: {}\n\n", b'data: {"type": "ping"}\n\n'])
 async def test_other_tasks_run_for_every_kibibyte_of_a_stream_that_is_all_there(flood: bytes, wire: Wire) -> None:
     async def chunks() -> AsyncGenerator[bytes]:
-        yield b"".join((*wire.begin(), flood * (65_536 // len(flood)), *wire.fragments(Said()), *wire.end(Said())))
+        yield b"".join(
+            (*wire.begin(), flood * (65_536 // len(flood)), *wire.fragments(ModelReply()), *wire.end(ModelReply()))
+        )
 
     assert await _beats_during(read_stream(chunks(), _ASSEMBLIES[wire.name](), DeltaTap(to_nobody))) >= 64
 
@@ -131,7 +133,7 @@ async def test_one_layer_of_gzip_or_deflate_is_read_whole_and_streamed() -> None
     for encoding, packed in (("gzip", gzip.compress(whole)), ("deflate", zlib.compress(whole)), ("identity", whole)):
         answer, _ = await answer_to(Answer(packed, headers={"content-encoding": encoding}))
         assert answer.text == "Hello."
-    packed = gzip.compress(b"".join(OPENAI.stream(Said()).pieces))
+    packed = gzip.compress(b"".join(OPENAI.stream(ModelReply()).pieces))
     pieces = [packed[at : at + 1] for at in range(len(packed))]
     answer, _, _ = await streamed(Stream(pieces, headers={"content-encoding": "gzip"}))
     assert answer.text == "Hello."
@@ -143,7 +145,7 @@ async def test_what_follows_the_end_of_an_encoding_is_refused() -> None:
     assert isinstance(error, ProviderDown)
 
 
-async def test_a_failure_is_told_by_its_status_however_its_body_is() -> None:
+async def test_a_failure_is_reported_by_its_status_however_its_body_is() -> None:
     bomb = gzip.compress(b"x" * (MOST_ANSWER_BYTES + 1))
     for body, encoding in ((bomb, "gzip"), (bomb, "gzip, gzip"), (b"[" * 100_000, "identity")):
         error = await failure_of(Answer(body, 503, {"content-encoding": encoding}), hits=3)

@@ -75,28 +75,28 @@ async def test_an_answer_is_streamed_a_few_words_at_a_time_and_others_run_in_bet
             ticks.append(len(deltas))
             await asyncio.sleep(0)
 
-    said = "  One two three four five\n\n six seven eight nine. "
+    recorded_text = "  One two three four five\n\n six seven eight nine. "
     request = CompletionRequest(
-        messages=[{"role": "user", "content": "x"}], max_output_tokens=1, recorded_reply=RecordedReply(said)
+        messages=[{"role": "user", "content": "x"}], max_output_tokens=1, recorded_reply=RecordedReply(recorded_text)
     )
     ticking = asyncio.ensure_future(tick())
     answer = await OfflineProvider(words).complete(request, lambda delta: deltas.append(delta.text))
     ticking.cancel()
-    assert "".join(deltas) == answer.text == said
+    assert "".join(deltas) == answer.text == recorded_text
     assert deltas == ["  One two three four ", "five\n\n six seven eight ", "nine. "]
     assert {1, 2}.issubset(ticks)
     assert await OfflineProvider(words).count_tokens(request) is None
 
 
-@given(said=st.text(max_size=200))
-async def test_whatever_is_streamed_is_the_answer(said: str) -> None:
+@given(recorded_text=st.text(max_size=200))
+async def test_whatever_is_streamed_is_the_answer(recorded_text: str) -> None:
     deltas: list[str] = []
-    recorded = RecordedReply(said)
+    recorded = RecordedReply(recorded_text)
     request = CompletionRequest(
         messages=[{"role": "user", "content": "x"}], max_output_tokens=1, recorded_reply=recorded
     )
     await OfflineProvider(words).complete(request, lambda delta: deltas.append(delta.text))
-    assert "".join(deltas) == said
+    assert "".join(deltas) == recorded_text
     assert "" not in deltas
 
 
@@ -133,10 +133,10 @@ async def test_a_previous_summary_is_carried_over_and_what_is_new_is_added() -> 
 
 
 async def test_a_question_that_the_context_answers_is_not_open() -> None:
-    asked = [{"id": "m1", "role": "user", "text": "Which port does the service listen on?"}]
+    questions = [{"id": "m1", "role": "user", "text": "Which port does the service listen on?"}]
     answered = [{"id": "m2", "role": "assistant", "text": "It listens on port 8000."}]
-    assert (await summarize(document(messages=asked)))["open_questions"] != []
-    assert (await summarize(document(messages=asked, context_messages=answered)))["open_questions"] == []
+    assert (await summarize(document(messages=questions)))["open_questions"] != []
+    assert (await summarize(document(messages=questions, context_messages=answered)))["open_questions"] == []
 
 
 @settings(max_examples=60, deadline=None)

@@ -64,7 +64,7 @@ def test_azure_keeps_its_query_and_gets_its_own_key_header() -> None:
     assert first_max_tokens_field(azure) == "max_completion_tokens"
 
 
-def test_openai_itself_is_asked_with_the_newer_name_of_the_output_limit_and_others_with_the_older() -> None:
+def test_openai_itself_is_called_with_the_newer_name_of_the_output_limit_and_others_with_the_older() -> None:
     assert first_max_tokens_field(Endpoint(label="a", model="m")) == "max_completion_tokens"
     assert first_max_tokens_field(Endpoint(label="a", model="m", base_url="http://127.0.0.1:1/v1")) == "max_tokens"
     assert "k-secret" not in repr(Endpoint(label="a", model="m", api_key="k-secret"))
@@ -160,7 +160,7 @@ async def test_a_lone_surrogate_in_the_prompt_is_sent_as_something_the_server_ca
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("reason", "meant"),
     [
         ("length", "length"),
         ("content_filter", "content_filter"),
@@ -170,8 +170,8 @@ async def test_a_lone_surrogate_in_the_prompt_is_sent_as_something_the_server_ca
         (7, "other"),
     ],
 )
-async def test_finish_reasons_are_mapped(said: Any, meant: str) -> None:
-    choice = {"message": {"content": "x"}, "finish_reason": said}
+async def test_finish_reasons_are_mapped(reason: Any, meant: str) -> None:
+    choice = {"message": {"content": "x"}, "finish_reason": reason}
     answer, _ = await answer_to(Answer(chat(choices=[choice])))
     assert answer.finish_reason == meant
 
@@ -183,7 +183,7 @@ async def test_a_compressed_answer_is_read() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 422])
-async def test_a_refusal_is_not_asked_again(status: int) -> None:
+async def test_a_refusal_is_not_called_again(status: int) -> None:
     body = {"error": {"message": f"{PROMPT} {SECRET}", "type": "invalid_request_error", "code": None}}
     error = await failure_of(Answer(body, status), OK, hits=1)
     assert isinstance(error, ProviderRefused)
@@ -191,13 +191,13 @@ async def test_a_refusal_is_not_asked_again(status: int) -> None:
     assert "invalid_request_error" in error.detail
 
 
-async def test_a_quota_that_is_used_up_is_not_asked_again() -> None:
+async def test_a_quota_that_is_used_up_is_not_called_again() -> None:
     error = await failure_of(Answer({"error": {"code": "insufficient_quota", "message": PROMPT}}, 429), OK, hits=1)
     assert isinstance(error, ProviderRefused)
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
-async def test_a_passing_fault_is_asked_again_three_times_in_all(status: int) -> None:
+async def test_a_passing_fault_is_called_again_three_times_in_all(status: int) -> None:
     error = await failure_of(Answer({"error": PROMPT}, status), hits=3)
     assert isinstance(error, ProviderRateLimited if status == 429 else ProviderDown)
     assert error.status == status
@@ -218,7 +218,7 @@ async def test_two_faults_and_then_an_answer_make_an_answer(fault: Step) -> None
     async with serving(fault, fault, OK) as server, provider_at(server.base_url, sleep=waits) as adapter:
         answer = await adapter.complete(REQUEST)
     assert (answer.text, answer.attempts, server.hits) == ("Hello.", 3, 3)
-    assert waits.asked == [0.5, 1.0]
+    assert waits.waits_s == [0.5, 1.0]
 
 
 async def test_a_server_that_is_not_there_is_down() -> None:
@@ -292,7 +292,7 @@ async def test_retry_after_is_waited_for_in_seconds_and_as_a_date() -> None:
     )
     async with serving(*script) as server, provider_at(server.base_url, sleep=waits, timeout_s=60.0) as adapter:
         await adapter.complete(REQUEST)
-    assert (waits.asked, server.hits) == ([3.0, 7.0], 3)
+    assert (waits.waits_s, server.hits) == ([3.0, 7.0], 3)
 
 
 async def test_a_retry_after_beyond_the_bound_ends_the_call_at_once() -> None:
@@ -305,7 +305,7 @@ async def test_the_deadline_holds_for_the_whole_call_and_closes_its_connection()
         begun = asyncio.get_running_loop().time()
         with pytest.raises(ProviderTimeout) as raised:
             await adapter.complete(REQUEST)
-        assert asyncio.get_running_loop().time() - begun < 3
+        assert asyncio.get_running_loop().time() - begun < 20  # seconds; the server is silent for 30
         assert (server.hits, raised.value.attempts) == (1, 1)
         await settled(server)
 
@@ -315,7 +315,7 @@ async def test_the_deadline_counts_retries_and_no_sleep_passes_it() -> None:
     async with serving(Answer({}, 503)) as server, provider_at(server.base_url, sleep=waits, timeout_s=0.4) as adapter:
         with pytest.raises(ProviderDown):
             await adapter.complete(REQUEST)
-    assert (server.hits, waits.asked) == (1, [])
+    assert (server.hits, waits.waits_s) == (1, [])
 
 
 async def test_a_cancelled_call_leaves_no_connection_behind() -> None:
@@ -345,7 +345,7 @@ async def test_a_cookie_of_one_answer_does_not_travel_with_the_next_call() -> No
     assert "cookie" not in server.seen[1].headers
 
 
-async def test_a_server_that_refuses_a_schema_is_asked_without_and_that_is_remembered() -> None:
+async def test_a_server_that_refuses_a_schema_is_called_without_and_that_is_remembered() -> None:
     request = CompletionRequest(
         messages=REQUEST.messages, max_output_tokens=5, purpose="summary", response_schema=SCHEMA
     )
@@ -357,27 +357,27 @@ async def test_a_server_that_refuses_a_schema_is_asked_without_and_that_is_remem
     assert first.attempts == 2
 
 
-async def test_a_server_that_calls_an_unknown_schema_a_fault_of_its_own_is_asked_without_at_once() -> None:
+async def test_a_server_that_calls_an_unknown_schema_a_fault_of_its_own_is_called_without_at_once() -> None:
     """As llama-cpp-python 0.3.36 answers, word for word but for its paths."""
     request = CompletionRequest(
         messages=REQUEST.messages, max_output_tokens=5, purpose="summary", response_schema=SCHEMA
     )
-    said = (
+    sentence = (
         "1 validation error:\n  {'type': 'literal_error', 'loc': ('body', 'response_format', 'type'), 'msg': "
         "\"Input should be 'text' or 'json_object'\", 'input': 'json_schema', 'ctx': {'expected': "
         "\"'text' or 'json_object'\"}}\n\n  File \"llama_cpp/server/app.py\", line 376, in create_chat_completion\n"
         "    POST /v1/chat/completions"
     )
-    fault = Answer({"error": {"message": said, "type": "internal_server_error", "param": None, "code": None}}, 500)
+    fault = Answer({"error": {"message": sentence, "type": "internal_server_error", "param": None, "code": None}}, 500)
     waits = Waits()
     async with serving(fault, OK) as server, provider_at(server.base_url, sleep=waits) as adapter:
         await adapter.complete(request)
         await adapter.complete(request)
     assert [("response_format" in seen.json) for seen in server.seen] == [True, False, False]
-    assert waits.asked == []
+    assert waits.waits_s == []
 
 
-async def test_a_servers_fault_that_does_not_name_the_schema_is_asked_again_with_it() -> None:
+async def test_a_servers_fault_that_does_not_name_the_schema_is_called_again_with_it() -> None:
     request = CompletionRequest(
         messages=REQUEST.messages, max_output_tokens=5, purpose="summary", response_schema=SCHEMA
     )
@@ -399,9 +399,13 @@ async def test_a_refusal_that_the_schema_did_not_cause_is_not_remembered() -> No
     assert [("response_format" in seen.json) for seen in server.seen] == [True, False, True]
 
 
-async def test_a_server_that_knows_the_other_name_of_the_output_limit_is_asked_with_that_and_it_is_remembered() -> None:
-    said = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-    refusal = Answer({"error": {"message": said, "param": "max_tokens", "code": "unsupported_parameter"}}, 400)
+async def test_a_server_that_knows_the_other_name_of_the_output_limit_is_called_with_that_and_it_is_remembered() -> (
+    None
+):
+    sentence = (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    )
+    refusal = Answer({"error": {"message": sentence, "param": "max_tokens", "code": "unsupported_parameter"}}, 400)
     async with serving(refusal, OK) as server, provider_at(server.base_url) as adapter:
         await adapter.complete(REQUEST)
         await adapter.complete(REQUEST)
@@ -410,9 +414,9 @@ async def test_a_server_that_knows_the_other_name_of_the_output_limit_is_asked_w
 
 
 async def test_an_output_limit_that_is_only_too_large_is_a_refusal() -> None:
-    said = "max_tokens is too large: 77. This model supports at most 50 completion tokens."
+    sentence = "max_tokens is too large: 77. This model supports at most 50 completion tokens."
     error = await failure_of(
-        Answer({"error": {"message": said, "param": "max_tokens", "code": "invalid_value"}}, 400), hits=1
+        Answer({"error": {"message": sentence, "param": "max_tokens", "code": "invalid_value"}}, 400), hits=1
     )
     assert isinstance(error, ProviderRefused)
 

@@ -18,7 +18,7 @@ from .asking import OK, failure_of
 from .server import Answer, Stream
 
 
-def said(message: str, **fields: Any) -> dict[str, Any]:
+def error_body(message: str, **fields: Any) -> dict[str, Any]:
     return {"error": {"message": message, **fields}}
 
 
@@ -36,7 +36,7 @@ OVERFLOWS: list[Row] = [
     (
         "openai",
         400,
-        said(
+        error_body(
             "This model's maximum context length is 4097 tokens. However, your messages resulted in 4294 tokens. "
             "Please reduce the length of the messages.",
             **LONG,
@@ -45,11 +45,11 @@ OVERFLOWS: list[Row] = [
         4294,
         4294,
     ),
-    ("openai, with completion", 400, said(SPLIT, **LONG), 4096, 6090, 6010),
+    ("openai, with completion", 400, error_body(SPLIT, **LONG), 4096, 6090, 6010),
     (
         "openai, completions",
         400,
-        said(
+        error_body(
             "This model's maximum context length is 4097 tokens, however you requested 4116 tokens (1044 in your "
             "prompt; 3072 for the completion). Please reduce your prompt; or completion length."
         ),
@@ -60,7 +60,7 @@ OVERFLOWS: list[Row] = [
     (
         "openai, gpt-5",
         400,
-        said(
+        error_body(
             "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 289650 tokens. "
             "Please reduce the length of the messages.",
             **LONG,
@@ -72,7 +72,9 @@ OVERFLOWS: list[Row] = [
     (
         "openai, no figures",
         400,
-        said("Your input exceeds the context window of this model. Please adjust your input and try again.", **LONG),
+        error_body(
+            "Your input exceeds the context window of this model. Please adjust your input and try again.", **LONG
+        ),
         None,
         None,
         None,
@@ -80,7 +82,7 @@ OVERFLOWS: list[Row] = [
     (
         "openai, too large for a minute",
         429,
-        said(
+        error_body(
             "Request too large for gpt-4o in organization org-x on tokens per min (TPM): Limit 30000, Requested 31538. "
             "The input or output tokens must be reduced in order to run successfully.",
             **TPM,
@@ -92,7 +94,7 @@ OVERFLOWS: list[Row] = [
     (
         "azure",
         400,
-        said(
+        error_body(
             "This model's maximum context length is 8192 tokens. However, you requested 8218 tokens (8138 in the "
             "messages, 80 in the completion). Please reduce the length of the messages or completion.",
             **LONG,
@@ -104,7 +106,7 @@ OVERFLOWS: list[Row] = [
     (
         "github models",
         413,
-        said("Request body too large for gpt-5-mini model. Max size: 4000 tokens.", code="tokens_limit_reached"),
+        error_body("Request body too large for gpt-5-mini model. Max size: 4000 tokens.", code="tokens_limit_reached"),
         4000,
         None,
         None,
@@ -112,7 +114,7 @@ OVERFLOWS: list[Row] = [
     (
         "anthropic",
         400,
-        {"type": "error", **said("prompt is too long: 208732 tokens > 200000 maximum", **ANTHROPIC)},
+        {"type": "error", **error_body("prompt is too long: 208732 tokens > 200000 maximum", **ANTHROPIC)},
         200000,
         208732,
         208732,
@@ -122,7 +124,7 @@ OVERFLOWS: list[Row] = [
         400,
         {
             "type": "error",
-            **said(
+            **error_body(
                 "input length and `max_tokens` exceed context limit: 174167 + 64000 > 200000, decrease input length or "
                 "`max_tokens` and try again",
                 **ANTHROPIC,
@@ -136,7 +138,7 @@ OVERFLOWS: list[Row] = [
         "gemini",
         400,
         [
-            said(
+            error_body(
                 "The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).",
                 code=400,
                 status="INVALID_ARGUMENT",
@@ -149,7 +151,7 @@ OVERFLOWS: list[Row] = [
     (
         "gemini, one figure",
         400,
-        said("The input token count exceeds the maximum number of tokens allowed (1048576).", code=400),
+        error_body("The input token count exceeds the maximum number of tokens allowed (1048576).", code=400),
         1048576,
         None,
         None,
@@ -157,7 +159,7 @@ OVERFLOWS: list[Row] = [
     (
         "gemini on vertex",
         400,
-        said(
+        error_body(
             "Unable to submit request because the input token count is 1251952 but model only supports up to 1048576. "
             "Reduce the input token count and try again."
         ),
@@ -168,7 +170,7 @@ OVERFLOWS: list[Row] = [
     (
         "vllm",
         400,
-        said(
+        error_body(
             "This model's maximum context length is 262144 tokens. However, your request has 279750 input tokens. "
             "Please reduce the length of the input messages.",
             type="BadRequestError",
@@ -189,7 +191,7 @@ OVERFLOWS: list[Row] = [
     (
         "vllm, prompt and output",
         400,
-        said(
+        error_body(
             "This model's maximum context length is 128000 tokens. However, you requested 65535 output tokens and your "
             "prompt contains at least 62466 input tokens, for a total of at least 128001 tokens."
         ),
@@ -200,7 +202,7 @@ OVERFLOWS: list[Row] = [
     (
         "vllm, room for the output",
         400,
-        said(
+        error_body(
             "'max_tokens' or 'max_completion_tokens' is too large: 64000. This model's maximum context length is 64001 "
             "tokens and your request has 24235 input tokens (64000 > 64001 - 24235). None"
         ),
@@ -211,7 +213,7 @@ OVERFLOWS: list[Row] = [
     (
         "vllm, decoder prompt",
         400,
-        said("The decoder prompt (length 8423) is longer than the maximum model length of 8192."),
+        error_body("The decoder prompt (length 8423) is longer than the maximum model length of 8192."),
         8192,
         8423,
         8423,
@@ -219,7 +221,7 @@ OVERFLOWS: list[Row] = [
     (
         "llama.cpp",
         400,
-        said(
+        error_body(
             "request (66202 tokens) exceeds the available context size (65536 tokens), try increasing it",
             code=400,
             type="exceed_context_size_error",
@@ -233,7 +235,7 @@ OVERFLOWS: list[Row] = [
     (
         "llama.cpp, figures as members",
         500,
-        said(
+        error_body(
             "the request exceeds the available context size. try increasing the context size or enable context shift",
             code=500,
             type="exceed_context_size_error",
@@ -247,7 +249,7 @@ OVERFLOWS: list[Row] = [
     (
         "llama.cpp, in a success",
         200,
-        said(
+        error_body(
             "the request exceeds the available context size. try increasing the context size or enable context shift",
             code=400,
             type="exceed_context_size_error",
@@ -258,11 +260,11 @@ OVERFLOWS: list[Row] = [
         14429,
         14429,
     ),
-    ("llama-cpp-python", 400, said(SPLIT, **LONG), 4096, 6090, 6010),
+    ("llama-cpp-python", 400, error_body(SPLIT, **LONG), 4096, 6090, 6010),
     (
         "llama-cpp-python, raw",
         500,
-        said("Requested tokens (2285) exceed context window of 2048", type="internal_server_error", code=None),
+        error_body("Requested tokens (2285) exceed context window of 2048", type="internal_server_error", code=None),
         2048,
         2285,
         2285,
@@ -271,16 +273,16 @@ OVERFLOWS: list[Row] = [
     (
         "ollama, chat",
         400,
-        said("prompt too long; exceeded max context length by 4096 tokens", type="api_error"),
+        error_body("prompt too long; exceeded max context length by 4096 tokens", type="api_error"),
         None,
         None,
         None,
     ),
-    ("groq", 400, said("Please reduce the length of the messages or completion.", **LONG), None, None, None),
+    ("groq", 400, error_body("Please reduce the length of the messages or completion.", **LONG), None, None, None),
     (
         "groq, too large for a minute",
         413,
-        said(
+        error_body(
             "Request too large for model `llama-3.3-70b-versatile` in organization `org_x` service tier `on_demand` on "
             "tokens per minute (TPM): Limit 6000, Requested 14810, please reduce your message size and try again.",
             **TPM,
@@ -319,7 +321,7 @@ OVERFLOWS: list[Row] = [
     (
         "bedrock behind litellm",
         400,
-        said(
+        error_body(
             "litellm.ContextWindowExceededError: litellm.BadRequestError: BedrockException: Context Window Error - "
             '{"message":"Input is too long for requested model."}',
             type=None,
@@ -333,7 +335,7 @@ OVERFLOWS: list[Row] = [
     (
         "anthropic behind litellm",
         400,
-        said(
+        error_body(
             'litellm.BadRequestError: AnthropicError - {"type":"error","error":{"type":"invalid_request_error",'
             '"message":"prompt is too long: 209303 tokens > 200000 maximum"}}',
             code="400",
@@ -345,7 +347,7 @@ OVERFLOWS: list[Row] = [
     (
         "bedrock, bytes",
         400,
-        said("The model returned the following errors: too many total text bytes"),
+        error_body("The model returned the following errors: too many total text bytes"),
         None,
         None,
         None,
@@ -353,7 +355,7 @@ OVERFLOWS: list[Row] = [
     (
         "openrouter",
         400,
-        said(
+        error_body(
             "This endpoint's maximum context length is 32768 tokens. However, you requested about 42832 tokens (42832 "
             "of text input). Please reduce the length of either one",
             code=400,
@@ -366,7 +368,7 @@ OVERFLOWS: list[Row] = [
     (
         "openrouter, with output",
         400,
-        said(
+        error_body(
             "This endpoint's maximum context length is 32768 tokens. However, you requested about 43000 tokens (40000 "
             "of text input, 1000 of tool input, 2000 in the output).",
             code=400,
@@ -378,7 +380,7 @@ OVERFLOWS: list[Row] = [
     (
         "openrouter, its upstream's words",
         400,
-        said(
+        error_body(
             "Provider returned error",
             code=400,
             metadata={
@@ -393,7 +395,7 @@ OVERFLOWS: list[Row] = [
     (
         "tgi",
         422,
-        said(
+        error_body(
             "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 8740 `inputs` tokens "
             "and 500 `max_new_tokens`",
             http_status_code=422,
@@ -440,7 +442,7 @@ OVERFLOWS: list[Row] = [
     (
         "sglang",
         400,
-        said(
+        error_body(
             "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total of "
             "5000 tokens: 4500 tokens from the input messages and 500 tokens for the completion."
         ),
@@ -451,7 +453,7 @@ OVERFLOWS: list[Row] = [
     (
         "together",
         400,
-        said("The input (516368 tokens) is longer than the model's context length (262144 tokens)."),
+        error_body("The input (516368 tokens) is longer than the model's context length (262144 tokens)."),
         262144,
         516368,
         516368,
@@ -515,7 +517,7 @@ OTHERS: list[tuple[str, int, Any, type[Exception]]] = [
     (
         "openai, output limit",
         400,
-        said(
+        error_body(
             "max_tokens is too large: 8192. This model supports at most 4096 completion tokens, whereas you provided "
             "8192.",
             param="max_tokens",
@@ -526,7 +528,7 @@ OTHERS: list[tuple[str, int, Any, type[Exception]]] = [
     (
         "anthropic, output limit",
         400,
-        said(
+        error_body(
             "max_tokens: 128001 > 64000, which is the maximum allowed number of output tokens for claude-opus-4-5",
             **ANTHROPIC,
         ),
@@ -535,7 +537,7 @@ OTHERS: list[tuple[str, int, Any, type[Exception]]] = [
     (
         "bedrock, output limit",
         400,
-        said(
+        error_body(
             "The maximum tokens you requested exceeds the model limit of 2048. Try again with a maximum tokens value "
             "that is lower than 2048."
         ),
@@ -544,7 +546,7 @@ OTHERS: list[tuple[str, int, Any, type[Exception]]] = [
     (
         "deepseek, output limit",
         400,
-        said("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]"),
+        error_body("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]"),
         ProviderRefused,
     ),
     (
@@ -556,13 +558,13 @@ OTHERS: list[tuple[str, int, Any, type[Exception]]] = [
     (
         "azure, output used up",
         400,
-        said("Could not finish the message because max_tokens or model output limit was reached."),
+        error_body("Could not finish the message because max_tokens or model output limit was reached."),
         ProviderRefused,
     ),
     (
         "openai, a long id",
         400,
-        said(
+        error_body(
             "Invalid 'messages[1].tool_calls[0].id': string too long. Expected a string with maximum length 40, but "
             "got a string with length 41 instead.",
             code="string_above_max_length",
@@ -572,21 +574,21 @@ OTHERS: list[tuple[str, int, Any, type[Exception]]] = [
     (
         "openai, no such parameter",
         400,
-        said("Unsupported parameter: 'top_k' is not supported with this model.", code="unsupported_parameter"),
+        error_body("Unsupported parameter: 'top_k' is not supported with this model.", code="unsupported_parameter"),
         ProviderRefused,
     ),
     (
         "anthropic, too many bytes",
         413,
-        said("Request exceeds the maximum allowed number of bytes.", type="request_too_large"),
+        error_body("Request exceeds the maximum allowed number of bytes.", type="request_too_large"),
         ProviderRefused,
     ),
-    ("a key", 401, said("Your context window exceeded.", code="context_length_exceeded"), ProviderRefused),
-    ("a model", 404, said("prompt is too long: 2 tokens > 1 maximum"), ProviderRefused),
+    ("a key", 401, error_body("Your context window exceeded.", code="context_length_exceeded"), ProviderRefused),
+    ("a model", 404, error_body("prompt is too long: 2 tokens > 1 maximum"), ProviderRefused),
     (
         "openai, wait a moment",
         429,
-        said(
+        error_body(
             "Rate limit reached for gpt-4o in organization org-x on tokens per min (TPM): Limit 30000, Used 29937, "
             "Requested 385. Please try again in 644ms.",
             **TPM,
@@ -596,13 +598,13 @@ OTHERS: list[tuple[str, int, Any, type[Exception]]] = [
     (
         "openai, too large but not larger than its limit",
         429,
-        said("Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 30000.", **TPM),
+        error_body("Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 30000.", **TPM),
         ProviderRateLimited,
     ),
     (
         "anthropic, input tokens per minute",
         429,
-        said(
+        error_body(
             "This request would exceed the rate limit for your organization of 20,000 input tokens per minute. Please "
             "reduce the prompt length or the maximum tokens requested, or try again later.",
             type="rate_limit_error",
@@ -612,12 +614,12 @@ OTHERS: list[tuple[str, int, Any, type[Exception]]] = [
     (
         "anthropic, long context",
         429,
-        said("Extra usage is required for long context requests.", type="rate_limit_error"),
+        error_body("Extra usage is required for long context requests.", type="rate_limit_error"),
         ProviderRateLimited,
     ),
-    ("bedrock, throttled", 429, said("Too many tokens, please wait before trying again."), ProviderRateLimited),
-    ("anthropic, overloaded", 529, said("Overloaded", type="overloaded_error"), ProviderDown),
-    ("a gateway", 503, said("context window exceeded capacity"), ProviderDown),
+    ("bedrock, throttled", 429, error_body("Too many tokens, please wait before trying again."), ProviderRateLimited),
+    ("anthropic, overloaded", 529, error_body("Overloaded", type="overloaded_error"), ProviderDown),
+    ("a gateway", 503, error_body("context window exceeded capacity"), ProviderDown),
 ]
 
 

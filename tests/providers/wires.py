@@ -25,14 +25,14 @@ class Waits:
     """Stands in for sleeping: notes how long, and returns at once."""
 
     def __init__(self) -> None:
-        self.asked: list[float] = []
+        self.waits_s: list[float] = []
 
     async def __call__(self, seconds: float) -> None:
-        self.asked.append(seconds)
+        self.waits_s.append(seconds)
 
 
 @dataclass(frozen=True)
-class Said:
+class ModelReply:
     """What the model says: 11 prompt tokens, 4 of them cached, and 3 of completion."""
 
     text: str = "Hello."
@@ -49,16 +49,16 @@ class Wire:
     name: str
     adapter: type[OpenAIProvider] | type[AnthropicProvider]
     length: str
-    answer: Callable[[Said], dict[str, Any]]
+    answer: Callable[[ModelReply], dict[str, Any]]
     begin: Callable[[], Sequence[bytes]]
-    fragments: Callable[[Said], Sequence[bytes]]
-    end: Callable[[Said], Sequence[bytes]]
+    fragments: Callable[[ModelReply], Sequence[bytes]]
+    end: Callable[[ModelReply], Sequence[bytes]]
 
-    def whole(self, said: Said) -> Answer:
-        return Answer(self.answer(said))
+    def whole(self, reply: ModelReply) -> Answer:
+        return Answer(self.answer(reply))
 
-    def stream(self, said: Said, **fields: Any) -> Stream:
-        return Stream((*self.begin(), *self.fragments(said), *self.end(said)), **fields)
+    def stream(self, reply: ModelReply, **fields: Any) -> Stream:
+        return Stream((*self.begin(), *self.fragments(reply), *self.end(reply)), **fields)
 
     @asynccontextmanager
     async def provider_at(
@@ -97,11 +97,11 @@ def _chat_calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
 CHAT_USAGE = {"prompt_tokens": 11, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
 
 
-def _chat_answer(said: Said) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": said.text or None}
-    message |= {"reasoning_content": said.reasoning} if said.reasoning else {}
-    message |= {"tool_calls": _chat_calls(said.calls)} if said.calls else {}
-    stop = said.stop or ("tool_calls" if said.calls else "stop")
+def _chat_answer(reply: ModelReply) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
+    message |= {"reasoning_content": reply.reasoning} if reply.reasoning else {}
+    message |= {"tool_calls": _chat_calls(reply.calls)} if reply.calls else {}
+    stop = reply.stop or ("tool_calls" if reply.calls else "stop")
     return {
         "model": "served-model",
         "choices": [{"index": 0, "message": message, "finish_reason": stop}],
@@ -113,15 +113,15 @@ def _chat_chunk(delta: dict[str, Any], stop: str | None = None) -> bytes:
     return event({"model": "served-model", "choices": [{"index": 0, "delta": delta, "finish_reason": stop}]})
 
 
-def _chat_fragments(said: Said) -> Sequence[bytes]:
-    thoughts = [_chat_chunk({"reasoning_content": piece}) for piece in halves(said.reasoning)]
-    texts = [_chat_chunk({"content": piece}) for piece in halves(said.text)]
-    calls = [_chat_chunk({"tool_calls": [call]}) for call in _chat_calls(said.calls)]
+def _chat_fragments(reply: ModelReply) -> Sequence[bytes]:
+    thoughts = [_chat_chunk({"reasoning_content": piece}) for piece in halves(reply.reasoning)]
+    texts = [_chat_chunk({"content": piece}) for piece in halves(reply.text)]
+    calls = [_chat_chunk({"tool_calls": [call]}) for call in _chat_calls(reply.calls)]
     return [*thoughts, *texts, *calls]
 
 
-def _chat_end(said: Said) -> Sequence[bytes]:
-    stop = said.stop or ("tool_calls" if said.calls else "stop")
+def _chat_end(reply: ModelReply) -> Sequence[bytes]:
+    stop = reply.stop or ("tool_calls" if reply.calls else "stop")
     return [_chat_chunk({}, stop), event({"choices": [], "usage": CHAT_USAGE}), b"data: [DONE]\n\n"]
 
 
@@ -138,13 +138,13 @@ OPENAI = Wire(
 MESSAGE_USAGE = {"input_tokens": 5, "cache_creation_input_tokens": 2, "cache_read_input_tokens": 4}
 
 
-def _message_answer(said: Said) -> dict[str, Any]:
+def _message_answer(reply: ModelReply) -> dict[str, Any]:
     blocks: list[dict[str, Any]] = []
-    blocks += [{"type": "thinking", "thinking": said.reasoning, "signature": "sig"}] if said.reasoning else []
-    blocks += [{"type": "text", "text": said.text}] if said.text else []
+    blocks += [{"type": "thinking", "thinking": reply.reasoning, "signature": "sig"}] if reply.reasoning else []
+    blocks += [{"type": "text", "text": reply.text}] if reply.text else []
     blocks += [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)}
-        for call in said.calls
+        for call in reply.calls
     ]
     return {
         "id": "msg_1",
@@ -152,7 +152,7 @@ def _message_answer(said: Said) -> dict[str, Any]:
         "role": "assistant",
         "model": "served-model",
         "content": blocks,
-        "stop_reason": said.stop or ("tool_use" if said.calls else "end_turn"),
+        "stop_reason": reply.stop or ("tool_use" if reply.calls else "end_turn"),
         "stop_sequence": None,
         "usage": {**MESSAGE_USAGE, "output_tokens": 3},
     }
@@ -171,21 +171,21 @@ def block_events(index: int, block: dict[str, Any], deltas: Sequence[dict[str, A
     ]
 
 
-def _message_fragments(said: Said) -> Sequence[bytes]:
+def _message_fragments(reply: ModelReply) -> Sequence[bytes]:
     events: list[bytes] = []
     index = 0
-    if said.reasoning:
+    if reply.reasoning:
         thoughts: list[dict[str, Any]] = [
-            {"type": "thinking_delta", "thinking": piece} for piece in halves(said.reasoning)
+            {"type": "thinking_delta", "thinking": piece} for piece in halves(reply.reasoning)
         ]
         signed = [*thoughts, {"type": "signature_delta", "signature": "sig"}]
         events += block_events(index, {"type": "thinking", "thinking": "", "signature": ""}, signed)
         index += 1
-    if said.text:
-        texts = [{"type": "text_delta", "text": piece} for piece in halves(said.text)]
+    if reply.text:
+        texts = [{"type": "text_delta", "text": piece} for piece in halves(reply.text)]
         events += block_events(index, {"type": "text", "text": ""}, texts)
         index += 1
-    for call in said.calls:
+    for call in reply.calls:
         block: dict[str, Any] = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
         pieces = ["", *halves(call.arguments)]
         events += block_events(index, block, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces])
@@ -193,8 +193,8 @@ def _message_fragments(said: Said) -> Sequence[bytes]:
     return events
 
 
-def _message_end(said: Said) -> Sequence[bytes]:
-    delta = {"stop_reason": said.stop or ("tool_use" if said.calls else "end_turn"), "stop_sequence": None}
+def _message_end(reply: ModelReply) -> Sequence[bytes]:
+    delta = {"stop_reason": reply.stop or ("tool_use" if reply.calls else "end_turn"), "stop_sequence": None}
     return [message_event("message_delta", delta=delta, usage={"output_tokens": 3}), message_event("message_stop")]
 
 

@@ -146,7 +146,7 @@ def turn_row(
         window_tokens=audit["model_context_limit"],
         window_source=audit["context_limit_source"],
         input_budget_tokens=audit["input_budget"],
-        charged_tokens=audit["estimated_input_tokens_after_prune"],
+        input_tokens=audit["estimated_input_tokens_after_prune"],
         wire_tokens=audit["estimated_wire_tokens"],
         calibration_ratio=audit["calibration_ratio"],
         reported_tokens=audit["actual_prompt_tokens"],

@@ -23,7 +23,7 @@ class TurnRow:
     window_tokens: int
     window_source: str
     input_budget_tokens: int
-    charged_tokens: int
+    input_tokens: int
     wire_tokens: int
     calibration_ratio: float
     reported_tokens: int
@@ -40,7 +40,7 @@ class TurnRow:
 
     @property
     def ratio_after(self) -> float:
-        """The model's own count over the estimate that was charged, the calibrated one."""
+        """The model's own count over the estimate that was counted against the budget, the calibrated one."""
         return self.reported_tokens / (self.wire_tokens * self.calibration_ratio)
 
     def as_json(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Figures:
 def _turn_table(turns: Sequence[TurnRow]) -> Table:
     table = Table(title="20 turns through the window of a real model, in tokens", title_justify="left")
     for heading in (
-        "turn", "all resent", "charged", "budget", "estimate", "reported", "ratio", "guard", "ratio after",
+        "turn", "all resent", "counted", "budget", "estimate", "reported", "ratio", "guard", "ratio after",
         "reply", "summary", "pruned", "s",
     ):  # fmt: skip
         table.add_column(heading, justify="left" if heading in {"summary", "pruned"} else "right")
@@ -76,7 +76,7 @@ def _turn_table(turns: Sequence[TurnRow]) -> Table:
         table.add_row(
             str(row.number),
             f"{row.resent_tokens:,}",
-            f"{row.charged_tokens:,}",
+            f"{row.input_tokens:,}",
             f"{row.input_budget_tokens:,}",
             f"{row.wire_tokens:,}",
             f"{row.reported_tokens:,}",

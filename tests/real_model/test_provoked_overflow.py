@@ -18,7 +18,7 @@ PAGES = 3
 """Two fit into the real window and three do not."""
 
 
-def test_a_window_that_is_told_too_large_is_learned_and_the_turn_completes(
+def test_a_window_that_is_stated_too_large_is_learned_and_the_turn_completes(
     plimsoll: Plimsoll, the_model: ModelServer, figures: Figures
 ) -> None:
     service = plimsoll.service

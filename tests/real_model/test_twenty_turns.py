@@ -29,7 +29,7 @@ def test_every_prompt_is_within_its_budget_by_our_count_and_leaves_room_for_the_
     service = plimsoll.service
     for said, answer, audit in zip(TURNS, played.answers, played.audits, strict=True):
         prompt = service.prompt(played.session_id, str(answer["turn"]["id"]))
-        assert prompt_faults(prompt, audit, said=said, round_number=1) == {}
+        assert prompt_faults(prompt, audit, user_message=said, round_number=1) == {}
         assert audit["model_context_limit"] == WINDOW_TOKENS
         assert audit["actual_prompt_tokens"] <= WINDOW_TOKENS - audit["output_reserve"]
         assert answer["turn"]["completion_tokens"] <= MAX_REPLY_TOKENS

@@ -14,7 +14,7 @@ from app.domain.types import ToolCall
 from tests.api.conftest import new_session, serving, settings_for
 from tests.providers.playing import threaded_serving
 from tests.providers.server import Answer, Seen
-from tests.providers.wires import ANTHROPIC, OPENAI, Said
+from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply
 from tests.services.service import chat, is_summary, sound_summary
 from tests.services.test_tools import TOOLS
 
@@ -80,8 +80,8 @@ def _play(request: Seen) -> Answer:
     if "FAIL" in str(newest["content"]):
         return Answer({"error": {"message": "no"}}, status=400)
     if request.json.get("tools") and newest["role"] == "user" and "tool_result" not in str(newest["content"]):
-        return wire.whole(Said("", "I look it up.", (ToolCall("call_a", "look_up", '{"id": "a"}'),)))
-    return wire.whole(Said("Paid.", "That was easy.")) if request.json.get("tools") else chat("Noted.")
+        return wire.whole(ModelReply("", "I look it up.", (ToolCall("call_a", "look_up", '{"id": "a"}'),)))
+    return wire.whole(ModelReply("Paid.", "That was easy.")) if request.json.get("tools") else chat("Noted.")
 
 
 def _live(client: httpx.Client) -> str:

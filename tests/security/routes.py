@@ -9,7 +9,7 @@ from typing import Any, cast
 import httpx
 
 METHODS = ("get", "put", "post", "delete", "patch")
-OPENAI_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/conversations")
+OPENAI_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/conversations", "/v1/models/")
 """Whose errors have OpenAI's shape."""
 
 
@@ -55,12 +55,13 @@ class Operation:
 
 
 def openai_places(session_id: str, reply_seq: int = 2) -> dict[str, str]:
-    """What a session and the reply of this number are called in OpenAI's form."""
+    """What a session and the reply of this number are called in OpenAI's form, and a model."""
     own = session_id.replace("-", "")
     return {
         "conversation_id": f"conv_{own}",
         "response_id": f"resp_{own}{reply_seq:012x}",
         "item_id": f"msg_{own}{reply_seq:012x}",
+        "alias": "offline",
     }
 
 

@@ -110,7 +110,7 @@ def bodies(url: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_no_spelling_of_an_address_in_any_field_is_ever_asked_or_opened(
+def test_no_spelling_of_an_address_in_any_field_is_ever_called_or_opened(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = tmp_path / "opened-never.txt"
@@ -210,7 +210,7 @@ def test_a_providers_redirect_is_not_followed_and_no_key_goes_to_another_origin(
         assert thief.connections == 0
 
 
-def test_a_fallback_is_asked_with_its_own_key(database_url: str, tmp_path: Path) -> None:
+def test_a_fallback_is_called_with_its_own_key(database_url: str, tmp_path: Path) -> None:
     script: dict[str, tuple[Play, ...]] = {"backup": (chat("Here."),)}
     script["main"] = (Answer({"error": {"message": "down"}}, status=503, headers={"retry-after": "0"}),)
     with watched_service(database_url, tmp_path, script) as (client, servers):

@@ -15,7 +15,7 @@ from tests.core.test_logging import FORGERIES
 from tests.providers.server import Answer, Seen, Stream, serving
 from tests.services.service import chat, is_summary, sound_summary
 
-TOLD = {
+WORDS = {
     "instructions": "canary-instructions",
     "a pin": "canary-pin",
     "the user": "canary-words",
@@ -31,22 +31,22 @@ TOOL = {"type": "function", "function": {"name": "look_up"}}
 
 
 def _play(request: Seen) -> Answer | Stream:
-    said = str(request.json["messages"][-1]["content"])
+    logged = str(request.json["messages"][-1]["content"])
     if is_summary(request):
         summary = json.loads(sound_summary(request).body["choices"][0]["message"]["content"])
-        return chat(json.dumps(summary | {"summary_text": TOLD["a summary"]}))
-    if "break off" in said:
-        chunk = {"choices": [{"index": 0, "delta": {"content": TOLD["a stream that broke"]}}]}
+        return chat(json.dumps(summary | {"summary_text": WORDS["a summary"]}))
+    if "break off" in logged:
+        chunk = {"choices": [{"index": 0, "delta": {"content": WORDS["a stream that broke"]}}]}
         return Stream([b"data: %b\n\n" % json.dumps(chunk).encode()], ending="cut")
     if request.json.get("tools") and request.json["messages"][-1]["role"] == "user":
-        call = {"name": "look_up", "arguments": json.dumps({"id": TOLD["tool arguments"]})}
+        call = {"name": "look_up", "arguments": json.dumps({"id": WORDS["tool arguments"]})}
         message = {
             "role": "assistant",
             "content": None,
             "tool_calls": [{"id": "c", "type": "function", "function": call}],
         }
         return Answer({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
-    return chat(f"{TOLD['a reply']} {SPOILED} {FORGERIES[0]}")
+    return chat(f"{WORDS['a reply']} {SPOILED} {FORGERIES[0]}")
 
 
 def _talk(folder: Path, **settings: str) -> str:
@@ -55,16 +55,16 @@ def _talk(folder: Path, **settings: str) -> str:
         test_cli.serving(folder, **settings) as (_, printed),
         httpx.Client(base_url=test_cli.address(printed), timeout=30) as client,
     ):
-        session = client.post("/v1/sessions", json={"instructions": f"{TOLD['instructions']} {SPOILED}"}).json()["id"]
+        session = client.post("/v1/sessions", json={"instructions": f"{WORDS['instructions']} {SPOILED}"}).json()["id"]
         path = f"/v1/sessions/{session}"
-        client.put(f"{path}/pins/p", json={"content": TOLD["a pin"]})
+        client.put(f"{path}/pins/p", json={"content": WORDS["a pin"]})
         cut_in_two = ["x" * (MOST_CHARACTERS_OF_A_TEXT - 20 - at) + f" {SPOILED}" for at in (0, 10, 40, 60, 80)]
         for forged in (*FORGERIES, SPOILED, f"{SPOILED} " * 300, *cut_in_two):
             if not any("\ud800" <= letter <= "\udfff" or letter == "\x00" for letter in forged):
-                answer = client.post(f"{path}/turns", json={"content": f"{TOLD['the user']} {forged}"})
+                answer = client.post(f"{path}/turns", json={"content": f"{WORDS['the user']} {forged}"})
                 assert answer.status_code == 201, answer.text
         turn = client.post(f"{path}/turns", json={"content": "Look", "tools": [TOOL]}).json()["turn"]
-        outputs = {"outputs": [{"tool_call_id": "c", "content": TOLD["a tool"]}]}
+        outputs = {"outputs": [{"tool_call_id": "c", "content": WORDS["a tool"]}]}
         assert client.post(f"{path}/turns/{turn['id']}/tool-outputs", json=outputs).status_code == 201
         broken = client.post(f"{path}/turns", json={"content": "break off", "stream": True})
         assert "turn.failed" in broken.text
@@ -82,31 +82,31 @@ async def _log_of(folder: Path, database_url: str, **settings: str) -> tuple[str
     return session, (folder / "log").read_text().split("\n")
 
 
-async def test_what_is_said_is_in_the_log_where_the_deployment_asks_for_it(database_url: str, tmp_path: Path) -> None:
+async def test_content_is_in_the_log_where_the_deployment_enables_it(database_url: str, tmp_path: Path) -> None:
     session, lines = await _log_of(tmp_path, database_url, PLIMSOLL_LOG_CONTENT="true")
     assert lines.pop() == ""
     assert all(line.isascii() and line.isprintable() for line in lines)
     events: list[dict[str, Any]] = [json.loads(line) for line in lines]
     assert any(event["level"] == "warning" and "PLIMSOLL_LOG_CONTENT" in event["event"] for event in events)
-    said = [event for event in events if event["event"] in ("model_prompt", "model_reply")]
-    text = "\n".join(json.dumps(event) for event in said)
-    for who, words in TOLD.items():
+    logged = [event for event in events if event["event"] in ("model_prompt", "model_reply")]
+    text = "\n".join(json.dumps(event) for event in logged)
+    for who, words in WORDS.items():
         assert words in text, who
     for secret in SECRETS:
         assert secret not in "\n".join(json.dumps(event, ensure_ascii=False) for event in events), secret
-    for event in said:
+    for event in logged:
         assert event["session_id"] == session
         assert event["turn_id"]
         texts = [str(value) for message in event.get("messages", [event]) for value in message.values()]
         assert sum(map(len, texts)) < MOST_CHARACTERS + 1000
         assert max(map(len, texts)) < MOST_CHARACTERS_OF_A_TEXT + 100
-    assert any(event.get("left_out") for event in said), "no prompt was longer than a line may be"
-    assert [event["event"] for event in said[:2]] == ["model_prompt", "model_reply"]
+    assert any(event.get("left_out") for event in logged), "no prompt was longer than a line may be"
+    assert [event["event"] for event in logged[:2]] == ["model_prompt", "model_reply"]
 
 
-async def test_nothing_that_is_said_is_in_the_log_otherwise(database_url: str, tmp_path: Path) -> None:
+async def test_no_content_is_in_the_log_otherwise(database_url: str, tmp_path: Path) -> None:
     _, lines = await _log_of(tmp_path, database_url, PLIMSOLL_LOG_LEVEL="DEBUG")
     log = "\n".join(lines)
     assert '"status":201' in log
     assert "model_prompt" not in log
-    assert [who for who, words in TOLD.items() if words in log] == []
+    assert [who for who, words in WORDS.items() if words in log] == []

@@ -83,7 +83,7 @@ async def _summarized_turn(at: Service, server: ScriptedServer, session: Session
     assert outcome.context["estimated_input_tokens_after_prune"] <= outcome.context["input_budget"]
     sent = server.seen[-1].json["messages"]
     prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)
-    assert [message["content"] for message in prompt["messages"]] == [message["content"] for message in sent]
+    assert [message["content"] for message in prompt.messages] == [message["content"] for message in sent]
     return sent
 
 

@@ -130,7 +130,7 @@ async def test_no_secret_is_in_any_log_error_metric_or_trim_log_whatever_breaks(
 ) -> None:
     model = _Model()
     anna, bert = await _keys(database_url)
-    told: list[str] = []
+    answers: list[str] = []
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving(model))
         proxied, faults = await stack.enter_async_context(faulty_database(database_url))
@@ -153,7 +153,7 @@ async def test_no_secret_is_in_any_log_error_metric_or_trim_log_whatever_breaks(
                 KEY_TWO=PLANTED["anthropic key"],
             )
         )
-        told.append(printed)
+        answers.append(printed)
         clients = [
             await stack.enter_async_context(
                 httpx.AsyncClient(
@@ -165,8 +165,8 @@ async def test_no_secret_is_in_any_log_error_metric_or_trim_log_whatever_breaks(
             )
             for key in (anna, bert)
         ]
-        told += await _everything_breaks(clients[0], model, faults, database_url)
-        told += await _what_others_see(clients[1], clients[0])
+        answers += await _everything_breaks(clients[0], model, faults, database_url)
+        answers += await _what_others_see(clients[1], clients[0])
     log = (tmp_path / "log").read_text()
     lines = log.splitlines()
     assert any(json.loads(line).get("event") == "request_failed" for line in lines), "the broken row was not seen"
@@ -174,7 +174,7 @@ async def test_no_secret_is_in_any_log_error_metric_or_trim_log_whatever_breaks(
     assert {f"Bearer {PLANTED['openai key']}", PLANTED["anthropic key"]} <= model.keys, "the keys were never used"
     assert faults.fired > 0
     for name, secret in {**PLANTED, "anna's key": anna[4:], "bert's key": bert[4:]}.items():
-        for place, where in {"the log": log, "what was told": "\n".join(told)}.items():
+        for place, where in {"the log": log, "an answer": "\n".join(answers)}.items():
             assert secret.lower() not in where.lower(), f"{name} is in {place}"
 
 
@@ -182,7 +182,7 @@ async def _everything_breaks(
     anna: httpx.AsyncClient, model: _Model, faults: DatabaseFaults, database_url: str
 ) -> list[str]:
     """Plants, breaks, and gives every error's body and every trim log."""
-    told: list[str] = []
+    answers: list[str] = []
     words = PLANTED["words of users"]
     made = await anna.post(
         "/v1/sessions",
@@ -204,10 +204,10 @@ async def _everything_breaks(
             outputs = {"outputs": [{"tool_call_id": "c", "content": PLANTED["tool output"]}]}
             answer = await anna.post(f"{path}/turns/{turn['id']}/tool-outputs", json=outputs)
         assert answer.status_code == 201, answer.text
-        told.append(json.dumps(answer.json()["context"]))
+        answers.append(json.dumps(answer.json()["context"]))
         audit = await anna.get(f"{path}/turns/{turn['id']}/audit")
         assert audit.json()["context_trim_log"]
-        told.append(audit.text)
+        answers.append(audit.text)
     assert (await anna.get(f"{path}/summaries")).json()["items"][0]["summary_text"] == PLANTED["summary"]
     assert PLANTED["tool arguments"] in (await anna.get(f"{path}/export")).text
     asked = (("main", False), ("other", False), ("main", True))
@@ -218,26 +218,28 @@ async def _everything_breaks(
         answer = await anna.post(f"{path}/turns", json={"content": words, "model_alias": alias, "stream": stream})
         assert answer.status_code in {200, 201, 502, 504}
         assert model.fired > fired
-        told += [answer.text] if answer.status_code >= 500 else []
-    told.append((await anna.post(f"{path}/summaries")).headers["x-request-id"])
+        answers += [answer.text] if answer.status_code >= 500 else []
+    answers.append((await anna.post(f"{path}/summaries")).headers["x-request-id"])
     faults.go_away()
     for method, address, body in (
         ("POST", f"{path}/turns", {"content": PLANTED["words of users"]}),
         ("GET", path, None),
         ("PUT", f"{path}/pins/q", {"content": PLANTED["pin"]}),
     ):
-        told.append((await anna.request(method, address, json=body)).text)
-    told.append((await anna.get("/readyz")).text)
+        answers.append((await anna.request(method, address, json=body)).text)
+    answers.append((await anna.get("/readyz")).text)
     faults.come_back()
     await _refuse_words(database_url)
     broken = await anna.post("/v1/sessions", json={"room_goal": PLANTED["goal"]})
     assert (broken.status_code, broken.json()["code"]) == (500, "internal_error")
-    return [*told, broken.text]
+    return [*answers, broken.text]
 
 
 async def _what_others_see(bert: httpx.AsyncClient, anna: httpx.AsyncClient) -> list[str]:
     """Metrics, the document, and what another tenant is told."""
-    told = [(await bert.get(path)).text for path in ("/metrics", "/openapi.json", "/healthz", "/readyz", "/v1/models")]
+    answers = [
+        (await bert.get(path)).text for path in ("/metrics", "/openapi.json", "/healthz", "/readyz", "/v1/models")
+    ]
     for item in (await anna.get("/v1/sessions")).json()["items"]:
-        told += [(await bert.get(f"/v1/sessions/{item['id']}{tail}")).text for tail in ("", "/turns", "/export")]
-    return told
+        answers += [(await bert.get(f"/v1/sessions/{item['id']}{tail}")).text for tail in ("", "/turns", "/export")]
+    return answers

@@ -57,7 +57,7 @@ def _everything(tenants: Tenants) -> list[str]:
     return texts
 
 
-def test_no_route_tells_another_tenants_things_from_things_that_do_not_exist(database_url: str) -> None:
+def test_no_route_distinguishes_another_tenants_things_from_things_that_do_not_exist(database_url: str) -> None:
     with two_tenants(database_url) as tenants:
         before = _everything(tenants)
         assert all(SECRET in text for text in before[:2])
@@ -82,8 +82,8 @@ def _aim(prober: Prober, operation: Operation, owned: Owned) -> None:
         return
     if not operation.takes("session_id"):
         for name in operation.query:
-            prober.clean(operation.send(bert, {}, params={name: owned.session_id}))
-        prober.clean(operation.send(bert, {}, headers={"x-tenant-id": "anna", "x-forwarded-user": "anna"}))
+            prober.clean(operation.send(bert, own, params={name: owned.session_id}))
+        prober.clean(operation.send(bert, own, headers={"x-tenant-id": "anna", "x-forwarded-user": "anna"}))
         return
     unknown = str(uuid4())
     for spelled in (owned.session_id, owned.session_id.upper()):

@@ -16,7 +16,7 @@ import orjson
 from sqlalchemy import text
 from uuid_utils.compat import uuid7
 
-from app.api.import_reading import read_import
+from app.api.schemas.archive import read_import
 from app.db.database import Database
 from app.db.sql import compile_sql
 from app.domain.types import JsonObject, RecordedReply, Session, SessionId, TenantId, TurnId
@@ -98,6 +98,8 @@ async def service(
 ) -> AsyncGenerator[Service]:
     """A runtime as the composition root makes it. `models` is the text of a models file.
 
+    Without a `policy` no summary is made ahead: what the next turn finds would go by how fast it comes.
+
     With `PLIMSOLL_TEST_POOLER` in the environment the database is behind a pooler, unless the test says otherwise.
     """
     path = None
@@ -128,7 +130,7 @@ async def service(
         calibrations=Calibrations(),
         cooldowns=Cooldowns(monotonic),
         pasts=Pasts(64 * 1024 * 1024, monotonic, telemetry),
-        guarded=policy or ContextPolicy(),
+        guarded=policy or ContextPolicy(summarize_ahead=False),
         turn_lease_s=lease_s,
         now=_now,
         new_id=uuid7,

@@ -49,7 +49,7 @@ async def test_the_pin_of_less_given_relevance_is_shortened_as_the_audit_says_an
         assert log["estimated_tokens_before"] - log["actions"][0]["tokens_removed_est"] == log["estimated_tokens_after"]
         sent = server.seen[0].json["messages"]
         prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)
-        assert prompt["messages"] == sent
+        assert prompt.messages == sent
         assert prompt_sha256(sent, []) == audit.prompt_sha256
         assert [message["content"][:30] for message in sent[1:3]] == [
             "Pinned for this conversation: ",
@@ -74,8 +74,8 @@ async def test_without_a_given_relevance_the_pins_that_the_message_is_about_stay
             await delete_pin(at.rt, TENANT, session.id, pin.name)
         for outcome, seen in zip(about, server.seen, strict=True):
             prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)
-            assert prompt["messages"] == seen.json["messages"]
-            assert prompt_sha256(prompt["messages"], []) == outcome.context["prompt_sha256"]
+            assert prompt.messages == seen.json["messages"]
+            assert prompt_sha256(prompt.messages, []) == outcome.context["prompt_sha256"]
 
 
 async def test_the_outputs_share_is_what_the_audit_the_window_and_the_call_have(

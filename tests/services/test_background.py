@@ -11,7 +11,7 @@ from app.services.upkeep.background import keep_going
 from tests.services.service import service
 
 
-async def test_background_work_that_broke_is_begun_again_and_somebody_hears_of_it(
+async def test_background_work_that_broke_is_begun_again_and_it_is_logged(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun = 0

@@ -1,4 +1,4 @@
-"""Calibrations of two tenants at one alias: what the one sends does not change what the other is charged."""
+"""Calibrations of two tenants at one alias: what the one sends does not change what counts for the other."""
 
 from __future__ import annotations
 

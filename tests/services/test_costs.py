@@ -17,7 +17,7 @@ from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.preview import preview_turn
 from app.tokenizers import encoding_for_model
 from tests.providers.server import serving
-from tests.providers.wires import ANTHROPIC, OPENAI, Said, Wire
+from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire
 from tests.services.service import TENANT, Service, service
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -43,7 +43,7 @@ async def sold_by(database_url: str, folder: Path, wire: Wire, model: str) -> As
         estimator=lambda _: len,
     )
     async with (
-        serving(wire.whole(Said("Noted."))) as server,
+        serving(wire.whole(ModelReply("Noted."))) as server,
         service(database_url, f'{entry}base_url = "{server.base_url}"\n', folder=folder) as at,
     ):
         catalogue = Catalogue(
@@ -88,9 +88,10 @@ async def test_a_preview_says_what_sending_its_prompt_costs(database_url: str, t
     async with sold_by(database_url, tmp_path, OPENAI, "gpt-4o-mini") as at:
         session = await at.session()
         seen = await preview_turn(at.rt, TENANT, session.id, TurnRequest("Hello", "", TurnOptions(), None))
-        tokens = seen["context"]["estimated_wire_tokens"]
-        assert seen["estimated_prompt_cost_usd"] == pytest.approx(tokens * 0.15 / 10**6)
+        tokens = seen.context["estimated_wire_tokens"]
+        assert seen.estimated_prompt_cost_usd == pytest.approx(tokens * 0.15 / 10**6)
         too_long = TurnRequest("Hello " * 20_000, "", TurnOptions(), None)
         refused = await preview_turn(at.rt, TENANT, session.id, too_long)
-        assert refused["refusal"]["code"] == "context_budget_exceeded"
-        assert refused["estimated_prompt_cost_usd"] is None
+        assert refused.refusal is not None
+        assert refused.refusal["code"] == "context_budget_exceeded"
+        assert refused.estimated_prompt_cost_usd is None

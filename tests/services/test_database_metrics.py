@@ -35,6 +35,8 @@ async def claim(at: Service) -> None:
 async def test_a_wait_for_the_pool_is_measured_also_when_it_was_in_vain(database_url: str) -> None:
     telemetry = Telemetry(["main"])
     database = own_database(database_url, pool_timeout_s=0.3)
+    async with database.autocommit():
+        pass  # connected: that takes a while on a busy machine
     database.watched_by(telemetry.database)
     hold = compile_sql(sa.text("SELECT pg_sleep(0.6)"))
     try:

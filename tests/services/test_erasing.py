@@ -119,7 +119,7 @@ async def test_erasing_gives_a_tenant_no_room_back(database_url: str, tmp_path: 
         assert before[0]["tokens"] == 15
 
 
-async def test_a_turn_that_runs_is_cancelled_and_what_it_had_set_aside_is_charged(
+async def test_a_turn_that_runs_is_cancelled_and_what_it_had_reserved_counts_as_used(
     database_url: str, tmp_path: Path
 ) -> None:
     async with with_models(database_url, tmp_path, Answer(chat("Late.").body, delay_s=5)) as (at, server):
@@ -140,13 +140,13 @@ async def test_a_turn_that_runs_is_cancelled_and_what_it_had_set_aside_is_charge
 async def test_a_summary_that_is_made_meanwhile_ends_as_not_found_and_leaves_nothing(
     database_url: str, tmp_path: Path
 ) -> None:
-    asked = asyncio.Event()
+    asked, erased = asyncio.Event(), asyncio.Event()
 
     def slow_summary(request: Seen) -> Answer:
         if not is_summary(request):
             return chat("Noted.")
         asked.set()
-        return Answer(sound_summary(request).body, delay_s=0.5)
+        return Answer(sound_summary(request).body, after=erased)
 
     async with with_models(database_url, tmp_path, slow_summary) as (at, _):
         session = await at.session(policy={"auto_summarize": False})
@@ -155,6 +155,7 @@ async def test_a_summary_that_is_made_meanwhile_ends_as_not_found_and_leaves_not
         making = asyncio.create_task(summarize_now(at.rt, TENANT, session.id))
         await asked.wait()
         await delete_session(at.rt, TENANT, session.id)
+        erased.set()
         with pytest.raises(NotFound):
             await making
         assert set((await rows_of(at, session.id)).values()) == {0}

@@ -14,7 +14,7 @@ from app.domain.types import JsonObject, TurnStatus
 from app.services.views.turns import get_audit
 from app.tokenizers import Tokenizers
 from tests.providers.server import Answer, Reset, ScriptedServer, Seen, Step, serving
-from tests.providers.wires import ANTHROPIC, Said
+from tests.providers.wires import ANTHROPIC, ModelReply
 from tests.services.service import TENANT, Service, service
 
 ESTIMATE = Tokenizers().estimator("o200k_base")
@@ -35,7 +35,7 @@ def counting(count: Callable[[Seen], Step]) -> Callable[[Seen], Step]:
     def play(seen: Seen) -> Step:
         if seen.path.endswith("/count_tokens"):
             return count(seen)
-        body = ANTHROPIC.answer(Said("Noted."))
+        body = ANTHROPIC.answer(ModelReply("Noted."))
         return Answer(body | {"usage": {"input_tokens": tokens_of(seen), "output_tokens": 3}})
 
     return play
@@ -115,7 +115,9 @@ async def test_near_the_summary_trigger_the_provider_says_when_it_is_reached(
         assert asked
 
 
-async def test_far_from_every_threshold_and_without_the_wish_nobody_is_asked(database_url: str, tmp_path: Path) -> None:
+async def test_far_from_every_threshold_and_without_exact_counts_nothing_is_called(
+    database_url: str, tmp_path: Path
+) -> None:
     for wanted, content in (("exact_counts = true\n", "Hello"), ("", NEAR_BUDGET)):
         async with (
             serving(counting(times(1.2))) as server,

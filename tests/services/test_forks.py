@@ -242,7 +242,7 @@ async def test_an_undo_of_the_source_holds_in_its_fork_and_the_forks_chain_can_b
         assert (await window_now(at.rt, TENANT, fork)).active_summary_id == oldest.id
 
 
-async def test_an_open_turn_is_not_copied_and_can_not_be_asked_for(database_url: str, tmp_path: Path) -> None:
+async def test_an_open_turn_is_not_copied_and_can_not_be_read(database_url: str, tmp_path: Path) -> None:
     async with (
         serving(model(reply)) as server,
         service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
@@ -297,7 +297,7 @@ async def test_a_turn_that_runs_under_one_id_in_two_sessions_is_two_turns(databa
                 asyncio.create_task(retry_turn(at.rt, TENANT, session_id, turn_id, TurnOptions(), "main"))
                 for session_id in both
             ]
-            await _until_told(follower, "running", both)
+            await _until_followed(follower, "running", both)
             assert {claim.session_id for claim in at.rt.leases.claims()} == set(both)
             for session_id, task in zip(both, running, strict=True):
                 await cancel_turn(at.rt, TENANT, session_id, turn_id)
@@ -305,17 +305,17 @@ async def test_a_turn_that_runs_under_one_id_in_two_sessions_is_two_turns(databa
                     await task
                 left = {claim.session_id for claim in at.rt.leases.claims()}
                 assert left == ({both[1]} if session_id == source else set())
-            await _until_told(follower, "cancelled", both)
+            await _until_followed(follower, "cancelled", both)
 
 
-async def _until_told(follower: Follower, status: str, sessions: tuple[SessionId, ...]) -> None:
-    """Returns once the follower was told that a turn of each session has this status."""
+async def _until_followed(follower: Follower, status: str, sessions: tuple[SessionId, ...]) -> None:
+    """Returns once the follower got the event that a turn of each session has this status."""
     missing = set(sessions)
     while missing:
         event = await next_event(follower, 30)
         assert event is not None, (status, missing)
-        if event["status"] == status:
-            missing.discard(event["session_id"])
+        if event.status == status:
+            missing.discard(event.session_id)
 
 
 async def test_the_same_ids_in_another_tenants_session_lead_to_nobody_elses_rows(
@@ -349,7 +349,14 @@ async def test_the_same_ids_in_another_tenants_session_lead_to_nobody_elses_rows
 
 
 def test_every_column_of_a_session_is_copied_or_known_to_start_anew() -> None:
-    anew = {"idempotency_key", "created_at", "updated_at", "summary_lease_id", "summary_lease_expires_at"}
+    anew = {
+        "idempotency_key",
+        "external_id",
+        "created_at",
+        "updated_at",
+        "summary_lease_id",
+        "summary_lease_expires_at",
+    }
     anew |= {"erase_after"}
     inserted = COPIES["sessions"].text.partition("(")[2].partition(")")[0]
     assert {name.strip() for name in inserted.split(",")} == {

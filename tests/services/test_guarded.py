@@ -24,7 +24,11 @@ LONG = "The reconciliation job compares ledger rows with bank lines and reports 
 
 async def _sent(at: Service, session_id: SessionId, turn_id: Any) -> list[dict[str, Any]]:
     prompt = await get_prompt(at.rt, TENANT, session_id, turn_id, None)
-    return prompt["messages"]
+    return prompt.messages
+
+
+SHIELDED = {"summary_trigger_ratio": 0.5, "protected_share": None, "recall": {"enabled": False}}
+"""Four turns raw at any size, and nothing beside them that was said before."""
 
 
 async def test_a_plain_turn_is_answered_stored_audited_and_can_be_replayed(database_url: str, tmp_path: Path) -> None:
@@ -46,7 +50,7 @@ async def test_a_plain_turn_is_answered_stored_audited_and_can_be_replayed(datab
             "Hi there",
         ]
         prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)
-        assert prompt["messages"] == sent
+        assert prompt.messages == sent
         assert prompt_sha256(sent, []) == outcome.context["prompt_sha256"]
         audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
         assert audit.actual_prompt_tokens == 31
@@ -112,7 +116,7 @@ async def test_a_long_answer_is_pruned_when_a_summary_was_not_enough_and_anchors
         return chat(next(answers))
 
     async with serving(model(reply)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
-        session = await at.session(policy={"summary_trigger_ratio": 0.5})
+        session = await at.session(policy=SHIELDED)
         outcomes = [await at.turn(session.id, f"Question {number}") for number in range(1, 9)]
         pruned = outcomes[-1]
         assert pruned.context["prune_triggered"]
@@ -207,7 +211,7 @@ async def test_a_useless_summary_is_refused_and_the_fallback_stands_in_with_a_wa
         assert step["failure"] == "no_json"
 
 
-async def test_after_three_failures_in_a_row_the_summarizer_is_not_asked(database_url: str, tmp_path: Path) -> None:
+async def test_after_three_failures_in_a_row_the_summarizer_is_not_called(database_url: str, tmp_path: Path) -> None:
     def garbage(_: Any) -> Any:
         return chat("{}")
 
@@ -236,7 +240,7 @@ async def test_tiny_turns_get_no_summary_that_would_not_shrink_anything(database
         assert not any(map(is_summary, server.seen))
 
 
-async def test_a_summary_can_be_asked_for_and_says_when_there_is_nothing_to_do(
+async def test_a_summary_can_be_requested_and_says_when_there_is_nothing_to_do(
     database_url: str, tmp_path: Path
 ) -> None:
     async with (

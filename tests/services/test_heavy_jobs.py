@@ -19,7 +19,7 @@ import orjson
 import pytest
 from uuid_utils.compat import uuid7
 
-from app.api.import_reading import read_import
+from app.api.schemas.archive import read_import
 from app.domain.errors import InvalidRequest, ProcessBusy
 from app.domain.stored import Counters, NewHistory, NewRows
 from app.services.archive.import_job import ImportJob, Read
@@ -135,7 +135,7 @@ WRONG: dict[str, bytes] = {
 }
 
 
-async def test_what_is_wrong_is_told_in_the_same_words_from_another_process() -> None:
+async def test_what_is_wrong_is_reported_in_the_same_words_from_another_process() -> None:
     with heavy_jobs() as jobs:
         for name, raw in WRONG.items():
             here, there = await outcome(jobs, raw, small=True), await outcome(jobs, raw, small=False)
@@ -247,7 +247,7 @@ async def test_a_cancelled_job_is_no_work_for_anybody_any_more(tmp_path: Path) -
         await outcome(jobs, LARGE, small=False)
 
 
-async def test_what_nobody_expects_is_told_by_its_type_and_the_process_serves_on() -> None:
+async def test_what_nobody_expects_is_reported_by_its_type_and_the_process_serves_on() -> None:
     with heavy_jobs() as jobs:
         for _ in range(2):
             with pytest.raises(JobFailed, match="TypeError"):

@@ -63,7 +63,7 @@ async def test_a_list_becomes_turns_with_their_tool_groups_counted_and_numbered(
     ],
     ids=["a result is missing", "no result", "no call", "a second result", "open at the end", "one id twice"],
 )
-async def test_a_wrong_pairing_is_told_by_its_place_and_nothing_is_stored(
+async def test_a_wrong_pairing_is_named_by_its_place_and_nothing_is_stored(
     database_url: str, messages: list[dict[str, Any]], place: str
 ) -> None:
     async with service(database_url) as at:

@@ -9,7 +9,7 @@ from app.domain.types import JsonObject, ToolCall
 from app.services.views.turns import get_audit, get_prompt
 from tests.engine.pictures import audio, file, image, png, wav
 from tests.providers.server import serving
-from tests.providers.wires import OPENAI, Said
+from tests.providers.wires import OPENAI, ModelReply
 from tests.services.service import TENANT, chat, models_toml, service
 from tests.services.test_tools import TOOLS
 
@@ -41,7 +41,7 @@ async def test_older_media_give_way_to_a_line_each_and_the_log_says_so(database_
         assert sent[2]["content"] == [text("Here is part 2."), text("[file left out: ledger.pdf]")]
         assert [action["count"] for action in actions] == [2]
         prompt = await get_prompt(at.rt, TENANT, session.id, done.turn.id, None)
-        assert prompt["messages"] == sent
+        assert prompt.messages == sent
         stored = await at.rows("SELECT content FROM messages WHERE role = 'user' ORDER BY seq LIMIT 3")
         assert [row["content"][1] for row in stored] == parts, "what is stored was changed"
 
@@ -49,7 +49,7 @@ async def test_older_media_give_way_to_a_line_each_and_the_log_says_so(database_
 async def test_a_tool_output_that_alone_is_over_the_budget_is_shortened_with_a_mark_that_says_by_how_much(
     database_url: str, tmp_path: Path
 ) -> None:
-    called = OPENAI.whole(Said("", "", (ToolCall("a", "look_up", "{}"),)))
+    called = OPENAI.whole(ModelReply("", "", (ToolCall("a", "look_up", "{}"),)))
     output = "".join(f"row {number}\n" for number in range(4000))
     async with (
         serving(called, chat("Read.")) as server,

@@ -118,7 +118,7 @@ async def test_what_has_expired_counts_no_more_and_leaves_with_the_next_statemen
         assert rows == [{"tenant_id": TENANT, "statements": 1}]
 
 
-async def test_other_processes_hear_of_it_and_of_its_end(database_url: str, tmp_path: Path) -> None:
+async def test_other_processes_learn_it_and_of_its_end(database_url: str, tmp_path: Path) -> None:
     async with serving(chat("Hi.")) as server:
         models = unknown_window(server)
         async with (

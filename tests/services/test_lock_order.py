@@ -20,10 +20,12 @@ from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.record import store_end
 from app.services.turn.types import TurnOptions, TurnRequest
 from tests.services.service import TENANT, Service, service
+from torture.databases import citus_servers
 
+pytestmark = pytest.mark.skipif(citus_servers() is not None, reason="it stops and watches processes of one server")
 _PATIENCE_S = 20.0
 _LOCK_AS_A_CHANGE_DOES = "SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE"
-_CHANGE = "UPDATE sessions SET updated_at = clock_timestamp() WHERE id = $1"
+_CHANGE = "UPDATE sessions SET updated_at = statement_timestamp() WHERE id = $1"
 _WAITS = """
     SELECT pid FROM pg_stat_activity
     WHERE datname = current_database() AND wait_event_type = 'Lock' AND NOT pid = ANY($1)

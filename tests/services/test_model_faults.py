@@ -79,9 +79,9 @@ async def test_a_prompt_the_provider_calls_too_long_is_made_smaller_and_the_wind
         assert len(rows) >= 2, "the audit does not say that the prompt was made again"
         assert rows[0]["prompt_sha256"] != rows[-1]["prompt_sha256"]
         prompt = await get_prompt(at.rt, TENANT, session.id, changed.turn.id, None)
-        assert "Never touch account 4711." in prompt["messages"][0]["content"]
-        assert prompt["messages"][-1]["content"].startswith(f"Point {changed.turn.seq}.")
-        assert_tool_pairing(prompt["messages"])
+        assert "Never touch account 4711." in prompt.messages[0]["content"]
+        assert prompt.messages[-1]["content"].startswith(f"Point {changed.turn.seq}.")
+        assert_tool_pairing(prompt.messages)
         stored = await at.rows("SELECT model_alias, tenant_id, context_window, statements FROM learned_windows")
         assert stored == [{"model_alias": "main", "tenant_id": TENANT, "context_window": 4096, "statements": 1}]
 
@@ -205,7 +205,7 @@ async def test_an_alias_that_is_down_gives_way_to_its_fallback_with_a_budget_of_
             assert steps[0]["detail"]["before"][0]["model_alias"] == "main"
 
 
-async def test_with_no_fallback_left_the_turn_fails_and_nothing_is_asked_twice_as_often(
+async def test_with_no_fallback_left_the_turn_fails_and_nothing_is_called_twice_as_often(
     database_url: str, tmp_path: Path
 ) -> None:
     async with serving(Answer(status=503, headers={"retry-after": "0"})) as down:

@@ -30,6 +30,7 @@ _VALID: dict[str, tuple[object, ...]] = {
     "prune_block_share": (0, 0.3),
     "summarize_when": ("preflight", "post_turn", "both", "never"),
     "auto_summarize": (True, False),
+    "summarize_ahead": (True, False),
     "incremental": (True, False),
     "summary_model": ("", "fast"),
     "summary_max_ratio": (0.01, 1),
@@ -60,6 +61,7 @@ _INVALID: dict[str, tuple[object, ...]] = {
     "prune_block_share": (-0.1, 0.9, 1.01, float("nan"), "0.5", True, None),
     "summarize_when": _CHOICE_NOT,
     "auto_summarize": _FLAG_NOT,
+    "summarize_ahead": _FLAG_NOT,
     "incremental": _FLAG_NOT,
     "summary_model": (1, None, [], {}),
     "summary_max_ratio": (*_RATIO_NOT, None),
@@ -211,7 +213,7 @@ def test_the_order_of_regions_is_the_sessions_as_long_as_the_goal_comes_first() 
 
 def test_turns_protected_by_neither_number_nor_share_are_an_impossible_combination() -> None:
     with pytest.raises(InvalidRequest) as refused:
-        resolve_policy(ContextPolicy(), {"protected_turns": None})
+        resolve_policy(ContextPolicy(), {"protected_turns": None, "protected_share": None})
     assert refused.value.where == ("policy", "protected_share")
     assert resolve_policy(ContextPolicy(), {"protected_turns": None, "protected_share": 0.4}).protected_turns is None
 

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from app.domain.types import SessionId
+from app.engine.window.triggers import fold_on_request
 from app.services.sessions import change_session
-from app.services.summaries import list_summaries, summarize_after_turn
+from app.services.summaries import list_summaries, summarize_after_turn, summarize_now
+from app.services.turn.gather import estimator_of, snapshot_of
+from app.services.turn.summarize import STALE, SummaryJob, summarize
+from app.services.views.context import no_turn, session_window
 from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, Service, is_summary, model, models_toml, service, sound_summary
@@ -85,7 +89,7 @@ async def test_the_last_five_turns_stay_raw_and_the_next_prompt_holds_the_summar
             turns += 1
             await _fill(at, session.id, 1)
         outcome = await at.turn(session.id, "And now?")
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"]
+        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
         assert "<conversation-record>" in sent[0]["content"]
         assert len([message for message in sent if message["role"] == "user"]) == 5 + 1
         assert turns >= 6
@@ -125,7 +129,7 @@ async def test_a_turn_that_arrives_while_the_summary_is_made_survives_raw(databa
         await at.rt.chores.settle()
         assert await _statuses(at, session.id) == ["active"]
         outcome = await at.turn(session.id, "And now?")
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"]
+        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
         assert [message["content"] for message in sent].count("Said meanwhile.") == 1
 
 
@@ -168,13 +172,34 @@ async def test_a_stale_result_is_dropped_and_logged(
         session = await at.session(policy=POLICY)
         await _fill_until(at, session.id, asked)
         # The lease of the one that runs has ended, as that of a process that was stopped for a while.
-        await at.rows("UPDATE sessions SET summary_lease_expires_at = clock_timestamp() RETURNING id")
+        await at.rows("UPDATE sessions SET summary_lease_expires_at = statement_timestamp() RETURNING id")
         with caplog.at_level(logging.INFO):
             await summarize_after_turn(at.rt, TENANT, session.id, ())
             may_end.set()
             await at.rt.chores.settle()
         assert await _statuses(at, session.id) == ["active"]
         assert "was dropped (stale)" in caplog.text
+
+
+async def test_a_summary_of_what_another_replica_has_summarized_meanwhile_is_not_paid_for(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+        service(database_url, models_toml(server), folder=tmp_path) as replica,
+    ):
+        session = await at.session(policy=POLICY | {"auto_summarize": False})
+        await _fill(at, session.id, 7)
+        rows = await session_window(at.rt, TENANT, session.id)
+        estimate = estimator_of(at.rt, rows)
+        fold = fold_on_request(snapshot_of(at.rt, rows, no_turn(rows.turn_seq)), rows.policy, estimate)
+        assert fold is not None
+        await summarize_now(replica.rt, TENANT, session.id)
+        attempt = await summarize(at.rt, rows, SummaryJob(fold, "post_turn", rows.turn_seq), estimate)
+        assert (attempt.failure, attempt.summary) == (STALE, None)
+        assert len([request for request in server.seen if is_summary(request)]) == 1
+        assert await _statuses(at, session.id) == ["active"]
 
 
 async def test_a_turn_that_only_fits_with_a_summary_goes_on_with_the_one_that_was_stored_first(
@@ -202,7 +227,7 @@ async def test_a_turn_that_only_fits_with_a_summary_goes_on_with_the_one_that_wa
         outcome = await turn
         assert outcome.turn.assistant_output == "Noted."
         assert await _statuses(at, session.id) == ["active"], "the turn's own was dropped"
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"]
+        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
         assert "<conversation-record>" in sent[0]["content"]
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from app.domain.errors import ContextBudgetExceeded, InvalidRequest, NotFound
-from app.domain.types import JsonObject, Pin, Session, SessionId, TenantId
+from app.domain.types import Pin, Session, SessionId, TenantId
 from app.services.pins import put_pin
 from app.services.summaries import summarize_now
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOptions, TurnOutcome, TurnRequest
-from app.services.views.preview import preview_turn
+from app.services.views.preview import Preview, preview_turn
 from app.services.views.turns import get_audit, get_prompt
 from tests.engine.pictures import image, png
 from tests.providers.server import Answer, Seen, serving
@@ -32,7 +32,7 @@ async def preview(
     *,
     model_alias: str | None = None,
     **options: Any,
-) -> JsonObject:
+) -> Preview:
     """The preview of a turn, seen to leave every table as it was."""
     before = await contents(at)
     request = TurnRequest(content, "", TurnOptions(**options), model_alias)
@@ -47,18 +47,18 @@ async def previewed_turn(
     """Previews a turn, posts it, and holds the one to the other."""
     seen = await preview(at, session.id, content, model_alias=model_alias, **options)
     outcome = await at.turn(session.id, content, model_alias=model_alias, **options)
-    assert not seen["summary_pending"]
-    assert seen["refusal"] is None
-    assert seen["seq"] == outcome.turn.seq
-    assert seen["context"] == outcome.context
+    assert not seen.summary_pending
+    assert seen.refusal is None
+    assert seen.seq == outcome.turn.seq
+    assert seen.context == outcome.context
     prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)
-    assert list(seen["messages"]) == prompt["messages"]
-    assert list(seen["tools"]) == prompt["tools"]
-    assert seen["context"]["prompt_sha256"] == prompt["prompt_sha256"]
+    assert list(seen.messages) == prompt.messages
+    assert list(seen.tools) == prompt.tools
+    assert seen.context["prompt_sha256"] == prompt.prompt_sha256
     return outcome
 
 
-async def test_over_a_session_of_every_kind_of_turn_each_turn_is_what_its_preview_said(
+async def test_over_a_session_of_every_kind_of_turn_each_turn_is_what_its_preview_showed(
     database_url: str, tmp_path: Path
 ) -> None:
     """Layers, goal, pins, tools, media, a summary, an undone turn, another encoding: equal to the hash."""
@@ -110,11 +110,11 @@ async def test_a_summary_that_is_due_is_pending_and_reckoned_at_its_cap(database
         hits = server.hits
         seen = await preview(at, session.id, "The ninth")
         assert server.hits == hits, "a preview called a model"
-        assert seen["summary_pending"]
-        context = seen["context"]
+        assert seen.summary_pending
+        context = seen.context
         assert context["summary_triggered"]
         assert context["prompt_sha256"] is None
-        assert "stands a summary that takes turns 1 to 4" in str(seen["messages"][0])
+        assert "stands a summary that takes turns 1 to 4" in str(seen.messages[0])
         outcome = await at.turn(session.id, "The ninth")
         same = ("estimated_input_tokens_before", "input_budget", "summary_triggered", "overflow_rejected")
         assert {name: context[name] for name in same} == {name: outcome.context[name] for name in same}
@@ -136,11 +136,12 @@ async def test_a_turn_that_would_be_refused_is_a_preview_that_says_so(database_u
             await at.turn(session.id, too_long)
         rejected = (await at.rows("SELECT id FROM turns WHERE status = 'rejected'"))[0]
         audit = await get_audit(at.rt, TENANT, session.id, rejected["id"], None)
-        assert seen["context"] == {name: getattr(audit, name) for name in seen["context"]}
-        assert seen["context"]["overflow_rejected"]
-        assert (list(seen["messages"]), list(seen["tools"])) == ([], [])
-        assert seen["refusal"]["budget"] == refused.value.budget
-        assert seen["refusal"]["regions"] == refused.value.regions
+        assert seen.context == {name: getattr(audit, name) for name in seen.context}
+        assert seen.context["overflow_rejected"]
+        assert (list(seen.messages), list(seen.tools)) == ([], [])
+        assert seen.refusal is not None
+        assert seen.refusal["budget"] == refused.value.budget
+        assert seen.refusal["regions"] == refused.value.regions
         await previewed_turn(at, session, "Short again")
 
 
@@ -157,8 +158,8 @@ async def test_a_preview_works_while_a_turn_runs_and_says_which_turn_it_is_of(
         seen = await asyncio.wait_for(preview(at, session.id, "Next question"), 0.9)
         assert not running.done()
         outcome = await running
-        assert (seen["seq"], seen["open_turn_id"]) == (2, outcome.turn.id)
-        assert [message["content"] for message in seen["messages"]] == ["Slow question", "Next question"]
+        assert (seen.seq, seen.open_turn_id) == (2, outcome.turn.id)
+        assert [message["content"] for message in seen.messages] == ["Slow question", "Next question"]
         assert outcome.turn.assistant_output == "Late."
 
 
@@ -172,14 +173,14 @@ async def test_a_preview_takes_another_policy_and_model_over_the_sessions_own(
     ):
         session = await at.session(policy={"max_context_tokens": 3500})
         own = await preview(at, session.id, "Hello")
-        assert own["context"]["model_context_limit"] == 3500
+        assert own.context["model_context_limit"] == 3500
         smaller = await preview(at, session.id, "Hello", policy={"max_context_tokens": 2500})
-        assert smaller["context"]["model_context_limit"] == 2500
+        assert smaller.context["model_context_limit"] == 2500
         uncapped = await preview(at, session.id, "Hello", policy={"max_context_tokens": None}, model_alias="tiny")
-        assert uncapped["context"]["model_context_limit"] == 4000
-        assert uncapped["context"]["model_alias"] == "tiny"
+        assert uncapped.context["model_context_limit"] == 4000
+        assert uncapped.context["model_alias"] == "tiny"
         outcome = await at.turn(session.id, "Hello")
-        assert outcome.context == own["context"], "an override outlived its preview"
+        assert outcome.context == own.context, "an override outlived its preview"
 
 
 async def test_a_preview_refuses_what_the_turn_would_refuse(database_url: str, tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ async def grow_old(at: Service, session_id: SessionId, days: int = 40) -> None:
     for table in of_a_session():
         instants = [column.name for column in table.c if isinstance(column.type, sa.DateTime)]
         if instants:
-            moved = ", ".join(f"{name} = {name} - make_interval(days => CAST(:days AS integer))" for name in instants)
+            # Citus takes nothing of a column here that goes by the session's time zone.
+            older = "({0} AT TIME ZONE 'UTC' - make_interval(days => CAST(:days AS integer))) AT TIME ZONE 'UTC'"
+            moved = ", ".join(f"{name} = {older.format(name)}" for name in instants)
             which = "id" if table.name == "sessions" else "session_id"
             sql = f"UPDATE {table.name} SET {moved} WHERE {which} = CAST(:sid AS uuid)"  # noqa: S608 - our own names
             await at.rows(sql, sid=session_id, days=days)
@@ -98,7 +100,7 @@ async def test_a_session_with_a_running_turn_stays_until_the_turn_has_ended(data
         session_id = await old_session(at)
         draft = await draft_turn(at.rt, TurnRequest(content="Still runs", request_sha256="x"), None)
         claimed = await claim_drafted(at.rt, TENANT, session_id, draft, TurnOptions())
-        await at.rows("UPDATE sessions SET updated_at = updated_at - interval '40 days'")
+        await at.rows("UPDATE sessions SET updated_at = statement_timestamp() - interval '40 days'")
         for dry_run in (True, False):
             purged = await purge(at.rt.database, MONTH, dry_run=dry_run)
             assert (purged.done, purged.kept_running) == (0, 1)
@@ -161,7 +163,9 @@ async def test_one_that_was_broken_off_has_lost_nothing_and_the_next_one_goes_on
         assert (await purge(at.rt.database, MONTH)).done == 0
 
 
-async def test_a_batch_is_small_in_sessions_and_in_messages_and_progress_is_told_after_each(database_url: str) -> None:
+async def test_a_batch_is_small_in_sessions_and_in_messages_and_progress_is_reported_after_each(
+    database_url: str,
+) -> None:
     done: list[tuple[int, int]] = []
     async with service(database_url) as at:
         await _many(at, BATCH_SESSIONS + 20)

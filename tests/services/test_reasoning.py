@@ -12,16 +12,16 @@ from app.domain.errors import ProviderRefused
 from app.domain.types import ToolCall, TurnStatus
 from app.services.views.turns import get_audit, get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.providers.wires import ANTHROPIC, OPENAI, Said, Wire
+from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire
 from tests.services.service import TENANT, Service, models_toml, service
 from tests.services.test_tools import TOOLS
 
 THOUGHT = "They ask for both, so I look them up one after the other."
 SCRIPT = (
-    Said("", THOUGHT, (ToolCall("call_a", "look_up", '{"id": "a"}'),)),
-    Said("", THOUGHT, (ToolCall("call_b", "look_up", '{"id": "b"}'),)),
-    Said("Both are paid.", THOUGHT),
-    Said("Gladly.", THOUGHT),
+    ModelReply("", THOUGHT, (ToolCall("call_a", "look_up", '{"id": "a"}'),)),
+    ModelReply("", THOUGHT, (ToolCall("call_b", "look_up", '{"id": "b"}'),)),
+    ModelReply("Both are paid.", THOUGHT),
+    ModelReply("Gladly.", THOUGHT),
 )
 
 
@@ -63,7 +63,7 @@ async def assert_prompts_hold(at: Service, turn_id: Any, session_id: Any, rounds
     prompts = [await get_prompt(at.rt, TENANT, session_id, turn_id, number) for number in range(1, rounds + 1)]
     for number, prompt in enumerate(prompts, 1):
         audit = await get_audit(at.rt, TENANT, session_id, turn_id, number)
-        assert prompt["prompt_sha256"] == audit.prompt_sha256
+        assert prompt.prompt_sha256 == audit.prompt_sha256
     return prompts
 
 
@@ -80,7 +80,7 @@ async def test_signed_thoughts_go_back_in_the_running_loop_and_no_further(databa
         stored = await at.rows("SELECT reasoning, reasoning_blocks FROM messages WHERE role = 'assistant'")
         assert stored == [{"reasoning": THOUGHT, "reasoning_blocks": [block]}] * 4
         prompts = await assert_prompts_hold(at, first.turn.id, first.turn.session_id, 3)
-        assert [message.get("reasoning_blocks") for message in prompts[2]["messages"]] == [
+        assert [message.get("reasoning_blocks") for message in prompts[2].messages] == [
             None,
             [block],
             None,
@@ -91,7 +91,7 @@ async def test_signed_thoughts_go_back_in_the_running_loop_and_no_further(databa
         assert "reasoning" not in json.dumps(prompt, default=str)
 
 
-async def test_thoughts_that_are_sent_are_counted_and_those_that_are_not_are_not_charged(
+async def test_thoughts_that_are_sent_are_counted_and_those_that_are_not_do_not_count(
     database_url: str, tmp_path: Path
 ) -> None:
     wire_tokens: dict[str, list[int]] = {}
@@ -141,7 +141,7 @@ async def test_a_server_that_insists_on_reasoning_content_gets_it_in_this_and_ev
         assert thoughts_sent(server) == [0, 1, 2, 3]
         await assert_prompts_hold(at, first.turn.id, first.turn.session_id, 3)
         (prompt,) = await assert_prompts_hold(at, after.turn.id, after.turn.session_id, 1)
-        assert prompt["messages"] == server.seen[-1].json["messages"]
+        assert prompt.messages == server.seen[-1].json["messages"]
 
 
 async def test_such_a_server_says_so_and_the_refusal_names_the_setting(database_url: str, tmp_path: Path) -> None:
@@ -155,10 +155,10 @@ async def test_such_a_server_says_so_and_the_refusal_names_the_setting(database_
             await at.outputs(session.id, turn.id, {"call_a": "yes"})
 
 
-async def test_after_a_switch_to_it_what_another_model_said_without_thinking_has_the_field_too(
+async def test_after_a_switch_to_it_what_another_model_answered_without_thinking_has_the_field_too(
     database_url: str, tmp_path: Path
 ) -> None:
-    plain = [OPENAI.whole(Said("", "", said.calls)) for said in SCRIPT[:1]] + [OPENAI.whole(Said("Done."))]
+    plain = [OPENAI.whole(ModelReply("", "", said.calls)) for said in SCRIPT[:1]] + [OPENAI.whole(ModelReply("Done."))]
     async with serving(*plain) as other, serving(insists) as server:
         models = models_toml(other, window=65_536) + (
             f'[models.deep]\nprovider = "openai"\nmodel = "d"\nbase_url = "{server.base_url}"\n'
@@ -183,7 +183,7 @@ def refuses(seen: Seen) -> Answer:
 
 
 @pytest.mark.parametrize(("extra", "refused"), [("", 0), ('return_reasoning = "tool_loop"\n', 1)])
-async def test_a_server_that_refuses_reasoning_content_is_not_sent_it_or_asked_again_without(
+async def test_a_server_that_refuses_reasoning_content_is_not_sent_it_or_called_again_without(
     database_url: str, tmp_path: Path, extra: str, refused: int
 ) -> None:
     async with (

@@ -11,8 +11,7 @@ import pytest
 
 from app.db.sessions import erase_later
 from app.domain.errors import LimitExceeded, TurnInProgress
-from app.domain.openai_ids import ResponseRef
-from app.domain.responses import ResponseNote
+from app.domain.responses import ResponseNote, ResponseRef
 from app.openai.chat_messages import IncomingMessage
 from app.services.limits import set_limits
 from app.services.openai.chat import ChatRequest
@@ -71,7 +70,7 @@ async def test_what_was_not_to_be_kept_is_erased_by_whoever_sweeps_next(database
         )
         sweeper = asyncio.create_task(sweep_forever(at.rt))
         try:
-            for _ in range(100):
+            for _ in range(1000):
                 await asyncio.sleep(0.02)
                 if await session_count(at) == 2:
                     break

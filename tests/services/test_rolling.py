@@ -26,7 +26,7 @@ def _documents(seen: list[Seen]) -> list[dict[str, Any]]:
     return [json.loads(request.json["messages"][-1]["content"]) for request in seen if is_summary(request)]
 
 
-async def test_the_summarizer_gets_the_existing_summary_and_only_the_new_messages_and_is_told_to_extend(
+async def test_the_summarizer_gets_the_existing_summary_and_only_the_new_messages_and_is_instructed_to_extend(
     database_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -86,7 +86,7 @@ async def test_as_many_recent_turns_stay_raw_as_their_share_has_room_for(databas
         outcome = await at.turn(session.id, "Begin")
         while not outcome.context["summary_triggered"]:
             outcome = await at.turn(session.id, f"Point. {LONG}")
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"]
+        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
         raw = [message for message in sent if message["role"] == "user"][:-1]
         share = 0.50 * outcome.context["input_budget"]
         a_turn = outcome.context["regions"]["history"] / len(raw)
@@ -151,7 +151,7 @@ async def test_an_answer_over_the_budget_alone_is_shortened_with_a_mark(database
         outcome = await at.turn(session.id, "And now?")
         kinds = [action["kind"] for action in outcome.context["context_trim_log"]["actions"]]
         assert kinds == ["assistant_shortened"]
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"]
+        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
         assert "characters of this answer left out" in sent[1]["content"]
 
 

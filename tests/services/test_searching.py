@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from app.db.claims import claim_turn
@@ -14,7 +16,7 @@ from app.engine.recall.terms import excerpt, query_terms
 from app.services.archive.fork import fork_session
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
-from app.services.views.search import search_session
+from app.services.views.search import FoundMessage, search_session
 from tests.services.service import TENANT, Service, service
 
 FACTS = ("My sister Ottilie keeps bees behind the lighthouse.", "The invoice of the harbour crane is number 4711.")
@@ -29,43 +31,43 @@ async def _talked(at: Service, turns: int = 12) -> SessionId:
     return session.id
 
 
-async def _found(at: Service, session_id: SessionId, words: str, limit: int = 10) -> list[JsonObject]:
-    return (await search_session(at.rt, TENANT, session_id, words, limit))["items"]
+async def _found(at: Service, session_id: SessionId, words: str, limit: int = 10) -> Sequence[FoundMessage]:
+    return (await search_session(at.rt, TENANT, session_id, words, limit)).items
 
 
 async def test_what_left_the_window_and_what_is_in_it_are_found_by_their_words(database_url: str) -> None:
     async with service(database_url) as at:
         session = await _talked(at)
         assert await at.rows("SELECT 1 FROM session_summaries"), "some left the window"
-        for words, seq, said in (
+        for words, seq, text in (
             ("crane invoice", 2, FACTS[1]),
             ("weather part 11", 12, "Small talk about the weather, part 11."),
         ):
-            best = next(hit for hit in await _found(at, session, words) if hit["role"] == "user")
-            assert (best["turn_seq"], best["excerpt"], best["complete"]) == (seq, said, True)
+            best = next(hit for hit in await _found(at, session, words) if hit.role == "user")
+            assert (best.turn_seq, best.excerpt, best.complete) == (seq, text, True)
         assert await _found(at, session, "zeppelin") == []
         assert await _found(at, session, "the of and") == []
 
 
-async def test_words_of_every_message_are_found_too_and_no_more_than_were_asked_for(database_url: str) -> None:
+async def test_words_of_every_message_are_found_too_and_no_more_than_the_limit(database_url: str) -> None:
     async with service(database_url) as at:
         session = await at.session()
         for number in range(10):
             await at.turn(session.id, f"The ledger again, page {number}.")
         answer = await search_session(at.rt, TENANT, session.id, "ledger", 3)
-        assert len(answer["items"]) == 3
-        assert all("ledger" in hit["excerpt"] for hit in answer["items"])
-        assert (answer["searched_messages"], answer["unsearched_messages"]) == (20, 0)
+        assert len(answer.items) == 3
+        assert all("ledger" in hit.excerpt for hit in answer.items)
+        assert (answer.searched_messages, answer.unsearched_messages) == (20, 0)
 
 
 async def test_a_fork_is_searched_at_once_and_messages_without_packed_terms_are_counted(database_url: str) -> None:
     async with service(database_url) as at:
         fork = (await fork_session(at.rt, TENANT, await _talked(at), None)).id
-        assert (await _found(at, fork, "lighthouse bees"))[0]["excerpt"] == FACTS[0]
+        assert (await _found(at, fork, "lighthouse bees"))[0].excerpt == FACTS[0]
         at.rt.pasts.forget(fork)
         await at.rows("UPDATE messages SET terms = NULL WHERE session_id = :fork AND seq <= 6", fork=fork)
         answer = await search_session(at.rt, TENANT, fork, "lighthouse bees", 10)
-        assert (answer["items"], answer["searched_messages"], answer["unsearched_messages"]) == ([], 18, 6)
+        assert (answer.items, answer.searched_messages, answer.unsearched_messages) == ([], 18, 6)
         unpacked = "SELECT 1 FROM messages WHERE session_id = :fork AND terms IS NULL"
         assert len(await at.rows(unpacked, fork=fork)) == 6, "it wrote"
 
@@ -79,7 +81,7 @@ async def test_the_answer_of_a_turn_that_ran_during_a_search_is_found_by_the_nex
         async with at.rt.database.begin() as tx:
             claim = await claim_turn(tx, TENANT, session.id, draft, at.rt.turn_lease_s)
         assert claim is not None
-        assert [hit["seq"] for hit in await _found(at, session.id, "lighthouse")] == [3]
+        assert [hit.seq for hit in await _found(at, session.id, "lighthouse")] == [3]
         reply = "The lighthouse is behind the harbour."
         row: JsonObject = {
             "id": at.rt.new_id(),
@@ -93,7 +95,7 @@ async def test_the_answer_of_a_turn_that_ran_during_a_search_is_found_by_the_nex
         end = TurnEnd(TurnStatus.COMPLETED, "offline", [], [], messages=[row], assistant_output=reply)
         async with at.rt.database.begin() as tx:
             assert await record_end(tx, claim, end)
-        assert {hit["seq"] for hit in await _found(at, session.id, "lighthouse")} == {3, 4}
+        assert {hit.seq for hit in await _found(at, session.id, "lighthouse")} == {3, 4}
 
 
 async def test_another_tenants_session_is_not_searched(database_url: str) -> None:

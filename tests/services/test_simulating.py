@@ -270,7 +270,7 @@ async def test_the_service_goes_on_while_a_simulation_computes(database_url: str
         session = await at.session()
         # One batch: on the event loop nothing else would come in between.
         await _converse(at, session.id, turns=BATCH_TURNS)
-        simulated = asyncio.create_task(simulate(at.rt, TENANT, session.id, THRESHOLDS * 3))
+        simulated = asyncio.create_task(simulate(at.rt, TENANT, session.id, THRESHOLDS * 12))
         beats = 0
         while not simulated.done():
             await asyncio.sleep(0.002)

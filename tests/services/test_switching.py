@@ -82,7 +82,7 @@ async def test_what_cannot_be_made_to_fit_the_smaller_window_is_refused_and_fits
         assert (await on.at.turn(session.id, "Go on")).turn.status is TurnStatus.COMPLETED
 
 
-def test_an_alias_that_was_down_is_asked_again_when_it_has_rested() -> None:
+def test_an_alias_that_was_down_is_called_again_when_it_has_rested() -> None:
     now = 100.0
     cooldowns = Cooldowns(lambda: now)
     assert cooldowns.first_awake("main", ("backup",)) == "main"

@@ -90,8 +90,8 @@ async def test_a_turn_goes_round_by_round_until_the_model_has_an_answer(database
             audit = await get_audit(at.rt, TENANT, session.id, done.turn.id, number)
             prompt = await get_prompt(at.rt, TENANT, session.id, done.turn.id, number)
             assert audit.round == number
-            assert prompt["messages"] == server.seen[number - 1].json["messages"]
-            assert prompt["tools"] == list(TOOLS)
+            assert prompt.messages == server.seen[number - 1].json["messages"]
+            assert prompt.tools == list(TOOLS)
         steps = await at.rows("SELECT seq FROM turn_steps ORDER BY seq")
         assert [row["seq"] for row in steps] == list(range(1, 10))
 

@@ -89,7 +89,7 @@ async def test_what_a_prune_takes_are_whole_turns_the_oldest_first(database_url:
         actions = audit.context_trim_log["actions"]
         assert {action["kind"] for action in actions} == {"turn_dropped"}
         assert [action["target"] for action in actions] == ids[: len(actions)]
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcomes[-1].turn.id, None))["messages"]
+        sent = (await get_prompt(at.rt, TENANT, session.id, outcomes[-1].turn.id, None)).messages
         assert [message["role"] for message in sent] == ["user", "assistant"] * (len(sent) // 2) + ["user"]
 
 
@@ -115,7 +115,7 @@ async def test_a_refusal_of_the_provider_takes_the_oldest_half_of_the_turns_and_
         (note,) = await _summaries(at, session.id)
         assert (note.origin, note.status) == ("emergency", "active")
         assert note.summary_text.startswith("Turns 1 to 4 of this conversation left at once")
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"]
+        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
         assert "Turns 1 to 4" in sent[0]["content"]
         assert len([message for message in sent if message["role"] == "user"]) == 4 + 1
         assert not any("left at once" in str(message["content"]) for message in sent[1:]), "not in the history"
@@ -145,7 +145,7 @@ async def test_a_second_refusal_takes_half_of_what_is_left_and_the_log_still_sum
         removed = sum(action["tokens_removed_est"] for action in log["actions"])
         assert log["estimated_tokens_before"] - removed == log["estimated_tokens_after"]
         assert [summary.origin for summary in await _summaries(at, session.id)] == ["emergency", "emergency"]
-        rendered = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"][0]["content"]
+        rendered = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages[0]["content"]
         assert "Turns 1 to 4" in rendered
         assert "Turns 5 to 6" in rendered
 

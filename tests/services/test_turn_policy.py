@@ -31,7 +31,7 @@ def calling_first(request: Seen) -> Answer:
     return calls("call-1") if offered else chat("Noted.")
 
 
-async def test_a_turn_under_a_policy_is_what_its_preview_under_that_policy_said(
+async def test_a_turn_under_a_policy_is_what_its_preview_under_that_policy_showed(
     database_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -65,7 +65,7 @@ async def test_its_tool_rounds_are_run_under_it_too(database_url: str, tmp_path:
         assert _limit((await at.turn(session.id, "Next")).context) == 9000
 
 
-async def test_run_again_it_has_the_policy_it_had_unless_another_one_is_wished(
+async def test_run_again_it_has_the_policy_it_had_unless_another_one_is_requested(
     database_url: str, tmp_path: Path
 ) -> None:
     async def again(at: Service, session_id: Any, turn_id: Any, **options: Any) -> int:
@@ -108,7 +108,7 @@ async def test_what_is_done_after_the_turn_goes_by_the_sessions_own_policy(
         ({"summary_trigger_ratio": 0.95}, "prune_trigger_ratio"),
     ],
 )
-async def test_a_policy_that_can_not_be_is_told_by_its_place_and_nothing_is_stored(
+async def test_a_policy_that_can_not_be_is_named_by_its_place_and_nothing_is_stored(
     database_url: str, policy: dict[str, Any], where: str
 ) -> None:
     async with service(database_url) as at:

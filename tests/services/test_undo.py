@@ -64,7 +64,7 @@ async def test_undoing_restores_the_predecessor_and_the_raw_range_and_the_next_t
         assert now.turns_to_next_summary == 8
         outcome = await at.turn(session.id, "Point 20.")
         assert not outcome.context["summary_triggered"]
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None))["messages"]
+        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
         users = [message["content"].split(".")[0] for message in sent if message["role"] == "user"]
         assert users == [f"Point {number}" for number in range(5, 21)]
 

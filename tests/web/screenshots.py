@@ -15,10 +15,10 @@ from app.db import embedded
 from app.db.migrate import upgrade
 from migrations.drift import with_database
 from tests.api.conftest import serving, settings_for
-from tests.conftest import execute
 from tests.docs.pages import ROOT
 from tests.web.conftest import CHROMIUM, SWITCHES
 from tests.web.scene import fill, neighbours
+from torture.databases import execute
 
 IMAGES = ROOT / "docs" / "images"
 CHOSEN_TURN = 41

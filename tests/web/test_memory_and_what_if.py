@@ -81,14 +81,14 @@ async def test_pins_show_size_and_relevance_and_are_made_changed_and_taken_away(
     await page.get_by_role("button", name="Pin it").click()
     pin = page.get_by_role("listitem").filter(has_text="rules/first")
     await expect(pin).to_contain_text(re.compile(r"\d+ tokens"))
-    await expect(pin).to_contain_text(re.compile(r"Relevance 0\.[1-9]\d computed"))
+    await expect(pin).to_contain_text(re.compile(r"Relevance (low|medium|high) \(0\.[1-9]\d\) by the words"))
     await expect(pin).to_contain_text(_MARKUP)
 
     await page.get_by_role("button", name="Change rules/first").click()
     await page.get_by_label("Set its relevance").check()
     await page.get_by_label("Relevance:").fill("0.9")
     await page.get_by_role("button", name="Pin it").click()
-    await expect(pin).to_contain_text("Relevance 0.90 given")
+    await expect(pin).to_contain_text("Relevance high (0.90) as you set it")
     stored = api.get(f"/v1/sessions/{sid}/pins/rules/first").json()
     assert (stored["relevance"], stored["source"]) == (0.9, "rules.md")
 
@@ -97,7 +97,7 @@ async def test_pins_show_size_and_relevance_and_are_made_changed_and_taken_away(
     await expect(page.get_by_text("There are no pins.")).to_be_visible()
 
 
-async def test_a_pin_whose_name_a_browser_takes_for_a_folder_is_told_and_nothing_else_is_touched(
+async def test_a_pin_whose_name_a_browser_takes_for_a_folder_is_reported_and_nothing_else_is_touched(
     page: Page, api: httpx.Client
 ) -> None:
     sid = new_session(api)
@@ -117,7 +117,7 @@ async def test_another_past_is_a_fork_through_a_chosen_turn_or_the_last_turn_aga
     say(api, sid, 1, 3)
     memory = f"{page.url.split('#')[0]}#/sessions/{sid}/memory"
     await page.goto(memory)
-    await page.get_by_label("Fork through").select_option(index=1)
+    await page.get_by_label("Fork through turn").fill("2")
     await page.get_by_role("button", name="Fork here").click()
     await expect(page).not_to_have_url(re.compile(sid))
     await expect(page.get_by_text("2 turns", exact=True)).to_be_visible()
@@ -134,7 +134,7 @@ async def test_another_past_is_a_fork_through_a_chosen_turn_or_the_last_turn_aga
     assert len(api.get(f"/v1/sessions/{sid}/turns").json()["items"]) == 3
 
 
-async def test_a_turn_that_is_run_again_and_does_not_fit_is_told_by_its_figures(
+async def test_a_turn_that_is_run_again_and_does_not_fit_is_reported_with_its_figures(
     browser: Browser, origin: str, api: httpx.Client
 ) -> None:
     sid = new_session(api, policy={"max_context_tokens": 2048})

@@ -8,14 +8,16 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from app.engine.recall.terms import terms_of
 from tests.api.conftest import new_session
 from tests.web.accessibility import faults
 from tests.web.conftest import Shipped, open_page
 
+_SINGLE_BLOCK = ".blocks li:not(:has(.blocks))"
 PAGES = ("", "/window", "/chat", "/memory", "/what-if")
 
 
-async def test_the_window_is_plotted_with_thresholds_and_marks_and_said_in_a_table(
+async def test_the_window_is_plotted_with_thresholds_and_marks_and_shown_in_a_table(
     browser: Browser, shipped: Shipped
 ) -> None:
     async with open_page(browser, shipped.origin) as (page, _):
@@ -45,33 +47,36 @@ async def test_a_turn_chosen_by_keyboard_shows_its_exact_prompt_and_what_was_lef
             await expect(page.get_by_role("option", name=re.compile(f"^Turn {seq},"))).to_be_focused()
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("heading", name="Turn 9 completed")).to_be_visible()
-        assert shipped.turn_id(9) in page.url
-        await expect(page.locator(".blocks > li")).to_have_count(len(prompt["messages"]))
+        assert page.url.endswith("/window/9")
+        await expect(page.locator(_SINGLE_BLOCK)).to_have_count(len(prompt["messages"]))
         texts = await page.locator(".blocks pre").all_text_contents()
         assert texts == [message["content"] for message in prompt["messages"]]
-        sizes = await page.locator(".blocks .size .number").all_inner_texts()
+        sizes = await page.locator(f"{_SINGLE_BLOCK} .size .number").all_text_contents()
         assert [int(re.sub(r"\D", "", size)) for size in sizes] == [row["tokens"] for row in prompt["layout"]]
         await expect(page.get_by_text(prompt["prompt_sha256"])).to_be_visible()
         left_out = page.get_by_role("region", name="Left out")
         await expect(left_out).to_contain_text("Summarized")
         await expect(left_out).to_contain_text("Summary trigger by the number of completed turns")
-        await expect(left_out.get_by_role("link", name="Turn 4")).to_be_visible()
+        await expect(left_out.get_by_role("link", name="Turns 1–4")).to_be_visible()
 
 
 async def test_two_turns_prompts_stand_as_a_diff(browser: Browser, shipped: Shipped) -> None:
     async with open_page(browser, shipped.origin) as (page, _):
         await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/window/{shipped.turn_id(8)}")
-        await page.get_by_label("Compare with").select_option(label="turn 7")
+        await page.get_by_role("button", name="Compare with the previous turn").click()
         await expect(page.get_by_role("heading", name="From turn 7 to turn 8")).to_be_visible()
         await expect(
             page.get_by_text(re.compile(r"1 message left, 3 came, 0 rewritten|0 messages left"))
         ).to_be_visible()
         await expect(page.locator(".diff .came")).not_to_have_count(0)
+        await page.get_by_label("Compare with turn").fill("5")
+        await page.get_by_label("Compare with turn").press("Enter")
+        await expect(page.get_by_role("heading", name="From turn 5 to turn 8")).to_be_visible()
 
 
 async def test_a_refused_turn_says_that_nothing_was_sent(browser: Browser, shipped: Shipped) -> None:
     async with open_page(browser, shipped.origin) as (page, _):
-        await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/window/{shipped.turn_id(13)}")
+        await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/window/13")
         await expect(page.get_by_text("Nothing was sent to the model.")).to_be_visible()
         await expect(page.locator(".what-happened")).to_contain_text("refused: over the input budget")
 
@@ -97,7 +102,7 @@ async def test_a_newcomer_chats_and_sees_the_window_move_tools_included(page: Pa
     await expect(page.locator(".block.tools")).to_contain_text("get_weather")
 
 
-async def test_a_message_that_does_not_fit_is_told_by_how_much(
+async def test_a_message_that_does_not_fit_is_reported_with_how_much(
     browser: Browser, origin: str, api: httpx.Client
 ) -> None:
     sid = new_session(api, policy={"max_context_tokens": 2048})
@@ -107,6 +112,72 @@ async def test_a_message_that_does_not_fit_is_told_by_how_much(
         await page.get_by_label("Message").fill("word " * 2000)
         await page.get_by_role("button", name="Send").click()
         await expect(page.get_by_role("alert")).to_contain_text("the input budget is 615")
+        await expect(page.get_by_text("after everything that may", exact=False)).to_have_count(1)
+        await expect(page.get_by_label("Message", exact=True)).to_have_value("word " * 2000)
+        await page.get_by_role("button", name="Shorten the message").click()
+        await expect(page.get_by_label("Message", exact=True)).to_be_focused()
+        await page.get_by_role("button", name="Start a new session with it").click()
+        await expect(page).not_to_have_url(re.compile(sid))
+        await expect(page.get_by_label("Message", exact=True)).to_have_value("word " * 2000)
+
+
+async def test_recalled_messages_stand_together_and_show_the_words_they_came_back_for(
+    browser: Browser, shipped: Shipped
+) -> None:
+    items = shipped.api.get(f"/v1/sessions/{shipped.session_id}/timeline").json()["items"]
+    recalled = [turn for turn in items if any(event["kind"] == "recall" for event in turn["events"])]
+    async with open_page(browser, shipped.origin) as (page, _):
+        await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/window/{recalled[-1]['seq']}")
+        group = page.locator(".block.recall:has(.blocks)")
+        await expect(group).to_contain_text(re.compile(r"[1-9]\d* older message"))
+        found = page.get_by_role("region", name="Recalled", exact=True)
+        await found.locator("details").first.evaluate("details => { details.open = true }")
+        await expect(found.locator("strong").first).to_be_visible()
+        asked = terms_of(await found.locator("strong").first.inner_text())
+        marked = terms_of(await found.locator("mark").first.inner_text())
+        assert len(marked) == 1, "a word of the message, perhaps with another ending than the user's"
+        assert marked[0] in asked
+        await found.get_by_role("link").first.hover()
+        await expect(page.locator(".blocks .partner")).not_to_have_count(0)
+
+
+async def test_a_session_is_named_searched_and_shown_in_parts(page: Page, api: httpx.Client) -> None:
+    sid = new_session(api)
+    for number in range(1, 66):
+        api.post(f"/v1/sessions/{sid}/turns", json={"content": f"Berth {number} closes at noon."}).raise_for_status()
+    home = page.url.split("#")[0]
+    await page.goto(f"{home}#/sessions/{sid}/window")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Berth 1 closes at noon.")
+    await page.get_by_role("button", name="Rename").click()
+    await page.get_by_label("Title").fill("The berths")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("The berths")
+    await expect(page).to_have_title("The berths – Plimsoll")
+    assert api.get(f"/v1/sessions/{sid}").json()["metadata"] == {"title": "The berths"}
+
+    await page.get_by_label("to", exact=True).fill("20")
+    await page.get_by_label("to", exact=True).press("Enter")
+    await expect(page.get_by_role("option", name=re.compile("^Turn "))).to_have_count(20)
+    await page.get_by_role("searchbox").fill("berth 41")
+    await page.get_by_role("link", name="Turn 41, user").click()
+    await expect(page.get_by_role("heading", name="Turn 41 completed")).to_be_visible()
+    await expect(page.get_by_role("option", name=re.compile("^Turn 41,"))).to_have_attribute("aria-selected", "true")
+
+    # Only what is in sight of a chat is in the page; a turn's number leads to it.
+    await page.get_by_role("link", name="Chat").click()
+    await expect(page.get_by_role("link", name="Turn 65", exact=True)).to_be_in_viewport()
+    assert await page.locator(".turns > li").count() < 40
+    await page.get_by_role("searchbox").fill("3")
+    await page.get_by_role("link", name="Go to turn 3").click()
+    await expect(page.get_by_role("link", name="Turn 3", exact=True)).to_be_in_viewport()
+    await page.locator(".aimed").get_by_role("button", name="Pin message").click()
+    await expect(page.locator(".aimed")).to_contain_text("Pinned")
+    assert api.get(f"/v1/sessions/{sid}/pins/turn-3-user").json()["content"] == "Berth 3 closes at noon."
+
+    await page.goto(f"{home}#/")
+    await page.get_by_role("searchbox", name="Search sessions").fill("berth 41 noon")
+    await page.get_by_role("link", name="turn 41").first.click()
+    await expect(page.get_by_role("heading", name="Turn 41 completed")).to_be_visible()
 
 
 async def test_a_fork_from_a_turn_has_the_past_through_it(page: Page, api: httpx.Client) -> None:

@@ -11,14 +11,14 @@ from typing import Annotated
 
 import typer
 
-from app.commands.administration import keys, limits, windows
-from app.commands.purge import purge_command
+from app.commands.administration import distribute_command, keys, limits, purge_command, windows
 from app.commands.resources import CommandRefused, database_url, read_settings
 from app.commands.simulate import simulate_command
 from app.db.embedded import EmbeddedPostgresError
 from app.db.migrate import DatabaseUnreachable, MigrationFailed, reach, upgrade
 from app.domain.errors import PlimsollError
 from app.providers.catalogue_file import CatalogueError
+from plimsoll_demo.conversations import first_session
 
 EXIT_UNUSABLE = 2
 
@@ -31,6 +31,7 @@ command_line = typer.Typer(
 command_line.add_typer(keys, name="keys")
 command_line.add_typer(limits, name="limits")
 command_line.add_typer(windows, name="windows")
+command_line.command("distribute")(distribute_command)
 command_line.command("purge")(purge_command)
 command_line.command("simulate")(simulate_command)
 if find_spec("plimsoll_sdk"):  # the extra `demo`
@@ -67,7 +68,7 @@ def serve_command(
     for name, value in {"HOST": host, "PORT": port, "WORKERS": workers}.items():
         if value is not None:
             os.environ[f"PLIMSOLL_{name}"] = str(value)
-    serve(read_settings())
+    serve(read_settings(), first_session)
 
 
 @command_line.command("migrate")

@@ -31,12 +31,10 @@ from app.api.routes import (
     chat,
     context,
     conversations,
+    deployment,
     events,
     inspector,
-    models,
-    operations,
     pins,
-    policies,
     responses,
     sessions,
     turns,
@@ -72,6 +70,8 @@ from app.tokenizers import Tokenizers, encoding_for_model
 
 logger = logging.getLogger(__name__)
 
+_COLLECT_AFTER_OBJECTS = 20_000
+"""What some turns leave: nearly all of it goes when its last reference does, and a collection per 700 finds nothing."""
 # The busiest first: routes are matched in order.
 _ROUTERS = (
     turns.router,
@@ -83,11 +83,12 @@ _ROUTERS = (
     pins.router,
     archive.import_router,
     archive.router,
-    models.router,
-    policies.router,
-    policies.simulation_router,
+    deployment.models_router,
+    deployment.policies_router,
+    context.simulate_router,
+    context.search_router,
     events.router,
-    operations.router,
+    deployment.router,
     inspector.router,
 )
 
@@ -108,9 +109,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             # Objects of the start live as long as the process; the garbage collector need not visit them.
             gc.collect()
             gc.freeze()
+            thresholds = gc.get_threshold()
+            gc.set_threshold(_COLLECT_AFTER_OBJECTS, *thresholds[1:])
             try:
                 yield
             finally:
+                gc.set_threshold(*thresholds)
                 gc.unfreeze()  # else a process that starts several services, as tests do, keeps every one: 70 MB each
 
     app = FastAPI(
@@ -188,6 +192,7 @@ async def _runtime(
         now=_now,
         new_id=uuid7,
         tracer=_tracer(settings, owned),
+        recognizes_lists=settings.recognize_conversations,
         log_content=settings.log_content,
     )
 
@@ -243,7 +248,7 @@ def _pool(settings: Settings, dsn: str, connections: int, owned: AsyncExitStack)
 async def _dsn(settings: Settings, owned: AsyncExitStack) -> str:
     if settings.database_url is not None:
         return settings.database_url.get_secret_value()
-    server = await asyncio.to_thread(embedded.start, settings.data_dir)
+    server = await asyncio.to_thread(embedded.start, settings.data_folder)
     owned.callback(server.stop)
     await migrate.upgrade(server.dsn)
     owned.enter_context(kept_running(server, give_up_after_s=settings.embedded_restart_s))
@@ -251,7 +256,7 @@ async def _dsn(settings: Settings, owned: AsyncExitStack) -> str:
 
 
 def guarded_policy(settings: Settings) -> ContextPolicy:
-    """The preset `guarded` with the deployment's `CONTEXT_*` settings. Raises `InvalidRequest` for an odd mix."""
+    """The preset `guarded` with the deployment's settings of it. Raises `InvalidRequest` for an odd mix."""
     fields = {
         "summary_trigger_ratio": settings.context_summary_trigger_ratio,
         "prune_trigger_ratio": settings.context_prune_trigger_ratio,
@@ -260,8 +265,13 @@ def guarded_policy(settings: Settings) -> ContextPolicy:
         "summary_model": settings.context_summary_model,
         "summary_role": settings.context_summary_role,
     }
+    default = replace(
+        ContextPolicy(),
+        max_output_tokens=settings.context_max_output_tokens,
+        summarize_ahead=settings.summarize_ahead,
+    )
     try:
-        return resolve_policy(replace(ContextPolicy(), max_output_tokens=settings.context_max_output_tokens), fields)
+        return resolve_policy(default, fields)
     except InvalidRequest as error:
         raise InvalidRequest(f"CONTEXT_{error.where[-1].upper()}: {error.detail}", error.where) from error
 

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import json
 import multiprocessing
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -24,6 +26,7 @@ from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
 from app.api.connections import KEEP_ALIVE_S, Connection, Connections
+from app.commands.first_session import begin_with
 from app.commands.resources import CommandRefused, database_url, on_database
 from app.core.config import Settings
 from app.core.logging import configure_logging
@@ -46,8 +49,8 @@ _SWITCH_INTERVAL_S = 0.0001
 Python's default of 5 ms adds noticeable latency: a turn acquires the interpreter several times."""
 
 
-def serve(settings: Settings) -> None:
-    """Serves until a signal ends it; running requests get `DRAIN_S`.
+def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) -> None:
+    """Serves until a signal ends it; running requests get `DRAIN_S`. An empty embedded database gets `first_session`.
 
     Raises `CommandRefused`, `EmbeddedPostgresError`, `MigrationFailed`, `DatabaseUnreachable`, `CatalogueError` or
     `InvalidRequest` (of the policy settings) before it listens.
@@ -65,11 +68,13 @@ def serve(settings: Settings) -> None:
         signal.signal(number, _end)
     with _listening(settings.host, settings.port) as listener, database_url(settings, keep_running=True) as dsn:
         keys_exist = _check_database(dsn, listener)
+        if first_session is not None and settings.demo and settings.database_url is None and not keys_exist:
+            asyncio.run(on_database(dsn, partial(begin_with, settings, first_session)))
         # The workers, and the application in this process, take the database from the environment.
         os.environ["DATABASE_URL"] = dsn
         configure_logging(settings.log_level, settings.log_format)  # for what watches the database in this process
         with _metrics_folder(settings, listener):
-            _run(settings, listener, _welcome(listener, keys_exist=keys_exist))
+            _run(settings, listener, _welcome(settings, listener, catalogue.default, keys_exist=keys_exist))
 
 
 def create_worker() -> FastAPI:
@@ -254,7 +259,7 @@ def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[No
     if settings.workers == 1:
         yield
         return
-    folder = settings.data_dir.resolve() / "metrics" / str(listener.getsockname()[1])
+    folder = settings.data_folder / "metrics" / str(listener.getsockname()[1])
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir(parents=True)
@@ -267,14 +272,14 @@ def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[No
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _welcome(listener: socket.socket, *, keys_exist: bool) -> str:
+def _welcome(settings: Settings, listener: socket.socket, model: str, *, keys_exist: bool) -> str:
+    """Three lines: the address and where the data are, the pages, and a turn to copy."""
     host, port = listener.getsockname()[:2]
     if ipaddress.ip_address(host).is_unspecified:
         host = "127.0.0.1"
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    data = "" if settings.database_url else f" (data: {settings.data_folder})"
     key = ' -H "Authorization: Bearer $PLIMSOLL_API_KEY"' if keys_exist else ""
-    curl = f"curl -s{key} -H 'Content-Type: application/json'"
-    session = rf"""$({curl} {base}/v1/sessions -d '{{}}' | sed 's/.*"id":"\([^"]*\)".*/\1/')"""
-    turn = f"""{curl} {base}/v1/sessions/{session}/turns -d '{{"content":"Hello, what do you keep?"}}'"""
-    pages = f"inspector: {base}/ui, API page: {base}/docs"
-    return f"Plimsoll listens on {base} ({pages}). A session and its first turn:\n\n{turn}\n\n"
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello, what do you keep?"}]})
+    turn = f"curl -s {base}/v1/chat/completions{key} -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+    return f"Plimsoll listens on {base}{data}\nInspector: {base}/ui, API: {base}/docs\n{turn}\n"

@@ -32,6 +32,15 @@ export function ago(instant: string | null, now: number): string {
   return `${Math.round(seconds / 86_400)} d ago`;
 }
 
+/** How long something took. */
+export function elapsed(from: string, to: string | null): string {
+  if (to === null) return "–";
+  const ms = Math.max(0, Date.parse(to) - Date.parse(from));
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const seconds = ms / 1000;
+  return seconds < 60 ? `${seconds.toFixed(1)} s` : `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+}
+
 export function dateTime(instant: string): string {
   return new Date(instant).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
 }

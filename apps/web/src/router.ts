@@ -11,13 +11,14 @@ export const TABS: readonly { tab: Tab; label: string }[] = [
 
 export type Place =
   | { page: "sessions" }
-  | { page: "session"; sessionId: string; tab: Tab; turnId: string | null; otherTurnId: string | null };
+  | { page: "session"; sessionId: string; tab: Tab; turn: string | null; otherTurn: string | null };
+// A turn is addressed by its number. What knows only its id may use that: the page finds the number.
 
 export function placeOf(hash: string): Place {
-  const [, first, sessionId, tab, turnId, otherTurnId] = hash.replace(/^#/, "").split("/");
+  const [, first, sessionId, tab, turn, otherTurn] = hash.replace(/^#/, "").split("/");
   if (first === "sessions" && sessionId) {
     const known = TABS.find((entry) => entry.tab === tab)?.tab ?? "window";
-    return { page: "session", sessionId, tab: known, turnId: turnId || null, otherTurnId: otherTurnId || null };
+    return { page: "session", sessionId, tab: known, turn: turn || null, otherTurn: otherTurn || null };
   }
   return { page: "sessions" };
 }
@@ -25,11 +26,11 @@ export function placeOf(hash: string): Place {
 export function addressOf(
   sessionId?: string,
   tab: Tab = "window",
-  turnId?: string | null,
-  otherTurnId?: string | null,
+  turn?: string | number | null,
+  otherTurn?: string | number | null,
 ): string {
   if (!sessionId) return "#/";
-  return `#/${["sessions", sessionId, tab, turnId, otherTurnId].filter(Boolean).join("/")}`;
+  return `#/${["sessions", sessionId, tab, turn, otherTurn].filter(Boolean).join("/")}`;
 }
 
 export function goTo(address: string): void {

@@ -103,6 +103,14 @@ export interface TimelineTurn {
   events: TimelineEvent[];
 }
 
+/** Turns `first_seq` through `last_seq` as one point of a plot, with their largest prompt. */
+export interface TimelineRange {
+  first_seq: number;
+  last_seq: number;
+  events: Record<EventKind | "failed", number>;
+  peak: TimelineTurn;
+}
+
 export interface ToolCall {
   id: string;
   type: "function";
@@ -124,6 +132,7 @@ export interface LaidOut {
   tokens: number;
   message_id: string | null;
   turn_id: string | null;
+  turn_seq: number | null;
   shortened: boolean;
 }
 
@@ -148,7 +157,15 @@ export interface TrimLog {
   estimated_tokens_before: number;
   estimated_tokens_after: number;
   actions: TrimAction[];
-  recalled?: { message_id: string; score: number; tokens: number }[];
+  recalled?: Recalled[];
+}
+
+/** An older message that came back. `matched` are the words it came back for, where the service names them. */
+export interface Recalled {
+  message_id: string;
+  score: number;
+  tokens: number;
+  matched?: string[];
 }
 
 export interface Audit {
@@ -187,6 +204,8 @@ export interface Turn {
   prompt_tokens: number | null;
   completion_tokens: number | null;
   cost_usd: number | null;
+  created_at: string;
+  completed_at: string | null;
 }
 
 export interface StoredMessage {
@@ -206,6 +225,7 @@ export interface Context {
   model_alias: string;
   model_context_limit: number;
   input_budget: number;
+  overhead_reserve: number;
   estimated_input_tokens_before: number;
   estimated_input_tokens_after_summary: number;
   estimated_input_tokens_after_prune: number;
@@ -223,6 +243,7 @@ export interface WindowNow {
   model_alias: string;
   model_context_limit: number;
   input_budget: number;
+  overhead_reserve: number;
   estimated_input_tokens: number;
   estimated_wire_tokens: number;
   regions: Regions;

@@ -146,13 +146,13 @@ def given(**fields: Any) -> dict[str, Any]:
 
 def query(**fields: object) -> dict[str, str]:
     """The parameters that were given, as text."""
-    told = {name: str(value) for name, value in fields.items() if value is not None}
-    return told | {name: told[name].lower() for name, value in fields.items() if isinstance(value, bool)}
+    texts = {name: str(value) for name, value in fields.items() if value is not None}
+    return texts | {name: texts[name].lower() for name, value in fields.items() if isinstance(value, bool)}
 
 
 def _place(name: str, value: str) -> str:
-    """A value in an address. A pin's name may have slashes; nothing may step out of its place."""
+    """A value in an address. A pin's name and an alias may have slashes; nothing may step out of its place."""
     if not value:
         raise ValueError(f"{name} must not be empty")
-    quoted = quote(value, safe="/" if name == "name" else "")
+    quoted = quote(value, safe="/" if name in {"name", "alias"} else "")
     return "/".join(part.replace(".", "%2E") if part in {".", ".."} else part for part in quoted.split("/"))

@@ -28,13 +28,58 @@ PlimsollError
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from plimsoll_sdk.models import Answer, BudgetFigures, Fault, LargeItem, LimitFigures, Shortening, Turn
+from plimsoll_sdk.models import Answer, Turn
 
 A = TypeVar("A", bound=Answer)
+
+
+class BudgetFigures(Answer):
+    """Why a turn was refused: `estimated` tokens against `input_budget`, and by how many it is over."""
+
+    limit: int
+    input_budget: int
+    estimated: int
+    over_by: int
+
+
+class LargeItem(Answer):
+    """Something large in a prompt that was refused."""
+
+    item: str
+    region: str
+    tokens: int
+
+
+class Shortening(Answer):
+    """What to shorten by how many tokens, so that the turn fits."""
+
+    item: str
+    region: str
+    by_tokens: int
+
+
+class LimitFigures(Answer):
+    """The limit that a turn would have gone over; `resets_at` is None where time helps nothing."""
+
+    scope: str
+    name: str
+    value: float
+    used: float
+    reserved: float
+    asked: float
+    resets_at: datetime | None
+
+
+class Fault(Answer):
+    """A place of a request, and what is wrong there."""
+
+    where: str
+    message: str
 
 
 class PlimsollError(Exception):

@@ -50,7 +50,7 @@ class ForkedFrom(Answer):
 
 
 class Session(Answer):
-    """A conversation and how it is run."""
+    """A conversation and how it is run. `external_id` is a client's own name for it."""
 
     id: str
     model_alias: str
@@ -64,6 +64,7 @@ class Session(Answer):
     created_at: datetime
     updated_at: datetime
     forked_from: ForkedFrom | None
+    external_id: str | None = None
 
 
 class Usage(Answer):
@@ -202,11 +203,13 @@ class TrimAction(Answer):
 
 
 class RecalledMessage(Answer):
-    """A message that came back, verbatim."""
+    """A message that came back, verbatim. `matched` are the user's words that it has; without any it stands beside one
+    that has some."""
 
     message_id: str
     score: float
     tokens: int
+    matched: list[str] = Field(default_factory=list[str])
 
 
 class TrimLog(Answer):
@@ -271,6 +274,7 @@ class LaidOut(Answer):
     """Where a message of a prompt stands and what it costs in tokens, without framing.
 
     `region` is None for prompts that were sent before this was recorded, `message_id` for what is no stored message.
+    `turn_seq` is the number of the stored turn.
     """
 
     region: str | None
@@ -278,6 +282,7 @@ class LaidOut(Answer):
     message_id: str | None
     turn_id: str | None
     shortened: bool
+    turn_seq: int | None = None
 
 
 class Prompt(Answer):
@@ -448,6 +453,27 @@ class TimelineTurn(Answer):
     events: list[TimelineEvent]
 
 
+class EventCounts(Answer):
+    """In how many turns of a range something changed what was sent, by kind of event; and how many failed."""
+
+    summary: int
+    later_summary: int
+    prune: int
+    recall: int
+    overflow: int
+    emergency: int
+    failed: int
+
+
+class TimelineRange(Answer):
+    """Turns `first_seq` through `last_seq` as one point of a plot. `peak` is the one with the largest prompt."""
+
+    first_seq: int
+    last_seq: int
+    events: EventCounts
+    peak: TimelineTurn
+
+
 class FoundMessage(Answer):
     """A message of a session that matches a search. `excerpt` is a part of it; `role` says who said it."""
 
@@ -466,6 +492,19 @@ class Found(Page[FoundMessage]):
 
     searched_messages: int
     unsearched_messages: int
+
+
+class FoundInSession(Answer):
+    """A message of any session that has the words of a search. `complete` says whether `excerpt` is all of its text."""
+
+    session_id: str
+    message_id: str
+    turn_id: str
+    turn_seq: int
+    seq: int
+    role: str
+    excerpt: str
+    complete: bool
 
 
 class Simulation(Answer):
@@ -582,47 +621,3 @@ class Readiness(Answer):
     status: str
     database: str
     migrations: str | None
-
-
-class BudgetFigures(Answer):
-    """Why a turn was refused: `estimated` tokens against `input_budget`, and by how many it is over."""
-
-    limit: int
-    input_budget: int
-    estimated: int
-    over_by: int
-
-
-class LargeItem(Answer):
-    """Something large in a prompt that was refused."""
-
-    item: str
-    region: str
-    tokens: int
-
-
-class Shortening(Answer):
-    """What to shorten by how many tokens, so that the turn fits."""
-
-    item: str
-    region: str
-    by_tokens: int
-
-
-class LimitFigures(Answer):
-    """The limit that a turn would have gone over; `resets_at` is None where time helps nothing."""
-
-    scope: str
-    name: str
-    value: float
-    used: float
-    reserved: float
-    asked: float
-    resets_at: datetime | None
-
-
-class Fault(Answer):
-    """A place of a request, and what is wrong there."""
-
-    where: str
-    message: str

@@ -25,7 +25,9 @@ from plimsoll_sdk.call import (
 from plimsoll_sdk.models import (
     Audit,
     Found,
+    FoundInSession,
     Health,
+    ListedModel,
     ListedPin,
     ListedSession,
     Message,
@@ -42,6 +44,7 @@ from plimsoll_sdk.models import (
     SessionDetail,
     Simulation,
     Summary,
+    TimelineRange,
     TimelineTurn,
     Turn,
     TurnAnswer,
@@ -271,9 +274,12 @@ def _turn(
 
 
 @operation("GET", f"{_SESSION}/turns", repeatable=True)
-def list_turns(session_id: str, *, limit: int | None = None, cursor: str | None = None) -> Asked[Page[Turn]]:
-    """One page of the session's turns, oldest first."""
-    return Asked(reads(Page[Turn]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
+def list_turns(
+    session_id: str, *, limit: int | None = None, cursor: str | None = None, from_seq: int | None = None
+) -> Asked[Page[Turn]]:
+    """One page of the session's turns, oldest first, from the one with number `from_seq` on."""
+    asked = query(limit=limit, cursor=cursor, from_seq=from_seq)
+    return Asked(reads(Page[Turn]), {"session_id": session_id}, asked)
 
 
 @operation("GET", _TURN, repeatable=True)
@@ -394,6 +400,18 @@ def get_timeline(session_id: str, *, limit: int | None = None, cursor: str | Non
     return Asked(reads(Page[TimelineTurn]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
 
 
+@operation("GET", f"{_SESSION}/timeline/overview", repeatable=True)
+def get_overview(
+    session_id: str, *, points: int | None = None, from_seq: int | None = None, through_seq: int | None = None
+) -> Asked[Page[TimelineRange]]:
+    """The timeline, or a part of it, oldest first, in at most `points` ranges of turns, each with its largest prompt.
+
+    `from_seq` and `through_seq` are the numbers of the first and the last turn. There is only one page.
+    """
+    asked = query(points=points, from_seq=from_seq, through_seq=through_seq)
+    return Asked(reads(Page[TimelineRange]), {"session_id": session_id}, asked)
+
+
 @operation("GET", f"{_SESSION}/messages", repeatable=True)
 def list_messages(
     session_id: str, *, limit: int | None = None, cursor: str | None = None, ids: Sequence[str] | None = None
@@ -407,6 +425,16 @@ def list_messages(
 def search_session(session_id: str, q: str, *, limit: int | None = None) -> Asked[Found]:
     """The session's messages that match the words of `q`, best first."""
     return Asked(reads(Found), {"session_id": session_id}, query(q=q, limit=limit))
+
+
+@operation("GET", "/v1/search", repeatable=True)
+def search_messages(q: str, *, limit: int | None = None, cursor: str | None = None) -> Asked[Page[FoundInSession]]:
+    """One page of the messages of all sessions that have all the words of `q`, newest session first.
+
+    Of each session there are at most the newest three, and never more than `limit`. A page may be short, or empty, and
+    still go on.
+    """
+    return Asked(reads(Page[FoundInSession]), query=query(q=q, limit=limit, cursor=cursor))
 
 
 @operation("GET", f"{_SESSION}/summaries", repeatable=True)
@@ -494,18 +522,34 @@ def get_models() -> Asked[Models]:
     return Asked(reads(Models))
 
 
+@operation("GET", "/v1/models/{alias}", repeatable=True)
+def get_model(alias: str) -> Asked[ListedModel]:
+    """One alias, as OpenAI lists a model."""
+    return Asked(reads(ListedModel), {"alias": alias})
+
+
 def _completion(reply: Reply) -> tuple[str, dict[str, Any]]:
     return reply.headers.get("x-session-id", ""), reads(dict[str, Any])(reply)
 
 
 @operation("POST", "/v1/chat/completions")
 def complete_chat(
-    body: Json, *, session_id: str | None = None, idempotency_key: str | None = None
+    body: Json,
+    *,
+    session_id: str | None = None,
+    session_recognition: Literal["on", "off"] | None = None,
+    idempotency_key: str | None = None,
 ) -> Asked[tuple[str, dict[str, Any]]]:
-    """OpenAI's form, without its streams: gives the session's id and the completion. The `openai` package does more."""
+    """OpenAI's form, without its streams: gives the session's id and the completion. The `openai` package does more.
+
+    `session_id` may also be a name of your own, under which the session is created at first. Without it the session is
+    recognized by the messages before the newest ones, or created; `session_recognition="off"` always creates one.
+    """
     headers = {"Idempotency-Key": idempotency_key or f"client-{uuid4().hex}"}
     if session_id is not None:
         headers["X-Session-Id"] = session_id
+    if session_recognition is not None:
+        headers["X-Session-Recognition"] = session_recognition
     return Asked(_completion, body=body, headers=headers)
 
 

@@ -47,10 +47,10 @@ def test_the_three_parts_of_a_window_always_make_the_window(limit: int, max_outp
 
 
 @pytest.mark.parametrize(
-    ("wire_tokens", "overhead_tokens", "calibration_ratio", "charged"),
+    ("wire_tokens", "overhead_tokens", "calibration_ratio", "counted"),
     [
         (1000, 100, 1.0, 900),
-        # What framing and tools need beyond the reserve is charged to the input.
+        # What framing and tools need beyond the reserve counts against the input budget.
         (3000, 1024, 1.0, 1976),
         (3000, 1500, 1.0, 1976),
         # The calibration scales the whole wire estimate, before the reserve pays its part; fractions round up.
@@ -59,10 +59,10 @@ def test_the_three_parts_of_a_window_always_make_the_window(limit: int, max_outp
         (1000, 100, 0.5, 400),
     ],
 )
-def test_the_charge_is_the_calibrated_wire_less_what_the_overhead_reserve_pays(
-    wire_tokens: int, overhead_tokens: int, calibration_ratio: float, charged: int
+def test_input_tokens_are_the_calibrated_wire_less_what_the_overhead_reserve_pays(
+    wire_tokens: int, overhead_tokens: int, calibration_ratio: float, counted: int
 ) -> None:
     budget = budget_for(16_384, "test", 2048)
-    assert charged == budget.input_tokens(
+    assert counted == budget.input_tokens(
         wire_tokens=wire_tokens, overhead_tokens=overhead_tokens, calibration_ratio=calibration_ratio
     )

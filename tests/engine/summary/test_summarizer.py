@@ -55,7 +55,7 @@ _answers = st.fixed_dictionaries({"summary_text": any_text, **dict.fromkeys(SUMM
 
 def fold_of(snapshot: Snapshot, *, cap_tokens: int = 300) -> Fold:
     """All of a snapshot's turns as one fold."""
-    return Fold("requested", snapshot.turns, (), snapshot.summary, 0, 1000, cap_tokens)
+    return Fold("requested", tuple(snapshot.turns), (), snapshot.summary, 0, 1000, cap_tokens)
 
 
 @given(snapshots(), st.integers(26, 3000))
@@ -103,7 +103,7 @@ def test_a_rejected_message_and_half_an_answer_are_not_shown_to_a_summarizer() -
 
 
 @given(snapshots(), st.integers(60, 2000), st.integers(300, 4000))
-def test_what_is_asked_stays_within_the_room_and_shows_the_newest_context(
+def test_the_request_stays_within_the_room_and_shows_the_newest_context(
     snapshot: Snapshot, room_tokens: int, context_tokens: int
 ) -> None:
     fold = fold_of(snapshot)

@@ -13,9 +13,9 @@ from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import (
     GUARDED,
     History,
-    charged_before,
     chat,
     estimate,
+    input_tokens_before,
     snapshot_of,
     text_of,
 )
@@ -25,10 +25,10 @@ _COUNT_OFF = replace(GUARDED, mandatory_summary_turn=1000)
 
 
 def _at(share_percent: int, *, off_by: int = 0) -> Snapshot:
-    """Six turns of a long talk, charged exactly so many percent of the budget, give or take `off_by` tokens."""
+    """Six turns that take exactly so many percent of the budget, give or take `off_by` tokens."""
     history = History()
     turns, current = chat(history, 6, assistant_tokens=300), history.turn()
-    bare = charged_before(snapshot_of(turns, current, input_budget=1, layers=(("system:global", ""),)))
+    bare = input_tokens_before(snapshot_of(turns, current, input_budget=1, layers=(("system:global", ""),)))
     input_budget = 4000
     padding = input_budget * share_percent // 100 + off_by - bare
     return snapshot_of(turns, current, input_budget=input_budget, layers=(("system:global", text_of(padding)),))
@@ -37,8 +37,8 @@ def _at(share_percent: int, *, off_by: int = 0) -> Snapshot:
 @pytest.mark.parametrize(("off_by", "due"), [(-1, False), (0, True), (1, True)])
 def test_a_summary_is_due_from_exactly_seventy_percent_of_the_budget(off_by: int, due: bool) -> None:
     snapshot = _at(70, off_by=off_by)
-    assert charged_before(snapshot) == 2800 + off_by
-    decision = plan(snapshot, _COUNT_OFF, estimate)
+    assert input_tokens_before(snapshot) == 2800 + off_by
+    decision = plan(snapshot, replace(_COUNT_OFF, protected_share=None), estimate)
     assert isinstance(decision, SummaryDue) == due
     if isinstance(decision, SummaryDue):
         assert decision.fold.reason == "threshold"
@@ -81,8 +81,8 @@ def test_the_threshold_alone_asks_for_no_summary_that_would_reclaim_next_to_noth
     old, new = chat(history, 1, assistant_tokens=100), chat(history, 4, assistant_tokens=800)
     summary = history.summary(SummaryBody(text_of(400)))
     snapshot = snapshot_of((*old, *new), history.turn(), input_budget=5000, summary=summary)
-    assert 3500 <= charged_before(snapshot) < 4500
-    assert isinstance(plan(snapshot, GUARDED, estimate), Ready)
+    assert 3500 <= input_tokens_before(snapshot) < 4500
+    assert isinstance(plan(snapshot, replace(GUARDED, protected_share=None), estimate), Ready)
 
 
 @pytest.mark.parametrize("policy", [replace(GUARDED, auto_summarize=False), replace(GUARDED, summarize_when="never")])
@@ -118,8 +118,9 @@ def test_protected_turns_that_a_policy_shields_are_weighed_before_a_summary_is_p
     history = History()
     turns = (*chat(history, 6, assistant_tokens=300), *chat(history, 4, assistant_tokens=600))
     snapshot = snapshot_of(turns, history.turn(), input_budget=2000)
-    assert isinstance(plan(snapshot, GUARDED, estimate), SummaryDue)
-    assert isinstance(plan(snapshot, replace(GUARDED, prune_protected=False), estimate), Refused)
+    protected = replace(GUARDED, protected_share=None)
+    assert isinstance(plan(snapshot, protected, estimate), SummaryDue)
+    assert isinstance(plan(snapshot, replace(protected, prune_protected=False), estimate), Refused)
 
 
 @pytest.mark.parametrize("limit_is", ["nought", "below"])

@@ -8,8 +8,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.types import Message, MessageId, Turn, TurnStatus
+from app.domain.types import MessageId, Turn, TurnStatus
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.policy.policy import ContextPolicy, PruneOrder, PruneUnit
+from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, plan
 from app.engine.window.pruning import worth_per_token
 from app.engine.window.snapshot import Snapshot
@@ -73,16 +75,20 @@ def test_where_turns_leave_whole_one_with_a_standing_instruction_leaves_last() -
     assert told.messages[0].id in sent_ids(decided.prompt)
 
 
-def test_what_tools_and_assistants_said_is_worth_less_the_longer_it_is_and_a_demand_most() -> None:
-    def message(text: str, role: str = "user") -> Message:
-        made = History().turn(("assistant", 5, 1)).messages[0 if role == "user" else 1]
-        return replace(made, content=text)
+def test_what_tools_and_assistants_wrote_is_worth_less_the_longer_it_is_and_a_demand_most() -> None:
+    def worth(text: str, wire_tokens: int, role: str = "user") -> tuple[bool, float]:
+        turn = History().turn(("assistant", 5, 1))
+        said, answered = (
+            replace(message, content=text, tokens=wire_tokens - MESSAGE_FRAMING_TOKENS) for message in turn.messages
+        )
+        pieces = past_of([replace(turn, messages=(said, answered))]).pieces
+        return worth_per_token([pieces[0 if role == "user" else 1]])
 
     ranked = [
-        worth_per_token([message("Here is all of it.", "assistant")], 400),
-        worth_per_token([message("Yes.", "assistant")], 20),
-        worth_per_token([message("My sister lives in Ghent.")], 20),
-        worth_per_token([message("Never write to her, and keep to this whatever anybody says.")], 2000),
+        worth("Here is all of it.", 400, "assistant"),
+        worth("Yes.", 20, "assistant"),
+        worth("My sister lives in Ghent.", 20),
+        worth("Never write to her, and keep to this whatever anybody says.", 2000),
     ]
     assert ranked == sorted(ranked)
 

@@ -106,7 +106,7 @@ def test_a_summary_is_weighed_beside_results_that_can_be_shortened() -> None:
 
 
 @given(st.integers(1, 4000), any_text, st.integers(0, 3000))
-def test_a_shortened_result_costs_less_keeps_its_ends_and_is_cut_no_further_than_asked(
+def test_a_shortened_result_costs_less_keeps_its_ends_and_is_cut_no_further_than_needed(
     tokens: int, text: str, excess: int
 ) -> None:
     message = History().turn(("tool_group", tokens, 1)).messages[2]
@@ -170,7 +170,7 @@ def test_a_marked_message_keeps_every_other_part_word_for_word_and_is_rebuilt_ex
     stored = {message.seq: message for turn in (*snapshot.turns, snapshot.current) for message in turn.messages}
     assert set(needed_for(assembled.refs).sha256s) <= set(blocks)
     rebuilt, _ = rebuild(assembled.refs, blocks, stored)
-    assert canonical_json(rebuilt) == canonical_json(assembled.messages)
+    assert canonical_json(rebuilt) == canonical_json(list(assembled.messages))
 
 
 def test_the_pictures_of_a_newest_result_leave_before_its_words_do() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import ceil
 
@@ -18,7 +19,7 @@ from app.engine.window.prompt import Prompt, pin_text
 from app.engine.window.provider_overflow import MAX_REACTIONS, Reaction, learned_limit, react
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
-from tests.engine.histories import GUARDED, History, charge, chat, estimate, snapshot_of
+from tests.engine.histories import GUARDED, History, chat, estimate, input_tokens_of, snapshot_of
 from tests.engine.pictures import image, png
 from tests.engine.readings import ready_of, sent_ids
 from tests.engine.strategies import policies, snapshots
@@ -169,7 +170,7 @@ def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
     assert decision.accounts.wire_before - removed == decision.prompt.wire_tokens
     if isinstance(decision, Ready):
         assert decision.prompt.wire_tokens < ready.prompt.wire_tokens
-        assert charge(again, decision.prompt) <= reaction.budget.input_budget
+        assert input_tokens_of(again, decision.prompt) <= reaction.budget.input_budget
     else:
         assert _past_ids(decision, taken.snapshot.turns) == set()
 
@@ -207,10 +208,11 @@ def test_media_and_tool_pairs_of_the_running_turn_survive_the_emergency() -> Non
     past = tuple(history.turn(("assistant", 300, 1), user_tokens=500) for _ in range(4))
     current = history.turn(("tool_group", 50, 2), status=TurnStatus.RUNNING, media=(picture,))
     snapshot = snapshot_of(past, current, input_budget=6000)
-    ready = plan(snapshot, GUARDED, estimate)
+    policy = replace(GUARDED, protected_share=None)
+    ready = plan(snapshot, policy, estimate)
     assert isinstance(ready, Ready)
     smaller = ready.window.after_overflow(replace(snapshot.budget, input_budget=2800))
-    again = plan(smaller, GUARDED, estimate, may_summarize=False)
+    again = plan(smaller, policy, estimate, may_summarize=False)
     assert isinstance(again, Ready)
     kinds = [action.kind for action in again.accounts.actions]
     assert kinds == ["assistant_dropped"] * 4 + ["emergency_drop"] * 2
@@ -228,5 +230,5 @@ def test_a_running_turn_that_is_too_large_alone_is_refused_after_the_past_has_le
     assert isinstance(plan(smaller, GUARDED, estimate, may_summarize=False), Refused)
 
 
-def _past_ids(decision: Ready | Refused, turns: tuple[Turn, ...]) -> set[MessageId]:
+def _past_ids(decision: Ready | Refused, turns: Iterable[Turn]) -> set[MessageId]:
     return sent_ids(decision.prompt) & {message.id for turn in turns for message in turn.messages}

@@ -14,26 +14,26 @@ from app.engine.window.prompt import Prompt, prompt_sha256
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
-from tests.engine.histories import History, charge, estimate, snapshot_of
+from tests.engine.histories import History, estimate, input_tokens_of, snapshot_of
 from tests.engine.readings import all_units, counted_tokens, read_back, ready_of, sendable, sent_ids, sent_turns
 from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
 
 
 @given(snapshots(), policies())
-def test_a_ready_prompt_is_charged_at_most_the_input_budget_and_a_refused_one_more(
+def test_a_ready_prompt_has_at_most_the_tokens_of_the_input_budget_and_a_refused_one_more(
     snapshot: Snapshot, policy: ContextPolicy
 ) -> None:
     taken = decide(snapshot, policy)
     decision, budget = taken.decision, taken.snapshot.budget
-    charged = charge(taken.snapshot, decision.prompt)
-    assert decision.accounts.tokens_after_prune == charged
+    counted = input_tokens_of(taken.snapshot, decision.prompt)
+    assert decision.accounts.tokens_after_prune == counted
     if isinstance(decision, Ready):
-        assert charged <= budget.input_budget
+        assert counted <= budget.input_budget
         assert budget.input_budget > 0
     else:
-        assert budget.input_budget <= 0 or charged > budget.input_budget
-        assert decision.overflow.budget["over_by"] == charged - budget.input_budget
+        assert budget.input_budget <= 0 or counted > budget.input_budget
+        assert decision.overflow.budget["over_by"] == counted - budget.input_budget
 
 
 @given(snapshots(), policies())
@@ -98,7 +98,7 @@ def test_the_logs_removals_sum_to_what_the_prompt_lost(snapshot: Snapshot, polic
     assert accounts.wire_before - removed == taken.decision.prompt.wire_tokens
     before = lay_out(snapshot, policy, estimate).prompt()
     assert accounts.wire_before == before.wire_tokens
-    assert accounts.tokens_before == charge(snapshot, before)
+    assert accounts.tokens_before == input_tokens_of(snapshot, before)
     assert accounts.summary_triggered == taken.summarized
     kinds = {action.kind for action in accounts.actions}
     assert accounts.prune_triggered == bool(kinds - {"summary_folded"})
@@ -141,7 +141,7 @@ def test_the_assembled_prompt_is_checked_for_torn_tool_groups() -> None:
 
 
 @given(snapshots(), policies())
-def test_where_the_whole_past_is_wanted_all_of_it_is_sent_as_it_was_said_or_nothing(
+def test_where_the_whole_past_is_wanted_all_of_it_is_sent_as_it_is_stored_or_nothing(
     snapshot: Snapshot, policy: ContextPolicy
 ) -> None:
     snapshot = replace(snapshot, summary=None)

@@ -9,7 +9,7 @@ from app.domain.types import TurnStatus
 from app.engine.window.plan import Ready, Refused, plan
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
 
-_NO_SUMMARY = replace(GUARDED, auto_summarize=False)
+_NO_SUMMARY = replace(GUARDED, protected_share=None, auto_summarize=False)
 
 
 def _groups(rounds: int, tokens: int, *, calls: int = 1) -> list[tuple[UnitShape, int, int]]:
@@ -102,7 +102,7 @@ def test_rejected_turns_push_no_real_turn_out_of_the_protected_window() -> None:
     real = chat(history, 4, assistant_tokens=220)
     rejected = tuple(history.turn(user_tokens=5000, status=TurnStatus.REJECTED) for _ in range(4))
     snapshot = snapshot_of((*real, *rejected), history.turn(), input_budget=1000)
-    decision = plan(snapshot, GUARDED, estimate)
+    decision = plan(snapshot, replace(GUARDED, protected_share=None), estimate)
     assert isinstance(decision, Ready)
     assert decision.accounts.tokens_before >= 900
     assert _done(decision) == []

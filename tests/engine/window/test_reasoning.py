@@ -59,7 +59,7 @@ def running(history: History, *units: Any) -> Turn:
     return thoughtful(history.turn(*units, status=TurnStatus.RUNNING))
 
 
-def test_nothing_is_sent_or_charged_where_nobody_wants_it() -> None:
+def test_nothing_is_sent_or_counted_where_nobody_wants_it() -> None:
     turn = running(History(), ("tool_group", 5, 2))
     assert with_reasoning(turn, None) is turn
     assert told(turn, None) == [[], [], [], []]
@@ -81,7 +81,7 @@ def test_a_loop_in_which_one_signature_is_missing_is_sent_without_any() -> None:
     assert with_reasoning(broken, LOOP) is broken
 
 
-def test_text_goes_back_for_all_that_was_said_in_turns_with_tools_and_for_no_other_turn() -> None:
+def test_text_goes_back_for_all_messages_of_turns_with_tools_and_for_no_other_turn() -> None:
     history = History()
     used = thoughtful(history.turn(("tool_group", 5, 1), ("assistant", 9, 1)), blocks=False)
     plain = thoughtful(history.turn(("assistant", 9, 1)), blocks=False)

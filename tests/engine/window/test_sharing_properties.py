@@ -18,7 +18,7 @@ from app.engine.window.prompt import Prompt, pin_text
 from app.engine.window.shares import divide, with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
-from tests.engine.histories import charged_before, estimate, text_of
+from tests.engine.histories import estimate, input_tokens_before, text_of
 from tests.engine.readings import never_dropped, sent_ids
 from tests.engine.shortened import shortened
 from tests.engine.strategies import allocations, policies, snapshots
@@ -42,9 +42,9 @@ def _cases(draw: st.DrawFn, *, fitting: bool = False) -> tuple[Snapshot, Context
         Pin(f"large-{at}", text_of(tokens, at), relevance) for at, (tokens, relevance) in enumerate(draw(_large_pins))
     )
     snapshot = replace(snapshot, pins=(*snapshot.pins, *pins))
-    least = charged_before(replace(snapshot, goal=None, pins=(), summary=None, past=Past()))
+    least = input_tokens_before(replace(snapshot, goal=None, pins=(), summary=None, past=Past()))
     share = draw(st.floats(1.2, 2.4) if fitting else st.floats(0.0, 1.4))
-    limit = 1100 + least + int((charged_before(snapshot) - least) * share)
+    limit = 1100 + least + int((input_tokens_before(snapshot) - least) * share)
     limits = (limit,) if fitting else (limit, limit, limit, 1100, 4000)
     budget = budget_for(draw(st.sampled_from(limits)), "test", 2048)
     return with_shared_budget(replace(snapshot, budget=budget), policy, estimate), policy
@@ -105,7 +105,7 @@ def test_system_text_goal_the_users_message_and_what_is_unresolved_are_whole(
 @given(_cases(fitting=True))
 def test_while_the_whole_fits_nothing_is_trimmed(case: tuple[Snapshot, ContextPolicy]) -> None:
     snapshot, policy = case
-    assume(charged_before(snapshot, policy) <= snapshot.budget.input_budget)
+    assume(input_tokens_before(snapshot, policy) <= snapshot.budget.input_budget)
     taken = decide(snapshot, policy)
     assert isinstance(taken.decision, Ready)
     assert {action.kind for action in taken.decision.accounts.actions} <= {"summary_folded"}

@@ -12,7 +12,7 @@ from app.engine.window.plan import Ready, SummaryDue, plan
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.stages import STAGES
 from app.engine.window.window import Window, lay_out
-from tests.engine.histories import charge, estimate
+from tests.engine.histories import estimate, input_tokens_of
 from tests.engine.strategies import policies, snapshots
 
 
@@ -22,7 +22,7 @@ def _is_consistent(window: Window) -> None:
     assert window.messages == len(prompt.items)
     assert window.history_tokens == prompt.regions()["history"]
     assert window.wire_tokens == prompt.wire_tokens
-    assert window.input_tokens() == charge(window.snapshot, prompt)
+    assert window.input_tokens() == input_tokens_of(window.snapshot, prompt)
     removed = sum(action.tokens_removed for action in window.log.actions)
     recalled = sum(item.wire_tokens for item in window.recalled)
     assert window.log.wire_before - removed + recalled == window.wire_tokens

@@ -121,7 +121,6 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Makes room for another."""
         self._connections.let_go(self)
         _cancel(self._head_timer)
         _cancel(self._unread_timer)
@@ -142,7 +141,6 @@ class Connection(HttpToolsProtocol):
             self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
         self._moved_on = self._head_begun = True
         super().on_message_begin()
 
@@ -161,7 +159,6 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A part of a body."""
         self._moved_on = True
         super().on_body(body)
 
@@ -184,7 +181,6 @@ class Connection(HttpToolsProtocol):
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """The client has read most of it."""
         _cancel(self._unread_timer)
         super().resume_writing()
 

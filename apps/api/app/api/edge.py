@@ -52,13 +52,11 @@ class Exchange:
 
 class _TooLarge(PlimsollError):
     code = "body_too_large"
+    carries = ("max_body_bytes",)
 
     def __init__(self, most_bytes: int) -> None:
         super().__init__(f"A body has at most {most_bytes} bytes.")
-        self.most_bytes = most_bytes
-
-    def members(self) -> dict[str, Any]:
-        return {"max_body_bytes": self.most_bytes}
+        self.max_body_bytes = most_bytes
 
 
 class _ClientGone(Exception):

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from app.domain.types import JsonObject
 
 CHAT_PATH = "/v1/chat/completions"
-_OTHER_PATHS = ("/v1/responses", "/v1/conversations")
+_OUR_OWN = ("/v1/sessions", "/v1/policies", "/v1/events", "/v1/search")
 _OVERFLOWS = frozenset({"context_budget_exceeded", "provider_context_overflow"})
 _CODES: Mapping[str, str] = {
     "context_budget_exceeded": "context_length_exceeded",
@@ -49,12 +49,12 @@ _PARAMETERS: Mapping[str, str] = {
 
 
 def is_openai_path(path: str) -> bool:
-    """Whether the clients of this path expect OpenAI's error shape."""
-    return path == CHAT_PATH or any(path == other or path.startswith(f"{other}/") for other in _OTHER_PATHS)
+    """Whether the clients of this path expect OpenAI's error shape: those of all of `/v1` that is no route of ours."""
+    ours = path == "/v1/models" or any(path == own or path.startswith(f"{own}/") for own in _OUR_OWN)
+    return path.startswith("/v1/") and not ours
 
 
 def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
-    """A problem as the HTTP answer of an OpenAI path."""
     error = error_of(problem, "messages" if path == CHAT_PATH else "input")
     retry = {} if error["code"] in _WORTH_ANOTHER_TRY else {"x-should-retry": "false"}
     return Response(orjson.dumps({"error": error}), _status(problem), {**(headers or {}), **retry}, "application/json")

@@ -11,10 +11,11 @@ from pydantic import BaseModel, ConfigDict
 from app.api.openai_errors import is_openai_path
 from app.api.problems import KINDS, PROBLEM_JSON
 from app.api.schemas.chat import ChatErrorOut
-from app.domain.types import JsonObject
+from app.domain.types import LARGEST, JsonObject
 
 Limit = Annotated[int, Query(ge=1, le=200, description="Most items of one page.")]
 Cursor = Annotated[str | None, Query(max_length=2048, description="`next_cursor` of the page before.")]
+FromSeq = Annotated[int, Query(ge=1, le=LARGEST, description="The first turn's number.")]
 Round = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Tool round; defaults to the last one.")]
 Words = Annotated[
     str | None,

@@ -16,16 +16,7 @@ from starlette.responses import Response
 
 from app.api import openai_errors
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG
-from app.domain.errors import (
-    Busy,
-    Conflict,
-    DatabaseUnavailable,
-    InvalidRequest,
-    LimitExceeded,
-    NotFound,
-    PlimsollError,
-    ShuttingDown,
-)
+from app.domain.errors import InvalidRequest, LimitExceeded, NotFound, PlimsollError, RetryLater, ShuttingDown
 from app.domain.types import JsonObject
 
 PROBLEM_JSON = "application/problem+json"
@@ -128,7 +119,6 @@ class InvalidFields(InvalidRequest):
 
 
 def document_of(error: PlimsollError) -> JsonObject:
-    """The problem of an error."""
     code = f"{error.noun}_not_found" if isinstance(error, NotFound) else error.code
     members = error.members()
     if isinstance(error, InvalidRequest):
@@ -158,10 +148,9 @@ def complete(stored: JsonObject | None) -> JsonObject | None:
 
 
 def headers_of(error: PlimsollError) -> dict[str, str]:
-    """The headers of the answer to an error."""
     if isinstance(error, ShuttingDown):
         return {"Retry-After": str(error.retry_after_s), "Connection": "close"}
-    if isinstance(error, (Busy, Conflict, DatabaseUnavailable, LimitExceeded)) and error.retry_after_s is not None:
+    if isinstance(error, (RetryLater, LimitExceeded)) and error.retry_after_s is not None:
         return {"Retry-After": str(max(1, error.retry_after_s))}
     if error.code == "unauthenticated":
         return {"WWW-Authenticate": 'Bearer realm="plimsoll"'}

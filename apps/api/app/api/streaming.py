@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api import problems
 from app.api.direct_route import Call, plain_json
-from app.api.records import as_json
+from app.api.schemas.values import as_json
 from app.domain.content import tool_call_json
 from app.domain.errors import NotFound, PlimsollError
 from app.domain.types import JsonObject, SessionId, TurnId, TurnRecord, TurnStatus

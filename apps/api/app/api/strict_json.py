@@ -65,7 +65,7 @@ def _check(value: Any, raw: bytes) -> None:
 
 
 def _refuse_huge_integer(digits: str) -> int:
-    """Told from a large float only by the text: `1e30` is fine, thirty digits would lose their end."""
+    """Distinguished from a large float only by the text: `1e30` is fine, thirty digits would lose their end."""
     if len(digits) > 20 or not -_INT64 <= int(digits) < _INT64:
         raise InvalidRequest("The body has an integer beyond 64 bits.", ("body",))
     return 0

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias, cast
 
-from app.domain.content import sha256_hex
+from app.domain.content import sha256_hex, tool_calls_from_json
 from app.domain.errors import ImportRefused, PromptTooLarge
-from app.domain.types import SUMMARY_LISTS, JsonObject, Message, MessageId, ToolCall, TurnId
+from app.domain.types import SUMMARY_LISTS, JsonObject, Message, MessageId, TurnId
 
 FORMAT: Final = "plimsoll.session"
 VERSION: Final = 1
@@ -212,10 +212,7 @@ def archived_message(row: Mapping[str, Any]) -> Message:
         role=row["role"],
         content=row["content"],
         tokens=0,
-        tool_calls=tuple(
-            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
-            for call in row["tool_calls"] or ()
-        ),
+        tool_calls=tool_calls_from_json(row["tool_calls"]),
         tool_call_id=row["tool_call_id"],
         reasoning=row["reasoning"],
         reasoning_blocks=tuple(row["reasoning_blocks"] or ()),

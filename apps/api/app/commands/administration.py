@@ -1,7 +1,9 @@
-"""`plimsoll keys`, `limits` and `windows`: what an operator sets for tenants, and what providers stated."""
+"""`plimsoll keys`, `limits`, `windows`, `purge` and `distribute`: what an operator does."""
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated
 from uuid import UUID
@@ -9,13 +11,15 @@ from uuid import UUID
 import typer
 from uuid_utils.compat import uuid7
 
-from app.commands.resources import CommandRefused, with_database
+from app.commands.resources import CommandRefused, progress_bar, with_database
 from app.db.database import Database
-from app.db.learned_windows import StatedWindow
+from app.db.distribution import PLACEMENTS, DistributionRefused, distribute
+from app.domain.errors import DatabaseUnavailable
 from app.domain.types import TenantId
 from app.services import keys as key_service
 from app.services import limits as limit_service
 from app.services.upkeep import learned_windows as window_service
+from app.services.upkeep.purge import Purged, purge
 
 keys = typer.Typer(no_args_is_help=True, help="API keys. Once one exists, every request needs one.")
 limits = typer.Typer(no_args_is_help=True, help="Limits of a tenant by minute, day or month (UTC), or in total.")
@@ -63,10 +67,8 @@ def list_keys() -> None:
 def revoke_key(key_id: Annotated[UUID, typer.Argument(help="The id that `keys list` shows.")]) -> None:
     """Ends a key. Running services refuse it within seconds."""
 
-    async def work(database: Database) -> str:
-        return (await key_service.revoke_key(database, key_id)).name
-
-    typer.echo(f"Revoked: {with_database(work)}")
+    revoked = with_database(lambda database: key_service.revoke_key(database, key_id))
+    typer.echo(f"Revoked: {revoked.name}")
 
 
 @limits.command("set")
@@ -87,22 +89,16 @@ def set_limits(
     values = {name: Decimal(str(value)) for name, value in options.items() if value is not None}
     if not values:
         raise CommandRefused("name at least one limit, for example --turns-per-minute 60")
-
-    async def work(database: Database) -> None:
-        await limit_service.set_limits(database, TenantId(tenant), values)
-
-    with_database(work)
+    with_database(lambda database: limit_service.set_limits(database, TenantId(tenant), values))
     typer.echo(f"{tenant}: " + ", ".join(f"{name} {value.normalize():f}" for name, value in values.items()))
 
 
 @limits.command("list")
 def list_limits(tenant: Annotated[str | None, typer.Argument(help="One tenant; all without it.")] = None) -> None:
     """Lists limits with their use in the current minute, day or month."""
-
-    async def work(database: Database) -> list[limit_service.TenantLimit]:
-        return await limit_service.list_limits(database, None if tenant is None else TenantId(tenant))
-
-    found = with_database(work)
+    found = with_database(
+        lambda database: limit_service.list_limits(database, None if tenant is None else TenantId(tenant))
+    )
     typer.echo(f"{'limit':18}  {'value':>14}  {'used':>14}  {'resets at (UTC)':17}  tenant")
     for row in found:
         resets = f"{row.resets_at:%Y-%m-%d %H:%M}" if row.resets_at else "-"
@@ -112,21 +108,14 @@ def list_limits(tenant: Annotated[str | None, typer.Argument(help="One tenant; a
 @limits.command("clear")
 def clear_limits(tenant: Tenant) -> None:
     """Removes all limits of a tenant, with their counts."""
-
-    async def work(database: Database) -> int:
-        return await limit_service.clear_limits(database, TenantId(tenant))
-
-    typer.echo(f"{tenant}: {with_database(work)} limits were taken away.")
+    cleared = with_database(lambda database: limit_service.clear_limits(database, TenantId(tenant)))
+    typer.echo(f"{tenant}: {cleared} limits were taken away.")
 
 
 @windows.command("list")
 def list_windows() -> None:
     """Lists stated windows and for whom they count: their tenant after two turns, all tenants after two tenants."""
-
-    async def work(database: Database) -> list[StatedWindow]:
-        return await window_service.list_windows(database)
-
-    found = with_database(work)
+    found = with_database(window_service.list_windows)
     counting = window_service.windows_of(found)
     typer.echo(f"{'tokens':>9}  {'turns':>5}  {'counts for':10}  {'since':16}  {'until (UTC)':16}  alias / tenant")
     for row in sorted(found, key=lambda each: (each.model_alias, each.tenant_id)):
@@ -141,12 +130,79 @@ def list_windows() -> None:
 @windows.command("forget")
 def forget_windows(alias: Annotated[str, typer.Argument(help="An alias that `windows list` shows.")]) -> None:
     """Deletes the stated windows of an alias, for every tenant. Running services apply this within 30 seconds."""
-
-    async def work(database: Database) -> int:
-        return await window_service.forget(database, alias)
-
-    typer.echo(f"{alias}: {with_database(work)} statements were forgotten.")
+    forgotten = with_database(lambda database: window_service.forget(database, alias))
+    typer.echo(f"{alias}: {forgotten} statements were forgotten.")
 
 
 def _plain(value: Decimal) -> str:
     return f"{value.normalize():f}"
+
+
+EXIT_INTERRUPTED = 130
+_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
+_LONGEST = timedelta(days=365 * 100)
+
+
+def purge_command(
+    older_than: Annotated[str, typer.Option(help="Hours, days or weeks since the last activity: 36h, 30d, 8w.")],
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's sessions; all without it.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
+) -> None:
+    """Permanently deletes sessions without activity for this time, with everything that belongs to them.
+
+    Sessions with a running turn are kept. It can be interrupted, repeated, and run while the service runs.
+    """
+    age = read_age(older_than)
+    newest: list[Purged] = []
+    with progress_bar("sessions") as bar:
+        task = bar.add_task("counting" if dry_run else "erasing", total=None)
+
+        def show(purged: Purged) -> None:
+            newest[:] = [purged]
+            bar.update(task, completed=purged.done, total=purged.sessions)
+
+        whose = None if tenant is None else TenantId(tenant)
+        try:
+            with_database(lambda database: purge(database, age, whose, dry_run=dry_run, progress=show))
+        except (KeyboardInterrupt, DatabaseUnavailable) as error:
+            bar.stop()
+            if newest and not dry_run:
+                typer.echo(f"Broken off; run it again to go on. {_summary(newest[0], dry_run=False)}", err=True)
+            if isinstance(error, KeyboardInterrupt):
+                raise typer.Exit(EXIT_INTERRUPTED) from error
+            raise
+    typer.echo(_summary(newest[0], dry_run=dry_run))
+    for name, rows in newest[0].rows.items():
+        typer.echo(f"{rows:>12,}  {name}")
+
+
+def read_age(text: str) -> timedelta:
+    """`30d` and the like. Raises `CommandRefused`."""
+    found = re.fullmatch(r"([0-9]{1,6})([hdw])", text.strip())
+    age = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
+    if age is None or age > _LONGEST:
+        raise CommandRefused(f"--older-than {text}: give hours, days or weeks, for example 36h, 30d or 8w")
+    return age
+
+
+def _summary(purged: Purged, *, dry_run: bool) -> str:
+    kept = f" {purged.kept_running:,} more run a turn and stay." if purged.kept_running else ""
+    return f"{purged.done:,} sessions {'would be' if dry_run else 'were'} erased.{kept}"
+
+
+def distribute_command() -> None:
+    """Distributes the tables over the nodes of a Citus cluster: after every `migrate`, and safe to run again.
+
+    Says of each table what it is there, and why. Writers wait while a table that holds rows is distributed.
+    """
+
+    async def work(database: Database) -> list[str]:
+        async with database.begin() as tx:
+            return await distribute(tx)
+
+    try:
+        new = set(with_database(work))
+    except DistributionRefused as error:
+        raise CommandRefused(str(error)) from error
+    for name, placement in PLACEMENTS.items():
+        typer.echo(f"{name:22}{'new' if name in new else '':5}{placement.spread}: {placement.why}")

@@ -44,23 +44,22 @@ _STEPS: Final = ((4_000, 200), (1_500, 100), (500, 60), (200, 40), (80, 20), (40
 """Longest text in characters, and longest list: tried in turn until the whole fits."""
 _DEEPEST: Final = 12
 
-SessionId = Annotated[str, Field(description="Id of a session, from list_sessions.", max_length=64)]
-TurnId = Annotated[str, Field(description="Id of a turn, from list_turns or search_session.", max_length=64)]
-Limit = Annotated[int, Field(description="Most items.", ge=1, le=50)]
-Cursor = Annotated[str | None, Field(description="next_cursor of the page before.", max_length=2048)]
-Round = Annotated[int | None, Field(description="Tool round; defaults to the last one.", ge=1)]
-PinName = Annotated[str, Field(description="Name of the pin.", min_length=1, max_length=255)]
+SessionIdArgument = Annotated[str, Field(description="Id of a session, from list_sessions.", max_length=64)]
+TurnIdArgument = Annotated[str, Field(description="Id of a turn, from list_turns or search_session.", max_length=64)]
+LimitArgument = Annotated[int, Field(description="Most items.", ge=1, le=50)]
+CursorArgument = Annotated[str | None, Field(description="next_cursor of the page before.", max_length=2048)]
+RoundArgument = Annotated[int | None, Field(description="Tool round; defaults to the last one.", ge=1)]
+PinNameArgument = Annotated[str, Field(description="Name of the pin.", min_length=1, max_length=255)]
 
 Tool = Callable[P, Awaitable[object]]
 
 
-def make_server(url: str, *, write: bool, api_key: str | None = None) -> MCPServer[None]:
+def make_server(url: str, *, write: bool) -> MCPServer[None]:
     """A server of the tools for the service at `url`; those that change something only with `write`.
 
-    `api_key` is `PLIMSOLL_API_KEY` of the environment when None. Raises `ValueError` for an address or a key that can
-    be none.
+    The API key is `PLIMSOLL_API_KEY` of the environment. Raises `ValueError` for an address or a key that can be none.
     """
-    plimsoll = AsyncPlimsoll(url, api_key=api_key, deadline_s=DEADLINE_S, max_retries=MOST_RETRIES)
+    plimsoll = AsyncPlimsoll(url, deadline_s=DEADLINE_S, max_retries=MOST_RETRIES)
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[None]) -> AsyncGenerator[None]:
@@ -86,8 +85,8 @@ def _add_sessions(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
         words: Annotated[
             str | None, Field(description="Only sessions that contain these words.", max_length=200)
         ] = None,
-        limit: Limit = 20,
-        cursor: Cursor = None,
+        limit: LimitArgument = 20,
+        cursor: CursorArgument = None,
     ) -> object:
         """Lists the sessions, newest first, with the state, window and cost of each.
 
@@ -96,15 +95,15 @@ def _add_sessions(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
         return await plimsoll.list_sessions(q=words, figures=True, limit=limit, cursor=cursor)
 
     @_tool(server, "Read a session's window")
-    async def read_window(session_id: SessionId) -> object:
+    async def read_window(session_id: SessionIdArgument) -> object:
         """Shows a session's context window now: tokens by region, budget, limit, turns to the next summary."""
         return await plimsoll.get_context(session_id)
 
     @_tool(server, "Search a session's past")
     async def search_session(
-        session_id: SessionId,
+        session_id: SessionIdArgument,
         words: Annotated[str, Field(description="Words to look for.", min_length=1, max_length=1000)],
-        limit: Limit = 10,
+        limit: LimitArgument = 10,
     ) -> object:
         """Searches the messages of a session, in the context window or not, and returns excerpts, best match first."""
         return await plimsoll.search_session(session_id, words, limit=limit)
@@ -114,17 +113,19 @@ def _add_sessions(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
 
 def _add_turns(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
     @_tool(server, "List turns")
-    async def list_turns(session_id: SessionId, limit: Limit = 20, cursor: Cursor = None) -> object:
+    async def list_turns(
+        session_id: SessionIdArgument, limit: LimitArgument = 20, cursor: CursorArgument = None
+    ) -> object:
         """Lists a session's turns, oldest first, with user message, answer, status and tokens."""
         return await plimsoll.list_turns(session_id, limit=limit, cursor=cursor)
 
     @_tool(server, "Read a turn")
-    async def read_turn(session_id: SessionId, turn_id: TurnId) -> object:
+    async def read_turn(session_id: SessionIdArgument, turn_id: TurnIdArgument) -> object:
         """Shows one turn: user message, answer, status, tokens and cost."""
         return await plimsoll.get_turn(session_id, turn_id)
 
     @_tool(server, "Read a turn's audit")
-    async def read_audit(session_id: SessionId, turn_id: TurnId, round: Round = None) -> object:  # noqa: A002 - its public name
+    async def read_audit(session_id: SessionIdArgument, turn_id: TurnIdArgument, round: RoundArgument = None) -> object:  # noqa: A002 - its public name
         """Shows how a turn's prompt was built: budget, tokens by region before and after each stage, triggers of
         summary, prune and refusal, and the trim log of what was left out or recalled, with reasons.
         """
@@ -132,11 +133,11 @@ def _add_turns(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
 
     @_tool(server, "Read a turn's prompt")
     async def read_prompt(
-        session_id: SessionId,
-        turn_id: TurnId,
-        round: Round = None,  # noqa: A002 - its public name
+        session_id: SessionIdArgument,
+        turn_id: TurnIdArgument,
+        round: RoundArgument = None,  # noqa: A002 - its public name
         first: Annotated[int, Field(description="Number of the first message to show, from 0.", ge=0)] = 0,
-        limit: Limit = 20,
+        limit: LimitArgument = 20,
     ) -> object:
         """Shows the exact messages that a turn sent to its model, `limit` of them, each with its region and tokens, and
         the tools it offered.
@@ -157,7 +158,9 @@ def _add_turns(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
 
 def _add_pins(server: MCPServer[None], plimsoll: AsyncPlimsoll, *, write: bool) -> None:
     @_tool(server, "List pins")
-    async def list_pins(session_id: SessionId, limit: Limit = 20, cursor: Cursor = None) -> object:
+    async def list_pins(
+        session_id: SessionIdArgument, limit: LimitArgument = 20, cursor: CursorArgument = None
+    ) -> object:
         """Lists the pins of a session, which are part of every prompt, by name, with tokens and relevance."""
         return await plimsoll.list_pins(session_id, figures=True, limit=limit, cursor=cursor)
 
@@ -167,8 +170,8 @@ def _add_pins(server: MCPServer[None], plimsoll: AsyncPlimsoll, *, write: bool) 
 
     @_tool(server, "Pin content", CHANGES)
     async def pin(
-        session_id: SessionId,
-        name: PinName,
+        session_id: SessionIdArgument,
+        name: PinNameArgument,
         content: Annotated[str, Field(description="What to pin.", min_length=1, max_length=100_000)],
         relevance: Annotated[float | None, Field(description="0 to 1.", ge=0, le=1)] = None,
     ) -> object:
@@ -180,7 +183,7 @@ def _add_pins(server: MCPServer[None], plimsoll: AsyncPlimsoll, *, write: bool) 
         return {"pinned": pinned.name, "characters": len(pinned.content)}
 
     @_tool(server, "Unpin content", CHANGES)
-    async def unpin(session_id: SessionId, name: PinName) -> object:
+    async def unpin(session_id: SessionIdArgument, name: PinNameArgument) -> object:
         """Removes a pin from a session. Prompts that contained it can still be rebuilt."""
         await plimsoll.delete_pin(session_id, name)
         return {"unpinned": name}

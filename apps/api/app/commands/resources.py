@@ -42,7 +42,7 @@ def database_url(settings: Settings, *, keep_running: bool = False) -> Generator
     if settings.database_url is not None:
         yield settings.database_url.get_secret_value()
         return
-    server = embedded.start(settings.data_dir)
+    server = embedded.start(settings.data_folder)
     try:
         asyncio.run(migrate.upgrade(server.dsn))  # it belongs to this installation only
         with kept_running(server, give_up_after_s=settings.embedded_restart_s) if keep_running else nullcontext():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -17,14 +19,15 @@ def _named(variable: str) -> AliasChoices:
 
 
 class Settings(BaseSettings):
-    """Every variable of the README's table, with its default. Frozen: a process never changes its mind."""
+    """Every variable of `.env.example`, with its default. Frozen: a process never changes its mind."""
 
     model_config = SettingsConfigDict(
         env_file=".env", env_prefix="PLIMSOLL_", extra="ignore", frozen=True, populate_by_name=True
     )
 
     database_url: SecretStr | None = Field(default=None, validation_alias=_named("DATABASE_URL"))
-    data_dir: Path = Path("./var")
+    data_dir: Path | None = None
+    demo: bool = True
     embedded_restart_s: float = Field(default=120.0, ge=0)
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
@@ -50,6 +53,8 @@ class Settings(BaseSettings):
     context_summary_role: Literal["system", "user"] = Field(
         default="system", validation_alias=_named("CONTEXT_SUMMARY_ROLE")
     )
+    summarize_ahead: bool = True
+    recognize_conversations: bool = True
 
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_import_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
@@ -71,6 +76,21 @@ class Settings(BaseSettings):
     log_content: bool = False
     traces: Literal["off", "otlp"] = "off"
     traces_to_providers: bool = False
+
+    @property
+    def data_folder(self) -> Path:
+        """Where the embedded Postgres and other data of this installation are, absolute; it need not exist yet.
+
+        Unset, `./var` where an earlier version made it, else the user's data folder (XDG Base Directory Specification).
+        """
+        user = Path(os.environ.get("XDG_DATA_HOME", ""))
+        if not user.is_absolute():  # which the specification says to ignore
+            with contextlib.suppress(RuntimeError):  # a user without a home folder
+                user = Path("~/.local/share").expanduser()
+        before = Path("var")
+        if self.data_dir is None and user.is_absolute() and not (before / "postgres").is_dir():
+            return user / "plimsoll"
+        return (self.data_dir or before).resolve()
 
     @model_validator(mode="after")
     def _one_body_fits(self) -> Settings:

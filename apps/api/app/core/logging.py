@@ -68,7 +68,6 @@ def configure_logging(
         library = logging.getLogger(name)
         library.handlers.clear()
         library.propagate = True
-    logging.getLogger("uvicorn.error").setLevel(logging.getLevelNamesMapping()[level])
     logging.getLogger("uvicorn.access").disabled = True  # the edge writes one line a request, with its ids
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from uuid import UUID
 
 from app.db.database import Record, Transaction
 from app.db.sql import sql
 from app.db.table_parts import OPEN_STATUSES_SQL
+from app.domain.figures import TurnNews
 from app.domain.types import OpenTurnCount, TenantId, TurnStatus
 
-_COLUMNS = "s.tenant_id, t.session_id, t.id AS turn_id, t.seq, t.status, t.model_alias, t.created_at, t.completed_at"
+_COLUMNS = "s.tenant_id, " + ", ".join(
+    {"turn_id": "t.id AS turn_id"}.get(each.name, f"t.{each.name}") for each in fields(TurnNews)
+)
 
 # Three ways in, each by an index of its own: begun lately, running, and those that were open when last looked at.
 # `now()` and not the clock: an index takes what is the same for the whole statement.
@@ -39,7 +43,7 @@ _OPEN = sql(f"""
 # Reads the index of open turns, and of the table those rows only.
 _COUNT_OPEN = sql(f"""
     SELECT status, count(*) AS turns,
-        CAST(extract(epoch FROM clock_timestamp() - min(created_at)) AS float) AS oldest_s
+        CAST(extract(epoch FROM statement_timestamp() - min(created_at)) AS float) AS oldest_s
     FROM turns WHERE status IN {OPEN_STATUSES_SQL}
     GROUP BY status
     """)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import cast
 from uuid import UUID
 
 import sqlalchemy as sa
 
-from app.db.database import Record, Transaction
+from app.db.database import Record, Transaction, record_of
 from app.db.sql import compile_sql
 from app.db.tables import api_keys
 from app.domain.types import TenantId
@@ -36,30 +36,16 @@ class KeyLookup:
     secret_sha256: str | None
 
 
-_COLUMNS = (
-    api_keys.c.id,
-    api_keys.c.tenant_id,
-    api_keys.c.name,
-    api_keys.c.prefix,
-    api_keys.c.created_at,
-    api_keys.c.revoked_at,
-)
+_COLUMNS = tuple(api_keys.c[each.name] for each in fields(ApiKey))
+_GIVEN = ("id", "tenant_id", "name", "prefix", "secret_sha256")
 _INSERT = compile_sql(
-    sa.insert(api_keys)
-    .values(
-        id=sa.bindparam("key_id"),
-        tenant_id=sa.bindparam("new_tenant_id"),
-        name=sa.bindparam("new_name"),
-        prefix=sa.bindparam("new_prefix"),
-        secret_sha256=sa.bindparam("new_secret_sha256"),
-    )
-    .returning(*_COLUMNS)
+    sa.insert(api_keys).values({name: sa.bindparam(f"new_{name}") for name in _GIVEN}).returning(*_COLUMNS)
 )
 _LIST = compile_sql(sa.select(*_COLUMNS).order_by(api_keys.c.id))
 _REVOKE = compile_sql(
     sa.update(api_keys)
     .where(api_keys.c.id == sa.bindparam("key_id"))
-    .values(revoked_at=sa.func.coalesce(api_keys.c.revoked_at, sa.text("clock_timestamp()")))
+    .values(revoked_at=sa.func.coalesce(api_keys.c.revoked_at, sa.text("statement_timestamp()")))
     .returning(*_COLUMNS)
 )
 _ANY = sa.select(api_keys.c.id).exists()
@@ -80,27 +66,26 @@ _EXISTS = compile_sql(sa.select(_ANY))
 async def insert_key(
     tx: Transaction, *, key_id: UUID, tenant_id: TenantId, name: str, prefix: str, secret_sha256: str
 ) -> ApiKey:
-    """Stores a new key."""
     row = await tx.fetchrow(
         _INSERT,
-        key_id=key_id,
+        new_id=key_id,
         new_tenant_id=tenant_id,
         new_name=name,
         new_prefix=prefix,
         new_secret_sha256=secret_sha256,
     )
-    return _key_of(cast(Record, row))  # an INSERT … RETURNING gives its row or raises
+    return record_of(ApiKey, cast(Record, row))  # an INSERT … RETURNING gives its row or raises
 
 
 async def list_keys(tx: Transaction) -> list[ApiKey]:
     """All keys, revoked ones too, oldest first."""
-    return [_key_of(row) for row in await tx.fetch(_LIST)]
+    return [record_of(ApiKey, row) for row in await tx.fetch(_LIST)]
 
 
 async def revoke_key(tx: Transaction, key_id: UUID) -> ApiKey | None:
     """Revokes a key; one that is revoked already keeps its instant. None when there is no such key."""
     row = await tx.fetchrow(_REVOKE, key_id=key_id)
-    return None if row is None else _key_of(row)
+    return None if row is None else record_of(ApiKey, row)
 
 
 async def find_key(tx: Transaction, secret_sha256: str) -> KeyLookup:
@@ -112,14 +97,3 @@ async def find_key(tx: Transaction, secret_sha256: str) -> KeyLookup:
 async def any_key_exists(tx: Transaction) -> bool:
     """Whether a key was ever made. A revoked one counts: revoking the last key must lock the door, not open it."""
     return bool(await tx.fetchval(_EXISTS))
-
-
-def _key_of(row: Record) -> ApiKey:
-    return ApiKey(
-        id=row["id"],
-        tenant_id=TenantId(row["tenant_id"]),
-        name=row["name"],
-        prefix=row["prefix"],
-        created_at=row["created_at"],
-        revoked_at=row["revoked_at"],
-    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.db import tables
-from app.db.database import Transaction
+from app.db.database import Transaction, record_of
 from app.db.messages import AS_STORED, UNGIVEN, message_from_row
-from app.db.sql import insert_from, json_rows, sql
+from app.db.sessions import ON_ITS_NODE
+from app.db.sql import CLOCK, insert_from, json_rows, sql
 from app.domain.stored import NewHistory
 from app.domain.types import Message, SessionId, TenantId, TurnId, TurnStatus
 
@@ -33,31 +34,31 @@ _TAIL = sql(f"""
 # `seq` of the rows counts from 1 within what is added; the session's counters are raised under its lock.
 _TURNS = insert_from(
     tables.turns,
-    f"s, {json_rows(tables.turns, 'turns')}",
+    f"s, {CLOCK}, {json_rows(tables.turns, 'turns')}, {ON_ITS_NODE}",
     {
-        "session_id": "s.id",
+        "session_id": "sessions.id",
         "seq": "s.turns_before + x.seq",
-        "completed_at": "CASE WHEN x.status = 'awaiting_tools' THEN NULL ELSE clock_timestamp() END",
+        "completed_at": "CASE WHEN x.status <> 'awaiting_tools' THEN clock.at END",
+        "created_at": "clock.at",
     },
-    without=("created_at", "fence"),
+    without=("fence",),
 )
 _MESSAGES = insert_from(
     tables.messages,
-    f"s, {json_rows(tables.messages, 'messages')} JOIN t ON t.id = x.turn_id",
-    {"session_id": "t.session_id", "seq": "s.messages_before + x.seq"},
+    f"s, {CLOCK}, {json_rows(tables.messages, 'messages')}, {ON_ITS_NODE}",
+    {"session_id": "sessions.id", "seq": "s.messages_before + x.seq", "created_at": "clock.at"},
     without=UNGIVEN,
 )
 _APPEND = sql(f"""
     WITH s AS (
         UPDATE sessions
         SET last_turn_seq = last_turn_seq + CAST(:turn_count AS bigint),
-            last_message_seq = last_message_seq + CAST(:message_count AS bigint), updated_at = clock_timestamp()
+            last_message_seq = last_message_seq + CAST(:message_count AS bigint), updated_at = statement_timestamp()
         WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
         RETURNING id, last_turn_seq - CAST(:turn_count AS bigint) AS turns_before,
             last_message_seq - CAST(:message_count AS bigint) AS messages_before
     ), t AS (
         {_TURNS}
-        RETURNING session_id, id
     ), m AS (
         {_MESSAGES}
     )
@@ -85,8 +86,7 @@ async def newest_of(
     row = await tx.fetchrow(_NEWEST, session_id=session_id, tenant_id=tenant_id)
     if row is None:
         return None
-    status = TurnStatus(row["status"]) if row["status"] else None
-    return Newest(row["last_message_seq"], row["last_turn_seq"], row["turn_id"], status, row["request_sha256"])
+    return record_of(Newest, row, status=TurnStatus(row["status"]) if row["status"] else None)
 
 
 async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) -> list[Message]:

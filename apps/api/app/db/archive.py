@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from app.db import tables
 from app.db.database import Transaction
 from app.db.forks import ForkPoint
+from app.db.sessions import CHANGEABLE
 from app.db.sql import Statement, insert_from, json_rows, sql
 from app.domain.stored import Counters, NewRows
 from app.domain.types import JsonObject, SessionId, TenantId
@@ -30,7 +31,9 @@ _TABLES: Final[Mapping[str, sa.Table]] = {
 _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     "blocks": frozenset({"created_at"}),
     # Who ran it and under which key is of no use elsewhere.
-    "turns": frozenset({"idempotency_key", "request_sha256", "fence", "lease_expires_at", "reservation"}),
+    "turns": frozenset(
+        {"idempotency_key", "request_sha256", "fence", "lease_expires_at", "reservation", "conversation_sha256"}
+    ),
     "messages": frozenset({"terms"}),  # packed again from the content
     "summaries": frozenset({"to_message_seq"}),  # known by `to_message_id`
 }
@@ -43,9 +46,8 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     for section, table in _TABLES.items()
 }
 """What an export has of each section's rows."""
-_SESSION_COLUMNS = (
-    "id, model_alias, mode, agent_role, room_goal, instructions, policy, metadata, summary_count_after_seq,"
-    " created_at, updated_at"
+_SESSION_COLUMNS = ", ".join(
+    ("id", *(name for name in CHANGEABLE if name != "limits"), "summary_count_after_seq", "created_at", "updated_at")
 )
 
 _SESSION = sql(f"""

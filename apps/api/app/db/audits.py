@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
+from uuid import UUID
 
-from app.db.database import Record, Transaction, record_of
+from app.db.database import Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
 from app.domain.audit import Audit
+from app.domain.recalled import PackedRow, public_row, recalled_rows
 from app.domain.trim_log import ACTION_FIELDS, TRIM_LOG_FIELDS, TrimAction
 from app.domain.types import REGIONS, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 
@@ -20,6 +23,11 @@ _GET = sql("""
         AND s.tenant_id = :tenant_id
         AND (CAST(:round AS integer) IS NULL OR a.round = CAST(:round AS integer))
     ORDER BY a.round DESC, a.attempt DESC LIMIT 1
+    """)
+
+_IDS = sql("""
+    SELECT seq, id FROM messages
+    WHERE session_id = CAST(:session_id AS uuid) AND seq = ANY(CAST(:seqs AS bigint[]))
     """)
 
 _BLOCKS = sql("""
@@ -44,7 +52,69 @@ async def get_audit(
 ) -> Audit | None:
     """The last audit of a turn, or of one of its rounds."""
     row = await tx.fetchrow(_GET, tenant_id=tenant_id, session_id=session_id, turn_id=turn_id, round=round_number)
-    return _audit(row) if row else None
+    if row is None:
+        return None
+    (audit,) = await as_recorded(tx, session_id, [dict(row)])
+    return _audit(audit)
+
+
+_OF_LOG = ("model_context_limit", "output_reserve", "estimated_wire_tokens")
+
+
+def as_stored(audit: Audit) -> Audit:
+    """An audit as its row has it: without what other columns of the row say, regions of nothing, and the ids of
+    recalled messages, which the prompt's references have by number."""
+    log, refs = audit.context_trim_log, audit.prompt_refs
+    derived = _derived(audit.model_context_limit, audit.output_reserve, audit.estimated_wire_tokens, log["actions"])
+    short = {name: value for name, value in log.items() if derived.get(name) != value}
+    if recalled := log.get("recalled"):
+        short["recalled"] = {"count": len(recalled), "tokens": sum(row["tokens"] for row in recalled)}
+    if refs:
+        refs = refs | {"regions": " ".join(f"{region} {messages}" for region, messages in refs["regions"])}
+    regions = {region: tokens for region, tokens in audit.regions.items() if tokens}
+    return replace(audit, regions=regions, context_trim_log=short, prompt_refs=refs)
+
+
+async def as_recorded(tx: Transaction, session_id: SessionId, rows: Sequence[JsonObject]) -> list[JsonObject]:
+    """Rows as `as_stored` was given them; those that were stored whole are as they are."""
+    recalled = [recalled_rows(row["prompt_refs"]) if _is_short(row) else [] for row in rows]
+    seqs = sorted({each.seq for of_row in recalled for each in of_row})
+    found = await tx.fetch(_IDS, session_id=session_id, seqs=seqs) if seqs else ()
+    ids = {row["seq"]: row["id"] for row in found}
+    return [_recorded(row, of_row, ids) for row, of_row in zip(rows, recalled, strict=True)]
+
+
+def _is_short(row: JsonObject) -> bool:
+    return isinstance(row["context_trim_log"].get("recalled"), dict)
+
+
+def _recorded(row: JsonObject, recalled: Sequence[PackedRow], ids: Mapping[int, UUID]) -> JsonObject:
+    log, refs = row["context_trim_log"], row["prompt_refs"]
+    if "estimated_tokens_after" not in log:
+        limit, output_reserve, wire_tokens = (row[name] for name in _OF_LOG)
+        log = {**_derived(limit, output_reserve, wire_tokens, log["actions"]), **log}
+    if recalled:
+        rows = [public_row(ids[each.seq], each.score, each.tokens, each.matched) for each in recalled]
+        log = {**log, "recalled": rows}
+    if refs and isinstance(refs.get("regions"), str):
+        words = refs["regions"].split()
+        runs = [[region, int(messages)] for region, messages in zip(words[::2], words[1::2], strict=True)]
+        refs = refs | {"regions": runs}
+    return row | {"context_trim_log": log, "prompt_refs": refs, "regions": all_regions(row["regions"])}
+
+
+def _derived(limit: int, output_reserve: int, wire_tokens: int, actions: Sequence[JsonObject]) -> JsonObject:
+    """What a trim log has beside its actions, of the row it stands in."""
+    return {
+        "max_context_tokens": limit - output_reserve,
+        "estimated_tokens_before": wire_tokens + sum(action["tokens_removed_est"] for action in actions),
+        "estimated_tokens_after": wire_tokens,
+    }
+
+
+def all_regions(stored: Mapping[str, Any]) -> JsonObject:
+    """Tokens by region, also of those that had none."""
+    return {**dict.fromkeys(REGIONS, 0), **stored}
 
 
 async def blocks_by_sha256(tx: Transaction, session_id: SessionId, sha256s: tuple[str, ...]) -> dict[str, str]:
@@ -67,7 +137,7 @@ async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Seque
     )
 
 
-def _audit(row: Record) -> Audit:
+def _audit(row: JsonObject) -> Audit:
     """The database gives an object's members back in an order of its own; an answer from it is the first answer to the
     byte."""
     trim_log = _ordered(row["context_trim_log"], TRIM_LOG_FIELDS)

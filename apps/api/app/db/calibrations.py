@@ -1,4 +1,4 @@
-"""Sums of estimated and of reported prompt tokens, by tenant, alias and encoding."""
+"""CalibrationSums of estimated and of reported prompt tokens, by tenant, alias and encoding."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from app.db.database import Transaction
-from app.db.sql import sql
+from app.db.sql import insert_row, sql
+from app.db.tables import calibrations
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, alias, encoding."""
-Sums: TypeAlias = tuple[float, float, float, int]
+CalibrationSums: TypeAlias = tuple[float, float, float, int]
 """Estimated and actual tokens, squared errors, observed tokens."""
 
 _COLUMNS = "tenant_id, model_alias, token_encoding, estimated_tokens, actual_tokens, squared_errors, observed_tokens"
@@ -18,11 +19,15 @@ _COLUMNS = "tenant_id, model_alias, token_encoding, estimated_tokens, actual_tok
 _RECENT = sql(f"SELECT {_COLUMNS} FROM calibrations ORDER BY updated_at DESC LIMIT CAST(:most AS bigint)")
 
 # In the order of their keys, so that two processes that merge the same rows wait for each other and never deadlock.
+_NEW = insert_row(
+    calibrations,
+    {"tenant_id": "x.tenant", "model_alias": "x.alias", "token_encoding": "x.encoding"},
+    """unnest(CAST(:tenants AS text[]), CAST(:aliases AS text[]), CAST(:encodings AS text[]))
+        AS x(tenant, alias, encoding) ORDER BY 1, 2, 3""",
+)
 _LOCKED = sql(f"""
-    INSERT INTO calibrations (tenant_id, model_alias, token_encoding)
-    SELECT * FROM unnest(CAST(:tenants AS text[]), CAST(:aliases AS text[]), CAST(:encodings AS text[]))
-    ORDER BY 1, 2, 3
-    ON CONFLICT (tenant_id, model_alias, token_encoding) DO UPDATE SET updated_at = clock_timestamp()
+    {_NEW}
+    ON CONFLICT (tenant_id, model_alias, token_encoding) DO UPDATE SET updated_at = statement_timestamp()
     RETURNING {_COLUMNS}
     """)
 
@@ -38,26 +43,26 @@ _STORE = sql("""
 
 _FORGET = sql("""
     DELETE FROM calibrations
-    WHERE updated_at < clock_timestamp() - make_interval(secs => CAST(:unused_s AS float))
+    WHERE updated_at < statement_timestamp() - make_interval(secs => CAST(:unused_s AS float))
     """)
 
 
-async def recent_calibrations(tx: Transaction, most: int) -> dict[Key, Sums]:
+async def recent_calibrations(tx: Transaction, most: int) -> dict[Key, CalibrationSums]:
     """Those that changed last, `most` at most, the newest first."""
     return _by_key(await tx.fetch(_RECENT, most=most))
 
 
-async def lock_calibrations(tx: Transaction, keys: Sequence[Key]) -> dict[Key, Sums]:
+async def lock_calibrations(tx: Transaction, keys: Sequence[Key]) -> dict[Key, CalibrationSums]:
     """Those of the keys as they stand, held against others until the transaction ends; new ones are all zero."""
     return _by_key(await tx.fetch(_LOCKED, **_key_columns(keys)))
 
 
-async def store_calibrations(tx: Transaction, calibrations: Mapping[Key, Sums]) -> None:
+async def store_calibrations(tx: Transaction, sums_of: Mapping[Key, CalibrationSums]) -> None:
     """Replaces the sums of locked rows."""
-    sums = zip(*calibrations.values(), strict=True)
+    sums = zip(*sums_of.values(), strict=True)
     names = ("estimated", "actual", "squared_errors", "observed")
     columns = {name: list(values) for name, values in zip(names, sums, strict=True)}
-    await tx.execute(_STORE, **_key_columns(list(calibrations)), **columns)
+    await tx.execute(_STORE, **_key_columns(list(sums_of)), **columns)
 
 
 async def forget_unused_calibrations(tx: Transaction, unused_s: float) -> None:
@@ -70,5 +75,5 @@ def _key_columns(keys: Sequence[Key]) -> dict[str, list[str]]:
     return {"tenants": list(tenants), "aliases": list(aliases), "encodings": list(encodings)}
 
 
-def _by_key(rows: Sequence[Any]) -> dict[Key, Sums]:
+def _by_key(rows: Sequence[Any]) -> dict[Key, CalibrationSums]:
     return {(row[0], row[1], row[2]): (row[3], row[4], row[5], row[6]) for row in rows}

@@ -3,51 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 from uuid import UUID
 
 from app.db import tables
-from app.db.database import Record, Transaction
-from app.db.limits import TENANT_LIMITS, giving_back, limits_of
+from app.db.database import Transaction
+from app.db.limits import GIVING_BACK, TENANT_LIMITS, give_back_of_tenant, limits_of
 from app.db.messages import UNGIVEN
-from app.db.sessions import STATE_COLUMNS, locked_session, state_of
-from app.db.sql import insert_from, json_rows, sql
+from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, locked_session, state_of
+from app.db.sql import CLOCK, Statement, insert_from, insert_row, json_rows, sql
 from app.db.table_parts import OPEN_STATUSES_SQL
-from app.db.turns import tool_calls_from_json
-from app.domain.content import bytea_json
+from app.domain.content import bytea_json, tool_calls_from_json
 from app.domain.limits import Limits, Scope
 from app.domain.types import JsonObject, SessionId, SessionState, TenantId, ToolCall, TurnId, TurnStatus
 
 _LOCKED = f"{', '.join(STATE_COLUMNS)}, last_turn_seq, last_message_seq, limits, {TENANT_LIMITS}"
+_LEASE_END = "statement_timestamp() + make_interval(secs => CAST(:lease_s AS float))"
+_NEW_TURN = insert_row(
+    tables.turns,
+    {
+        "id": "CAST(:turn_id AS uuid)",
+        "session_id": "sessions.id",
+        "seq": "s.last_turn_seq",
+        "status": "'running'",
+        "user_input": ":user_input",
+        "model_alias": "coalesce(CAST(:model_alias AS text), s.model_alias)",
+        "idempotency_key": "CAST(:idempotency_key AS text)",
+        "request_sha256": ":request_sha256",
+        "request": "CAST(:request AS jsonb)",
+        "created_at": "s.claimed_at",
+        "lease_expires_at": "s.claimed_at + make_interval(secs => CAST(:lease_s AS float))",
+    },
+    f"s, {ON_ITS_NODE}",
+)
+_USERS_MESSAGE = insert_row(
+    tables.messages,
+    {
+        "id": "CAST(:message_id AS uuid)",
+        "session_id": "sessions.id",
+        "turn_id": "CAST(:turn_id AS uuid)",
+        "seq": "s.last_message_seq - 1",
+        "role": "'user'",
+        "content": "CAST(:content AS jsonb)",
+        "token_estimate": "CAST(:token_estimate AS bigint)",
+        "token_encoding": ":token_encoding",
+        "terms": "CAST(:terms AS bytea)",
+        "created_at": "s.claimed_at",
+    },
+    f"s, {ON_ITS_NODE}",
+)
 _CLAIM = sql(f"""
     WITH s AS (
         UPDATE sessions
         SET last_turn_seq = last_turn_seq + 1, last_message_seq = last_message_seq + 2,
-            updated_at = clock_timestamp()
+            updated_at = statement_timestamp()
         WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
-        RETURNING {_LOCKED}
+        RETURNING {_LOCKED}, updated_at AS claimed_at
     ), t AS (
-        INSERT INTO turns (id, session_id, seq, status, user_input, model_alias, idempotency_key, request_sha256,
-            request, lease_expires_at)
-        SELECT CAST(:turn_id AS uuid), s.id, s.last_turn_seq, 'running', :user_input,
-            coalesce(CAST(:model_alias AS text), s.model_alias), CAST(:idempotency_key AS text), :request_sha256,
-            CAST(:request AS jsonb),
-            clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
-        FROM s
-        RETURNING id, session_id, created_at
+        {_NEW_TURN}
     ), m AS (
-        INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding, terms)
-        SELECT CAST(:message_id AS uuid), t.session_id, t.id, s.last_message_seq - 1, 'user',
-            CAST(:content AS jsonb), CAST(:token_estimate AS bigint), :token_encoding, CAST(:terms AS bytea)
-        FROM s, t
+        {_USERS_MESSAGE}
     )
-    SELECT s.*, t.created_at AS turn_created_at FROM s, t
+    SELECT * FROM s
     """)
 
+# A turn that ended and runs again may have been settled for somebody who keeps it: `changes` is 1 then.
 _LOCK_SESSION = sql(f"""
     UPDATE sessions
-    SET last_message_seq = last_message_seq + CAST(:messages AS integer), updated_at = clock_timestamp()
+    SET last_message_seq = last_message_seq + CAST(:messages AS integer), updated_at = statement_timestamp(),
+        past_version = past_version + CAST(:changes AS integer)
     WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
     RETURNING {_LOCKED}
     """)
@@ -67,8 +92,8 @@ _WAITING = sql("""
 
 _OUTPUTS = insert_from(
     tables.messages,
-    f"t, {json_rows(tables.messages, 'outputs')}",
-    {"session_id": "t.session_id", "turn_id": "t.id", "role": "'tool'"},
+    f"t, {CLOCK}, {json_rows(tables.messages, 'outputs')}, {ON_ITS_NODE}",
+    {"session_id": "sessions.id", "turn_id": "t.id", "role": "'tool'", "created_at": "clock.at"},
     without=UNGIVEN,
 )
 _RECLAIM = sql(f"""
@@ -76,7 +101,7 @@ _RECLAIM = sql(f"""
         UPDATE turns
         SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
             request = coalesce(CAST(:request AS jsonb), request),
-            lease_expires_at = clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
+            lease_expires_at = {_LEASE_END}
         WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
             AND status = ANY(CAST(:found_as AS text[]))
         RETURNING session_id, id, fence
@@ -93,16 +118,16 @@ def _ending(status: str, session: str, which: str, used: str) -> str:
     return f"""
         WITH {locked_session(session)}, held AS (
             SELECT session_id, id, reservation FROM turns JOIN locked ON session_id = locked_id
-            WHERE {which} FOR NO KEY UPDATE OF turns
+            WHERE session_id = CAST(:session_id AS uuid) AND {which} FOR NO KEY UPDATE OF turns
         ), ended AS (
             UPDATE turns SET status = '{status}', fence = fence + 1, lease_expires_at = NULL,
-                completed_at = clock_timestamp(), error = CAST(:error AS jsonb), reservation = NULL
-            FROM held WHERE turns.session_id = held.session_id AND turns.id = held.id
+                completed_at = statement_timestamp(), error = CAST(:error AS jsonb), reservation = NULL
+            FROM held WHERE turns.session_id = CAST(:session_id AS uuid) AND turns.id = held.id
             RETURNING turns.id
         ), released AS (
             SELECT reservation, {used} FROM held WHERE reservation IS NOT NULL
-        ), {giving_back("released")}
-        SELECT id FROM ended
+        ), {GIVING_BACK}
+        SELECT ended.id, released.* FROM ended LEFT JOIN released ON true
     """
 
 
@@ -114,25 +139,26 @@ _ALL_USED = (
 _OPEN = f"status IN {OPEN_STATUSES_SQL}"
 _CANCEL = sql(_ending("cancelled", "true", f"{_OPEN} AND id = CAST(:turn_id AS uuid)", _ALL_USED))
 _CANCEL_IN_SESSION = sql(_ending("cancelled", "tenant_id = :tenant_id", _OPEN, _ALL_USED))
-_LOST = "status = 'running' AND lease_expires_at < clock_timestamp()"
+_LOST = "status = 'running' AND lease_expires_at < statement_timestamp()"
 _NOTHING_USED = "0 AS turns, 0 AS tokens, 0 AS usd"
 # Every post that meets an open turn asks: the row is only waited for where there is something to end.
-_HAS_LOST = f"EXISTS (SELECT FROM turns WHERE session_id = sessions.id AND {_LOST})"
+_HAS_LOST = f"EXISTS (SELECT FROM turns WHERE session_id = CAST(:session_id AS uuid) AND {_LOST})"
 _LOSE = sql(_ending("failed", _HAS_LOST, _LOST, _NOTHING_USED))
-_SESSIONS_WITH_LOST = sql(f"SELECT DISTINCT session_id FROM turns WHERE {_LOST} ORDER BY session_id")
+_SESSIONS_WITH_LOST = sql(f"""
+    SELECT DISTINCT session_id FROM turns WHERE {_LOST} AND session_id > CAST(:after_id AS uuid)
+    ORDER BY session_id LIMIT CAST(:limit AS integer)
+    """)
 
-# Of many sessions at once, and so under no session's lock: it waits for no row. One that is locked is being ended.
-_RENEW = sql("""
+# Under no session's lock, and so it waits for no row: one that is locked is being ended.
+_RENEW = sql(f"""
     WITH ours AS (
-        SELECT t.session_id, t.id FROM turns t
-        JOIN unnest(CAST(:session_ids AS uuid[]), CAST(:turn_ids AS uuid[]), CAST(:fences AS integer[]))
-            AS x(session_id, turn_id, fence)
-            ON t.session_id = x.session_id AND t.id = x.turn_id AND t.fence = x.fence
-        WHERE t.status = 'running'
-        FOR NO KEY UPDATE OF t SKIP LOCKED
+        SELECT id FROM turns
+        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
+            AND fence = CAST(:fence AS integer) AND status = 'running'
+        FOR NO KEY UPDATE SKIP LOCKED
     )
-    UPDATE turns SET lease_expires_at = clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
-    FROM ours WHERE turns.session_id = ours.session_id AND turns.id = ours.id
+    UPDATE turns SET lease_expires_at = {_LEASE_END}
+    FROM ours WHERE turns.session_id = CAST(:session_id AS uuid) AND turns.id = ours.id
     """)
 
 _CANCELLED: JsonObject = {"code": "turn_cancelled", "detail": "The turn was cancelled; the message is kept."}
@@ -194,6 +220,9 @@ class NewTurn:
     seq: int | None = None
 
 
+_OF_NEW_TURN = tuple(each.name for each in fields(NewTurn) if each.name != "seq")
+
+
 async def claim_turn(
     tx: Transaction, tenant_id: TenantId, session_id: SessionId, new: NewTurn, lease_s: float
 ) -> Claim | None:
@@ -205,29 +234,21 @@ async def claim_turn(
         _CLAIM,
         session_id=session_id,
         tenant_id=tenant_id,
-        turn_id=new.turn_id,
-        user_input=new.user_input,
-        model_alias=new.model_alias,
-        idempotency_key=new.idempotency_key,
-        request_sha256=new.request_sha256,
-        request=new.request,
         lease_s=lease_s,
-        message_id=new.message_id,
-        content=new.content,
-        token_estimate=new.token_estimate,
-        token_encoding=new.token_encoding,
-        terms=new.terms,
+        **{name: getattr(new, name) for name in _OF_NEW_TURN},
     )
     if row is None:
         return None
-    return _claim(
-        row,
-        new.turn_id,
+    return Claim(
+        session=state_of(row),
+        turn_id=new.turn_id,
         fence=1,
         seq=row["last_turn_seq"],
-        round_number=1,
+        assistant_seq=row["last_message_seq"],
+        round=1,
         steps=0,
         request=new.request,
+        limits=limits_of(row),
     )
 
 
@@ -290,7 +311,13 @@ async def reclaim_turn(
 
     `request` stands for what was posted first where it is given. With `ended_as` the turn is one that ended so.
     """
-    session = await tx.fetchrow(_LOCK_SESSION, session_id=session_id, tenant_id=tenant_id, messages=len(outputs) + 1)
+    session = await tx.fetchrow(
+        _LOCK_SESSION,
+        session_id=session_id,
+        tenant_id=tenant_id,
+        messages=len(outputs) + 1,
+        changes=int(bool(ended_as)),
+    )
     if session is None:
         return None
     first_seq = session["last_message_seq"] - len(outputs)
@@ -306,14 +333,16 @@ async def reclaim_turn(
     )
     if fence is None:
         return None
-    return _claim(
-        session,
-        turn_id,
+    return Claim(
+        session=state_of(session),
+        turn_id=turn_id,
         fence=fence,
         seq=waiting.seq,
-        round_number=waiting.rounds + 1,
+        assistant_seq=session["last_message_seq"],
+        round=waiting.rounds + 1,
         steps=waiting.steps,
         request=request or waiting.request,
+        limits=limits_of(session),
     )
 
 
@@ -329,56 +358,37 @@ def _output_row(output: ToolOutput, seq: int) -> JsonObject:
     }
 
 
-def _claim(
-    row: Record,
-    turn_id: TurnId,
-    *,
-    fence: int,
-    seq: int,
-    round_number: int,
-    steps: int,
-    request: JsonObject | None,
-) -> Claim:
-    return Claim(
-        session=state_of(row),
-        turn_id=turn_id,
-        fence=fence,
-        seq=seq,
-        assistant_seq=row["last_message_seq"],
-        round=round_number,
-        steps=steps,
-        request=request,
-        limits=limits_of(row),
-    )
-
-
 async def cancel_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> bool:
     """Ends a turn that waits or runs; false when it had ended before. Whoever runs it can no longer write."""
-    return await tx.fetchrow(_CANCEL, session_id=session_id, turn_id=turn_id, error=_CANCELLED) is not None
+    return bool(await _end(tx, _CANCEL, session_id=session_id, turn_id=turn_id, error=_CANCELLED))
 
 
 async def cancel_open_turns(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> list[TurnId]:
     """Ends what waits or runs in the tenant's session, as `cancel_turn` does; which turns that were."""
-    ended = await tx.fetch(_CANCEL_IN_SESSION, session_id=session_id, tenant_id=tenant_id, error=_CANCELLED)
-    return [TurnId(row["id"]) for row in ended]
+    return await _end(tx, _CANCEL_IN_SESSION, session_id=session_id, tenant_id=tenant_id, error=_CANCELLED)
 
 
 async def fail_lost_turns(tx: Transaction, session_id: SessionId) -> int:
     """Ends the session's running turns whose lease is over; how many there were."""
-    return len(await tx.fetch(_LOSE, error=_WORKER_LOST, session_id=session_id))
+    return len(await _end(tx, _LOSE, error=_WORKER_LOST, session_id=session_id))
 
 
-async def sessions_with_lost_turns(tx: Transaction) -> list[SessionId]:
-    """Sessions in which a turn's lease is over."""
-    return [SessionId(row["session_id"]) for row in await tx.fetch(_SESSIONS_WITH_LOST)]
+async def _end(tx: Transaction, ending: Statement, **parameters: object) -> list[TurnId]:
+    """Ends a session's open turn, of which there is one at most; which it was. Wants a transaction: what the tenant had
+    reserved for it is settled by a second statement."""
+    rows = await tx.fetch(ending, **parameters)
+    for row in rows:
+        if row["reservation"] is not None:
+            await give_back_of_tenant(tx, {name: value for name, value in row.items() if name != "id"})
+    return [TurnId(row["id"]) for row in rows]
 
 
-async def renew_leases(tx: Transaction, claims: Sequence[Claim], lease_s: float) -> None:
-    """Pushes the leases of running turns out; a claim that is no longer ours is left alone."""
-    await tx.execute(
-        _RENEW,
-        lease_s=lease_s,
-        session_ids=[claim.session_id for claim in claims],
-        turn_ids=[claim.turn_id for claim in claims],
-        fences=[claim.fence for claim in claims],
-    )
+async def sessions_with_lost_turns(tx: Transaction, after_id: UUID, limit: int) -> list[SessionId]:
+    """Sessions behind the given one in which a turn's lease is over, in the order of their ids."""
+    rows = await tx.fetch(_SESSIONS_WITH_LOST, after_id=after_id, limit=limit)
+    return [SessionId(row["session_id"]) for row in rows]
+
+
+async def renew_lease(tx: Transaction, claim: Claim, lease_s: float) -> None:
+    """Pushes the lease of a running turn out; a claim that is no longer ours is left alone."""
+    await tx.execute(_RENEW, lease_s=lease_s, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence)

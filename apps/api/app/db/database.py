@@ -1,23 +1,20 @@
-"""Connections and transactions. SQLAlchemy owns the pool; statements run on asyncpg as `db/sql.py` compiled them."""
+"""Connections, their pool, and transactions; statements run on asyncpg as `db/sql.py` compiled them."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import fields
 from decimal import Decimal
+from functools import cache
 from time import monotonic, perf_counter
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 import asyncpg
 import orjson
-from sqlalchemy import event
-from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_dbapi
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.util.concurrency import greenlet_spawn
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.db.sql import Statement
@@ -36,7 +33,6 @@ class _Driver(Protocol):
     async def fetchrow(self, query: str, *args: Any) -> Record | None: ...
     async def fetchval(self, query: str, *args: Any) -> Any: ...
     async def execute(self, query: str, *args: Any) -> str: ...
-    async def executemany(self, command: str, args: Sequence[Sequence[Any]]) -> None: ...
     async def set_type_codec(self, typename: str, **how: Any) -> None: ...
     def transaction(
         self, *, isolation: str | None = None, readonly: bool = False
@@ -45,6 +41,7 @@ class _Driver(Protocol):
     def is_in_transaction(self) -> bool: ...
     def is_closed(self) -> bool: ...
     def terminate(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 _GONE = (
@@ -54,25 +51,29 @@ _GONE = (
     asyncpg.InsufficientResourcesError,  # too many connections, out of memory, a full disk
     asyncpg.PostgresSystemError,  # its disk fails
     asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.UnknownPostgresError,  # Citus, of a statement that lost a node on its way
     asyncpg.InternalClientError,  # a server that ended while a connection to it was made
-    AsyncAdapt_asyncpg_dbapi.Error,  # the same, as SQLAlchemy says it; nothing else of ours runs through it
-    PoolTimeoutError,
     OSError,  # refused, reset, timed out; no such host, no route, no socket file
-)
-
+)  # What Citus says, without a code of its own, of a node that ended under a transaction.
+_LOST_A_NODE = ("could not commit transaction for shard", "Query could not find the intermediate result file")
 
 _IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on'", ())
 
-# Every statement has one good plan, by key and range; planning it again at each call costs more than running it.
 # A worker that freezes inside a transaction (stopped, swapped out, cut off) holds a session's lock for no longer.
-_SERVER_SETTINGS = {
-    "application_name": "plimsoll",
-    "plan_cache_mode": "force_generic_plan",
-    "idle_in_transaction_session_timeout": "10s",
-}
+_SERVER_SETTINGS = {"application_name": "plimsoll", "idle_in_transaction_session_timeout": "10s"}
 # PgBouncer refuses start-up parameters that it does not track.
 _SETTINGS_BEHIND_A_POOLER = {"application_name": "plimsoll"}
 
+# Every statement has one good plan, by key and range; planning it again at each call costs more than running it. Citus
+# has to know the session to know the node, and finds no generic plan for some statements: there Postgres chooses.
+_CHOOSE_PLANS = """
+    SELECT is_citus
+    FROM (SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus') AS is_citus) AS server,
+        set_config('plan_cache_mode', CASE WHEN is_citus THEN 'auto' ELSE 'force_generic_plan' END, false)
+"""
+# A session's settings are the coordinator's alone. Those of a transaction go to its nodes, where they are set so;
+# on a server without Citus the name means nothing.
+_SET_LOCK_TIMEOUT = "SET LOCAL citus.propagate_set_commands = 'local'; SET LOCAL lock_timeout = '{}'"
 
 _NO_BOUND = sys.maxsize
 _LOCKED = "Other work holds this session for longer than one waits; nothing was stored."
@@ -109,9 +110,12 @@ class Transaction:
         status = await self._connection.execute(statement.text, *statement.arguments(parameters))
         return int(status.rsplit(" ", 1)[-1])
 
-    async def execute_many(self, statement: Statement, rows: Sequence[dict[str, Any]]) -> None:
-        """Runs it once a row, in one round trip."""
-        await self._connection.executemany(statement.text, [statement.arguments(row) for row in rows])
+
+class _Pooled(NamedTuple):
+    """A connection and when it was opened, by `monotonic`."""
+
+    connection: _Driver
+    opened_at: float
 
 
 class PoolWatch(Protocol):
@@ -144,6 +148,10 @@ def _domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
     except asyncpg.ReadOnlySQLTransactionError as error:
         leave_server()
         raise DatabaseUnavailable("The database is read-only now.") from error
+    except asyncpg.InternalServerError as error:
+        if not str(error).startswith(_LOST_A_NODE):
+            raise
+        raise DatabaseUnavailable("The database can not be reached.") from error
     except _GONE as error:
         raise DatabaseUnavailable("The database can not be reached.") from error
 
@@ -173,32 +181,27 @@ class Database:
         if transaction_pooler:
             how = {"statement_cache_size": 0, "server_settings": _SETTINGS_BEHIND_A_POOLER}
 
-        async def connect() -> Any:
+        async def connect() -> _Driver:
             try:
-                return await cast(Any, asyncpg).connect(dsn, timeout=pool_timeout_s, **how)
+                connection = await cast(Any, asyncpg).connect(dsn, timeout=pool_timeout_s, **how)
+                is_citus = await _set_up(connection, choose_plans=not transaction_pooler)
+                self._set_locally = transaction_pooler or is_citus
             except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-                # A server that starts, stops or is full. SQLAlchemy would make an error of its own of it, which says
-                # less, and which nobody waits out.
                 raise DatabaseUnavailable("The database takes no connections now.") from error
+            return connection
 
+        self._connect = connect
         self.pool_size = pool_size
         self._transaction_pooler = transaction_pooler
-        self._set_lock_timeout = f"SET LOCAL lock_timeout = '{lock_timeout}'"
+        self._set_locally = transaction_pooler
+        self._set_lock_timeout = _SET_LOCK_TIMEOUT.format(lock_timeout)
         self._timeout_s = pool_timeout_s
         self._tenants = FairGate(pool_size, share_of(pool_size, tenant_ratio))
         self._sessions = FairGate(_NO_BOUND, 1)
-        self._read_only_at = -1.0
+        self._left_at = -1.0
         self._watch: PoolWatch | None = None
-        self._engine: AsyncEngine = create_async_engine(
-            "postgresql+asyncpg://",
-            async_creator=connect,
-            pool_size=pool_size,
-            max_overflow=0,
-            pool_timeout=pool_timeout_s,
-            hide_parameters=True,
-        )
-        # After SQLAlchemy's own codecs, which hand JSON over as text; nothing here runs through its type system.
-        event.listen(self._engine.sync_engine, "connect", _prepare)
+        self._idle: list[_Pooled] = []
+        self._is_closed = False
 
     @asynccontextmanager
     async def begin(self, *, snapshot: bool = False, locking: UUID | None = None) -> AsyncGenerator[Transaction]:
@@ -212,7 +215,7 @@ class Database:
         """
         isolation = "repeatable_read" if snapshot else None
         async with self._alone(locking), self._connection() as connection, connection.transaction(isolation=isolation):
-            if self._transaction_pooler and locking is not None:
+            if self._set_locally and locking is not None:
                 await connection.execute(self._set_lock_timeout)
             yield Transaction(connection)
 
@@ -261,8 +264,9 @@ class Database:
         return read_only
 
     def _leave_server(self) -> None:
-        """Has every connection that is open now closed before its next use: a new one may reach a new primary."""
-        self._read_only_at = monotonic()
+        """Has every connection that is open now closed before its next use: a new one may reach a new primary, and one
+        that the server ended without a word is found out only by using it."""
+        self._left_at = monotonic()
 
     def watched_by(self, watch: PoolWatch) -> None:
         """Notifies the watcher of every wait for a connection, and of every use of one."""
@@ -274,28 +278,21 @@ class Database:
         asked = lent = perf_counter()
         with _domain_errors(self._leave_server):
             try:
-                fairy = await self._checkout(tenant)
+                pooled = await self._checkout(tenant)
             finally:
                 lent = perf_counter()
                 if self._watch is not None:
                     self._watch.connection_waited_for(lent - asked)
-            connection = cast(_Driver, fairy.driver_connection)
             try:
-                yield connection
+                yield pooled.connection
             finally:
-                try:
-                    # A cancellation may have cut the rollback short: such a connection is not given to anyone else.
-                    if connection.is_closed() or connection.is_in_transaction():
-                        fairy.invalidate()
-                        if not connection.is_closed():
-                            connection.terminate()
-                    await greenlet_spawn(fairy.close)
-                finally:
-                    self._tenants.release(tenant)
+                self._give_back(pooled)
+                self._tenants.release(tenant)
                 if self._watch is not None:
                     self._watch.connection_used(perf_counter() - lent)
 
-    async def _checkout(self, tenant: str | None) -> Any:
+    async def _checkout(self, tenant: str | None) -> _Pooled:
+        """A connection that nobody else has; the gate lends no more than the pool is to have."""
         try:
             await self._tenants.acquire(tenant, self._timeout_s)
         except TimeoutError as error:
@@ -306,31 +303,53 @@ class Database:
             self._tenants.release(tenant)
             raise
 
-    async def _usable(self) -> Any:
-        asked_at = monotonic()
-        while True:
-            fairy = cast(Any, await self._engine.raw_connection())
-            opened_at = fairy.info[_OPENED_AT]
-            connection = cast(_Driver, fairy.driver_connection)
-            is_new = opened_at >= asked_at
-            was_writable = opened_at > self._read_only_at and not _reports_read_only(connection)
-            if not connection.is_closed() and (is_new or was_writable):
-                return fairy
-            # The server went away, or read-only, while this one sat in the pool; each such connection is met once.
-            fairy.invalidate()
-            await greenlet_spawn(fairy.close)
+    async def _usable(self) -> _Pooled:
+        while self._idle:
+            pooled = self._idle.pop()
+            connection = pooled.connection
+            if connection.is_closed():
+                continue
+            if pooled.opened_at > self._left_at and not _reports_read_only(connection):
+                return pooled
+            connection.terminate()  # the server went read-only, or was lost, while it sat in the pool
+        opened_at = monotonic()
+        return _Pooled(await self._connect(), opened_at)
 
-    @property
-    def pool_status(self) -> str:
-        """One line for people: size, checked in, checked out."""
-        return self._engine.pool.status()
+    def _give_back(self, pooled: _Pooled) -> None:
+        connection = pooled.connection
+        if connection.is_closed():
+            if pooled.opened_at > self._left_at:
+                self._leave_server()
+            return
+        # A cancellation may have cut the rollback short: such a connection is not given to anyone else.
+        if self._is_closed or connection.is_in_transaction():
+            connection.terminate()
+        else:
+            self._idle.append(pooled)
 
     async def aclose(self) -> None:
-        """Closes the idle connections."""
-        await self._engine.dispose()
+        """Closes the idle connections; those that are lent end when they are given back."""
+        self._is_closed = True
+        while self._idle:
+            with suppress(*_GONE):
+                async with asyncio.timeout(self._timeout_s):
+                    await self._idle.pop().connection.close()
 
 
-_OPENED_AT = "opened_at"
+async def _set_up(connection: _Driver, *, choose_plans: bool) -> bool:
+    """Has a new connection give JSON as values and, with `choose_plans`, plan as its server needs it; whether that was
+    found to be Citus."""
+    try:
+        for name in ("json", "jsonb"):
+            await connection.set_type_codec(
+                name, schema="pg_catalog", encoder=_encode_json, decoder=orjson.loads, format="text"
+            )
+        return choose_plans and await connection.fetchval(_CHOOSE_PLANS)
+    except BaseException:
+        connection.terminate()
+        raise
+
+
 _READ_ONLY_SETTINGS = ("in_hot_standby", "default_transaction_read_only")
 
 
@@ -340,22 +359,14 @@ def _reports_read_only(connection: _Driver) -> bool:
     return any(getattr(reported, name, "off") == "on" for name in _READ_ONLY_SETTINGS)
 
 
-def _prepare(dbapi_connection: Any, record: Any) -> None:
-    record.info[_OPENED_AT] = monotonic()
-
-    async def on_driver(connection: _Driver) -> None:
-        for name in ("json", "jsonb"):
-            await connection.set_type_codec(
-                name, schema="pg_catalog", encoder=_encode_json, decoder=orjson.loads, format="text"
-            )
-
-    dbapi_connection.run_async(on_driver)
-
-
 def record_of(kind: type[R], row: Record, **computed: Any) -> R:
     """One of this dataclass: with what is computed, and for the rest the row's columns of the same names."""
-    names = [each.name for each in fields(cast(Any, kind))]
-    return kind(**{name: row[name] for name in names if name not in computed}, **computed)
+    return kind(**{name: row[name] for name in _names_of(kind) if name not in computed}, **computed)
+
+
+@cache
+def _names_of(kind: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
 
 
 def _encode_json(value: object) -> str:

@@ -46,7 +46,7 @@ _LOCK = compile_sql(
 
 _BEFORE = sa.bindparam("before", type_=sa.DateTime(timezone=True))
 _TENANT = sa.bindparam("tenant_id", type_=sa.Text)
-_AGO = sql("SELECT clock_timestamp() - make_interval(secs => CAST(:age_s AS float))")
+_AGO = sql("SELECT statement_timestamp() - make_interval(secs => CAST(:age_s AS float))")
 
 
 def _has(table: sa.Table, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
@@ -62,7 +62,7 @@ _IDLE = sa.and_(
 )
 _RUNNING = turns.c.status == sa.literal_column("'running'")
 _RUNS = _has(turns, _RUNNING)
-_LIVES = _has(turns, _RUNNING, turns.c.lease_expires_at >= sa.func.clock_timestamp())
+_LIVES = _has(turns, _RUNNING, turns.c.lease_expires_at >= sa.func.statement_timestamp())
 _NEXT = (
     sa.select(sessions.c.id, sessions.c.last_message_seq)
     .where(_IDLE, sessions.c.id > sa.bindparam("after", type_=postgresql.UUID(as_uuid=True)))
@@ -70,14 +70,19 @@ _NEXT = (
     .limit(sa.bindparam("limit", type_=sa.BigInteger))
 )
 _LOOK_AT_NEXT = compile_sql(_NEXT.where(~_LIVES))
-# Of two purges each takes its own, and a session that somebody uses just now is no idle one.
-_LOCK_NEXT = compile_sql(_NEXT.where(~_RUNS).with_for_update(skip_locked=True))
-_LOCK_DUE = compile_sql(
+_DUE = (
     sa.select(sessions.c.id)
-    .where(sessions.c.erase_after < sa.func.clock_timestamp(), ~_RUNS)
+    .where(sessions.c.erase_after < sa.func.statement_timestamp(), ~_RUNS)
     .order_by(sessions.c.id)
     .limit(sa.bindparam("limit", type_=sa.BigInteger))
-    .with_for_update(skip_locked=True)
+)
+_LOOK_AT_DUE = compile_sql(_DUE)
+# Session by session: no node locks rows of another. Of two purges each takes its own, and a session that somebody uses
+# just now is no idle one.
+_ONE = sa.select(sessions.c.id).where(sessions.c.id == sa.bindparam("session_id"), ~_RUNS)
+_LOCK_IDLE = compile_sql(_ONE.where(_IDLE).with_for_update(skip_locked=True))
+_LOCK_DUE = compile_sql(
+    _ONE.where(sessions.c.erase_after < sa.func.statement_timestamp()).with_for_update(skip_locked=True)
 )
 _HOW_MANY = compile_sql(
     sa.select(
@@ -107,7 +112,8 @@ async def erase(tx: Transaction, session_ids: Sequence[SessionId]) -> dict[str, 
 
 async def due_sessions(tx: Transaction, limit: int) -> list[SessionId]:
     """Sessions that were not to be kept and whose time is over, held until the transaction ends."""
-    return [SessionId(row["id"]) for row in await tx.fetch(_LOCK_DUE, limit=limit)]
+    rows = await tx.fetch(_LOOK_AT_DUE, limit=limit)
+    return [row["id"] for row in rows if await tx.fetchrow(_LOCK_DUE, session_id=row["id"])]
 
 
 async def count_rows(tx: Transaction, session_ids: Sequence[SessionId]) -> dict[str, int]:
@@ -132,10 +138,12 @@ async def next_idle(
     """The next of them in the order of their ids: at most so many sessions, and of those a first one and as many more
     as have so many messages in all. With `lock` they are held until the transaction ends.
     """
-    statement = _LOCK_NEXT if lock else _LOOK_AT_NEXT
-    rows = await tx.fetch(statement, before=idle.before, tenant_id=idle.tenant_id, after=after, limit=sessions)
+    meant = {"before": idle.before, "tenant_id": idle.tenant_id}
+    rows = await tx.fetch(_LOOK_AT_NEXT, **meant, after=after, limit=sessions)
     taken: list[SessionId] = []
     for row in rows:
+        if lock and await tx.fetchrow(_LOCK_IDLE, **meant, session_id=row["id"]) is None:
+            continue
         messages -= row["last_message_seq"]
         if taken and messages < 0:
             break

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+from uuid import UUID
 
 import sqlalchemy as sa
 
 from app.db import tables
-from app.db.database import Transaction
+from app.db.database import Record, Transaction, record_of
 from app.db.sql import Statement, insert_from, sql
 from app.db.table_parts import OPEN_STATUSES_SQL
 from app.domain.types import Content, JsonObject, SessionId, TurnId, TurnStatus
@@ -23,6 +24,7 @@ from app.domain.types import Content, JsonObject, SessionId, TurnId, TurnStatus
 _POINT = sql(f"""
     SELECT coalesce(point.seq, 0) AS through_seq, point.id AS through_id, later.id AS next_id,
         later.created_at AS next_created_at,
+        (SELECT s.past_version FROM sessions s WHERE s.id = CAST(:session_id AS uuid)) AS past_version,
         (SELECT coalesce(max(m.seq), 0) FROM messages m
          WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = point.id) AS last_message_seq
     FROM (SELECT CAST(:through_seq AS bigint) AS seq) wanted
@@ -55,32 +57,27 @@ _PAST_SUMMARY = """x.to_message_seq <= CAST(:last_message_seq AS bigint)
     AND (CAST(:next_id AS uuid) IS NULL
          OR x.created_by_turn_id = CAST(:next_id AS uuid) AND x.origin <> 'emergency'
          OR x.created_at <= CAST(:next_created_at AS timestamptz))"""
-_ACTIVE = f"""(
-    WITH RECURSIVE line AS (
-        SELECT x.id, x.previous_summary_id, {_PAST_SUMMARY} AS past FROM session_summaries x
-        WHERE x.session_id = CAST(:source AS uuid) AND x.status = 'active'
-        UNION
-        SELECT x.id, x.previous_summary_id, {_PAST_SUMMARY} FROM line
-        JOIN session_summaries x ON x.session_id = CAST(:source AS uuid) AND x.id = line.previous_summary_id
-        WHERE NOT line.past
-    )
-    SELECT id FROM line WHERE past)"""
+_LINE = sql(f"""
+    SELECT x.id, x.previous_summary_id, x.status, {_PAST_SUMMARY} AS past FROM session_summaries x
+    WHERE x.session_id = CAST(:source AS uuid)
+    """)
 
 # What restarted the count by then, where it was restarted later: a summary that a turn tried, or that was requested.
 _COUNT_AFTER_SEQ = """
     CASE WHEN x.summary_count_after_seq <= CAST(:through_seq AS bigint) THEN x.summary_count_after_seq
-         WHEN EXISTS (SELECT 1 FROM session_summaries s WHERE s.session_id = x.id AND s.origin <> 'emergency'
+         WHEN EXISTS (SELECT 1 FROM session_summaries s
+             WHERE s.session_id = CAST(:source AS uuid) AND s.origin <> 'emergency'
              AND s.created_by_turn_id = CAST(:next_id AS uuid)) THEN CAST(:through_seq AS bigint)
          ELSE greatest(0,
             (SELECT t.seq - 1 FROM turns t
-             WHERE t.session_id = x.id AND t.seq <= CAST(:through_seq AS bigint)
-                AND EXISTS (SELECT 1 FROM turn_steps st WHERE st.session_id = t.session_id
+             WHERE t.session_id = CAST(:source AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
+                AND EXISTS (SELECT 1 FROM turn_steps st WHERE st.session_id = CAST(:source AS uuid)
                     AND st.turn_id = t.id AND st.kind = 'summarize')
              ORDER BY t.seq DESC LIMIT 1),
             (SELECT t.seq FROM turns t
-             WHERE t.session_id = x.id AND t.seq <= CAST(:through_seq AS bigint)
+             WHERE t.session_id = CAST(:source AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
                 AND t.created_at < (SELECT max(s.created_at) FROM session_summaries s
-                    WHERE s.session_id = x.id AND s.created_by_turn_id IS NULL
+                    WHERE s.session_id = CAST(:source AS uuid) AND s.created_by_turn_id IS NULL
                         AND s.to_message_seq <= CAST(:last_message_seq AS bigint)
                         AND (CAST(:next_created_at AS timestamptz) IS NULL
                              OR s.created_at <= CAST(:next_created_at AS timestamptz)))
@@ -97,7 +94,7 @@ _SESSION = sql(
             "summary_count_after_seq": _COUNT_AFTER_SEQ,
         },
         without=(
-            *("idempotency_key", "created_at", "updated_at", "erase_after"),
+            *("idempotency_key", "external_id", "created_at", "updated_at", "erase_after"),
             *("summary_lease_id", "summary_lease_expires_at"),
         ),
     )
@@ -134,7 +131,7 @@ COPIES: Final[Mapping[str, Statement]] = {
         previous_summary_id=f"""(SELECT p.id FROM session_summaries p WHERE p.session_id = x.session_id
             AND p.id = x.previous_summary_id AND {_PAST_SUMMARY.replace("x.", "p.")})""",
         created_by_turn_id="nullif(x.created_by_turn_id, CAST(:next_id AS uuid))",
-        status=f"CASE WHEN x.id = {_ACTIVE} THEN 'active' ELSE x.status END",
+        status="CASE WHEN x.id = CAST(:active_id AS uuid) THEN 'active' ELSE x.status END",
     ),
     "pins": _copy(tables.pins, "true"),
 }
@@ -143,13 +140,15 @@ COPIES: Final[Mapping[str, Statement]] = {
 
 @dataclass(frozen=True, slots=True)
 class ForkPoint:
-    """Where a past ends. `through_id` is None when it is empty; `next_id` is the turn after it, where there is one."""
+    """Where a past ends. `through_id` is None when it is empty; `next_id` is the turn after it, where there is one.
+    `past_version` is the session's."""
 
     through_seq: int
     through_id: TurnId | None
     last_message_seq: int
     next_id: TurnId | None
     next_created_at: datetime | None
+    past_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +176,7 @@ async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:
     row = await tx.fetchrow(_LAST_TURN, session_id=session_id)
     if row is None:
         return None
-    return LastTurn(
-        id=row["id"],
-        seq=row["seq"],
-        status=TurnStatus(row["status"]),
-        contents=row["contents"] or (),
-        request=row["request"],
-        asked_alias=row["asked_alias"],
-    )
+    return record_of(LastTurn, row, status=TurnStatus(row["status"]), contents=row["contents"] or ())
 
 
 async def copy_past(tx: Transaction, source: SessionId, target: SessionId, point: ForkPoint) -> None:
@@ -198,5 +190,16 @@ async def copy_past(tx: Transaction, source: SessionId, target: SessionId, point
         "next_id": point.next_id,
         "next_created_at": point.next_created_at,
     }
+    line = await tx.fetch(_LINE, **{name: values[name] for name in _LINE.names})
+    values = {**values, "active_id": _active(line)}
     for statement in COPIES.values():
         await tx.execute(statement, **{name: values[name] for name in statement.names})
+
+
+def _active(summaries: Sequence[Record]) -> UUID | None:
+    """Of the summary that is active now and those it folded in, the newest that the past can have known."""
+    by_id = {row["id"]: row for row in summaries}
+    row = next((row for row in summaries if row["status"] == "active"), None)
+    while row is not None and not row["past"]:
+        row = by_id.get(row["previous_summary_id"])
+    return None if row is None else row["id"]

@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from uuid import UUID
 
 from app.db.database import Transaction
-from app.db.sql import sql
-
-_ALL = sql("""
-    SELECT model_alias, tenant_id, context_window, statements, first_stated_at, expires_at FROM learned_windows
-    WHERE expires_at > clock_timestamp()
-    ORDER BY expires_at DESC LIMIT CAST(:most AS bigint)
-    """)
-
-# Another window is a first statement again. The same turn may state one several times; that is one statement.
-_NOTE = sql("""
-    INSERT INTO learned_windows AS w (model_alias, tenant_id, context_window, last_turn_id, expires_at)
-    VALUES (:model_alias, :tenant_id, CAST(:context_window AS bigint), CAST(:turn_id AS uuid),
-        clock_timestamp() + make_interval(secs => CAST(:believed_s AS float)))
-    ON CONFLICT (model_alias, tenant_id) DO UPDATE SET
-        statements = CASE
-            WHEN w.context_window <> excluded.context_window OR w.expires_at <= clock_timestamp() THEN 1
-            WHEN w.last_turn_id = excluded.last_turn_id THEN w.statements
-            ELSE w.statements + 1 END,
-        first_stated_at = CASE
-            WHEN w.context_window <> excluded.context_window OR w.expires_at <= clock_timestamp()
-            THEN clock_timestamp() ELSE w.first_stated_at END,
-        context_window = excluded.context_window, last_turn_id = excluded.last_turn_id,
-        expires_at = excluded.expires_at
-    """)
-
-_EXPIRE = sql("DELETE FROM learned_windows WHERE expires_at <= clock_timestamp()")
-
-_FORGET = sql("DELETE FROM learned_windows WHERE model_alias = :model_alias RETURNING 1")
+from app.db.sql import insert_row, sql
+from app.db.tables import learned_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +21,44 @@ class StatedWindow:
     statements: int
     first_stated_at: datetime
     expires_at: datetime
+
+
+_ALL = sql(f"""
+    SELECT {", ".join(each.name for each in fields(StatedWindow))} FROM learned_windows
+    WHERE expires_at > statement_timestamp()
+    ORDER BY expires_at DESC LIMIT CAST(:most AS bigint)
+    """)
+
+# Another window is a first statement again. The same turn may state one several times; that is one statement.
+_STATEMENT = insert_row(
+    learned_windows,
+    {
+        "model_alias": ":model_alias",
+        "tenant_id": ":tenant_id",
+        "context_window": "CAST(:context_window AS bigint)",
+        "last_turn_id": "CAST(:turn_id AS uuid)",
+        "expires_at": "statement_timestamp() + make_interval(secs => CAST(:believed_s AS float))",
+    },
+)
+_IS_NEW = (
+    "(learned_windows.context_window <> excluded.context_window OR learned_windows.expires_at <= statement_timestamp())"
+)
+_NOTE = sql(f"""
+    {_STATEMENT}
+    ON CONFLICT (model_alias, tenant_id) DO UPDATE SET
+        statements = CASE
+            WHEN {_IS_NEW} THEN 1
+            WHEN learned_windows.last_turn_id = excluded.last_turn_id THEN learned_windows.statements
+            ELSE learned_windows.statements + 1 END,
+        first_stated_at = CASE
+            WHEN {_IS_NEW} THEN statement_timestamp() ELSE learned_windows.first_stated_at END,
+        context_window = excluded.context_window, last_turn_id = excluded.last_turn_id,
+        expires_at = excluded.expires_at
+    """)
+
+_EXPIRE = sql("DELETE FROM learned_windows WHERE expires_at <= statement_timestamp()")
+
+_FORGET = sql("DELETE FROM learned_windows WHERE model_alias = :model_alias RETURNING 1")
 
 
 async def stated_windows(tx: Transaction, most: int) -> list[StatedWindow]:

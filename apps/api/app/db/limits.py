@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
-from app.db.database import Record, Transaction
+from app.db import tables
+from app.db.database import Record, Transaction, record_of
 from app.db.sessions import locked_session
-from app.db.sql import sql
+from app.db.sql import CLOCK, Statement, insert_row, sql
 from app.domain.limits import Limits, Scope, Used, WorstCase, spans_of
 from app.domain.types import JsonObject, SessionId, TenantId, TurnId
 
@@ -23,65 +24,68 @@ TENANT_LIMITS = """(SELECT jsonb_object_agg(l.name, l.value) FROM limits l WHERE
     AS tenant_limits"""
 """For RETURNING of a statement on `sessions`: null for a tenant without limits."""
 
-_STARTS_AT = """CASE x.span
-    WHEN 'minute' THEN date_trunc('minute', clock.at, 'UTC') WHEN 'day' THEN date_trunc('day', clock.at, 'UTC')
-    WHEN 'month' THEN date_trunc('month', clock.at, 'UTC') ELSE to_timestamp(0) END"""
-_ENDS_AT = """CASE {0}.span
-    WHEN 'minute' THEN {0}.starts_at + interval '1 minute' WHEN 'day' THEN {0}.starts_at + interval '1 day'
-    WHEN 'month' THEN (({0}.starts_at AT TIME ZONE 'UTC') + interval '1 month') AT TIME ZONE 'UTC' END"""
-# A span that began while we waited for the row is the one that counts.
-_IS_CURRENT = "{0}.starts_at >= excluded.starts_at"
+# Citus writes a `CASE span WHEN …` wrong for its nodes.
+_STARTS_AT = """CASE WHEN x.span = 'minute' THEN date_trunc('minute', clock.at, 'UTC')
+    WHEN x.span = 'day' THEN date_trunc('day', clock.at, 'UTC')
+    WHEN x.span = 'month' THEN date_trunc('month', clock.at, 'UTC') ELSE to_timestamp(0) END"""
+_ENDS_AT = """CASE WHEN {0}.span = 'minute' THEN {0}.starts_at + interval '1 minute'
+    WHEN {0}.span = 'day' THEN {0}.starts_at + interval '1 day'
+    WHEN {0}.span = 'month' THEN (({0}.starts_at AT TIME ZONE 'UTC') + interval '1 month') AT TIME ZONE 'UTC' END"""
+_SUMS = ("turns", "tokens", "usd", "reserved_tokens", "reserved_usd")
 
 
-def _counting(table: str, key: str, scope: str, value: str) -> str:
-    """An upsert that adds the call to every span of the scope, and gives the sums."""
-    added = ", ".join(
-        f"{column} = CASE WHEN {_IS_CURRENT.format(table)} THEN {table}.{column} ELSE 0 END + excluded.{column}"
-        for column in ("turns", "tokens", "usd", "reserved_tokens", "reserved_usd")
-    )
+def _locked(table: str, of: str) -> str:
+    """A CTE `locked_usage` with the rows of `:spans`, locked in their order."""
     return f"""
-        INSERT INTO {table} ({key}, span, starts_at, turns, tokens, usd, reserved_tokens, reserved_usd)
-        SELECT {value}, w.span, w.starts_at, CAST(:turns AS bigint), CAST(:tokens AS bigint), CAST(:usd AS numeric),
-            CAST(:reserved_tokens AS bigint), CAST(:reserved_usd AS numeric)
-        FROM w WHERE w.scope = '{scope}' ORDER BY w.span
-        ON CONFLICT ({key}, span) DO UPDATE SET {added},
-            starts_at = greatest({table}.starts_at, excluded.starts_at)
-        RETURNING '{scope}' AS scope, CAST({key} AS text) AS key, span, starts_at, turns, tokens, usd,
-            reserved_tokens, reserved_usd
+        locked_usage AS (
+            SELECT u.span FROM {table} u WHERE {of} AND u.span = ANY(CAST(:spans AS text[]))
+            ORDER BY u.span FOR NO KEY UPDATE
+        )
     """
 
 
-_COUNT = f"""
-    WITH clock AS (SELECT clock_timestamp() AS at), w AS (
-        SELECT x.scope, x.span, {_STARTS_AT} AS starts_at
-        FROM clock, jsonb_to_recordset(CAST(:windows AS jsonb)) AS x(scope text, span text)
-    ), tenant AS ({_counting("tenant_usage", "tenant_id", "tenant", ":tenant_id")}),
-    session AS ({_counting("session_usage", "session_id", "session", "CAST(:session_id AS uuid)")}),
-    counted AS (SELECT * FROM tenant UNION ALL SELECT * FROM session)
-"""
-
-_COUNTED = f"""counted.*, {_ENDS_AT.format("counted")} AS ends_at,
-    CAST(ceil(extract(epoch FROM {_ENDS_AT.format("counted")} - clock.at)) AS bigint) AS retry_after_s"""
-_WINDOWS = """(SELECT jsonb_agg(jsonb_build_object('scope', scope, 'key', key, 'span', span, 'starts_at', starts_at))
-    FROM counted)"""
-
-_RESERVE = sql(f"""
-    {_COUNT}, reservation AS (
-        UPDATE turns SET reservation = jsonb_build_object(
-            'turns', CAST(:turns AS bigint), 'tokens', CAST(:reserved_tokens AS bigint),
-            'usd', CAST(:reserved_usd AS numeric), 'windows', {_WINDOWS})
-        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-        RETURNING turns.reservation
+def _adding(table: str, of: str) -> Statement:
+    """Adds a call to the given spans and gives the sums; a span without a row is not among them."""
+    # A span that began while we waited for the row is the one that counts.
+    added = ", ".join(
+        f"{name} = CASE WHEN u.starts_at >= p.starts_at THEN u.{name} ELSE 0 END + CAST(:{name} AS {kind})"
+        for name, kind in zip(_SUMS, ("bigint", "bigint", "numeric", "bigint", "numeric"), strict=True)
     )
-    SELECT {_COUNTED}, reservation.reservation FROM counted, clock, reservation
-    """)
+    return sql(f"""
+        WITH w AS (
+            SELECT x.span, {_STARTS_AT} AS starts_at FROM {CLOCK}, unnest(CAST(:spans AS text[])) AS x(span)
+        ), {_locked(table, of)}, counted AS (
+            UPDATE {table} u SET {added}, starts_at = greatest(u.starts_at, p.starts_at)
+            FROM w p, locked_usage WHERE {of} AND u.span = p.span AND u.span = locked_usage.span
+            RETURNING u.span, u.starts_at, {", ".join(f"u.{name}" for name in _SUMS)}
+        )
+        SELECT counted.*, {_ENDS_AT.format("counted")} AS ends_at,
+            CAST(ceil(extract(epoch FROM {_ENDS_AT.format("counted")} - clock.at)) AS bigint) AS retry_after_s
+        FROM counted, {CLOCK} ORDER BY span
+        """)
 
-# What is given back of it has nothing reserved, only turns.
-_COUNT_USE = sql(f"""
-    {_COUNT}
-    SELECT {_COUNTED}, jsonb_build_object('turns', CAST(:turns AS bigint), 'tokens', 0, 'usd', 0,
-        'windows', {_WINDOWS}) AS reservation
-    FROM counted, clock
+
+def _opening(table: str, key: str, value: str) -> Statement:
+    """Makes the rows of spans that nothing was ever counted in; who makes them at the same time waits for it."""
+    return sql(f"""
+        INSERT INTO {table} ({key}, span, starts_at, {", ".join(_SUMS)})
+        SELECT {value}, x.span, to_timestamp(0), 0, 0, 0, 0, 0 FROM unnest(CAST(:spans AS text[])) AS x(span)
+        ORDER BY x.span ON CONFLICT DO NOTHING
+        """)
+
+
+_TENANT, _SESSION = "CAST(:key AS text)", "CAST(:key AS uuid)"
+_ADD: Mapping[Scope, Statement] = {
+    "tenant": _adding("tenant_usage", f"u.tenant_id = {_TENANT}"),
+    "session": _adding("session_usage", f"u.session_id = {_SESSION}"),
+}
+_OPEN: Mapping[Scope, Statement] = {
+    "tenant": _opening("tenant_usage", "tenant_id", _TENANT),
+    "session": _opening("session_usage", "session_id", _SESSION),
+}
+_HOLD = sql("""
+    UPDATE turns SET reservation = CAST(:reservation AS jsonb)
+    WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
     """)
 
 _LIMITS_OF_SESSION = sql(f"""
@@ -89,68 +93,71 @@ _LIMITS_OF_SESSION = sql(f"""
     WHERE id = CAST(:session_id AS uuid) FOR NO KEY UPDATE
     """)
 
-_SET = sql("""
-    INSERT INTO limits (tenant_id, name, value)
-    SELECT :tenant_id, x.key, CAST(x.value AS numeric) FROM jsonb_each_text(CAST(:limits AS jsonb)) AS x
-    ON CONFLICT (tenant_id, name) DO UPDATE SET value = excluded.value, updated_at = clock_timestamp()
+_NEW_LIMITS = insert_row(
+    tables.limits,
+    {"tenant_id": ":tenant_id", "name": "x.key", "value": "CAST(x.value AS numeric)"},
+    "jsonb_each_text(CAST(:limits AS jsonb)) AS x",
+)
+_SET = sql(f"""
+    {_NEW_LIMITS}
+    ON CONFLICT (tenant_id, name) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
     """)
-_CLEAR = sql("""
-    WITH l AS (DELETE FROM limits WHERE tenant_id = :tenant_id RETURNING name), in_order AS (
+_CLEAR = sql("DELETE FROM limits WHERE tenant_id = :tenant_id")
+_FORGET_USE = sql("""
+    WITH in_order AS (
         SELECT span FROM tenant_usage WHERE tenant_id = :tenant_id ORDER BY span FOR UPDATE
-    ), u AS (
-        DELETE FROM tenant_usage USING in_order
-        WHERE tenant_id = :tenant_id AND tenant_usage.span = in_order.span
     )
-    SELECT count(*) FROM l
+    DELETE FROM tenant_usage USING in_order
+    WHERE tenant_usage.tenant_id = :tenant_id AND tenant_usage.span = in_order.span
     """)
 _LIST = sql(f"""
     SELECT l.tenant_id, l.name, l.value, u.span, {_ENDS_AT.format("u")} AS ends_at, u.turns, u.tokens, u.usd,
         u.reserved_tokens, u.reserved_usd
     FROM limits l LEFT JOIN tenant_usage u ON u.tenant_id = l.tenant_id
         AND u.span = regexp_replace(l.name, '^.*_', '')
-        AND coalesce({_ENDS_AT.format("u")} > clock_timestamp(), true)
+        AND coalesce({_ENDS_AT.format("u")} > (SELECT at FROM {CLOCK}), true)
     WHERE CAST(:tenant_id AS text) IS NULL OR l.tenant_id = CAST(:tenant_id AS text)
     ORDER BY l.tenant_id, l.name
     """)
 
 
-def giving_back(released: str) -> str:
-    """CTEs that settle the reservations of a CTE `released`, with what was really used in their place.
-
-    `released` has `reservation`, and `turns`, `tokens` and `usd` that were used. A span that is over is left alone.
-    """
-    changes = """turns = u.turns - p.turns, tokens = u.tokens + p.tokens, usd = u.usd + p.usd,
-        reserved_tokens = u.reserved_tokens - p.reserved_tokens, reserved_usd = u.reserved_usd - p.reserved_usd"""
-    same = "u.span = p.span AND u.starts_at = p.starts_at"
+def _giving_back(scope: Scope, table: str, of: str) -> str:
+    """CTEs that settle the reservation of a CTE `released` in one table. A span that is over is left alone."""
     return f"""
         parts AS (
-            SELECT x.scope, x.key, x.span, x.starts_at,
-                CAST(sum(CAST({released}.reservation ->> 'turns' AS bigint) - {released}.turns) AS bigint) AS turns,
-                CAST(sum({released}.tokens) AS bigint) AS tokens, sum({released}.usd) AS usd,
-                CAST(sum(CAST({released}.reservation ->> 'tokens' AS bigint)) AS bigint) AS reserved_tokens,
-                sum(CAST({released}.reservation ->> 'usd' AS numeric)) AS reserved_usd
-            FROM {released}, jsonb_to_recordset({released}.reservation -> 'windows')
-                AS x(scope text, key text, span text, starts_at timestamptz)
-            GROUP BY x.scope, x.key, x.span, x.starts_at
-        ), in_order AS (
-            SELECT u.span FROM tenant_usage u JOIN parts p ON p.scope = 'tenant' AND u.tenant_id = p.key AND {same}
-            ORDER BY u.span FOR NO KEY UPDATE OF u
-        ), of_tenant AS (
-            UPDATE tenant_usage u SET {changes} FROM parts p, (SELECT count(*) FROM in_order) AS locked_first
-            WHERE p.scope = 'tenant' AND u.tenant_id = p.key AND {same}
-        ), of_session AS (
-            UPDATE session_usage u SET {changes} FROM parts p
-            WHERE p.scope = 'session' AND u.session_id = CAST(p.key AS uuid) AND {same}
+            SELECT x.span, x.starts_at,
+                CAST(reservation ->> 'turns' AS bigint) - released.turns AS turns, released.tokens, released.usd,
+                CAST(reservation ->> 'tokens' AS bigint) AS reserved_tokens,
+                CAST(reservation ->> 'usd' AS numeric) AS reserved_usd
+            FROM released, jsonb_to_recordset(reservation -> 'windows')
+                AS x(scope text, span text, starts_at timestamptz)
+            WHERE x.scope = '{scope}'
+        ), settled AS (
+            UPDATE {table} u SET turns = u.turns - p.turns, tokens = u.tokens + p.tokens, usd = u.usd + p.usd,
+                reserved_tokens = u.reserved_tokens - p.reserved_tokens, reserved_usd = u.reserved_usd - p.reserved_usd
+            FROM parts p WHERE {of} AND u.span = p.span AND u.starts_at = p.starts_at
         )
     """
 
 
-_GIVE_BACK = sql(f"""
-    WITH {locked_session()}, released AS (
+GIVING_BACK = _giving_back("session", "session_usage", "u.session_id = CAST(:session_id AS uuid)")
+"""CTEs that settle what a session had reserved for a CTE `released`, with what was really used in its place.
+
+`released` has `reservation`, and `turns`, `tokens` and `usd` that were used. What the tenant had reserved stands on
+another node where the tables are distributed: `give_back_of_tenant` settles it in the same transaction.
+"""
+_RELEASED = """
+    released AS (
         SELECT CAST(:reservation AS jsonb) AS reservation, CAST(:turns AS bigint) AS turns,
-            CAST(:tokens AS bigint) AS tokens, CAST(:usd AS numeric) AS usd
-        FROM (SELECT count(*) FROM locked) AS locked_first
-    ), {giving_back("released")}
+            CAST(:tokens AS bigint) AS tokens, CAST(:usd AS numeric) AS usd {after}
+    )
+"""
+_AFTER_THE_LOCK = "FROM (SELECT count(*) FROM locked) AS locked_first"
+_GIVE_BACK = sql(f"WITH {locked_session()}, {_RELEASED.format(after=_AFTER_THE_LOCK)}, {GIVING_BACK} SELECT 1")
+_GIVE_BACK_OF_TENANT = sql(f"""
+    WITH {_locked("tenant_usage", f"u.tenant_id = {_TENANT}")},
+    {_RELEASED.format(after="FROM (SELECT count(*) FROM locked_usage) AS locked_first")},
+    {_giving_back("tenant", "tenant_usage", f"u.tenant_id = {_TENANT}")}
     SELECT 1
     """)
 
@@ -166,25 +173,40 @@ async def reserve(
     session_id: SessionId,
     turn_id: TurnId,
     limits: Mapping[Scope, Limits],
-    asked: WorstCase,
+    worst: WorstCase,
 ) -> tuple[list[Used], JsonObject]:
     """Counts the call before it is made; the sums with it, and the reservation as the turn now holds it.
 
     Whoever finds the sums over a limit rolls back. Until the transaction ends, others of the tenant wait here.
     """
-    rows = await tx.fetch(
-        _RESERVE,
-        windows=_windows(limits),
-        tenant_id=tenant_id,
-        session_id=session_id,
-        turn_id=turn_id,
-        turns=asked.turns,
-        tokens=0,
-        usd=Decimal(0),
-        reserved_tokens=asked.tokens,
-        reserved_usd=asked.usd,
+    used, reservation = await _count(
+        tx,
+        {"tenant": tenant_id, "session": session_id},
+        limits,
+        {"turns": worst.turns, "tokens": 0, "usd": 0, "reserved_tokens": worst.tokens, "reserved_usd": worst.usd},
     )
-    return [_used(row) for row in rows], rows[0]["reservation"]
+    await tx.execute(_HOLD, session_id=session_id, turn_id=turn_id, reservation=reservation)
+    return used, reservation
+
+
+async def _count(
+    tx: Transaction, keys: Mapping[Scope, object], limits: Mapping[Scope, Limits], added: Mapping[str, object]
+) -> tuple[list[Used], JsonObject]:
+    """Adds to the spans of every limit, the tenant's first; the sums, and what `give_back` takes."""
+    found: list[Used] = []
+    for scope, values in limits.items():
+        spans, key = spans_of(values), keys[scope]
+        rows = await tx.fetch(_ADD[scope], key=key, spans=spans, **added)
+        new = [span for span in spans if span not in {row["span"] for row in rows}]
+        if new:
+            await tx.execute(_OPEN[scope], key=key, spans=new)
+            rows += await tx.fetch(_ADD[scope], key=key, spans=new, **added)
+        found += [record_of(Used, row, scope=scope) for row in rows]
+    windows = [
+        {"scope": used.scope, "key": keys[used.scope], "span": used.span, "starts_at": used.starts_at} for used in found
+    ]
+    held = {"turns": added["turns"], "tokens": added["reserved_tokens"], "usd": added["reserved_usd"]}
+    return found, {**held, "windows": windows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +218,7 @@ class Counted:
     reservation: JsonObject
 
 
-async def count_use(tx: Transaction, session_id: SessionId, asked: WorstCase) -> Counted | None:
+async def count_use(tx: Transaction, session_id: SessionId, worst: WorstCase) -> Counted | None:
     """Counts a call outside of a turn's own before it is made; None where there is no limit to count for.
 
     Whoever finds the sums over a limit rolls back. In them the call stands as reserved, as `exceeded` takes them.
@@ -205,42 +227,40 @@ async def count_use(tx: Transaction, session_id: SessionId, asked: WorstCase) ->
     limits = limits_of(row) if row is not None else {}
     if row is None or not limits:
         return None
-    rows = await tx.fetch(
-        _COUNT_USE,
-        windows=_windows(limits),
-        tenant_id=row["tenant_id"],
-        session_id=session_id,
-        turns=asked.turns,
-        tokens=asked.tokens,
-        usd=asked.usd,
-        reserved_tokens=0,
-        reserved_usd=Decimal(0),
+    used, reservation = await _count(
+        tx,
+        {"tenant": row["tenant_id"], "session": session_id},
+        limits,
+        {"turns": worst.turns, "tokens": worst.tokens, "usd": worst.usd, "reserved_tokens": 0, "reserved_usd": 0},
     )
     sums = [
         replace(
-            used,
-            tokens=used.tokens - asked.tokens,
-            usd=used.usd - asked.usd,
-            reserved_tokens=used.reserved_tokens + asked.tokens,
-            reserved_usd=used.reserved_usd + asked.usd,
+            each,
+            tokens=each.tokens - worst.tokens,
+            usd=each.usd - worst.usd,
+            reserved_tokens=each.reserved_tokens + worst.tokens,
+            reserved_usd=each.reserved_usd + worst.usd,
         )
-        for used in map(_used, rows)
+        for each in used
     ]
-    return Counted(limits, sums, rows[0]["reservation"])
+    return Counted(limits, sums, reservation)
 
 
 async def give_back(
     tx: Transaction, session_id: SessionId, reservation: JsonObject, counted: WorstCase, used: WorstCase
 ) -> None:
     """Puts what a call used in the place of what was `counted` for it."""
-    await tx.execute(
-        _GIVE_BACK,
-        session_id=session_id,
-        reservation=reservation,
-        turns=used.turns,
-        tokens=used.tokens - counted.tokens,
-        usd=used.usd - counted.usd,
-    )
+    amounts = {"turns": used.turns, "tokens": used.tokens - counted.tokens, "usd": used.usd - counted.usd}
+    await tx.execute(_GIVE_BACK, session_id=session_id, reservation=reservation, **amounts)
+    await give_back_of_tenant(tx, {"reservation": reservation, **amounts})
+
+
+async def give_back_of_tenant(tx: Transaction, released: Mapping[str, Any]) -> None:
+    """Settles what the tenant had reserved, of a row as `GIVING_BACK` takes it; nothing where it had no limit."""
+    windows = [window for window in released["reservation"]["windows"] if window["scope"] == "tenant"]
+    if windows:
+        spans = [window["span"] for window in windows]
+        await tx.execute(_GIVE_BACK_OF_TENANT, key=windows[0]["key"], spans=spans, **released)
 
 
 def limits_of(row: Record) -> dict[Scope, Limits]:
@@ -260,28 +280,11 @@ async def set_limits(tx: Transaction, tenant_id: TenantId, limits: Limits) -> No
 
 async def clear_limits(tx: Transaction, tenant_id: TenantId) -> int:
     """Takes all of the tenant's limits away, with what was counted for them; how many there were."""
-    return cast(int, await tx.fetchval(_CLEAR, tenant_id=tenant_id))
+    cleared = await tx.execute(_CLEAR, tenant_id=tenant_id)
+    await tx.execute(_FORGET_USE, tenant_id=tenant_id)
+    return cleared
 
 
 async def list_limits(tx: Transaction, tenant_id: TenantId | None) -> list[Record]:
     """Limits with the counts of their running spans (null where nothing was counted), of one tenant or of all."""
     return await tx.fetch(_LIST, tenant_id=tenant_id)
-
-
-def _windows(limits: Mapping[Scope, Limits]) -> list[Any]:
-    return [{"scope": scope, "span": span} for scope, values in limits.items() for span in spans_of(values)]
-
-
-def _used(row: Record) -> Used:
-    return Used(
-        scope=row["scope"],
-        span=row["span"],
-        starts_at=row["starts_at"],
-        ends_at=row["ends_at"],
-        retry_after_s=row["retry_after_s"],
-        turns=row["turns"],
-        tokens=row["tokens"],
-        usd=row["usd"],
-        reserved_tokens=row["reserved_tokens"],
-        reserved_usd=row["reserved_usd"],
-    )

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
-from itertools import groupby
+from dataclasses import fields, replace
+from operator import itemgetter
 from uuid import UUID
 
 from app.db.database import Record, Transaction
-from app.db.sql import sql
-from app.db.tables import messages
-from app.db.turns import tool_calls_from_json
-from app.domain.types import JsonObject, Message, MessageId, SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.db.sql import insert_from, sql
+from app.db.tables import message_token_counts, messages
+from app.domain.content import tool_calls_from_json
+from app.domain.types import Message, MessageId, MessageRecord, SessionId, TenantId, Turn, TurnId, TurnStatus
 
 UNCOUNTED = -1
 """`tokens` of a message that has no count yet in the encoding that was asked for."""
+_SLICE_MESSAGES = 512
+_SLICE_TURNS = 512
 
 _FIELDS = frozenset(field.name for field in fields(Message))
 _STORED = tuple(column.name for column in messages.columns if column.name in _FIELDS)
 AS_STORED = f"{', '.join(f'm.{name}' for name in _STORED)}, m.token_estimate AS tokens"
 """What `message_from_row` reads, with the counts in the encoding that a message was stored with."""
 
-UNGIVEN = ("created_at", "reasoning_tokens", "withdrawn")
+UNGIVEN = ("reasoning_tokens", "withdrawn")
 """Columns that a message gets by default unless it is a model's reply, or imported."""
 
 # Two index ranges without a join: joined, one is scanned for each row of the other until somebody has analyzed the
 # tables. Each is in the order of the index that is meant: others look as good to a planner that believes in sessions of
-# one row. The first turn is the one in which the messages before ended, rejected ones left
-# out: no message after them belongs to an earlier one, since only the newest turn that was not rejected is run again.
-_WINDOW = sql(f"""
-    (SELECT {AS_STORED}, m.token_encoding, NULL AS status, NULL AS without_output
+# one row. The first turn is the one in which the messages before ended, rejected ones left out: no message after them
+# belongs to an earlier one, since only the newest turn that was not rejected is run again.
+_RANGE = f"""
+    SELECT {AS_STORED}, m.token_encoding, NULL AS status, NULL AS without_output
     FROM messages m
     WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq > CAST(:after_seq AS bigint)
         AND m.seq <= CAST(:last_seq AS bigint) AND NOT m.withdrawn
-    ORDER BY m.seq)
+    ORDER BY m.seq
+"""
+_MESSAGES = sql(_RANGE)
+_WINDOW = sql(f"""
+    ({_RANGE})
     UNION ALL
     (SELECT {", ".join({"id": "t.id", "seq": "t.seq"}.get(name, "NULL") for name in _STORED)}, NULL, NULL,
         t.status, t.assistant_output IS NULL
@@ -65,10 +72,9 @@ _BY_RUN = sql(f"""
         AND (m.role = 'user' OR NOT run.of_users)
     """)
 
-_LISTED = """
-    m.id, m.turn_id, t.seq AS turn_seq, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.token_estimate,
-    m.token_encoding, m.created_at
-"""
+_LISTED = ", ".join(
+    {"turn_seq": "t.seq AS turn_seq"}.get(each.name, f"m.{each.name}") for each in fields(MessageRecord)
+)
 
 _PAGE = sql(f"""
     SELECT {_LISTED} FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
@@ -82,12 +88,15 @@ _BY_ID = sql(f"""
     ORDER BY m.seq
     """)
 
-_SAVE_COUNTS = sql("""
+_NEW_COUNTS = insert_from(
+    message_token_counts,
+    """s, unnest(CAST(:message_ids AS uuid[]), CAST(:counts AS bigint[]), CAST(:reasoning_counts AS bigint[]))
+        AS x(message_id, token_estimate, reasoning_tokens)""",
+    {"session_id": "s.id", "token_encoding": ":encoding"},
+)
+_SAVE_COUNTS = sql(f"""
     WITH s AS (SELECT id FROM sessions WHERE id = CAST(:session_id AS uuid) FOR KEY SHARE)
-    INSERT INTO message_token_counts (session_id, message_id, token_encoding, token_estimate, reasoning_tokens)
-    SELECT s.id, x.message_id, :encoding, x.tokens, x.reasoning_tokens
-    FROM s, unnest(CAST(:message_ids AS uuid[]), CAST(:counts AS bigint[]), CAST(:reasoning_counts AS bigint[]))
-        AS x(message_id, tokens, reasoning_tokens)
+    {_NEW_COUNTS}
     ON CONFLICT DO NOTHING
     """)
 
@@ -122,52 +131,61 @@ _NUMBERED = sql(f"""
     """)
 
 _WITHDRAW = sql("""
+    WITH s AS (
+        UPDATE sessions SET past_version = past_version + 1 WHERE id = CAST(:session_id AS uuid) RETURNING id
+    )
     UPDATE messages SET withdrawn = true
-    WHERE session_id = CAST(:session_id AS uuid) AND seq = ANY(CAST(:seqs AS bigint[]))
+    FROM s WHERE messages.session_id = CAST(:session_id AS uuid) AND messages.seq = ANY(CAST(:seqs AS bigint[]))
     """)
 
 
 async def window_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, last_seq: int, encoding: str, *, step_failed: bool
 ) -> list[Turn]:
-    """The turns with messages after `after_seq` through `last_seq`, oldest first, rejected ones left out.
+    """The turns with messages after `after_seq` through `last_seq`, oldest first, rejected ones left out. They are read
+    a slice at a time, so that a long window keeps nobody else waiting.
 
     Both bounds, because with one the planner believes that it reads a share of the session.
     `step_failed` says whether a step of the newest settled turn did not succeed; only the newest two can be unresolved
     (it, and the running one). A message without a count in `encoding` has `UNCOUNTED` tokens.
     """
-    rows = await tx.fetch(_WINDOW, session_id=session_id, after_seq=after_seq, last_seq=last_seq)
-    turns = {row["id"]: row for row in rows if row["status"] is not None}
-    stored = sorted(
-        (row for row in rows if row["status"] is None and turns[row["turn_id"]]["status"] != TurnStatus.REJECTED),
-        key=lambda row: row["seq"],
-    )
-    counts = await _counts(tx, session_id, encoding, [row["id"] for row in stored if row["token_encoding"] != encoding])
+    turns: dict[UUID, Record] = {}
+    messages: dict[UUID, list[Message]] = {}
+    for after in range(after_seq, max(last_seq, after_seq + 1), _SLICE_MESSAGES):
+        through = min(last_seq, after + _SLICE_MESSAGES)
+        statement = _MESSAGES if turns else _WINDOW
+        rows = await tx.fetch(statement, session_id=session_id, after_seq=after, last_seq=through)
+        turns |= {row["id"]: row for row in rows if row["status"] is not None}
+        stored = [row for row in rows if row["status"] is None]
+        counts = await _counts(tx, session_id, encoding, stored)
+        for row in sorted(stored, key=_seq):
+            found = None if row["token_encoding"] == encoding else counts.get(row["id"], (UNCOUNTED, 0))
+            messages.setdefault(row["turn_id"], []).append(message_from_row(row, found))
     window: list[Turn] = []
-    for turn_id, group in groupby(stored, key=lambda row: row["turn_id"]):
-        turn = turns[turn_id]
-        status = TurnStatus(turn["status"])
-        window.append(
-            Turn(
-                id=TurnId(turn_id),
-                seq=turn["seq"],
-                status=status,
-                unresolved=status is not TurnStatus.COMPLETED or bool(turn["without_output"]),
-                messages=tuple(
-                    message_from_row(row)
-                    if row["token_encoding"] == encoding
-                    else message_from_row(row, counts.get(row["id"], (UNCOUNTED, 0)))
-                    for row in group
-                ),
-            )
-        )
+    for at, (turn_id, turn) in enumerate(turns.items(), 1):
+        if turn_id in messages and turn["status"] != TurnStatus.REJECTED:
+            window.append(_turn(turn, messages[turn_id]))
+        if at % _SLICE_TURNS == 0:
+            await asyncio.sleep(0)
+    window.sort(key=lambda turn: turn.seq)
     return _with_unresolved(window, step_failed=step_failed)
 
 
+_seq = itemgetter("seq")
+
+
+def _turn(row: Record, messages: Sequence[Message]) -> Turn:
+    status = TurnStatus(row["status"])
+    unresolved = status is not TurnStatus.COMPLETED or bool(row["without_output"])
+    return Turn(TurnId(row["id"]), row["seq"], status, unresolved, tuple(messages))
+
+
 async def _counts(
-    tx: Transaction, session_id: SessionId, encoding: str, message_ids: Sequence[UUID]
+    tx: Transaction, session_id: SessionId, encoding: str, stored: Iterable[Record]
 ) -> dict[UUID, tuple[int, int]]:
-    """Tokens and reasoning tokens of these messages, and maybe of others, where they were counted in the encoding."""
+    """Tokens and reasoning tokens of those messages, and maybe of others, that were stored with another encoding's
+    counts, where they were counted in this one."""
+    message_ids = [row["id"] for row in stored if row["token_encoding"] != encoding]
     if not message_ids:
         return {}
     rows = await tx.fetch(
@@ -181,9 +199,11 @@ def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
     settled = [turn for turn in turns if turn.status is not TurnStatus.RUNNING]
     latest = settled[-1].seq if settled else 0
     return [
-        Turn(turn.id, turn.seq, turn.status, turn.unresolved or step_failed, turn.messages)
+        replace(turn, unresolved=turn.unresolved or step_failed)
         if turn.seq >= latest
-        else Turn(turn.id, turn.seq, turn.status, False, turn.messages)
+        else replace(turn, unresolved=False)
+        if turn.unresolved
+        else turn
         for turn in turns
     ]
 
@@ -206,14 +226,16 @@ async def messages_in_runs(
     return {row["seq"]: message_from_row(row) for row in rows}
 
 
-async def page_of_messages(tx: Transaction, session_id: SessionId, after_seq: int, limit: int) -> list[JsonObject]:
+async def page_of_messages(tx: Transaction, session_id: SessionId, after_seq: int, limit: int) -> list[MessageRecord]:
     """Messages in time order after a `seq`, as clients read them. The caller has checked whose session it is."""
-    return [dict(row) for row in await tx.fetch(_PAGE, session_id=session_id, after_seq=after_seq, limit=limit)]
+    return [
+        MessageRecord(**row) for row in await tx.fetch(_PAGE, session_id=session_id, after_seq=after_seq, limit=limit)
+    ]
 
 
-async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[UUID]) -> list[JsonObject]:
+async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[UUID]) -> list[MessageRecord]:
     """Those of the messages that the session has, in time order, as clients read them."""
-    return [dict(row) for row in await tx.fetch(_BY_ID, session_id=session_id, ids=list(ids))]
+    return [MessageRecord(**row) for row in await tx.fetch(_BY_ID, session_id=session_id, ids=list(ids))]
 
 
 async def page_of_item_messages(

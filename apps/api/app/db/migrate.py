@@ -47,15 +47,15 @@ class MigrationFailed(Exception):
     """The database was left as it was; the sentence says why, and holds no connection string."""
 
 
-async def upgrade(dsn: str, revision: str = "head", *, table_wait_s: float = TABLE_WAIT_S) -> None:
+async def upgrade(dsn: str, revision: str = "head") -> None:
     """Migrates up to the revision, all or nothing.
 
     What was changed is analyzed then, so that plans know the tables as they are.
     Safe when several start at once: one works, the others wait and then find nothing to do. Raises `MigrationFailed`
-    when the server refuses a statement or a table stays locked for `table_wait_s`, and what the driver raises when the
+    when the server refuses a statement or a table stays locked for `TABLE_WAIT_S`, and what the driver raises when the
     server can not be reached.
     """
-    await _run(dsn, command.upgrade, revision, table_wait_s)
+    await _run(dsn, command.upgrade, revision, TABLE_WAIT_S)
 
 
 async def downgrade(dsn: str, revision: str, *, table_wait_s: float = TABLE_WAIT_S) -> None:
@@ -105,7 +105,6 @@ async def migration_engine(dsn: str) -> AsyncGenerator[AsyncEngine]:
 
 _HAS_VERSION_TABLE = Statement("SELECT to_regclass('alembic_version')::text", ())
 _VERSION = Statement("SELECT version_num FROM alembic_version", ())
-
 
 _Command: TypeAlias = Callable[[Config, str], None]
 _ONE_IN_THIS_PROCESS = threading.Lock()  # Alembic's `context` and `op` belong to the whole process

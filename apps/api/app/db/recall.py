@@ -6,15 +6,17 @@ a turn packs it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
+from uuid import UUID
 
 from app.db.database import Record, Transaction
-from app.db.messages import message_from_row
+from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
-from app.db.table_parts import OPEN_STATUSES_SQL
-from app.domain.types import SessionId, Turn, TurnId, TurnStatus
+from app.db.table_parts import OPEN_STATUSES_SQL, UNANSWERED
+from app.domain.types import SessionId, TenantId, Turn, TurnId, TurnStatus
 
 # The aggregates get their rows in the order of the index (session_id, seq), which costs no sort.
 _TERMS = sql("""
@@ -24,7 +26,8 @@ _TERMS = sql("""
     FROM (
         SELECT seq, token_estimate, terms FROM messages
         WHERE session_id = CAST(:session_id AS uuid) AND seq > CAST(:after_seq AS bigint)
-            AND seq <= CAST(:through_seq AS bigint)
+            AND seq <= CAST(:through_seq AS bigint) AND turn_id <> ALL(ARRAY(
+                SELECT id FROM turns WHERE session_id = CAST(:session_id AS uuid) AND status = 'rejected'))
         ORDER BY seq
     ) AS m
     """)
@@ -47,25 +50,49 @@ _PACK = sql("""
     WHERE messages.session_id = CAST(:session_id AS uuid) AND messages.seq = x.seq AND messages.terms IS NULL
     """)
 
-# Every table is read by key in a LATERAL with a LIMIT, which no plan can turn into a scan of the session: a join the
-# planner is free to order reads all its messages to find a few.
-_CHOSEN = sql("""
-    SELECT m.id, m.turn_id, m.seq, m.role, m.content, m.tool_calls, m.tool_call_id, m.reasoning,
-        m.reasoning_blocks, m.reasoning_tokens, t.seq AS turn_seq, t.status,
+# By a list of keys alone, which no plan turns into a scan of the session. Nearly all turns have completed: those that
+# have not are few, in an index of their own, and looked up once; to look up every message's turn costs three times what
+# the messages do.
+_CHOSEN = sql(f"""
+    SELECT {AS_STORED},
+        CASE WHEN m.turn_id IN (
+            SELECT o.id FROM turns o
+            WHERE o.session_id = CAST(:session_id AS uuid) AND o.status IN {UNANSWERED}
+        ) THEN (
+            SELECT t.status FROM turns t WHERE t.session_id = CAST(:session_id AS uuid) AND t.id = m.turn_id
+                AND t.status IN {UNANSWERED}
+        ) ELSE 'completed' END AS status,
         CASE WHEN m.token_encoding = :encoding THEN m.token_estimate ELSE (
             SELECT c.token_estimate FROM message_token_counts c
             WHERE c.session_id = CAST(:session_id AS uuid) AND c.message_id = m.id
-                AND c.token_encoding = :encoding) END AS tokens
-    FROM unnest(CAST(:seqs AS bigint[])) AS wanted(seq)
-    CROSS JOIN LATERAL (
-        SELECT * FROM messages x WHERE x.session_id = CAST(:session_id AS uuid) AND x.seq = wanted.seq
-            AND NOT x.withdrawn LIMIT 1
-    ) AS m
-    CROSS JOIN LATERAL (
-        SELECT y.seq, y.status FROM turns y
-        WHERE y.session_id = CAST(:session_id AS uuid) AND y.id = m.turn_id AND y.status <> 'rejected' LIMIT 1
-    ) AS t
+                AND c.token_encoding = :encoding) END AS counted
+    FROM messages m
+    WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq = ANY(CAST(:seqs AS bigint[])) AND NOT m.withdrawn
     ORDER BY m.seq
+    """)
+
+
+_TO_LOOK_THROUGH = sql("""
+    SELECT id, last_message_seq FROM sessions
+    WHERE tenant_id = :tenant_id AND id < CAST(:before AS uuid) ORDER BY id DESC LIMIT CAST(:limit AS integer)
+    """)
+
+# As JSON, a text differs from itself in quotes, backslashes and line ends only, which no word has.
+_WITH_WORDS = sql("""
+    SELECT f.session_id, f.message_id, f.turn_id, t.seq AS turn_seq, f.seq, f.role, f.content
+    FROM (
+        SELECT m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role, m.content,
+            row_number() OVER (PARTITION BY m.session_id ORDER BY m.seq DESC) AS place
+        FROM unnest(CAST(:session_ids AS uuid[]), CAST(:after_seqs AS bigint[])) AS s(id, after_seq)
+        JOIN messages m ON m.session_id = s.id AND m.seq > s.after_seq AND NOT m.withdrawn
+        WHERE (
+            SELECT bool_and(strpos(lower(CAST(m.content AS text)), word) > 0)
+            FROM unnest(CAST(:words AS text[])) AS word
+        )
+    ) f
+    JOIN turns t ON t.session_id = f.session_id AND t.id = f.turn_id
+    WHERE f.place <= CAST(:most_of_each AS bigint)
+    ORDER BY f.session_id DESC, f.seq DESC
     """)
 
 
@@ -105,13 +132,36 @@ async def save_terms(tx: Transaction, session_id: SessionId, seqs: Sequence[int]
 async def turns_with(tx: Transaction, session_id: SessionId, seqs: Sequence[int], encoding: str) -> tuple[Turn, ...]:
     """The messages of these numbers, turn by turn, without those of rejected turns and those taken back.
 
-    A message without a count in `encoding` has `UNCOUNTED` tokens.
+    A message without a count in `encoding` has `UNCOUNTED` tokens. Of a turn it is known only whether it is over
+    without an answer: any other counts as completed, and its number is 0; nothing that comes back depends on them.
     """
     rows = await tx.fetch(_CHOSEN, session_id=session_id, seqs=list(seqs), encoding=encoding)
-    return tuple(_turn(list(group)) for _, group in groupby(rows, key=lambda row: row["turn_id"]))
+    sendable = [row for row in rows if row["status"] != TurnStatus.REJECTED]
+    return tuple(_turn(turn_id, list(group)) for turn_id, group in groupby(sendable, key=itemgetter("turn_id")))
 
 
-def _turn(rows: Sequence[Record]) -> Turn:
-    first = rows[0]
-    messages = tuple(message_from_row(row) for row in rows)
-    return Turn(TurnId(first["turn_id"]), first["turn_seq"], TurnStatus(first["status"]), False, messages)
+async def sessions_with_messages(
+    tx: Transaction, tenant_id: TenantId, *, before: UUID, limit: int
+) -> list[tuple[SessionId, int]]:
+    """The tenant's sessions with an id below `before`, newest first, each with its last message's number."""
+    rows = await tx.fetch(_TO_LOOK_THROUGH, tenant_id=tenant_id, before=before, limit=limit)
+    return [(SessionId(row["id"]), row["last_message_seq"]) for row in rows]
+
+
+async def messages_with_words(
+    tx: Transaction, after_seqs: Mapping[SessionId, int], words: Sequence[str], *, most_of_each: int
+) -> list[Record]:
+    """The newest messages of sessions, after a number in each, that have all of the words, which are lower case. The
+    caller has checked whose sessions they are."""
+    return await tx.fetch(
+        _WITH_WORDS,
+        session_ids=list(after_seqs),
+        after_seqs=list(after_seqs.values()),
+        words=list(words),
+        most_of_each=most_of_each,
+    )
+
+
+def _turn(turn_id: UUID, rows: Sequence[Record]) -> Turn:
+    messages = tuple(message_from_row(row, (row["counted"], row["reasoning_tokens"])) for row in rows)
+    return Turn(TurnId(turn_id), 0, TurnStatus(rows[0]["status"]), unresolved=False, messages=messages)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 
 import sqlalchemy as sa
 
 from app.db import tables
+from app.db.audits import as_stored
 from app.db.claims import Claim
 from app.db.database import Transaction
-from app.db.limits import giving_back
-from app.db.sessions import locked_session
-from app.db.sql import insert_from, json_rows, sql
+from app.db.limits import GIVING_BACK, give_back_of_tenant
+from app.db.sessions import ON_ITS_NODE, locked_session
+from app.db.sql import CLOCK, insert_from, json_rows, sql
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
 from app.domain.types import JsonObject, SessionId, SessionUsage, TurnId, TurnRecord, TurnStatus
@@ -21,8 +22,10 @@ from app.domain.types import JsonObject, SessionId, SessionUsage, TurnId, TurnRe
 
 def _of_turn(table: sa.Table, parameter: str, **values: str) -> str:
     """An INSERT of the parameter's rows for the turn `t`."""
-    own = {"session_id": "t.session_id"} | ({"turn_id": "t.id"} if "turn_id" in table.columns else {})
-    return insert_from(table, f"t, {json_rows(table, parameter)}", own | values, without=("created_at", "withdrawn"))
+    of_turn = {"session_id": "sessions.id", "turn_id": "t.id", "created_at": "clock.at"}
+    own = {name: value for name, value in of_turn.items() if name in table.columns}
+    source = f"t, {CLOCK}, {json_rows(table, parameter)}, {ON_ITS_NODE}"
+    return insert_from(table, source, own | values, without=("withdrawn",))
 
 
 _WRITTEN = f"""
@@ -37,10 +40,11 @@ _WRITTEN = f"""
                     ELSE coalesce(completion_tokens, 0) + CAST(:completion_tokens AS bigint) END,
                 cost_usd = CASE WHEN CAST(:cost_usd AS numeric) IS NULL THEN cost_usd
                     ELSE coalesce(cost_usd, 0) + CAST(:cost_usd AS numeric) END,
-                completed_at = CASE WHEN CAST(:status AS text) = 'awaiting_tools' THEN NULL ELSE clock_timestamp() END,
+                completed_at = CASE WHEN CAST(:status AS text) <> 'awaiting_tools' THEN clock.at END,
+                conversation_sha256 = CAST(:conversation_sha256 AS bytea),
                 lease_expires_at = NULL, reservation = NULL
-            FROM locked
-            WHERE session_id = locked_id AND id = CAST(:turn_id AS uuid)
+            FROM locked, {CLOCK}
+            WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
                 AND fence = CAST(:fence AS integer) AND status = 'running'
             RETURNING {TURN_COLUMNS}
         ), m AS (
@@ -63,7 +67,7 @@ _RECORD_RESERVED = sql(f"""
         SELECT CAST(:reservation AS jsonb) AS reservation, CAST(:used_turns AS bigint) AS turns,
             CAST(:used_tokens AS bigint) AS tokens, CAST(:used_usd AS numeric) AS usd
         FROM t
-    ), {giving_back("released")}
+    ), {GIVING_BACK}
     {_AS_IT_ENDED}
     """)
 
@@ -124,10 +128,12 @@ class TurnEnd:
     cost_usd: Decimal | None = None
     usages: Sequence[JsonObject] = ()
     spent: Spent | None = None
+    conversation_sha256: bytes | None = None
 
 
 async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord | None:
-    """Writes the end of a running turn, all of it or nothing; None when the claim is no longer ours."""
+    """Writes the end of a running turn; None when the claim is no longer ours. One statement, but for what the tenant's
+    limits take: with `spent` it wants a transaction."""
     spent = end.spent
     of_limits: JsonObject = {}
     if spent is not None:
@@ -154,10 +160,15 @@ async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord 
         messages=end.messages,
         steps=end.steps,
         blocks=end.blocks,
-        audits=end.audits,
+        audits=list(map(as_stored, end.audits)),
+        conversation_sha256=end.conversation_sha256,
         **of_limits,
     )
-    return turn_record(row) if row else None
+    if row is None:
+        return None
+    if spent is not None:
+        await give_back_of_tenant(tx, asdict(spent))
+    return turn_record(row)
 
 
 async def recorded_before(tx: Transaction, claim: Claim) -> TurnRecord | None:

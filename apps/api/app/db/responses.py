@@ -1,4 +1,4 @@
-"""Responses in OpenAI's form: a row for each model call that one asked for.
+"""Responses in OpenAI's form: a row for each model call that a client of them requested.
 
 A row has what the turn's own rows do not: what of the request an answer repeats. Contents stand in `messages`, how
 it ended in `turns`, what it used in `usage_records`.
@@ -6,20 +6,17 @@ it ended in `turns`, what it used in `usage_records`.
 
 from __future__ import annotations
 
+import sqlalchemy as sa
+
 from app.db.claims import Claim
-from app.db.database import Record, Transaction
+from app.db.database import Record, Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
-from app.db.sql import sql
-from app.domain.openai_ids import ResponseRef
-from app.domain.responses import ResponseNote, StoredResponse
+from app.db.sql import compile_sql, sql
+from app.db.tables import responses
+from app.domain.responses import ResponseNote, ResponseRef, StoredResponse
 from app.domain.types import SessionId, TenantId, TurnId, TurnStatus, Usage
 
-_KEEP = sql("""
-    INSERT INTO responses (session_id, reply_seq, turn_id, round, first_seq, request_sha256, is_stored, form,
-        created_at)
-    VALUES (CAST(:session_id AS uuid), :reply_seq, CAST(:turn_id AS uuid), :round, :first_seq, :request_sha256,
-        :is_stored, CAST(:form AS jsonb), CAST(:created_at AS timestamptz))
-    """)
+_KEEP = compile_sql(sa.insert(responses))
 
 _FOUND = f"""
     SELECT r.session_id AS response_session_id, r.reply_seq, r.turn_id AS response_turn_id, r.first_seq,
@@ -55,14 +52,14 @@ _ERASE = sql("DELETE FROM responses WHERE session_id = CAST(:session_id AS uuid)
 _ERASE_SESSION_WITHOUT = sql("""
     DELETE FROM sessions s
     WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
-        AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.session_id = s.id)
-        AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = s.id AND t.seq > :turn_seq
+        AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.session_id = CAST(:session_id AS uuid))
+        AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq > :turn_seq
             AND t.status <> 'rejected')
     """)
 
 
 async def keep_response(tx: Transaction, claim: Claim, note: ResponseNote) -> None:
-    """Notes who asked for the claimed call, under the number that is set aside for its reply."""
+    """Notes the request of the claimed call, under the number that is set aside for its reply."""
     await tx.execute(
         _KEEP,
         session_id=claim.session_id,
@@ -112,30 +109,14 @@ async def erase_session_without_responses(
 
 
 def _response(row: Record) -> StoredResponse:
-    usage = None
-    if row["prompt_tokens"] is not None:
-        usage = Usage(
-            row["prompt_tokens"],
-            row["completion_tokens"],
-            row["cached_prompt_tokens"],
-            row["cache_write_prompt_tokens"],
-        )
-    return StoredResponse(
+    return record_of(
+        StoredResponse,
+        row,
         ref=ResponseRef(row["response_session_id"], row["reply_seq"]),
         turn_id=TurnId(row["response_turn_id"]),
-        turn_seq=row["turn_seq"],
         turn_status=TurnStatus(row["status"]),
-        last_turn_seq=row["last_turn_seq"],
-        first_seq=row["first_seq"],
-        request_sha256=row["request_sha256"],
-        form=row["form"],
         created_at=row["response_created_at"],
         model_alias=row["used_alias"] or row["model_alias"],
         reply=message_from_row(row) if row["id"] is not None else None,
-        error=row["error"],
-        finish_reason=row["finish_reason"],
-        usage=usage,
-        is_last_of_turn=row["is_last_of_turn"],
-        ends_turn=row["ends_turn"],
-        ends_session=row["ends_session"],
+        usage=record_of(Usage, row) if row["prompt_tokens"] is not None else None,
     )

@@ -1,4 +1,4 @@
-"""Statements on `sessions`. Every one names the tenant: another tenant's session is no session.
+"""Statements on `sessions`, and where each stands. Every one names the tenant: another's session is no session.
 
 The order in which rows are locked, which is what keeps writers of a session from waiting for each other in a circle.
 
@@ -11,8 +11,7 @@ The order in which rows are locked, which is what keeps writers of a session fro
 A foreign key's own `FOR KEY SHARE` is no substitute for the first step: it comes at the end of a statement, and where
 the row was changed between its look and its lock it waits for whoever changes it next, whatever lock that one holds.
 
-Nobody waits for rows of two sessions, but for who erases several: it skips those that are locked. Renewing leases takes
-rows of many turns and skips likewise.
+Nobody waits for rows of two sessions: who erases several, and who renews a lease, skips those that are locked.
 """
 
 from __future__ import annotations
@@ -24,10 +23,11 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from app.db.database import Record, Transaction
+from app.db.database import Record, Transaction, record_of
 from app.db.sql import compile_sql, sql
 from app.db.tables import sessions
-from app.domain.types import Session, SessionId, SessionState, TenantId
+from app.domain.figures import SessionFigures, WindowFigures
+from app.domain.types import JsonObject, Session, SessionId, SessionState, TenantId, TurnId
 
 _COLUMNS = tuple(sessions.c[field.name] for field in fields(Session))
 STATE_COLUMNS = tuple(column.name for column in fields(SessionState))
@@ -58,7 +58,7 @@ _LIST_OF = compile_sql(
     .order_by(sessions.c.id.desc())
 )
 _UPDATE = compile_sql(
-    sa.update(sessions).where(_OURS).values(**_SET, updated_at=sa.text("clock_timestamp()")).returning(*_COLUMNS)
+    sa.update(sessions).where(_OURS).values(**_SET, updated_at=sa.text("statement_timestamp()")).returning(*_COLUMNS)
 )
 
 _EXISTS = compile_sql(sa.select(sessions.c.id).where(_OURS))
@@ -89,9 +89,68 @@ _KEEP_KEY = compile_sql(
 )
 
 _ERASE_LATER = sql("""
-    UPDATE sessions SET erase_after = clock_timestamp() + make_interval(secs => CAST(:seconds AS float))
+    UPDATE sessions SET erase_after = statement_timestamp() + make_interval(secs => CAST(:seconds AS float))
     WHERE id = CAST(:session_id AS uuid)
     """)
+
+
+# What a list of sessions shows of each is read by the session's key, a few rows each, save the sums over its calls.
+FIRST_INPUT_CHARS = 200
+"""Of the first message, as a title for people: the first that was answered and is more than a greeting, if one of a
+session's first five is."""
+
+_FIRST_INPUT = f"""
+    SELECT left(t.user_input, {FIRST_INPUT_CHARS}) AS first_input FROM turns t
+    WHERE t.session_id = s.id AND t.seq <= 5
+    ORDER BY t.status = 'completed' AND length(t.user_input) > 15 DESC, t.seq LIMIT 1
+"""
+
+# A running turn has no audit before it ends: then the window of the turn before it is the newest there is.
+_FIGURES = sql(f"""
+    SELECT s.id, s.last_turn_seq AS turns, first.first_input, last.id AS last_turn_id, last.status AS state,
+        coalesce(last.completed_at, last.created_at) AS last_turn_at, w.window,
+        used.prompt_tokens, used.completion_tokens, used.cost_usd
+    FROM unnest(CAST(:session_ids AS uuid[])) AS wanted(id)
+    JOIN sessions s ON s.id = wanted.id
+    LEFT JOIN LATERAL ({_FIRST_INPUT}) first ON true
+    LEFT JOIN LATERAL (
+        SELECT t.id, t.status, t.created_at, t.completed_at FROM turns t
+        WHERE t.session_id = s.id ORDER BY t.seq DESC LIMIT 1
+    ) last ON true
+    LEFT JOIN LATERAL (
+        SELECT jsonb_build_object(
+            'turn_id', a.turn_id, 'model_alias', a.model_alias, 'model_context_limit', a.model_context_limit,
+            'input_budget', a.input_budget, 'estimated_input_tokens', a.estimated_input_tokens_after_prune,
+            'estimated_wire_tokens', a.estimated_wire_tokens) AS window
+        FROM (SELECT t.id, t.seq FROM turns t WHERE t.session_id = s.id ORDER BY t.seq DESC LIMIT 2) newest
+        JOIN turn_context_audit a ON a.session_id = s.id AND a.turn_id = newest.id
+        ORDER BY newest.seq DESC, a.round DESC, a.attempt DESC LIMIT 1
+    ) w ON true
+    LEFT JOIN LATERAL (
+        SELECT CAST(sum(u.prompt_tokens) AS bigint) AS prompt_tokens,
+            CAST(sum(u.completion_tokens) AS bigint) AS completion_tokens,
+            CAST(sum(u.cost_usd) AS float) AS cost_usd
+        FROM usage_records u WHERE u.session_id = s.id
+    ) used ON true
+    """)
+
+_HORIZON = sql("""
+    SELECT id FROM sessions WHERE tenant_id = :tenant_id AND id < CAST(:before AS uuid)
+    ORDER BY id DESC OFFSET CAST(:most AS integer) LIMIT 1
+    """)
+
+_SEARCH = sql(f"""
+    SELECT s.id FROM sessions s LEFT JOIN LATERAL ({_FIRST_INPUT}) first ON true
+    WHERE s.tenant_id = :tenant_id AND s.id < CAST(:before AS uuid)
+        AND (CAST(:horizon AS uuid) IS NULL OR s.id > CAST(:horizon AS uuid))
+        AND strpos(lower(concat_ws(' ', s.id, s.room_goal, s.mode, s.agent_role, s.model_alias, s.metadata,
+            first.first_input)), lower(:words)) > 0
+    ORDER BY s.id DESC LIMIT CAST(:limit AS integer)
+    """)
+
+ON_ITS_NODE = "sessions WHERE sessions.id = CAST(:session_id AS uuid)"
+"""For the end of an INSERT … SELECT whose `session_id` is `sessions.id`: by it Citus knows that all of it is on the
+session's node. Without it, or with a default that is volatile, rows are collected and spread over all nodes."""
 
 
 def locked_session(condition: str = "true") -> str:
@@ -176,3 +235,36 @@ async def update_session(tx: Transaction, tenant_id: TenantId, session: Session)
 async def erase_later(tx: Transaction, session_id: SessionId, seconds: float) -> None:
     """Has the session erased after so long, should nobody have done it before."""
     await tx.execute(_ERASE_LATER, session_id=session_id, seconds=seconds)
+
+
+async def session_figures(tx: Transaction, session_ids: Sequence[UUID]) -> dict[SessionId, SessionFigures]:
+    """The figures of each. The caller has checked whose sessions they are."""
+    rows = await tx.fetch(_FIGURES, session_ids=list(session_ids))
+    return {SessionId(row["id"]): _figures(row) for row in rows}
+
+
+async def search_sessions(
+    tx: Transaction, tenant_id: TenantId, words: str, *, before: UUID, limit: int, most_looked_through: int
+) -> tuple[list[SessionId], UUID | None]:
+    """Ids of the tenant's sessions that have the words in their id, goal, labels, metadata or first message.
+
+    Newest first, of the `most_looked_through` newest with an id below `before`; the second value is where to go on
+    looking, None when all have been looked through.
+    """
+    row = await tx.fetchrow(_HORIZON, tenant_id=tenant_id, before=before, most=most_looked_through - 1)
+    horizon = None if row is None else row["id"]
+    # The horizon itself is looked at too: what follows is below it.
+    floor = None if horizon is None else UUID(int=horizon.int - 1)
+    rows = await tx.fetch(_SEARCH, tenant_id=tenant_id, before=before, horizon=floor, words=words, limit=limit)
+    return [SessionId(row["id"]) for row in rows], horizon
+
+
+def _figures(row: Record) -> SessionFigures:
+    window: JsonObject | None = row["window"]
+    return record_of(
+        SessionFigures,
+        row,
+        window=WindowFigures(turn_id=TurnId(UUID(window.pop("turn_id"))), **window) if window else None,
+        prompt_tokens=row["prompt_tokens"] or 0,
+        completion_tokens=row["completion_tokens"] or 0,
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 
-from app.db.database import Record, Transaction
+from app.db.database import Record, Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
 from app.domain.stored import StoredMessage, StoredTurn
@@ -94,7 +94,6 @@ _ACTIONS = sql("""
     ORDER BY x.kind, x.target
     """)
 
-
 _RANGES = sql("""
     SELECT x.kind, x.target, a.prompt_refs
     FROM turns t
@@ -138,7 +137,7 @@ async def stored_aliases(tx: Transaction, session_id: SessionId, through_seq: in
 async def dated_pins(tx: Transaction, session_id: SessionId) -> list[tuple[datetime, Pin]]:
     """The pins of now, with the instant since which each is there."""
     rows = await tx.fetch(_PINS, session_id=session_id)
-    return [(row["created_at"], Pin(row["name"], row["content"], row["relevance"], row["source"])) for row in rows]
+    return [(row["created_at"], record_of(Pin, row)) for row in rows]
 
 
 async def later_summaries(tx: Transaction, session_id: SessionId) -> list[datetime]:
@@ -183,21 +182,11 @@ def _stored_message(row: Record) -> StoredMessage:
 
 def _stored_turn(row: Record, messages: Sequence[StoredMessage]) -> StoredTurn:
     status = TurnStatus(row["status"])
-    return StoredTurn(
-        id=row["id"],
-        seq=row["seq"],
+    return record_of(
+        StoredTurn,
+        row,
         status=status,
         unresolved=status is not TurnStatus.COMPLETED or row["without_output"] or row["step_failed"],
-        model_alias=row["model_alias"],
-        request=row["request"],
-        created_at=row["created_at"],
         messages=tuple(messages),
-        calls=row["calls"],
-        wire_tokens=row["wire_tokens"],
-        input_tokens=row["input_tokens"],
-        summary=row["summary"],
-        prune=row["prune"],
-        prompt_tokens=row["prompt_tokens"],
-        completion_tokens=row["completion_tokens"],
         cost_usd=None if row["cost_usd"] is None else float(row["cost_usd"]),
     )

@@ -15,6 +15,13 @@ from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.sql.elements import ClauseElement
 
 _DIALECT = PGDialect_asyncpg()
+CLOCK = "(SELECT statement_timestamp() AS at) AS clock"
+"""For FROM, where a CASE wants the database's clock: Citus takes no function of it there.
+
+Nothing that writes has the clock of the very moment, `clock_timestamp()`, for Citus takes no volatile function. What
+waited for a lock has the instant before it waited, by `PLIMSOLL_DB_LOCK_TIMEOUT_S` at most: whose lease is over is then
+found late and never early, and a lease that a wait ate is renewed (`services/turn/claim.py`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +57,18 @@ def insert_from(
 ) -> str:
     """The text of an INSERT of rows `x` of `source`, in all columns of the table but those `without`, which get their
     defaults. `values` has the expressions of columns that are not those of `x`."""
-    columns = [column.name for column in table.columns if column.name not in without]
+    columns = {column.name: f"x.{column.name}" for column in table.columns if column.name not in without}
     given = values or {}
-    assert given.keys() <= set(columns), given.keys() - set(columns)
-    taken = ", ".join(given.get(name, f"x.{name}") for name in columns)
-    return f"INSERT INTO {table.name} ({', '.join(columns)}) SELECT {taken} FROM {source}"
+    assert given.keys() <= columns.keys(), given.keys() - columns.keys()
+    return insert_row(table, {**columns, **given}, source)
+
+
+def insert_row(table: sa.Table, values: Mapping[str, str], source: str = "") -> str:
+    """The text of an INSERT of expressions by column, for each row of `source`, or one row without it; the table's
+    other columns get their defaults."""
+    assert values.keys() <= set(table.columns.keys()), values.keys() - set(table.columns.keys())
+    taken = f"SELECT {', '.join(values.values())}" + (f" FROM {source}" if source else "")
+    return f"INSERT INTO {table.name} ({', '.join(values)}) {taken}"
 
 
 def json_rows(table: sa.Table, parameter: str) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from uuid import UUID
 
-import sqlalchemy as sa
-
+from app.db.claims import Claim
 from app.db.database import Record, Transaction, record_of
-from app.db.sql import compile_sql, sql
+from app.db.limits import TENANT_LIMITS, limits_of
+from app.db.sessions import ON_ITS_NODE, locked_session
+from app.db.sql import CLOCK, insert_from, json_rows, sql
 from app.db.table_parts import OPEN_STATUSES_SQL
-from app.db.tables import session_summaries
+from app.db.tables import session_summaries, usage_records
+from app.domain.limits import Limits, Scope
 from app.domain.stored import NewSummary, StoredSummary
 from app.domain.types import (
     SUMMARY_LISTS,
+    JsonObject,
     MessageId,
     Pin,
     SessionId,
@@ -46,44 +50,78 @@ _CONTEXT = sql("""
         ) AS step_failed
     """)
 
-_LOCK = sql("SELECT 1 FROM sessions WHERE id = CAST(:session_id AS uuid) FOR NO KEY UPDATE")
-
-_STILL_OURS = sql("""
-    SELECT 1 FROM turns WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-        AND fence = CAST(:fence AS integer) AND status = 'running'
-    """)
-
-_SUPERSEDE = sql("""
-    UPDATE session_summaries SET status = 'superseded'
-    WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid) AND status = 'active'
-    """)
-
-_MADE = tuple(each.name for each in session_summaries.columns if each.name not in ("status", "created_at"))
-_INSERT = compile_sql(
-    sa.insert(session_summaries).values(
-        status=sa.literal_column("'active'"),
-        **{name: sa.bindparam(f"new_{name}", type_=session_summaries.c[name].type) for name in _MADE},
+_MADE = tuple(each.name for each in fields(NewSummary) if each.name not in ("status", "created_at"))
+# All of an attempt at once: its note and its calls' use in any case, its summary where the turn is still ours and what
+# was folded is still active. Only `locked` waits. What was written meanwhile is seen by the locks and updates behind
+# it, which look at rows as they are then, and by the index that lets one summary be active.
+_STORE = sql(f"""
+    WITH {locked_session()}, ours AS (
+        SELECT id FROM turns
+        WHERE EXISTS (SELECT FROM locked) AND session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
+            AND fence = CAST(:fence AS integer) AND status = 'running'
+        FOR NO KEY UPDATE
+    ), ground AS (
+        SELECT locked_id FROM locked WHERE CAST(:turn_id AS uuid) IS NULL OR EXISTS (SELECT FROM ours)
+    ), noted AS (
+        UPDATE sessions SET
+            summary_count_after_seq = coalesce(CAST(:count_after_seq AS bigint), summary_count_after_seq),
+            summary_failures = CASE WHEN :failed THEN summary_failures + 1
+                                    WHEN :asked THEN 0 ELSE summary_failures END,
+            summary_failed_at = CASE WHEN :failed THEN clock.at
+                                     WHEN :asked THEN NULL ELSE summary_failed_at END,
+            summary_lease_expires_at = CASE WHEN summary_lease_id = CAST(:lease_id AS uuid) THEN NULL
+                                            ELSE summary_lease_expires_at END,
+            summary_lease_id = nullif(summary_lease_id, CAST(:lease_id AS uuid))
+        FROM locked, {CLOCK} WHERE sessions.id = CAST(:session_id AS uuid)
+    ), used AS (
+        {
+    insert_from(
+        usage_records,
+        f"locked, {CLOCK}, {json_rows(usage_records, 'usages')}, {ON_ITS_NODE}",
+        {"session_id": "sessions.id", "turn_id": "CAST(:turn_id AS uuid)", "created_at": "clock.at"},
     )
-)
+}
+    ), superseded AS (
+        UPDATE session_summaries SET status = 'superseded' FROM ground
+        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:previous_id AS uuid) AND status = 'active'
+        RETURNING id
+    ), stored AS (
+        {
+    insert_from(
+        session_summaries,
+        f"ground, {CLOCK}, {json_rows(session_summaries, 'summaries')}, {ON_ITS_NODE}",
+        {"session_id": "sessions.id", "status": "'active'", "created_at": "clock.at"},
+    )
+}
+            AND (CAST(:previous_id AS uuid) IS NULL OR EXISTS (SELECT FROM superseded))
+        ON CONFLICT (session_id) WHERE status = 'active' DO NOTHING
+        RETURNING id
+    )
+    SELECT EXISTS (SELECT FROM stored) AS stored
+    """)
 
-_NOTE_ATTEMPT = sql("""
-    UPDATE sessions SET
-        summary_count_after_seq = CAST(:count_after_seq AS bigint),
-        summary_failures = CASE WHEN :failed THEN summary_failures + 1
-                                WHEN :asked THEN 0 ELSE summary_failures END,
-        summary_failed_at = CASE WHEN :failed THEN clock_timestamp()
-                                 WHEN :asked THEN NULL ELSE summary_failed_at END
+_RESTART_COUNT = sql("""
+    UPDATE sessions SET summary_count_after_seq = CAST(:count_after_seq AS bigint)
     WHERE id = CAST(:session_id AS uuid)
     """)
 
-_TAKE_LEASE = sql("""
-    UPDATE sessions SET summary_lease_id = CAST(:lease_id AS uuid),
-        summary_lease_expires_at = clock_timestamp() + make_interval(secs => CAST(:lease_s AS float))
-    WHERE id = CAST(:session_id AS uuid)
-        AND (summary_lease_expires_at IS NULL OR summary_lease_expires_at < clock_timestamp()
-            OR :for_turn AND EXISTS (
-                SELECT 1 FROM turns t
-                WHERE t.session_id = CAST(:session_id AS uuid) AND t.id = sessions.summary_lease_id))
+# Whoever folds what is not active any more pays for nothing: that is seen before the lease is had.
+_TAKE_LEASE = sql(f"""
+    WITH ground AS (
+        SELECT (SELECT id FROM session_summaries WHERE session_id = CAST(:session_id AS uuid) AND status = 'active')
+            IS NOT DISTINCT FROM CAST(:previous_id AS uuid) AS stands
+    ), taken AS (
+        UPDATE sessions SET summary_lease_id = CAST(:lease_id AS uuid),
+            summary_lease_expires_at = statement_timestamp() + make_interval(secs => CAST(:lease_s AS float))
+        FROM ground
+        WHERE id = CAST(:session_id AS uuid) AND stands
+            AND (summary_lease_expires_at IS NULL OR summary_lease_expires_at < statement_timestamp()
+                OR :for_turn AND EXISTS (
+                    SELECT 1 FROM turns t
+                    WHERE t.session_id = CAST(:session_id AS uuid) AND t.id = sessions.summary_lease_id))
+        RETURNING id, limits, {TENANT_LIMITS}
+    )
+    SELECT stands, taken.id IS NOT NULL AS had, limits, tenant_limits FROM ground LEFT JOIN taken ON true
     """)
 
 _RELEASE_LEASE = sql("""
@@ -98,15 +136,14 @@ _PAGE = sql("""
     ORDER BY id DESC LIMIT CAST(:limit AS integer)
     """)
 
-
 _GET = sql("""
     SELECT * FROM session_summaries
     WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid)
     """)
 
 # An undo restarts the turn count (contract.md, decision 3); the row's lock keeps out turns and other summaries.
-_RESTART_COUNT = sql("""
-    UPDATE sessions SET summary_count_after_seq = last_turn_seq, updated_at = clock_timestamp()
+_LOCK_AND_RESTART_COUNT = sql("""
+    UPDATE sessions SET summary_count_after_seq = last_turn_seq, updated_at = statement_timestamp()
     WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
     """)
 
@@ -153,6 +190,31 @@ class FoundSummary:
     turn_open: bool
 
 
+@dataclass(frozen=True, slots=True)
+class AttemptNote:
+    """What is kept of an attempt whatever came of it.
+
+    The turn count goes on after the turn `count_after_seq`; None leaves it. `asked` means that a summarizer was called,
+    `failed` that its answer could not be had or used: the breaker's count of failures in a row. `usages` are the rows
+    of its calls. The lease `lease_id` ends with it.
+    """
+
+    count_after_seq: int | None = None
+    asked: bool = False
+    failed: bool = False
+    usages: Sequence[JsonObject] = ()
+    lease_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryLease:
+    """Whether what is to be folded in is the active summary still, and the limits that the summarizer is held to; None
+    where the lease was not had, because it is not or because somebody else makes a summary now."""
+
+    ground_stands: bool
+    limits: Mapping[Scope, Limits] | None
+
+
 async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int) -> PromptContext:
     """The active summary, the pins in the order they were made, and the newest settled turn's health."""
     row = await tx.fetchrow(_CONTEXT, session_id=session_id, before_seq=before_seq)
@@ -165,46 +227,58 @@ async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int
     )
 
 
-async def store_summary(tx: Transaction, new: NewSummary) -> bool:
-    """Makes a summary the active one if what it folded is still what is active, and its turn still ours.
+async def store_attempt(
+    tx: Transaction, session_id: SessionId, new: NewSummary | None, note: AttemptNote, claim: Claim | None
+) -> bool:
+    """Keeps the note of an attempt and, where it made one, makes its summary the active one: one statement.
 
-    False, and nothing stored, when somebody was faster.
+    The summary is stored if what it folded is still what is active, and the turn it was made for still ours; false when
+    somebody was faster, or none was made.
     """
-    session_id, turn_id = new.session_id, new.created_by_turn_id
-    if await tx.fetchrow(_LOCK, session_id=session_id) is None:
-        return False
-    still_ours = {"session_id": session_id, "turn_id": turn_id, "fence": new.fence}
-    if turn_id is not None and await tx.fetchrow(_STILL_OURS, **still_ours) is None:
-        return False
-    if new.previous_summary_id is not None:
-        if await tx.execute(_SUPERSEDE, session_id=session_id, summary_id=new.previous_summary_id) == 0:
-            return False
-    elif (await prompt_context(tx, session_id, 0)).summary is not None:
-        return False
-    await tx.execute(_INSERT, **{f"new_{name}": getattr(new, name) for name in _MADE})
-    return True
+    return await tx.fetchval(
+        _STORE,
+        session_id=session_id,
+        turn_id=claim.turn_id if claim else None,
+        fence=claim.fence if claim else None,
+        previous_id=new.previous_summary_id if new else None,
+        summaries=[{name: getattr(new, name) for name in _MADE}] if new else (),
+        count_after_seq=note.count_after_seq,
+        asked=note.asked,
+        failed=note.failed,
+        usages=note.usages,
+        lease_id=note.lease_id,
+    )
 
 
-async def note_attempt(
-    tx: Transaction, session_id: SessionId, *, count_after_seq: int, asked: bool, failed: bool
-) -> None:
-    """Restarts the turn count, and keeps the breaker's count of failures in a row.
-
-    `asked` means that a summarizer was called, `failed` that its answer could not be had or used.
-    """
-    await tx.execute(_NOTE_ATTEMPT, session_id=session_id, count_after_seq=count_after_seq, asked=asked, failed=failed)
+async def restart_count(tx: Transaction, session_id: SessionId, count_after_seq: int) -> None:
+    """Lets the turn count towards the next summary go on after this turn."""
+    await tx.execute(_RESTART_COUNT, session_id=session_id, count_after_seq=count_after_seq)
 
 
 async def take_summary_lease(
-    tx: Transaction, session_id: SessionId, lease_id: UUID, lease_s: float, *, for_turn: bool
-) -> bool:
-    """Whether nobody else makes a summary of the session now; then others see that this one does, for so long.
+    tx: Transaction,
+    session_id: SessionId,
+    lease_id: UUID,
+    lease_s: float,
+    previous_id: SummaryId | None,
+    *,
+    for_turn: bool,
+) -> SummaryLease:
+    """Has others see, for so long, that this one makes a summary of the session, which folds the active one in.
 
     With `for_turn` the lease is named after the turn that runs: an earlier turn's is a dead worker's, since a session
     runs one at a time, and is taken over.
     """
-    taken = await tx.execute(_TAKE_LEASE, session_id=session_id, lease_id=lease_id, lease_s=lease_s, for_turn=for_turn)
-    return taken > 0
+    row = await tx.fetchrow(
+        _TAKE_LEASE,
+        session_id=session_id,
+        lease_id=lease_id,
+        lease_s=lease_s,
+        previous_id=previous_id,
+        for_turn=for_turn,
+    )
+    assert row is not None, "an outer join with one row gives one row"
+    return SummaryLease(row["stands"], limits_of(row) if row["had"] else None)
 
 
 async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id: UUID) -> None:
@@ -228,7 +302,7 @@ async def get_summary(tx: Transaction, session_id: SessionId, summary_id: Summar
 
 async def lock_and_restart_count(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
     """Lets the turn count begin anew, and holds the session's lock until the end; false when there is no session."""
-    return await tx.execute(_RESTART_COUNT, session_id=session_id, tenant_id=tenant_id) > 0
+    return await tx.execute(_LOCK_AND_RESTART_COUNT, session_id=session_id, tenant_id=tenant_id) > 0
 
 
 async def find_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId | None) -> FoundSummary | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import UUID
 
-from app.domain.types import OPEN_STATUSES
+from app.domain.types import OPEN_STATUSES, TurnStatus
 
 metadata = sa.MetaData(
     naming_convention={
@@ -17,7 +20,16 @@ metadata = sa.MetaData(
     }
 )
 
-OPEN_STATUSES_SQL = f"({', '.join(repr(status.value) for status in OPEN_STATUSES)})"
+
+def _in_sql(statuses: Iterable[TurnStatus]) -> str:
+    return f"({', '.join(repr(status.value) for status in statuses)})"
+
+
+OPEN_STATUSES_SQL = _in_sql(OPEN_STATUSES)
+UNANSWERED = _in_sql(
+    status for status in TurnStatus if status not in OPEN_STATUSES and status is not TurnStatus.COMPLETED
+)
+"""Of turns that are over without an answer."""
 
 
 def id_column(name: str = "id") -> sa.Column[object]:
@@ -52,3 +64,8 @@ def usage_columns() -> tuple[sa.Column[object] | sa.CheckConstraint, ...]:
         sa.Column("reserved_usd", sa.Numeric(20, 10), nullable=False),
         one_of("span", SPANS, "span"),
     )
+
+
+def index_where_set(name: str, *columns: sa.Column[Any], unique: bool = False) -> sa.Index:
+    """An index of the rows in which the last of its columns is not null."""
+    return sa.Index(name, *columns, unique=unique, postgresql_where=sa.text(f"{columns[-1].name} IS NOT NULL"))

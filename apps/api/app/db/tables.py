@@ -10,7 +10,16 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from app.db.table_parts import OPEN_STATUSES_SQL, id_column, instant_column, metadata, one_of, usage_columns
+from app.db.table_parts import (
+    OPEN_STATUSES_SQL,
+    UNANSWERED,
+    id_column,
+    index_where_set,
+    instant_column,
+    metadata,
+    one_of,
+    usage_columns,
+)
 from app.domain.types import TurnStatus
 
 
@@ -37,12 +46,16 @@ sessions = sa.Table(
     # Counters given out under the row's lock: gapless turn numbers, message numbers that never repeat.
     sa.Column("last_turn_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("last_message_seq", sa.BigInteger, nullable=False, server_default="0"),
+    # Raised by whoever changes what a turn that was not the newest left: what a process keeps of it is read again.
+    sa.Column("past_version", sa.BigInteger, nullable=False, server_default="0"),
     # Turns with a seq above this one count towards the mandatory summary.
     sa.Column("summary_count_after_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("summary_failures", sa.Integer, nullable=False, server_default="0"),
     instant_column("summary_failed_at", nullable=True),
     # Of the request that made the session on its way (chat completions): the same key finds it again.
     sa.Column("idempotency_key", sa.Text),
+    # A client's own name for it, by which its requests find it.
+    sa.Column("external_id", sa.Text),
     # Who makes a summary right now, so that no two do the same work; compare-and-set decides whose is kept.
     sa.Column("summary_lease_id", UUID(as_uuid=True)),
     instant_column("summary_lease_expires_at", nullable=True),
@@ -57,13 +70,9 @@ sessions = sa.Table(
     sa.PrimaryKeyConstraint("id"),
 )
 sa.Index("ix_sessions_tenant_id_id", sessions.c.tenant_id, sessions.c.id.desc())
-sa.Index(
-    "ix_sessions_idempotency_key",
-    sessions.c.tenant_id,
-    sessions.c.idempotency_key,
-    postgresql_where=sa.text("idempotency_key IS NOT NULL"),
-)
-sa.Index("ix_sessions_erase_after", sessions.c.erase_after, postgresql_where=sa.text("erase_after IS NOT NULL"))
+index_where_set("ix_sessions_idempotency_key", sessions.c.tenant_id, sessions.c.idempotency_key)
+index_where_set("ix_sessions_external_id", sessions.c.tenant_id, sessions.c.external_id)
+index_where_set("ix_sessions_erase_after", sessions.c.erase_after)
 
 turns = sa.Table(
     "turns",
@@ -92,6 +101,8 @@ turns = sa.Table(
     instant_column("completed_at", nullable=True),
     # What a running turn has set aside of limits, and in which spans; null when nothing is, and once it has ended.
     sa.Column("reservation", JSONB),
+    # Of the list of messages that a client sent, through the reply: what it resends is found by it.
+    sa.Column("conversation_sha256", sa.LargeBinary),
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
     _session_fk(),
@@ -103,15 +114,12 @@ sa.Index(
     unique=True,
     postgresql_where=sa.text(f"status IN {OPEN_STATUSES_SQL}"),
 )
-sa.Index(
-    "uq_turns_idempotency_key",
-    turns.c.session_id,
-    turns.c.idempotency_key,
-    unique=True,
-    postgresql_where=sa.text("idempotency_key IS NOT NULL"),
-)
+index_where_set("uq_turns_idempotency_key", turns.c.session_id, turns.c.idempotency_key, unique=True)
+index_where_set("ix_turns_conversation_sha256", turns.c.conversation_sha256)
 # Whoever follows what happens asks for the newest turns of all sessions, once a second.
 sa.Index("ix_turns_created_at", turns.c.created_at)
+# Recall leaves out what a turn without an answer does not give; these turns are few, and this index stays tiny.
+sa.Index("ix_turns_unanswered", turns.c.session_id, turns.c.status, postgresql_where=sa.text(f"status IN {UNANSWERED}"))
 # The sweeper looks for dead workers' turns across sessions; running turns are few, so this index stays tiny.
 sa.Index("ix_turns_running_lease", turns.c.lease_expires_at, postgresql_where=sa.text("status = 'running'"))
 

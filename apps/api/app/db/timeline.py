@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Sequence
 
 from app.db.database import Record, Transaction
 from app.db.sql import sql
@@ -10,8 +10,10 @@ from app.domain.types import SessionId
 
 USER_INPUT_CHARS = 160
 
-# Only what is well-formed: imports used to take anything else too.
-_RECALLED = "jsonb_path_query_array(a.context_trim_log, 'lax $.recalled[*] ? (@.tokens.type() == \"number\")')"
+# One of all messages, with their count, or as it used to be one of each. Only what is well-formed: imports used to take
+# anything else too.
+_RECALLED = """jsonb_path_query_array(a.context_trim_log, 'lax $.recalled[*] ? (@.tokens.type() == "number"
+                && (!exists(@.count) || @.count.type() == "number"))')"""
 
 _TURNS = sql(f"""
     SELECT t.id AS turn_id, t.seq, t.status, t.model_alias, left(t.user_input, {USER_INPUT_CHARS}) AS user_input,
@@ -48,34 +50,71 @@ _TURNS = sql(f"""
             ) x
         ) done
         CROSS JOIN LATERAL (
-            SELECT count(*) AS recalled, sum(x.tokens) AS recalled_tokens
-            FROM jsonb_to_recordset({_RECALLED}) AS x(tokens numeric)
+            SELECT coalesce(sum(coalesce(x."count", 1)), 0) AS recalled, sum(x.tokens) AS recalled_tokens
+            FROM jsonb_to_recordset({_RECALLED}) AS x(tokens numeric, "count" numeric)
         ) back
-        WHERE a.session_id = t.session_id AND a.turn_id = t.id
+        WHERE a.session_id = CAST(:session_id AS uuid) AND a.turn_id = t.id
     ) calls
     LEFT JOIN LATERAL (
         SELECT a.model_alias AS asked_alias, a.model_context_limit, a.input_budget, a.output_reserve,
             a.overhead_reserve, a.estimated_input_tokens_before, a.estimated_input_tokens_after_summary,
             a.estimated_input_tokens_after_prune, a.estimated_wire_tokens, a.calibration_ratio, a.regions,
             a.prompt_sha256
-        FROM turn_context_audit a WHERE a.session_id = t.session_id AND a.turn_id = t.id
+        FROM turn_context_audit a WHERE a.session_id = CAST(:session_id AS uuid) AND a.turn_id = t.id
         ORDER BY a.round DESC, a.attempt DESC LIMIT 1
     ) last ON true
-    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq < CAST(:before_seq AS bigint)
-    ORDER BY t.seq DESC LIMIT CAST(:limit AS integer)
+    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq = ANY(CAST(:seqs AS bigint[]))
+    ORDER BY t.seq DESC
+    """)
+
+# Of the trim log only that of a repeated call is read, which is where an emergency cut stands. Comparing JSON never
+# fails, whatever an import had as a region.
+_RANGES = sql("""
+    SELECT min(seq) AS first_seq, max(seq) AS last_seq, min(created_at) AS began,
+        (array_agg(seq ORDER BY tokens DESC NULLS LAST, seq DESC))[1] AS peak_seq,
+        count(*) FILTER (WHERE summary) AS summary, count(*) FILTER (WHERE prune) AS prune,
+        count(*) FILTER (WHERE recall) AS recall, count(*) FILTER (WHERE emergency) AS emergency,
+        count(*) FILTER (WHERE overflow) AS overflow, count(*) FILTER (WHERE status = 'failed') AS failed
+    FROM (
+        SELECT t.seq, t.status, t.created_at, max(a.estimated_input_tokens_after_prune) AS tokens,
+            bool_or(a.summary_triggered) AS summary, bool_or(a.prune_triggered) AS prune,
+            bool_or(a.overflow_rejected) AS overflow, bool_or(a.regions -> 'recall' > CAST('0' AS jsonb)) AS recall,
+            bool_or(CASE WHEN a.attempt > 1
+                THEN a.context_trim_log @? '$.actions[*] ? (@.kind == "emergency_drop")' END) AS emergency
+        FROM turns t LEFT JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
+        WHERE t.session_id = CAST(:session_id AS uuid)
+            AND t.seq BETWEEN CAST(:first_seq AS bigint) AND CAST(:last_seq AS bigint)
+        GROUP BY t.seq, t.status, t.created_at
+    ) turn
+    GROUP BY (seq - CAST(:first_seq AS bigint)) / CAST(:turns_each AS bigint) ORDER BY first_seq
     """)
 
 _SUMMARIES = sql("""
     SELECT id, status, origin, created_by_turn_id, created_at FROM session_summaries
-    WHERE session_id = CAST(:session_id AS uuid) AND created_at >= :since ORDER BY created_at
+    WHERE session_id = CAST(:session_id AS uuid) AND created_at >= (
+            SELECT t.created_at FROM turns t
+            WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq = CAST(:first_seq AS bigint))
+        AND created_at < coalesce((
+            SELECT t.created_at FROM turns t
+            WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq = CAST(:last_seq AS bigint) + 1), 'infinity')
+    ORDER BY created_at
     """)
 
 
-async def timeline_turns(tx: Transaction, session_id: SessionId, *, before_seq: int, limit: int) -> list[Record]:
-    """Turns below a `seq`, newest first. The caller has checked whose session it is."""
-    return await tx.fetch(_TURNS, session_id=session_id, before_seq=before_seq, limit=limit)
+async def timeline_turns(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> list[Record]:
+    """The turns of these numbers, newest first. The caller has checked whose session it is."""
+    return await tx.fetch(_TURNS, session_id=session_id, seqs=list(seqs))
 
 
-async def summaries_since(tx: Transaction, session_id: SessionId, since: datetime) -> list[Record]:
-    """When summaries were made, for which turn, and what became of them; oldest first."""
-    return await tx.fetch(_SUMMARIES, session_id=session_id, since=since)
+async def timeline_ranges(
+    tx: Transaction, session_id: SessionId, *, first_seq: int, last_seq: int, turns_each: int
+) -> list[Record]:
+    """The turns of a range in runs of `turns_each`, in time order: where each run begins and ends, how many of its
+    turns had what happen, and which has the largest prompt."""
+    return await tx.fetch(_RANGES, session_id=session_id, first_seq=first_seq, last_seq=last_seq, turns_each=turns_each)
+
+
+async def summaries_between(tx: Transaction, session_id: SessionId, first_seq: int, last_seq: int) -> list[Record]:
+    """When summaries were made from a turn's beginning until that of the turn after another, for which turn, and what
+    became of them; oldest first."""
+    return await tx.fetch(_SUMMARIES, session_id=session_id, first_seq=first_seq, last_seq=last_seq)

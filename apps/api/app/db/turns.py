@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
 
-from app.db.database import Record, Transaction
+from app.db.database import Record, Transaction, record_of
 from app.db.sql import sql
-from app.domain.types import JsonObject, SessionId, TenantId, ToolCall, TurnId, TurnRecord, TurnStatus
+from app.domain.content import tool_calls_from_json
+from app.domain.types import SessionId, TenantId, TurnId, TurnRecord, TurnStatus
 
 _STORED = tuple(field.name for field in fields(TurnRecord) if field.name != "tool_calls")
 TURN_COLUMNS = ", ".join(f"turns.{name}" for name in _STORED)
@@ -37,6 +38,17 @@ _PAGE = sql(f"""
     ORDER BY t.seq LIMIT CAST(:limit AS integer)
     """)
 
+_NUMBERS = sql("""
+    SELECT id, seq FROM turns
+    WHERE session_id = CAST(:session_id AS uuid) AND id = ANY(CAST(:turn_ids AS uuid[]))
+    """)
+
+
+async def turn_numbers(tx: Transaction, session_id: SessionId, turn_ids: Sequence[TurnId]) -> dict[TurnId, int]:
+    """The numbers of these turns by their ids."""
+    rows = await tx.fetch(_NUMBERS, session_id=session_id, turn_ids=turn_ids)
+    return {TurnId(row["id"]): row["seq"] for row in rows}
+
 
 async def get_turn(tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord | None:
     """A turn of the tenant's session."""
@@ -58,13 +70,8 @@ async def page_of_turns(tx: Transaction, session_id: SessionId, after_seq: int, 
     return [turn_record(row) for row in rows]
 
 
-def tool_calls_from_json(value: Any) -> tuple[ToolCall, ...]:
-    """Tool calls as stored (OpenAI's shape) to domain."""
-    return tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in value or ())
-
-
 def turn_record(row: Record) -> TurnRecord:
     """A row with a turn's columns, and `tool_calls`, as the domain's value."""
-    values: JsonObject = {name: row[name] for name in _STORED}
-    values["status"] = TurnStatus(row["status"])
-    return TurnRecord(**values, tool_calls=tool_calls_from_json(row["tool_calls"]))
+    return record_of(
+        TurnRecord, row, status=TurnStatus(row["status"]), tool_calls=tool_calls_from_json(row["tool_calls"])
+    )

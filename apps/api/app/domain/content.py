@@ -3,10 +3,46 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast, overload
 
 import orjson
 
-from app.domain.types import Content, JsonObject, ToolCall
+from app.domain.types import Content, JsonObject, PromptMessage, ToolCall
+
+
+class JsonMessages(Sequence[PromptMessage]):
+    """The messages of a prompt as canonical JSON, without the list's brackets; parsed when one is looked at.
+
+    `with_reasoning` says whether one of them may have the fields in which earlier reasoning is sent.
+    """
+
+    def __init__(self, json: bytes, count: int, *, with_reasoning: bool) -> None:
+        self.json = json
+        self.with_reasoning = with_reasoning
+        self._count = count
+        self._parsed: list[PromptMessage] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> PromptMessage: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[PromptMessage]: ...
+    def __getitem__(self, at: int | slice) -> PromptMessage | Sequence[PromptMessage]:
+        parsed = self._parsed
+        if parsed is None:
+            parsed = self._parsed = cast("list[PromptMessage]", orjson.loads(b"[" + self.json + b"]"))
+        return parsed[at]
+
+    def __iter__(self) -> Iterator[PromptMessage]:
+        return iter(self[:])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self[:] == list(cast("Sequence[object]", other))
+
+    __hash__ = None  # type: ignore
 
 
 def bytea_json(value: bytes) -> str:
@@ -28,6 +64,13 @@ def content_text(content: Content) -> str:
 def tool_call_json(call: ToolCall) -> JsonObject:
     """A tool call in the OpenAI form, in which it is sent, stored and answered."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def tool_calls_from_json(calls: Sequence[Mapping[str, Any]] | None) -> tuple[ToolCall, ...]:
+    """Tool calls out of the OpenAI form; none where there are none."""
+    if not calls:
+        return ()
+    return tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls)
 
 
 def canonical_json(value: object) -> str:

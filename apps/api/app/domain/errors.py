@@ -5,9 +5,18 @@ PlimsollError
 │   ├── ToolOutputsMismatch        the outputs do not answer exactly the open calls
 │   └── ImportRefused              what came to be imported contradicts itself, or can not be stored
 ├── NotFound                       session, turn, summary, pin … (also for another tenant's)
-├── Conflict
-│   ├── TurnInProgress             the session already runs a turn
-│   └── IdempotencyInFlight        the same key is still running
+├── RetryLater                     the same request may work a little later
+│   ├── Conflict
+│   │   ├── TurnInProgress         the session already runs a turn
+│   │   └── IdempotencyInFlight    the same key is still running
+│   ├── DatabaseUnavailable
+│   │   ├── TransactionConflict    the database rolled the transaction back in favour of another one
+│   │   └── SessionBusy            the session's row is locked for longer than one waits
+│   ├── Busy                       too much of it is in hand at this moment
+│   │   ├── TenantBusy             by the tenant's own requests
+│   │   └── ProcessBusy            by all of them together
+│   │       └── TooManyStreams     event streams
+│   └── ShuttingDown               the process ends and takes no new work
 ├── IdempotencyKeyReused           the same key with another body
 ├── ContextBudgetExceeded          does not fit after summarize and prune
 ├── PromptTooLarge                 a stored prompt is larger than any that is rebuilt
@@ -15,21 +24,13 @@ PlimsollError
 ├── SummaryNotActive               only the active summary can be taken back
 ├── TurnNotLast                    only a session's last turn can be run again
 ├── TurnLost                       another process ended the turn while this one ran it
-├── TurnCancelled                  somebody cancelled the turn while it ran
+├── TurnCancelled                  a request cancelled the turn while it ran
 ├── TurnNotOpen                    the turn neither runs nor waits for tools, so nothing can be added or cancelled
 ├── StoredFailure                  how a stored turn ended, answered again to a retry with its idempotency key
 ├── LimitExceeded                  the tenant or the session has used what it may
 ├── Unauthenticated
-├── DatabaseUnavailable
-│   ├── TransactionConflict        the database rolled the transaction back in favour of another one
-│   └── SessionBusy                the session's row is locked for longer than one waits
-├── Busy                           too much of it is in hand at this moment
-│   ├── TenantBusy                 by the tenant's own requests
-│   └── ProcessBusy                by all of them together
-│       └── TooManyStreams         event streams
-├── ShuttingDown                   the process ends and takes no new work
-└── ProviderError                  the model could not be had
-    ├── ProviderRefused            400/401/403/404/quota: asking again cannot help
+└── ProviderError                  the model could not be called, or gave no answer
+    ├── ProviderRefused            400/401/403/404/quota: calling again cannot help
     ├── ProviderOverflow           the provider says the prompt is too long
     ├── ProviderRateLimited        429 that outlasted the retries
     ├── ProviderDown               5xx, connection errors, malformed answers
@@ -40,20 +41,25 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from app.domain.types import Usage
 
 
+@dataclass(eq=False, repr=False)
 class PlimsollError(Exception):
-    """Base of the tree. `code` is the stable word of the contract, `detail` a sentence for people."""
+    """Base of the tree. `code` is the stable word of the contract, `detail` a sentence for people.
 
-    code: str = "internal_error"
+    `carries` names the attributes that the problem has beside them.
+    """
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
+    code = "internal_error"
+    carries: ClassVar[tuple[str, ...]] = ()
+    detail: str
+
+    def __str__(self) -> str:
+        return self.detail
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process: made again without its constructor, whose arguments differ from error to error."""
@@ -61,7 +67,7 @@ class PlimsollError(Exception):
 
     def members(self) -> dict[str, Any]:
         """What the problem carries beside code and detail."""
-        return {}
+        return {name: getattr(self, name) for name in self.carries}
 
     def stored(self) -> dict[str, Any]:
         """The form in which a turn's `error` keeps it."""
@@ -72,14 +78,12 @@ def _same_error(kind: type[PlimsollError], args: tuple[Any, ...]) -> PlimsollErr
     return kind.__new__(kind, *args)
 
 
+@dataclass(eq=False, repr=False)
 class InvalidRequest(PlimsollError):
     """`where` is the path of the offending field, outermost first."""
 
     code = "invalid_request"
-
-    def __init__(self, detail: str, where: tuple[str, ...] = ()) -> None:
-        super().__init__(detail)
-        self.where = where
+    where: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -95,15 +99,14 @@ def located(*path: str) -> Generator[None]:
 class ToolOutputsMismatch(InvalidRequest):
     """`missing` are open calls without an output, `unknown` outputs for no open call, or a second one for the same."""
 
+    carries = ("missing", "unknown")
+
     def __init__(self, missing: list[str], unknown: list[str], where: tuple[str, ...]) -> None:
         reasons = [f"{len(missing)} of the open calls have no output"] if missing else []
         reasons += [f"{len(unknown)} of the outputs answer no open call"] if unknown else []
         super().__init__(f"The outputs must answer exactly the open calls: {'; '.join(reasons)}.", where)
         self.missing = missing
         self.unknown = unknown
-
-    def members(self) -> dict[str, Any]:
-        return {"missing": self.missing, "unknown": self.unknown}
 
 
 class ImportRefused(InvalidRequest):
@@ -129,12 +132,15 @@ class NotFound(PlimsollError):
         self.noun = noun
 
 
-class Conflict(PlimsollError):
-    """`retry_after_s` is when another try makes sense."""
+@dataclass(eq=False, repr=False)
+class RetryLater(PlimsollError):
+    """Another try makes sense after `retry_after_s`."""
 
-    def __init__(self, detail: str, retry_after_s: int) -> None:
-        super().__init__(detail)
-        self.retry_after_s = retry_after_s
+    retry_after_s: int
+
+
+class Conflict(RetryLater):
+    """Another request to the session or with the same key is under way."""
 
 
 class TurnInProgress(Conflict):
@@ -149,46 +155,27 @@ class IdempotencyKeyReused(PlimsollError):
     code = "idempotency_key_reused"
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ContextBudgetExceeded(PlimsollError):
     """The turn does not fit. Attributes are the members the problem carries; token figures are integers."""
 
     code = "context_budget_exceeded"
-
-    def __init__(
-        self,
-        detail: str,
-        *,
-        budget: dict[str, int],
-        regions: dict[str, int],
-        largest_items: list[dict[str, Any]],
-        recovery: dict[str, Any],
-    ) -> None:
-        super().__init__(detail)
-        self.budget = budget
-        self.regions = regions
-        self.largest_items = largest_items
-        self.recovery = recovery
-
-    def members(self) -> dict[str, Any]:
-        return {
-            "budget": self.budget,
-            "regions": self.regions,
-            "largest_items": self.largest_items,
-            "recovery": self.recovery,
-        }
+    carries = ("budget", "regions", "largest_items", "recovery")
+    budget: dict[str, int]
+    regions: dict[str, int]
+    largest_items: list[dict[str, Any]]
+    recovery: dict[str, Any]
 
 
 class PromptTooLarge(PlimsollError):
     """`max_prompt_bytes` is what a prompt that is rebuilt may have."""
 
     code = "prompt_too_large"
+    carries = ("max_prompt_bytes",)
 
     def __init__(self, max_prompt_bytes: int) -> None:
         super().__init__(f"The prompt has more than the {max_prompt_bytes} bytes up to which a prompt is rebuilt.")
         self.max_prompt_bytes = max_prompt_bytes
-
-    def members(self) -> dict[str, Any]:
-        return {"max_prompt_bytes": self.max_prompt_bytes}
 
 
 class NothingToSummarize(PlimsollError):
@@ -227,30 +214,24 @@ class StoredFailure(PlimsollError):
         return self._members
 
 
+@dataclass(eq=False, repr=False)
 class LimitExceeded(PlimsollError):
-    """`retry_after_s` is when another try makes sense, None where time helps nothing; `limit` is answered as it is."""
+    """`retry_after_s` is None where time helps nothing; `limit` is answered as it is."""
 
     code = "limit_exceeded"
-
-    def __init__(self, detail: str, limit: dict[str, Any], retry_after_s: int | None) -> None:
-        super().__init__(detail)
-        self.limit = limit
-        self.retry_after_s = retry_after_s
-
-    def members(self) -> dict[str, Any]:
-        return {"limit": self.limit}
+    carries = ("limit",)
+    limit: dict[str, Any]
+    retry_after_s: int | None
 
 
 class Unauthenticated(PlimsollError):
     code = "unauthenticated"
 
 
-class DatabaseUnavailable(PlimsollError):
+@dataclass(eq=False, repr=False)
+class DatabaseUnavailable(RetryLater):
     code = "database_unavailable"
-
-    def __init__(self, detail: str, retry_after_s: int = 2) -> None:
-        super().__init__(detail)
-        self.retry_after_s = retry_after_s
+    retry_after_s: int = 2
 
 
 class TransactionConflict(DatabaseUnavailable):
@@ -263,12 +244,8 @@ class SessionBusy(DatabaseUnavailable):
     code = "session_busy"
 
 
-class Busy(PlimsollError):
-    """`retry_after_s` is when another try makes sense."""
-
-    def __init__(self, detail: str, retry_after_s: int) -> None:
-        super().__init__(detail)
-        self.retry_after_s = retry_after_s
+class Busy(RetryLater):
+    """Too much of it is in hand at this moment."""
 
 
 class TenantBusy(Busy):
@@ -283,16 +260,13 @@ class TooManyStreams(ProcessBusy):
     code = "too_many_streams"
 
 
-class ShuttingDown(PlimsollError):
+class ShuttingDown(RetryLater):
     """Nothing was begun: the same request to another process is no second one."""
 
     code = "shutting_down"
 
-    def __init__(self, detail: str, retry_after_s: int) -> None:
-        super().__init__(detail)
-        self.retry_after_s = retry_after_s
 
-
+@dataclass(eq=False, repr=False, kw_only=True)
 class ProviderError(PlimsollError):
     """`kind` labels metrics, `status` is the provider's HTTP status if it gave one, `attempts` counts the calls.
 
@@ -303,13 +277,10 @@ class ProviderError(PlimsollError):
 
     code = "provider_error"
     kind: ClassVar[str] = "error"
-
-    def __init__(self, detail: str, *, status: int | None = None, attempts: int = 1) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.attempts = attempts
-        self.partial: str | None = None
-        self.usage: Usage | None = None
+    status: int | None = None
+    attempts: int = 1
+    partial: str | None = field(default=None, init=False)
+    usage: Usage | None = field(default=None, init=False)
 
     def members(self) -> dict[str, Any]:
         return {"kind": self.kind, "provider_status": self.status, "attempts": self.attempts}
@@ -335,22 +306,13 @@ class StatedOverflow:
     limit_is_window: bool = True
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ProviderOverflow(ProviderError):
     """The prompt is too long for the provider; `stated` is what it stated of that."""
 
     code = "provider_context_overflow"
     kind = "overflow"
-
-    def __init__(
-        self,
-        detail: str,
-        *,
-        status: int | None = None,
-        attempts: int = 1,
-        stated: StatedOverflow = StatedOverflow(),
-    ) -> None:
-        super().__init__(detail, status=status, attempts=attempts)
-        self.stated = stated
+    stated: StatedOverflow = StatedOverflow()
 
     def members(self) -> dict[str, Any]:
         return super().members() | {

@@ -9,14 +9,16 @@ maximal marginal relevance, in its simplest form: a near-duplicate of what was c
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, KeysView, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, islice
 from math import log
-from typing import Final, Literal, TypeAlias
+from string import digits
+from typing import Final, NamedTuple, TypeAlias
 
-SummaryList: TypeAlias = Literal["key_facts", "open_questions", "decisions", "action_items"]
+from app.domain.types import SummaryList
 
 _SHARES: Final[dict[SummaryList, float]] = {
     "decisions": 0.20,
@@ -25,6 +27,7 @@ _SHARES: Final[dict[SummaryList, float]] = {
     "key_facts": 0.30,
 }
 """Of the room, each kind's own; what is left goes to the summary's text. What a kind leaves flows on to the next."""
+_TEXT_SHARE: Final = 1.0 - sum(_SHARES.values())
 _LONGEST_UNIT_CHARS: Final = 320
 _SHORTEST_UNIT_CHARS: Final = 12
 _MOST_SOURCES_OF_AN_ITEM: Final = 4
@@ -37,6 +40,8 @@ _PLAIN_SENTENCE_END: Final = re.compile(
 """The same of ASCII text. Beginning with a set of characters, it is searched for several times as fast."""
 _CLAUSE_END: Final = re.compile(r"[;,:、，；)]\s*|\s+[-–—]\s+")
 _WORD: Final = re.compile(r"\w+(?:[-'’./:@]\w+)*")
+_PLAIN_WORD: Final = re.compile(r"[a-z0-9_]+(?:[-'./:@][a-z0-9_]+)*")
+"""The same of ASCII text in lower case."""
 _NUMBER: Final = re.compile(r"\d")
 _IDENTIFIER: Final = re.compile(
     r"`[^`]+`|\w+_\w+|\b[a-z]+[A-Z]\w*|\w+\(\)|\w+@\w+\.\w+|https?://|(?:/[\w.-]+){2,}|\b[A-Z]{2,}-?\d*\b"
@@ -65,7 +70,7 @@ _MAY_DEMAND: Final = (
 )  # fmt: skip
 _MAY_ACT: Final = ("'ll", "will", "should", "todo", "to-do", "next", "action", "need", "remind", "follow")
 """One of these is in every plain ASCII text that the expression of the same cue finds, in lower case: looking for them
-is much cheaper than the expression."""
+is much cheaper than the expression, and looking up whether a word has the last word of one is cheaper still."""
 _MAY_IDENTIFY: Final = ("_", "`", "@", "/", "()")
 _CAPITAL_INSIDE: Final = re.compile(r"[A-Z](?<=[A-Za-z][A-Z])")
 _NO_ANSWER: Final = re.compile(
@@ -102,71 +107,112 @@ class Extract:
     action_items: tuple[ExtractItem, ...]
 
 
-@dataclass(slots=True, eq=False)
-class _Unit:
-    """A sentence or clause. `position` is its place in the whole conversation.
+class Sentence(NamedTuple):
+    """A sentence or clause, with all that does not depend on where it stands.
 
-    `words` keep the order of the text: a set's order differs from process to process, and what is summed or tied in
-    that order would too.
+    `words` are different ones in the order of the text: a set's order differs from process to process, and what is
+    summed or tied in that order would too. `kind` is that of a person's words which nobody has answered.
     """
 
-    position: int
-    source: SourceText
     text: str
-    words: KeysView[str]
+    words: tuple[str, ...]
     kind: SummaryList
-    density: float = 0.0
-    sources: list[str] = field(default_factory=list[str])
+    signals: float
 
 
-def extract(sources: Sequence[SourceText], *, max_chars: int, context: Sequence[SourceText] = ()) -> Extract:
+@dataclass(slots=True, eq=False)
+class _Unit:
+    """A sentence where it stands. `position` is its place in the whole conversation, `sources` are set once chosen."""
+
+    position: int
+    source_id: str
+    sentence: Sentence
+    kind: SummaryList
+    density: float
+    sources: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.sentence.text
+
+
+ReadSentence: TypeAlias = Callable[[str], Sentence]
+
+_DECIDES, _ACTS, _DEMANDS, _NUMBERS, _ANYTHING = 1, 2, 4, 8, 15
+
+
+@lru_cache(maxsize=8192)
+def _possible(word: str) -> int:
+    """Which cues a plain text may have that has the word; the words of conversations are few, and come again."""
+    cues = ((_DECIDES, _MAY_DECIDE), (_ACTS, _MAY_ACT), (_DEMANDS, _MAY_DEMAND), (_NUMBERS, digits))
+    return sum(cue for cue, parts in cues if any(part.split()[-1] in word for part in parts))
+
+
+def read_sentence(text: str) -> Sentence:
+    """What a sentence says by itself. Who reads the same again and again may keep what this gives."""
+    possible = _ANYTHING
+    if text.isascii():
+        words = tuple(dict.fromkeys(_PLAIN_WORD.findall(text.lower())))
+        possible = 0
+        for word in words:
+            possible |= _possible(word)
+    else:
+        words = tuple(dict.fromkeys([word.lower() for word in _WORD.findall(text)]))
+    return Sentence(text, words, _kind(text, possible), _signals(text, possible))
+
+
+def extract(
+    sources: Sequence[SourceText],
+    *,
+    max_chars: int,
+    context: Sequence[SourceText] = (),
+    read: ReadSentence = read_sentence,
+) -> Extract:
     """Chooses what is worth keeping of `sources`, in at most `max_chars` characters of text over all parts.
 
     Every text is verbatim, only a part of a sentence where the whole is long. `context` are later messages that are
-    not summarized; they only tell which questions have been answered. Cost is about linear in the characters.
+    not summarized; they only show which questions have been answered. Cost is about linear in the characters.
     """
-    units = _units(sources, context)
-    _weigh(units)
+    units = _units(sources, context, read)
     taken = _Taken()
-    best_first = sorted(units, key=lambda unit: (-unit.density, unit.position))
+    best_first = sorted(units, key=_best_first)
+    of_kind: dict[SummaryList, list[_Unit]] = {kind: [] for kind in _SHARES}
+    for unit in best_first:
+        of_kind[unit.kind].append(unit)
     chosen: dict[SummaryList, list[_Unit]] = {}
-    facts = [unit for unit in best_first if unit.kind == "key_facts"]
     # The text chooses first, among what is no item of a kind of its own, and leaves half of it to the facts.
-    text_room = min(max_chars * (1.0 - sum(_SHARES.values())), sum(len(unit.text) + 1 for unit in facts) / 2)
+    facts = of_kind["key_facts"]
+    text_room = min(max_chars * _TEXT_SHARE, sum(len(unit.text) + 1 for unit in facts) / 2)
     text_units, _ = _choose(facts, text_room, taken, joint_chars=1)
-    spare = max_chars * (1.0 - sum(_SHARES.values())) - _joined_chars(text_units)
+    spare = max_chars * _TEXT_SHARE - _joined_chars(text_units)
     for kind, share in _SHARES.items():
-        of_kind = [unit for unit in best_first if unit.kind == kind]
-        chosen[kind], spare = _choose(of_kind, max_chars * share + spare, taken)
+        chosen[kind], spare = _choose(of_kind[kind], max_chars * share + spare, taken)
     if not text_units:
         text_units, spare = _choose(best_first, spare, taken, joint_chars=1)
     text = _joined(text_units) or _beginning(units, spare)
     return Extract(summary_text=text, **{kind: _items(of) for kind, of in chosen.items()})
 
 
-def condense(text: str, max_chars: int) -> str:
+def condense(text: str, max_chars: int, read: ReadSentence = read_sentence) -> str:
     """The densest sentences of `text`, verbatim, in their order, a line each, in at most `max_chars` characters."""
     if len(text) <= max_chars:
         return text
-    units = _units([SourceText("", "summary", text)], ())
-    _weigh(units)
-    best_first = sorted(units, key=lambda unit: (-unit.density, unit.position))
-    chosen, _ = _choose(best_first, max_chars, _Taken(), joint_chars=1)
+    units = _units([SourceText("", "summary", text)], (), read)
+    chosen, _ = _choose(sorted(units, key=_best_first), max_chars, _Taken(), joint_chars=1)
     return _joined(chosen)
 
 
+def _best_first(unit: _Unit) -> tuple[float, int]:
+    return -unit.density, unit.position
+
+
 def demands(text: str) -> bool:
-    """Whether the text says what must always, never or only be so, as far as the English cues tell."""
-    return _finds(_CONSTRAINT, _MAY_DEMAND, text)
-
-
-def _finds(cue: re.Pattern[str], one_of: Sequence[str], text: str) -> bool:
-    """Whether the cue is in the text; `one_of` are what it can not be in a plain text without."""
+    """Whether the text says what must always, never or only be so, as far as the English cues show."""
     if text.isascii():
         lower = text.lower()
-        if not any([part in lower for part in one_of]):  # noqa: C419 - a list is faster than a generator here
+        if not any([part in lower for part in _MAY_DEMAND]):  # noqa: C419 - a list is faster than a generator here
             return False
-    return cue.search(text) is not None
+    return _CONSTRAINT.search(text) is not None
 
 
 def _joined(units: Sequence[_Unit]) -> str:
@@ -183,18 +229,39 @@ def _beginning(units: Sequence[_Unit], room_chars: float) -> str:
     return best.text[: int(max(0, room_chars))] if best else ""
 
 
-def _units(sources: Sequence[SourceText], context: Sequence[SourceText]) -> list[_Unit]:
+def _units(sources: Sequence[SourceText], context: Sequence[SourceText], read: ReadSentence) -> list[_Unit]:
+    """The sentences of the sources, each weighed by what it carries for what it costs."""
     answered_before = _last_answer(sources, context)
+    found = [
+        (at, source, sentence)
+        for at, source in enumerate(sources)
+        for sentence in map(read, _sentences(source.text))
+        if sentence.words
+    ]
+    seen_in = Counter(chain.from_iterable([sentence.words for _, _, sentence in found]))
+    total = len(found) + 1
+    most = max(1.0, log(total))
+    # Each word weighs more the fewer sentences have it; a word of one sentence alone is as likely noise as news.
+    weight_of = {seen: log(total / seen) for seen in set(seen_in.values())}
+    rarity_of = {
+        word: weight_of[seen] if len(word) > 2 or not word.isascii() else 0.0 for word, seen in seen_in.items()
+    }.__getitem__
     units: list[_Unit] = []
-    for index, source in enumerate(sources):
-        for text in _sentences(source.text):
-            if text.isascii():
-                words = dict.fromkeys(_WORD.findall(text.lower())).keys()
-            else:
-                words = dict.fromkeys(word.lower() for word in _WORD.findall(text)).keys()
-            if words:
-                kind = _kind(source.role, text, is_answered=index < answered_before)
-                units.append(_Unit(len(units), source, text, words, kind))
+    for at, source, sentence in found:
+        text, words, kind, signals = sentence
+        value = 0.25 * sum(map(rarity_of, words)) / most + signals
+        asks = kind == "open_questions"
+        if source.role == "tool" or (asks and (at < answered_before or source.role != "user")):
+            kind = "key_facts"
+        if kind in {"decisions", "open_questions"}:
+            value += 2.0
+        if source.role == "tool":
+            value *= 0.5
+        elif asks and kind == "key_facts" and text.endswith(("?", "？")):
+            value *= 0.3  # its answer is there, and says more
+        if len(words) < 4 and text.isascii():
+            value *= 0.5  # thanks, greetings, agreement
+        units.append(_Unit(len(units), source.id, sentence, kind, value / (len(text) + 40)))
     return units
 
 
@@ -208,11 +275,15 @@ def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -
     return 0
 
 
-def _sentences(text: str) -> Iterator[str]:
-    for sentence in (_PLAIN_SENTENCE_END if text.isascii() else _SENTENCE_END).split(text):
-        for piece in _short_pieces(sentence.strip()):
-            if len(piece) >= _SHORTEST_UNIT_CHARS or not piece.isascii():
-                yield piece
+def _sentences(text: str) -> list[str]:
+    sentences = (_PLAIN_SENTENCE_END if text.isascii() else _SENTENCE_END).split(text)
+    pieces: list[str] = []
+    for sentence in map(str.strip, sentences):
+        if len(sentence) <= _LONGEST_UNIT_CHARS:
+            pieces.append(sentence)
+        else:
+            pieces += _short_pieces(sentence)
+    return [piece for piece in pieces if len(piece) >= _SHORTEST_UNIT_CHARS or not piece.isascii()]
 
 
 def _short_pieces(sentence: str) -> Iterator[str]:
@@ -228,65 +299,51 @@ def _short_pieces(sentence: str) -> Iterator[str]:
         yield sentence[begin:].strip()
 
 
-def _kind(role: str, text: str, *, is_answered: bool) -> SummaryList:
+def _kind(text: str, possible: int) -> SummaryList:
     if text.rstrip("\"'”’) ").endswith(("?", "？")):
-        return "key_facts" if is_answered or role != "user" else "open_questions"
-    if role == "tool":
-        return "key_facts"
-    if _finds(_DECISION, _MAY_DECIDE, text):
+        return "open_questions"
+    if possible & _DECIDES and _DECISION.search(text):
         return "decisions"
-    return "action_items" if _finds(_ACTION, _MAY_ACT, text) else "key_facts"
+    return "action_items" if possible & _ACTS and _ACTION.search(text) else "key_facts"
 
 
-def _weigh(units: Sequence[_Unit]) -> None:
-    """Sets each unit's density: what it carries, for what it costs."""
-    seen_in = Counter(chain.from_iterable(unit.words for unit in units))
-    total = len(units) + 1
-    # Each word weighs more the fewer units have it; a word of one unit alone is as likely noise as news.
-    rarity_of = {
-        word: log(total / seen) if len(word) > 2 or not word.isascii() else 0.0 for word, seen in seen_in.items()
-    }
-    for unit in units:
-        rarity = sum(map(rarity_of.__getitem__, unit.words))
-        value = 0.25 * rarity / max(1.0, log(total)) + _signals(unit.text)
-        if unit.kind in {"decisions", "open_questions"}:
-            value += 2.0
-        if unit.source.role == "tool":
-            value *= 0.5
-        elif unit.kind == "key_facts" and unit.text.endswith(("?", "？")):
-            value *= 0.3  # its answer is there, and says more
-        if len(unit.words) < 4 and unit.text.isascii():
-            value *= 0.5  # thanks, greetings, agreement
-        unit.density = value / (len(unit.text) + 40)
-
-
-def _signals(text: str) -> float:
-    value = 1.5 * min(3, len(_NUMBER.findall(text))) / 3
-    if not text.isascii() or any([part in text for part in _MAY_IDENTIFY]) or _CAPITAL_INSIDE.search(text):  # noqa: C419
+def _signals(text: str, possible: int) -> float:
+    value = 0.0
+    if possible & _NUMBERS:
+        value += 1.5 * min(3, len(_NUMBER.findall(text))) / 3
+    # Most plain sentences have no capital but their first letter.
+    is_plain = text.isascii()
+    has_capital = not is_plain or text[1:] != text[1:].lower()
+    may_identify = not is_plain or any([part in text for part in _MAY_IDENTIFY])  # noqa: C419
+    if may_identify or (has_capital and _CAPITAL_INSIDE.search(text)):
         value += 1.5 * len(list(islice(_IDENTIFIER.finditer(text), 2))) / 2
-    value += 1.5 * min(2, len(_NAME.findall(text))) / 2
-    return value + (2.0 if demands(text) else 0.0)
+    if has_capital:
+        value += 1.5 * min(2, len(_NAME.findall(text))) / 2
+    return value + (2.0 if possible & _DEMANDS and demands(text) else 0.0)
 
 
 class _Taken:
     """What has been chosen, findable by word, so that a near-duplicate is found without comparing with everything."""
 
     def __init__(self) -> None:
-        self._by_word: dict[str, list[_Unit]] = {}
+        self._by_word: defaultdict[str, list[_Unit]] = defaultdict(list)
 
     def like(self, unit: _Unit) -> _Unit | None:
-        found = [self._by_word[word][:16] for word in unit.words if word in self._by_word]
-        if len(found) < _SAME_WORDS_RATIO * len(unit.words):
+        words, by_word = unit.sentence.words, self._by_word
+        known = [word for word in words if word in by_word]
+        if len(known) < _SAME_WORDS_RATIO * len(words):
             return None
-        candidates = Counter(chain.from_iterable(found))
+        candidates = Counter(chain.from_iterable([by_word[word][:16] for word in known]))
+        if max(candidates.values()) < _SAME_WORDS_RATIO * len(words):
+            return None
         for other, shared in candidates.most_common(3):
-            if shared >= _SAME_WORDS_RATIO * len(unit.words | other.words):
+            if shared >= _SAME_WORDS_RATIO * len({*words, *other.sentence.words}):
                 return other
         return None
 
     def add(self, unit: _Unit) -> None:
-        for word in unit.words:
-            self._by_word.setdefault(word, []).append(unit)
+        for word in unit.sentence.words:
+            self._by_word[word].append(unit)
 
 
 def _choose(
@@ -302,10 +359,10 @@ def _choose(
             continue
         same = taken.like(unit)
         if same is not None:
-            if unit.source.id not in same.sources and len(same.sources) < _MOST_SOURCES_OF_AN_ITEM:
-                same.sources.append(unit.source.id)
+            if unit.source_id not in same.sources and len(same.sources) < _MOST_SOURCES_OF_AN_ITEM:
+                same.sources += (unit.source_id,)
             continue
-        unit.sources.append(unit.source.id)
+        unit.sources = (unit.source_id,)
         taken.add(unit)
         chosen.append(unit)
         room_chars -= cost
@@ -313,4 +370,4 @@ def _choose(
 
 
 def _items(units: Iterable[_Unit]) -> tuple[ExtractItem, ...]:
-    return tuple(ExtractItem(unit.text, tuple(unit.sources)) for unit in units)
+    return tuple(ExtractItem(unit.text, unit.sources) for unit in units)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from app.domain.types import JsonObject, SummaryId, TurnId, TurnStatus
+from app.domain.types import JsonObject, MessageId, SessionId, SummaryId, TurnId, TurnStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,26 @@ class PointWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """Something that changed what was sent. `tokens` is what left the prompt, or what was recalled into it."""
+
+    kind: Literal["summary", "later_summary", "prune", "recall", "overflow", "emergency"]
+    tokens: int | None = None
+    count: int | None = field(
+        default=None, metadata={"description": "Turns folded, or messages pruned, recalled, or dropped."}
+    )
+    summary_id: SummaryId | None = None
+    origin: str | None = None
+    status: str | None = None
+
+    def public(self) -> JsonObject:
+        """Its JSON, with the figures and the summary of an event that has them."""
+        figures = {} if self.count is None else {"count": self.count, "tokens": self.tokens}
+        summary = {"summary_id": self.summary_id, "origin": self.origin, "status": self.status}
+        return {"kind": self.kind, **figures, **(summary if self.summary_id else {})}
+
+
+@dataclass(frozen=True, slots=True)
 class TurnPoint:
     """A turn as a point of a plot. `window` is null where no prompt was decided."""
 
@@ -111,3 +131,51 @@ class TurnPoint:
     attempts: int
     window: PointWindow | None
     events: Sequence[JsonObject]
+
+
+@dataclass(frozen=True, slots=True)
+class EventCounts:
+    """In how many turns of a range something changed what was sent, by the kinds of events; and how many failed."""
+
+    summary: int
+    later_summary: int
+    prune: int
+    recall: int
+    overflow: int
+    emergency: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineRange:
+    """Turns `first_seq` through `last_seq` as one point of a plot. `peak` is the one with the largest prompt."""
+
+    first_seq: int
+    last_seq: int
+    events: EventCounts
+    peak: TurnPoint
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """Where a message of a prompt stands and what it costs, without framing."""
+
+    region: str | None = field(metadata={"description": "Null for prompts that were sent before this was recorded."})
+    tokens: int
+    message_id: MessageId | None = field(metadata={"description": "The stored message; null for what is none."})
+    turn_id: TurnId | None
+    shortened: bool
+    turn_seq: int | None = field(default=None, metadata={"description": "The stored turn's number."})
+
+
+@dataclass(frozen=True, slots=True)
+class TurnNews:
+    """Where a turn stands."""
+
+    session_id: SessionId
+    turn_id: TurnId
+    seq: int
+    status: TurnStatus
+    model_alias: str
+    created_at: datetime
+    completed_at: datetime | None

@@ -65,7 +65,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Exceeded:
-    """The limit that a call is over: `used` without it, `reserved` by others that run, and `asked`, what it needs.
+    """The limit that a call is over: `used` without it, `reserved` by others that run, and `needed`, by itself.
 
     `waits_for_others` is true where it would fit if what is reserved came back.
     """
@@ -75,14 +75,14 @@ class Exceeded:
     value: Decimal
     used: Decimal
     reserved: Decimal
-    asked: Decimal
+    needed: Decimal
     resets_at: datetime | None
     retry_after_s: int | None
 
     @property
     def waits_for_others(self) -> bool:
         """Whether room may come before the span ends."""
-        return self.used + self.asked <= self.value
+        return self.used + self.needed <= self.value
 
 
 def spans_of(limits: Limits) -> list[LimitSpan]:

@@ -3,10 +3,10 @@ other processes know them too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 from uuid import UUID
 
 from app.domain.types import (
@@ -28,6 +28,47 @@ class JsonText(str):
     """JSON that has been written already; the database gets it as it is."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTexts:
+    """Turns in order and their messages: a value a turn of `turn_*`, `turn_messages` being how many it has, and a value
+    a message of the others. Ids have 16 bytes each.
+
+    `roles` has letters: `u` and `a` are a user's and an assistant's that are nothing but text with a count, of which
+    `contents` has the JSON; `-` is any other. `reasoning_tokens` are not in `tokens`.
+    """
+
+    ids: bytes
+    seqs: Sequence[int]
+    tokens: Sequence[int]
+    reasoning_tokens: Sequence[int]
+    roles: str
+    contents: Sequence[bytes]
+    turn_ids: bytes
+    turn_seqs: Sequence[int]
+    turn_messages: Sequence[int]
+    turn_completed: Sequence[bool]
+
+    def part(self, first: int, end: int) -> StoredTexts:
+        """These turns, by their places."""
+        start = sum(self.turn_messages[:first])
+        stop = start + sum(self.turn_messages[first:end])
+        return StoredTexts(
+            ids=self.ids[_ID_BYTES * start : _ID_BYTES * stop],
+            seqs=self.seqs[start:stop],
+            tokens=self.tokens[start:stop],
+            reasoning_tokens=self.reasoning_tokens[start:stop],
+            roles=self.roles[start:stop],
+            contents=self.contents[start:stop],
+            turn_ids=self.turn_ids[_ID_BYTES * first : _ID_BYTES * end],
+            turn_seqs=self.turn_seqs[first:end],
+            turn_messages=self.turn_messages[first:end],
+            turn_completed=self.turn_completed[first:end],
+        )
+
+
+_ID_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +161,7 @@ class StoredSummary:
 
 @dataclass(frozen=True, slots=True)
 class NewSummary(StoredSummary):
-    """One to be stored, with what clients do not read; `fence` is that of the turn it was made for."""
+    """One to be stored, with what clients do not read."""
 
     to_message_seq: int
     token_encoding: str
-    fence: int | None

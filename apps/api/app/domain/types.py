@@ -133,12 +133,13 @@ class SummaryItem:
     message_ids: tuple[MessageId, ...]
 
 
-SUMMARY_LISTS: Final = ("key_facts", "open_questions", "decisions", "action_items")
+SummaryList: TypeAlias = Literal["key_facts", "open_questions", "decisions", "action_items"]
+SUMMARY_LISTS: Final[tuple[SummaryList, ...]] = get_args(SummaryList)
 """The lists of a summary, in the order in which they are requested and answered."""
 SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class SummaryBody:
     """The structured contract a summarizer answers with."""
 
@@ -147,6 +148,9 @@ class SummaryBody:
     open_questions: tuple[SummaryItem, ...] = ()
     decisions: tuple[SummaryItem, ...] = ()
     action_items: tuple[SummaryItem, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.summary_text)  # the whole would be as dear as what is kept for a body
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +196,6 @@ REGIONS: Final[tuple[Region, ...]] = get_args(Region)
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "other"]
 Purpose: TypeAlias = Literal["turn", "summary"]
 
-
 CHAT_OPTIONS: Final = frozenset(
     {
         "temperature",
@@ -225,9 +228,9 @@ class RecordedReply:
 class CompletionRequest:
     """One call to a model, in the neutral form; an adapter translates it.
 
-    `response_schema` asks for JSON of that schema where the provider supports it; the answer is validated anyway.
+    `response_schema` requests JSON of that schema where the provider supports it; the answer is validated anyway.
     `recorded_reply` is for the `offline` provider alone: it answers with it. `options` are what a client of chat
-    completions may ask for besides (`temperature`, `stop`, `response_format` …), by OpenAI's names. They stand above
+    completions may set besides (`temperature`, `stop`, `response_format` …), by OpenAI's names. They stand above
     the catalogue's own; an adapter takes those that its wire knows. `headers` travel beside an adapter's own, for
     whoever follows a call from one server to the next.
     """
@@ -274,7 +277,7 @@ class Session:
     """A conversation and how it is to be run, as it is stored and as clients read it.
 
     `forked_from` is `{session_id, turn_id}` of the session whose past it began with, through that turn. `limits` has
-    values by the names of `domain/limits.py`.
+    values by the names of `domain/limits.py`. `external_id` is a client's own name for it.
     """
 
     id: SessionId
@@ -289,6 +292,7 @@ class Session:
     created_at: datetime
     updated_at: datetime
     forked_from: JsonObject | None
+    external_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +314,7 @@ class SessionState:
     """What a prompt depends on of a session's row, read under its lock for a turn, or without one where none runs.
 
     `policy` holds the session's own fields. A turn count towards the mandatory summary begins after
-    `summary_count_after_seq`.
+    `summary_count_after_seq`. What was read of the settled past under one `past_version` holds as long as it is that.
     """
 
     id: SessionId
@@ -324,6 +328,24 @@ class SessionState:
     summary_count_after_seq: int
     summary_failures: int
     summary_failed_at: datetime | None
+    past_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRecord:
+    """A message as it is stored and as clients read it; `token_estimate` is in `token_encoding`."""
+
+    id: MessageId
+    turn_id: TurnId
+    turn_seq: int
+    seq: int
+    role: Role
+    content: Content
+    tool_calls: Sequence[JsonObject] | None
+    tool_call_id: str | None
+    token_estimate: int
+    token_encoding: str
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.domain.content import content_text
+from app.domain.content import content_text, tool_calls_from_json
 from app.domain.errors import InvalidRequest
 from app.domain.types import Content, ContentPart, Role, ToolCall
 
@@ -66,7 +66,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
         if role in ("system", "developer"):
             instructions.append(content_text(content))
         elif role == "assistant":
-            calls = tuple(map(_tool_call, message.get("tool_calls") or ()))
+            calls = tool_calls_from_json(message.get("tool_calls"))
             text = None if content is None else reply_text(content)
             text = text or message.get("refusal") or (None if calls else "")
             kept.append(IncomingMessage(place, "assistant", text, calls))
@@ -129,10 +129,6 @@ def reply_text(content: str | Sequence[Mapping[str, Any]]) -> str:
     if isinstance(content, str):
         return content
     return "".join(str(part.get("text") or part.get("refusal") or "") for part in content)
-
-
-def _tool_call(call: Mapping[str, Any]) -> ToolCall:
-    return ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
 
 
 def misplaced(message: IncomingMessage, detail: str) -> InvalidRequest:

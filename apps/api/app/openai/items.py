@@ -13,7 +13,7 @@ from uuid import UUID
 
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest
-from app.domain.openai_ids import item_id
+from app.domain.responses import item_id
 from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall
 from app.openai.chat_messages import IncomingMessage, reply_text
 
@@ -137,7 +137,6 @@ def reasoning_item(session_id: UUID, seq: int, text: str) -> JsonObject:
 def text_item(
     session_id: UUID, seq: int, text: str, status: Literal["in_progress", "completed", "incomplete"]
 ) -> JsonObject:
-    """The assistant's text."""
     return {
         "id": item_id("msg", session_id, seq),
         "type": "message",
@@ -148,12 +147,10 @@ def text_item(
 
 
 def output_text(text: str) -> JsonObject:
-    """A part of the assistant's text."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def call_item(session_id: UUID, seq: int, place: int, call: ToolCall) -> JsonObject:
-    """A call of a function."""
     return {
         "id": item_id("fc", session_id, seq, place),
         "type": "function_call",

@@ -54,10 +54,10 @@ class AnthropicProvider:
         )
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
-        """Asks, with retries, under the alias's deadline. Raises a `ProviderError`."""
+        """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
         call = _MessagesCall(request, self._endpoint, self._accepted)
-        answer = await self._remote.ask(call, on_delta, request.headers)
-        # Thoughts are refused for what they are in one prompt; the rest is the server's way and is remembered.
+        answer = await self._remote.complete(call, on_delta, request.headers)
+        # Thinking is refused for its content in one prompt; all else holds for the server and is remembered.
         self._accepted = replace(call.form, with_thinking=True)
         return answer
 

@@ -24,7 +24,7 @@ class Provider(Protocol):
     """The `options` of a request that its protocol supports; others are left out."""
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
-        """Asks once, with the alias's retries and whole-call deadline, and gives the whole answer.
+        """One call, with the alias's retries and whole-call deadline; gives the whole answer.
 
         With `on_delta` the answer is streamed into it on the way; there is no retry after the first delta. Raises
         a `ProviderError`, whose `partial` is the text that had been streamed. A cancelled call leaves no connection

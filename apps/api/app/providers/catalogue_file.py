@@ -29,7 +29,6 @@ _OWN_PARAMETERS = frozenset(
     }
 )
 
-
 ReturnReasoning: TypeAlias = Literal["never", "tool_loop", "tool_turns"]
 
 

@@ -42,11 +42,11 @@ class OfflineProvider:
         self._count = count
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
-        """Runs off the event loop if the prompt is large. Streams a few words at a time.
+        """Runs off the event loop if the prompt is large or a summary is requested. Streams a few words at a time.
 
         Raises `ProviderRefused` if a summary is requested and the last message is not the summarizer's document.
         """
-        if sum(map(len, texts_of(request.messages))) <= _INLINE_CHARS:
+        if request.purpose != "summary" and sum(map(len, texts_of(request.messages))) <= _INLINE_CHARS:
             answer = self._answer(request)
         else:
             answer = await asyncio.to_thread(self._answer, request)

@@ -5,13 +5,15 @@ The neutral form of a request is OpenAI's own, so messages and tools go through 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 import httpx
+import orjson
 
+from app.domain.content import JsonMessages
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
 from app.providers.base import DeltaSink, Endpoint, MaxTokensField
 from app.providers.failures import ErrorObject
@@ -78,9 +80,9 @@ class OpenAIProvider:
         )
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
-        """Asks, with retries, under the alias's deadline. Raises a `ProviderError`."""
+        """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
         call = _ChatCall(request, self._endpoint, self._accepted)
-        answer = await self._remote.ask(call, on_delta, request.headers)
+        answer = await self._remote.complete(call, on_delta, request.headers)
         if call.has_conceded:  # only what led to an answer is remembered
             self._accepted = call.form
         return answer
@@ -111,7 +113,7 @@ class _ChatCall:
         left_out = _OTHER_WIRES_ONLY if form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
         body: JsonObject = {
             "model": self._endpoint.model,
-            "messages": [_without(message, left_out) for message in request.messages],
+            "messages": _sent(request.messages, left_out),
             **self._endpoint.parameters,
             **{name: value for name, value in request.options.items() if request.tools or name not in _FOR_TOOLS},
         }
@@ -161,6 +163,13 @@ class _ChatCall:
         else:
             return False
         return True
+
+
+def _sent(messages: Sequence[PromptMessage], left_out: frozenset[str]) -> object:
+    """The messages as this wire has them: ready JSON goes through as it is where there can be nothing to leave out."""
+    if isinstance(messages, JsonMessages) and not messages.with_reasoning:
+        return orjson.Fragment(b"[" + messages.json + b"]")
+    return [_without(message, left_out) for message in messages]
 
 
 def _without(message: PromptMessage, left_out: frozenset[str]) -> PromptMessage:

@@ -33,7 +33,7 @@ _NUMBER: Final = r"(?:\d{1,3}(?:,\d{3}){1,3}|\d{1,12})"
 
 
 def _sentence(pattern: str) -> re.Pattern[str]:
-    for name in ("LIMIT", "ASKED", "PROMPT", "OUTPUT"):
+    for name in ("LIMIT", "TOTAL", "PROMPT", "OUTPUT"):
         pattern = pattern.replace(name, f"(?P<{name.lower()}>{_NUMBER})")
     return re.compile(pattern, re.IGNORECASE | re.DOTALL | re.ASCII)
 
@@ -53,15 +53,15 @@ _SENTENCES: Final = tuple(
             r"'max_tokens' or 'max_completion_tokens' is too large: OUTPUT\. "
             r"this model's maximum context length is LIMIT tokens and your request has PROMPT",
             # OpenAI, Azure, DeepSeek, llama-cpp-python; older OpenAI: "in your prompt; … for the completion"
-            _MAXIMUM + r"requested ASKED tokens \(PROMPT in (?:the messages|your prompt)"
+            _MAXIMUM + r"requested TOTAL tokens \(PROMPT in (?:the messages|your prompt)"
             r"[^)]{0,40}?[,;] (?:and )?OUTPUT (?:in|for) the completion",
             _MAXIMUM + r"messages resulted in PROMPT",  # OpenAI, Azure
             _MAXIMUM + r"requested OUTPUT output tokens and your prompt contains at least PROMPT",  # vLLM
             _MAXIMUM + r"request has PROMPT input",  # vLLM
-            _MAXIMUM + r"requested (?:about )?ASKED tokens \(PROMPT of text input\)",  # OpenRouter
-            _MAXIMUM + r"requested (?:about )?ASKED tokens \([^)]{0,80}?OUTPUT in the output\)",  # OpenRouter
-            _MAXIMUM + r"requested a total of ASKED tokens: PROMPT tokens from the input",  # SGLang
-            _MAXIMUM + r"(?:requested(?: about)?|contains(?: at least)?) ASKED",
+            _MAXIMUM + r"requested (?:about )?TOTAL tokens \(PROMPT of text input\)",  # OpenRouter
+            _MAXIMUM + r"requested (?:about )?TOTAL tokens \([^)]{0,80}?OUTPUT in the output\)",  # OpenRouter
+            _MAXIMUM + r"requested a total of TOTAL tokens: PROMPT tokens from the input",  # SGLang
+            _MAXIMUM + r"(?:requested(?: about)?|contains(?: at least)?) TOTAL",
             # OpenAI, gpt-5
             r"input tokens exceed the configured limit of LIMIT tokens.{0,20}?messages resulted in PROMPT",
             r"this model's maximum prompt length is LIMIT but the request contains PROMPT",  # xAI
@@ -71,7 +71,7 @@ _SENTENCES: Final = tuple(
             r"the input token count is PROMPT but model only supports up to LIMIT",
             r"the input token count exceeds the maximum number of tokens allowed \(LIMIT",  # Gemini
             # Cerebras
-            r"please reduce the length of the messages or completion\. current length is ASKED while limit is LIMIT",
+            r"please reduce the length of the messages or completion\. current length is TOTAL while limit is LIMIT",
             r"prompt is too long:? PROMPT tokens > LIMIT",  # Anthropic
             r"input length and `max_tokens` exceed context limit: PROMPT \+ OUTPUT > LIMIT",  # Anthropic
             r"prompt PROMPT > LIMIT maximum context length",  # Mistral
@@ -91,7 +91,7 @@ _SENTENCES: Final = tuple(
             r"trying to keep the first PROMPT tokens when.{0,80}?context length of only LIMIT tokens",  # LM Studio
             r"(?:cannot truncate prompt with )?n_keep:? \(?PROMPT\)? ?>= n_ctx:? \(?LIMIT",  # LM Studio
             r"(?:the )?prompt token count of PROMPT exceeds the limit of LIMIT",  # GitHub Copilot
-            r"(?:your request )?exceeded model token limit: LIMIT \(requested: ASKED\)",  # Kimi
+            r"(?:your request )?exceeded model token limit: LIMIT \(requested: TOTAL\)",  # Kimi
             r"request body too large for .{1,60}? model\. Max size: LIMIT tokens",  # GitHub Models
             _MAXIMUM_IS,
             r"(?:your |the )?(?:input|prompt|request) exceeds? the context window of LIMIT",
@@ -124,7 +124,7 @@ _WRAPPERS: Final = re.compile(
 """What gateways put before their upstream's words: `litellm.BadRequestError: AnthropicError - `."""
 # OpenAI and Groq call a request that could never pass their tokens-per-minute limit too large. One that only has to
 # wait for its share of the minute says "Rate limit reached … Used …" instead.
-_TOO_LARGE_FOR_A_MINUTE: Final = _sentence(r"request too large for .{0,200}?limit:? LIMIT, requested:? ASKED")
+_TOO_LARGE_FOR_A_MINUTE: Final = _sentence(r"request too large for .{0,200}?limit:? LIMIT, requested:? TOTAL")
 
 
 def unwrapped(message: str) -> str:
@@ -172,9 +172,9 @@ def _opening(message: str) -> str:
 
 def _figures(found: re.Match[str]) -> StatedOverflow:
     stated = {name: int(digits.replace(",", "")) for name, digits in found.groupdict().items() if digits}
-    prompt, output, asked = (stated.get(name) for name in ("prompt", "output", "asked"))
-    if asked is None and prompt is not None:
-        asked = prompt + (output or 0)
-    if prompt is None and asked is not None and output is not None and output < asked:
-        prompt = asked - output
-    return StatedOverflow(stated.get("limit"), asked, prompt)
+    prompt, output, total = (stated.get(name) for name in ("prompt", "output", "total"))
+    if total is None and prompt is not None:
+        total = prompt + (output or 0)
+    if prompt is None and total is not None and output is not None and output < total:
+        prompt = total - output
+    return StatedOverflow(stated.get("limit"), total, prompt)

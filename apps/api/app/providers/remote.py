@@ -33,9 +33,7 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 class WireCall(Protocol):
     """One request in a wire protocol."""
 
-    def body(self, *, stream: bool) -> bytes:
-        """What is sent."""
-        ...
+    def body(self, *, stream: bool) -> bytes: ...
 
     def completion(self, answer: Any, *, attempts: int) -> Completion:
         """Reads a whole answer; raises `MalformedAnswerError`."""
@@ -74,7 +72,7 @@ class RemoteModel:
         self._retry = retry or RetryPolicy()
         self._transport = HttpTransport(label, encrypted=url.scheme == "https")
 
-    async def ask(
+    async def complete(
         self, call: WireCall, on_delta: DeltaSink | None, headers: Mapping[str, str] = _NO_HEADERS
     ) -> Completion:
         """Calls the model, with retries, within the deadline; `headers` are additional. Raises a `ProviderError`."""
@@ -84,7 +82,7 @@ class RemoteModel:
         async def attempt(number: int) -> Completion:
             nonlocal stream
             try:
-                return await self._ask_once(call, tap, number, {**headers, **self._headers}, stream=stream)
+                return await self._attempt(call, tap, number, {**headers, **self._headers}, stream=stream)
             except EmptyStreamError as empty:
                 # llama-cpp-python reports a prompt that is too long only without streaming.
                 stream = False
@@ -131,7 +129,7 @@ class RemoteModel:
     def _broke_off(self) -> ProviderDown:
         return ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
 
-    async def _ask_once(
+    async def _attempt(
         self, call: WireCall, tap: DeltaTap | None, number: int, headers: Mapping[str, str], *, stream: bool
     ) -> Completion:
         reply = await self._transport.post(self._url, headers, call.body(stream=stream))

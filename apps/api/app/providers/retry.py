@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from app.domain.errors import ProviderError, ProviderTimeout
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
 class AttemptError(Exception):
@@ -63,8 +63,8 @@ class RetryPolicy:
 
 
 async def call_with_retries(
-    attempt: Callable[[int], Awaitable[Answer]], *, timeout_s: float, policy: RetryPolicy, label: str
-) -> Answer:
+    attempt: Callable[[int], Awaitable[T]], *, timeout_s: float, policy: RetryPolicy, label: str
+) -> T:
     """Runs `attempt(number)` until it answers, at most `policy.max_attempts` times, within `timeout_s` seconds in all.
 
     An attempt that raises `AttemptError` may be tried again, any other error ends the call. A delay that would exceed

@@ -103,7 +103,7 @@ class EventReader:
 
 
 class StreamedError(Exception):
-    """The stream, whatever its HTTP status said, carries an error."""
+    """The stream carries an error, whatever its HTTP status is."""
 
     def __init__(self, error: ErrorObject) -> None:
         super().__init__(error.safe_code)

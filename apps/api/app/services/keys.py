@@ -99,9 +99,9 @@ class Authenticator:
         known = self._known.get(digest)
         if known is not None and now < known.until:
             return known.tenant_id
-        return await self._ask(digest, now, presented=secret is not None)
+        return await self._look_up(digest, now, presented=secret is not None)
 
-    async def _ask(self, digest: str, now: float, *, presented: bool) -> TenantId:
+    async def _look_up(self, digest: str, now: float, *, presented: bool) -> TenantId:
         self._known.pop(digest, None)
         async with self._database.autocommit() as tx:
             found = await store.find_key(tx, digest)

@@ -66,7 +66,7 @@ async def set_limits(database: Database, tenant_id: TenantId, values: Mapping[st
 
 async def clear_limits(database: Database, tenant_id: TenantId) -> int:
     """Takes all of the tenant's limits away and forgets what was counted for them; how many there were."""
-    async with database.autocommit() as tx:
+    async with database.begin() as tx:
         return await store.clear_limits(tx, tenant_id)
 
 
@@ -124,7 +124,7 @@ def spent_of(reservation: JsonObject, end: TurnEnd) -> Spent:
 async def call_within_limits(
     rt: Runtime, session_id: SessionId, model: Model, request: CompletionRequest, *, prompt_tokens: int, turns: int
 ) -> Completion:
-    """Asks a model outside of a turn's own call, with what it may use counted before and what it used after.
+    """Calls a model outside of a turn's own call, with what it may use counted before and what it used after.
 
     `turns` is 1 where a client requested the call itself: it counts as a turn then. Should the process die on the way,
     all that was counted stays. Raises `LimitExceeded`, whereupon no model was called, and `ProviderError`.
@@ -162,7 +162,7 @@ async def _give_back(
     if reservation is None:
         return
     with suppress(DatabaseUnavailable):  # it stays counted; the answer is not lost for that
-        async with rt.database.autocommit() as tx:
+        async with rt.database.begin() as tx:
             await store.give_back(tx, session_id, reservation, worst, used)
 
 
@@ -173,7 +173,7 @@ def _worst_case(rt: Runtime, rows: WindowRows, options: TurnOptions, turns: int)
     budgets = [budget_of(model, rows.policy) for model in models]
     ceiling = max(0, *(budget.prompt_ceiling for budget in budgets))
     reserve = max(budget.output_reserve for budget in budgets)
-    messages = list(rows.messages())
+    messages, kept = list(rows.read_messages()), rows.kept
     summary = rows.context.summary
     texts = [text for _, text in layers_of(rt, rows.session, options.instructions)]
     texts += [pin.content for pin in rows.context.pins]
@@ -184,6 +184,7 @@ def _worst_case(rt: Runtime, rows: WindowRows, options: TurnOptions, turns: int)
     ]
     uncounted = any(message.tokens < 0 for message in messages)
     prompt = sum(message.tokens + message.reasoning_tokens + MESSAGE_FRAMING_TOKENS for message in messages)
+    prompt += kept.columns.most_tokens(kept.first_turn, kept.end_turn)
     prompt += ceil(sum(map(len, texts)) / _CHARS_PER_TOKEN) + PROMPT_FRAMING_TOKENS
     prompt = ceiling if uncounted else min(prompt, ceiling)
     output = min(options.max_output_tokens or reserve, reserve)
@@ -210,7 +211,7 @@ def _refusal(over: Exceeded, what: str) -> LimitExceeded:
             "value": _number(over.value),
             "used": _number(over.used),
             "reserved": _number(over.reserved),
-            "asked": _number(over.asked),
+            "asked": _number(over.needed),
             "resets_at": f"{over.resets_at:{_INSTANT}}" if over.resets_at else None,
         },
         retry_after_s,

@@ -6,10 +6,10 @@ permission: every query filters by tenant or session all the same.
 
 from __future__ import annotations
 
-import binascii
 import hashlib
+import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 from uuid import UUID
@@ -17,7 +17,7 @@ from uuid import UUID
 from app.domain.errors import InvalidRequest
 
 Item = TypeVar("Item")
-Row = TypeVar("Row")
+Position = TypeVar("Position")
 
 LAST_ID = UUID(int=2**128 - 1)
 """Above every id: where a list that runs newest first begins."""
@@ -34,17 +34,10 @@ class Page(Generic[Item]):
     next_cursor: str | None
 
 
-def page_of(
-    scope: str,
-    rows: Sequence[Row],
-    limit: int,
-    item: Callable[[Row], Item],
-    position: Callable[[Row], UUID | int | str],
-) -> Page[Item]:
-    """Makes a page of rows that were fetched with `LIMIT limit + 1`: the extra row only shows that more follow."""
-    shown = rows[:limit]
-    more = len(rows) > limit
-    return Page([item(row) for row in shown], encode_cursor(scope, position(shown[-1])) if more else None)
+def page_of(scope: str, items: list[Item], limit: int, position: Callable[[Item], UUID | int | str]) -> Page[Item]:
+    """Makes a page of items that were fetched with `LIMIT limit + 1`: the extra one only shows that more follow."""
+    shown = items[:limit]
+    return Page(shown, encode_cursor(scope, position(shown[-1])) if len(items) > limit else None)
 
 
 def encode_cursor(scope: str, position: UUID | int | str) -> str:
@@ -53,7 +46,7 @@ def encode_cursor(scope: str, position: UUID | int | str) -> str:
         case UUID():
             raw = position.bytes
         case int():
-            raw = position.to_bytes(8, "big", signed=True)
+            raw = struct.pack(">q", position)
         case str():
             raw = position.encode()
     return urlsafe_b64encode(_scope_mark(scope) + raw).rstrip(b"=").decode()
@@ -61,55 +54,44 @@ def encode_cursor(scope: str, position: UUID | int | str) -> str:
 
 def after_id(scope: str, cursor: str | None) -> UUID | None:
     """Position of a list ordered by id. Raises `InvalidRequest` for what this list never gave out."""
-    raw = _decode(scope, cursor)
-    if raw is None:
-        return None
-    if len(raw) != 16:
-        raise _no_cursor()
-    return UUID(bytes=raw)
+    return _decode(scope, cursor, lambda raw: UUID(bytes=raw))
 
 
 def after_seq(scope: str, cursor: str | None) -> int | None:
     """Position of a list ordered by `seq`. Raises `InvalidRequest` for what this list never gave out."""
-    raw = _decode(scope, cursor)
-    if raw is None:
-        return None
-    if len(raw) != 8:
-        raise _no_cursor()
-    return int.from_bytes(raw, "big", signed=True)
+    return _decode(scope, cursor, lambda raw: int(struct.unpack(">q", raw)[0]))
 
 
 def after_name(scope: str, cursor: str | None) -> str | None:
     """Position of a list ordered by name. Raises `InvalidRequest` for what this list never gave out."""
-    raw = _decode(scope, cursor)
-    if raw is None:
-        return None
-    try:
-        name = raw.decode()
-    except UnicodeDecodeError:
-        raise _no_cursor() from None
+    return _decode(scope, cursor, _name)
+
+
+def _name(raw: bytes) -> str:
+    name = raw.decode()
     if "\0" in name:
-        raise _no_cursor()
+        raise ValueError("no name has a NUL")
     return name
 
 
-def _decode(scope: str, cursor: str | None) -> bytes | None:
+def _decode(scope: str, cursor: str | None, read: Callable[[bytes], Position]) -> Position | None:
+    """The position behind the scope's mark; what `read` raises for bytes that are none is an `InvalidRequest`."""
     if cursor is None:
         return None
-    if not cursor.isascii() or len(cursor) > _LONGEST_CURSOR:
-        raise _no_cursor()
     try:
-        raw = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-    except (binascii.Error, ValueError):
-        raise _no_cursor() from None
+        return read(_bytes_of(scope, cursor))
+    except (ValueError, struct.error):
+        raise InvalidRequest("The cursor is none that this list gave out.", ("query", "cursor")) from None
+
+
+def _bytes_of(scope: str, cursor: str) -> bytes:
+    if not cursor.isascii() or len(cursor) > _LONGEST_CURSOR:
+        raise ValueError("no cursor is so long")
+    raw = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
     if raw[:_SCOPE_BYTES] != _scope_mark(scope):
-        raise _no_cursor()
+        raise ValueError("the cursor is of another list")
     return raw[_SCOPE_BYTES:]
 
 
 def _scope_mark(scope: str) -> bytes:
     return hashlib.sha256(scope.encode()).digest()[:_SCOPE_BYTES]
-
-
-def _no_cursor() -> InvalidRequest:
-    return InvalidRequest("The cursor is none that this list gave out.", ("query", "cursor"))

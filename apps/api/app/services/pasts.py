@@ -1,24 +1,36 @@
-"""What a process keeps of sessions' settled pasts, so that a turn reads only what is new: today what recall goes by.
+"""What a process keeps of sessions' settled pasts, so that a turn reads only what is new: the turns as columns, and
+what recall goes by.
 
 A past is append-only and says how far it goes: one that is kept is never wrong, only short, whatever other processes
-write. Where the window begins, an undone summary, or a turn that was rejected is a matter of the question, not of what
-is kept. An erased session is asked for by nobody, so its past leaves within `IDLE_S` everywhere.
+write. The turn that ended last is never kept, since it alone may be tried again. What can change all the same raises
+the session's `past_version`, which whoever claims a turn reads under the session's lock: a message that is taken back
+(`db/messages.withdraw_messages`), and a turn that ended and runs again (`db/claims.reclaim_turn`, with `ended_as`). An
+import and a fork fill a new session; a summary, also one that is undone, says only where the window begins; counts in
+another encoding are added and never change. An erased session is asked for by nobody, so its past leaves within
+`IDLE_S` everywhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, islice, pairwise, takewhile
 
 import numpy as np
 
 from app.db.database import Transaction
+from app.db.messages import UNCOUNTED, window_turns
 from app.db.recall import save_terms, stored_terms, unpacked_messages
+from app.db.settled import settled_texts
 from app.domain.content import content_text
-from app.domain.types import Content, Role, SessionId
+from app.domain.stored import StoredTexts
+from app.domain.types import Content, ReasoningRule, Role, SessionId, Turn
 from app.engine.recall.index import EMPTY, Index, Packed, packed_terms
+from app.engine.window.columns import Columns
+from app.engine.window.past import Kept
+from app.engine.window.whole_turns import of_texts
 from app.telemetry import Telemetry
 
 IDLE_S = 600.0
@@ -26,22 +38,38 @@ IDLE_S = 600.0
 PACKED_A_TURN = 500
 """Messages without packed terms that one turn packs: some tenths of a second, until all are."""
 _SLICE_MESSAGES = 4096
+_SLICE_TEXTS = 2048
+_SLICE_TURNS = 128
+"""That become columns at once: a few milliseconds."""
 _INLINE_BYTES = 256 * 1024
 """Of an index with what is new: a few milliseconds, some 2,000 messages of a chat."""
 _INLINE_CHARS = 32_768
-_ENTRY_BYTES = 1024
+ENTRY_BYTES = 4096
+"""Of one session beside what its columns and its index hold: what Python takes for them."""
+_LEAST_TRIMMED = 256
+"""Turns from before the window that are not worth copying the rest for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What has to be the same for turns that were kept to be what is sent of them: the session's `past_version`, the
+    encoding of their counts, the model whose rule their images are counted by, and which reasoning it wants back."""
+
+    past_version: int
+    encoding: str
+    model: str
+    reasoning_rule: ReasoningRule | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """What is kept of one session; `used_at` is when it was asked for last."""
 
-    index: Index
     used_at: float
-
-    @property
-    def size_bytes(self) -> int:
-        return _ENTRY_BYTES + self.index.size_bytes
+    index: Index = EMPTY
+    counting: Counting | None = None
+    columns: Columns | None = None
+    size_bytes: int = 0
 
 
 class Pasts:
@@ -54,20 +82,72 @@ class Pasts:
         self._pasts: OrderedDict[SessionId, _Entry] = OrderedDict()
         self.size_bytes = 0
 
+    @property
+    def keeps_any(self) -> bool:
+        """Whether there is memory for pasts at all."""
+        return self._most_bytes > 0
+
+    def kept(self, session_id: SessionId, counting: Counting, after_seq: int, last_seq: int) -> Kept:
+        """The turns with messages after a number that are kept as they are counted, to be gone on with after their
+        last; none of a session that is not kept so. `last_seq` is the last message that whoever asks knows of."""
+        past = self._pasts.get(session_id)
+        columns = past.columns if past else None
+        first = None
+        if past and columns and past.counting == counting and columns.from_seq <= after_seq <= columns.through_seq:
+            first = columns.turn_after(after_seq) if columns.through_seq < last_seq else None
+        self._telemetry.session_looked_up(hit=first is not None)
+        if past is None or columns is None or first is None:
+            return Kept(Columns(after_seq))
+        self._put(session_id, past)
+        return Kept(columns, first, columns.turns)
+
+    async def keep(self, session_id: SessionId, counting: Counting, kept: Kept, turns: Sequence[Turn]) -> Kept:
+        """Keeps settled turns, counted and marked as they are sent, behind those that are kept; gives all of them.
+
+        Many are put into columns a slice at a time, so that nobody else waits. Columns that begin long before what is
+        asked for are exchanged for shorter ones.
+        """
+        columns, first = kept.columns, kept.first_turn
+        new: Iterable[Turn] = turns
+        if first > max(_LEAST_TRIMMED, 2 * kept.turns):
+            new = chain(map(columns.turn, range(first, kept.end_turn)), turns)
+            columns, first = Columns(columns.last_seq(first)), 0
+        await _extend(columns, new)
+        past = self._pasts.get(session_id)
+        if past is None or past.counting is None or past.counting.past_version <= counting.past_version:
+            past = past or _Entry(self._clock())
+            self._put(session_id, replace(past, counting=counting, columns=columns))
+        return Kept(columns, first, columns.turn_behind(turns[-1].seq) if turns else kept.end_turn)
+
     def index(self, session_id: SessionId) -> Index:
         """As far as it goes; an empty one of a session that is not kept."""
         past = self._pasts.get(session_id)
-        self._telemetry.session_looked_up(hit=past is not None)
         if past is None:
             return EMPTY
-        self._put(session_id, past.index)
+        self._put(session_id, past)
         return past.index
 
-    def keep(self, session_id: SessionId, index: Index) -> None:
+    def keep_index(self, session_id: SessionId, index: Index) -> None:
         """Keeps an index in the place of a shorter one."""
-        kept = self._pasts.get(session_id)
-        if kept is None or kept.index.through_seq < index.through_seq:
-            self._put(session_id, index)
+        past = self._pasts.get(session_id) or _Entry(self._clock())
+        if past.index.through_seq < index.through_seq:
+            self._put(session_id, replace(past, index=index))
+
+    def keep_fork(
+        self, source: SessionId, target: SessionId, through_seq: int, last_message_seq: int, past_version: int
+    ) -> None:
+        """Keeps for a fork that ends with this turn and message what is kept of its source, which had this version.
+
+        The fork's last turn may be tried again there, so it is not kept with those before it.
+        """
+        past = self._pasts.get(source)
+        if past is None:
+            return
+        columns, counting = past.columns, past.counting
+        is_same = counting is not None and counting.past_version == past_version
+        fits = columns is not None and is_same and columns.turns > 0 and columns.turn_seqs[-1] < through_seq
+        index = past.index if past.index.through_seq <= last_message_seq else EMPTY
+        self._put(target, replace(past, index=index, columns=columns.copy() if columns and fits else None))
 
     def forget(self, *session_ids: SessionId) -> None:
         """For sessions that were erased here."""
@@ -86,16 +166,82 @@ class Pasts:
             idle.append(session_id)
         self.forget(*idle)
 
-    def _put(self, session_id: SessionId, index: Index) -> None:
+    def _put(self, session_id: SessionId, past: _Entry) -> None:
+        """Has the session as the one that was used last; one that the memory has no room for is not kept."""
         if before := self._pasts.pop(session_id, None):
             self.size_bytes -= before.size_bytes
-        past = _Entry(index, self._clock())
-        self._pasts[session_id] = past
-        self.size_bytes += past.size_bytes
+        size_bytes = ENTRY_BYTES + past.index.size_bytes + (past.columns.size_bytes if past.columns else 0)
+        if size_bytes <= self._most_bytes:
+            self._pasts[session_id] = replace(past, used_at=self._clock(), size_bytes=size_bytes)
+            self.size_bytes += size_bytes
         while self.size_bytes > self._most_bytes:
             _, oldest = self._pasts.popitem(last=False)
             self.size_bytes -= oldest.size_bytes
         self._telemetry.session_cache_size(self.size_bytes)
+
+
+async def settled_columns(
+    tx: Transaction,
+    session_id: SessionId,
+    after_seq: int,
+    through_seq: int,
+    encoding: str,
+    as_sent: Callable[[Turn], Turn],
+    slice_messages: int = _SLICE_TEXTS,
+) -> Columns:
+    """The turns of a range of messages that begins and ends with one, all of them settled, as columns: as far as every
+    message has a count. `as_sent` counts and marks a turn as the model is sent it.
+
+    Turns that are nothing but text never become messages. What stands between others is read with them. A statement
+    reads `slice_messages`, or as many more as one turn has.
+    """
+    columns, size = Columns(after_seq), slice_messages
+    while after_seq < through_seq:
+        last_seq = min(through_seq, after_seq + size)
+        texts = await settled_texts(tx, session_id, after_seq, last_seq, encoding)
+        if last_seq < through_seq:
+            if len(texts.turn_seqs) < 2:
+                size *= 2
+                continue
+            texts = texts.part(0, len(texts.turn_seqs) - 1)  # the last one may go on
+            last_seq = texts.seqs[-1]
+        first, end = _more_than_text(texts)
+        columns.add(of_texts(texts.part(0, first)))
+        if first < end:
+            begins = texts.part(0, first).seqs[-1] if first else after_seq
+            ends = texts.part(first, end).seqs[-1]
+            turns = await window_turns(tx, session_id, begins, ends, encoding, step_failed=False)
+            counted = list(takewhile(_is_counted, turns))
+            await _extend(columns, map(as_sent, counted))
+            if len(counted) < len(turns):
+                break
+            columns.add(of_texts(texts.part(end, len(texts.turn_seqs))))
+        after_seq = last_seq
+    return columns
+
+
+def _more_than_text(texts: StoredTexts) -> tuple[int, int]:
+    """The place of the first turn that has more than text or was not completed, and that behind the last such one."""
+    ends = [*accumulate(texts.turn_messages, initial=0)]
+    places = [
+        at
+        for at, (first, end) in enumerate(pairwise(ends))
+        if not texts.turn_completed[at] or "-" in texts.roles[first:end]
+    ]
+    return (places[0], places[-1] + 1) if places else (len(texts.turn_seqs), len(texts.turn_seqs))
+
+
+def _is_counted(turn: Turn) -> bool:
+    return all(message.tokens != UNCOUNTED for message in turn.messages)
+
+
+async def _extend(columns: Columns, turns: Iterable[Turn]) -> None:
+    """Adds turns a slice at a time, so that nobody else waits."""
+    new = iter(turns)
+    while part := list(islice(new, _SLICE_TURNS)):
+        columns.extend(part)
+        if len(part) == _SLICE_TURNS:
+            await asyncio.sleep(0)
 
 
 async def settled_index(
@@ -112,7 +258,7 @@ async def settled_index(
         await _pack_oldest(tx, session_id, settled_seq)
         index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
     if not unpacked:
-        pasts.keep(session_id, index)
+        pasts.keep_index(session_id, index)
     return index, unpacked
 
 

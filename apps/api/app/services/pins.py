@@ -43,7 +43,7 @@ async def list_pins(
         rows = await store.list_pins(tx, tenant_id, session_id, after=after, limit=limit + 1)
         if not rows:
             await check_session(tx, tenant_id, session_id)
-    return page_of(scope, rows, limit, lambda pin: pin, lambda pin: pin.name)
+    return page_of(scope, rows, limit, lambda pin: pin.name)
 
 
 async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> dict[str, PinFigures]:

@@ -100,11 +100,6 @@ def given_policy(rt: Runtime, overrides: Mapping[str, object]) -> JsonObject:
     return given
 
 
-def check_policy_fields(overrides: Mapping[str, object]) -> None:
-    """Raises `InvalidRequest` where a stored override, by itself, is none; their combination is not looked at."""
-    read_fields(overrides)
-
-
 def _alias_of(rt: Runtime, named: str, given: Mapping[str, object]) -> str:
     """The alias that a summarizer's name means. Raises `InvalidRequest` where it means none, or more than one."""
     model = named.rpartition("/")[2]

@@ -51,8 +51,9 @@ class Runtime:
     """Shared by all requests of a process.
 
     `now` is the wall clock (UTC) for what people read; leases use the database's clock. `new_id` makes UUIDv7s, so ids
-    sort by creation. `guarded` is the default policy with the deployment's `CONTEXT_*` settings in it. `log_content` is
-    whether prompts and answers go into the log.
+    sort by creation. `guarded` is the default policy with the deployment's `CONTEXT_*` settings in it.
+    `recognizes_lists` is whether a chat client that names no session is found by what it resends, `log_content` whether
+    prompts and answers go into the log.
     """
 
     database: Database
@@ -71,4 +72,5 @@ class Runtime:
     now: Callable[[], datetime]
     new_id: Callable[[], UUID]
     tracer: Tracer = NO_TRACES
+    recognizes_lists: bool = True
     log_content: bool = False

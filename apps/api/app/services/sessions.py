@@ -11,8 +11,6 @@ from app.db.claims import cancel_open_turns
 from app.db.database import Database, Transaction
 from app.db.erasure import erase, lock_session
 from app.db.records import usage_totals
-from app.db.session_figures import search_sessions as find_sessions
-from app.db.session_figures import session_figures
 from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.figures import SessionFigures
 from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId
@@ -82,7 +80,7 @@ async def list_sessions(rt: Runtime, tenant_id: TenantId, limit: int, cursor: st
     before = after_id(scope, cursor) or LAST_ID
     async with rt.database.autocommit() as tx:
         rows = await store.list_sessions(tx, tenant_id, before=before, limit=limit + 1)
-    return page_of(scope, rows, limit, lambda session: session, lambda session: session.id)
+    return page_of(scope, rows, limit, lambda session: session.id)
 
 
 async def search_sessions(
@@ -95,11 +93,11 @@ async def search_sessions(
     scope = f"sessions:{tenant_id}"
     before = after_id(scope, cursor) or LAST_ID
     async with rt.database.autocommit() as tx:
-        found, horizon = await find_sessions(
+        found, horizon = await store.search_sessions(
             tx, tenant_id, words, before=before, limit=limit + 1, most_looked_through=LOOKED_THROUGH
         )
         rows = await store.sessions_of(tx, tenant_id, found)
-    page = page_of(scope, rows, limit, lambda session: session, lambda session: session.id)
+    page = page_of(scope, rows, limit, lambda session: session.id)
     if page.next_cursor is None and horizon is not None:
         return Page(page.items, encode_cursor(scope, horizon))
     return page
@@ -108,7 +106,7 @@ async def search_sessions(
 async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId, SessionFigures]:
     """The newest window, the use and the state of each session."""
     async with rt.database.autocommit() as tx:
-        return await session_figures(tx, [session.id for session in sessions])
+        return await store.session_figures(tx, [session.id for session in sessions])
 
 
 @retried

@@ -13,11 +13,12 @@ from app.db.summaries import find_summary, get_summary, lock_and_restart_count, 
 from app.domain.errors import NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress
 from app.domain.stored import StoredSummary
 from app.domain.types import OPEN_STATUSES, SessionId, SummaryId, TenantId, ToolDefinition
-from app.engine.window.triggers import fold_after_turn, fold_on_request
+from app.engine.window.ahead import fold_behind_answer, may_fold_behind_answer
+from app.engine.window.triggers import fold_on_request
 from app.services.paging import Page, after_id, page_of
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
-from app.services.turn.gather import estimator_of, session_policy, snapshot_of
+from app.services.turn.gather import estimator_of, planned, session_policy, snapshot_of
 from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, summarize
 from app.services.turn.types import RETRY_AFTER_S, ClaimedTurn, TurnPlan
 from app.services.views.context import no_turn, session_window
@@ -34,7 +35,7 @@ async def list_summaries(
     async with rt.database.autocommit() as tx:
         await check_session(tx, tenant_id, session_id)
         rows = await page_of_summaries(tx, session_id, before, limit + 1)
-    return page_of(scope, rows, limit, lambda row: row, lambda row: row.id)
+    return page_of(scope, rows, limit, lambda row: row.id)
 
 
 async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> StoredSummary:
@@ -48,13 +49,16 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
         raise TurnInProgress("The session runs a turn; summarize when it is done.", RETRY_AFTER_S)
     estimate = estimator_of(rt, rows)
     policy = rows.policy
-    fold = fold_on_request(snapshot_of(rt, rows, no_turn(rows.turn_seq)), policy, estimate)
+    snapshot = snapshot_of(rt, rows, no_turn(rows.turn_seq))
+    fold = await planned(snapshot, lambda: fold_on_request(snapshot, policy, estimate))
     if fold is None:
         raise NothingToSummarize(
             "Beyond the turns that the policy protects there is nothing that a summary would make smaller."
         )
     attempt = await summarize(rt, rows, SummaryJob(fold, "requested", rows.turn_seq), estimate)
     if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
+        async with rt.database.autocommit() as tx:
+            await check_session(tx, tenant_id, session_id)  # what is not there is not in progress either
         raise TurnInProgress("Another summary is being made, or was made meanwhile.", RETRY_AFTER_S)
     if attempt.summary is None:
         raise NothingToSummarize("No summary came out smaller than what it would replace.")
@@ -65,12 +69,14 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
     return made
 
 
-def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan) -> None:
-    """Starts the check of a completed turn's window, where the session's own policy has summaries made then."""
+def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply_tokens: int) -> None:
+    """Starts the check of a completed turn's window, where the session's own policy may have a summary made then."""
     session, options = plan.rows.session, turn.options
-    overridden = options.policy or options.whole_past
-    own = session_policy(rt, session.policy) if overridden else plan.rows.policy
-    if own.summarizes_after_turns:
+    is_own = not (options.policy or options.whole_past) and plan.model.alias == session.model_alias
+    own = plan.rows.policy if is_own else session_policy(rt, session.policy)
+    if not (own.summarizes_after_turns or own.summarizes_ahead):
+        return
+    if not is_own or may_fold_behind_answer(plan.decided.window, reply_tokens, own):
         work = summarize_after_turn(rt, session.tenant_id, session.id, plan.decided.prompt.tools)
         rt.chores.start(work, f"the summary after turn {turn.claim.turn_id}")
 
@@ -78,7 +84,8 @@ def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan) -> None:
 async def summarize_after_turn(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, tools: tuple[ToolDefinition, ...]
 ) -> None:
-    """Makes the summary that is due in the session's window, if one is; `tools` are those of its last turn.
+    """Makes the summary that is due in the session's window, or that its next turn would have to make, if one is;
+    `tools` are those of its last turn.
 
     A turn that has arrived meanwhile is left out, and is raw in the window that the summary leaves. A result whose
     ground somebody else has changed is dropped and logged.
@@ -90,10 +97,11 @@ async def summarize_after_turn(
             return  # erased meanwhile
         rows = replace(rows, turns=tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES))
         estimate = estimator_of(rt, rows)
-        fold = fold_after_turn(snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools), rows.policy, estimate)
+        snapshot, policy = snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools), rows.policy
+        fold = await planned(snapshot, lambda: fold_behind_answer(snapshot, policy, estimate))
         if fold is None:
             return
-        attempt = await summarize(rt, rows, SummaryJob(fold, "post_turn", rows.turn_seq), estimate)
+        attempt = await summarize(rt, rows, SummaryJob(fold, "post_turn", rows.turns[-1].seq + 1), estimate)
         if attempt.failure in (STALE, IN_PROGRESS):
             logger.info("a summary in the background was dropped (%s): another one was faster", attempt.failure)
 

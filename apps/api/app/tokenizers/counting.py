@@ -167,6 +167,11 @@ class Estimator:
         self.used_fallback = False
         """True once a count had to fall back."""
 
+    @property
+    def has_vocabulary(self) -> bool:
+        """Whether it has one and all its counts were made with it; other counts are by length."""
+        return self._counter is not None and not self.used_fallback
+
     def __call__(self, text: str) -> int:
         if self._counter is None:
             return self._by_length(text)

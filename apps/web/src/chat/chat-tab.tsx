@@ -1,48 +1,72 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import { all, call } from "../api";
-import { dollars, tokens } from "../format";
+import { call } from "../api";
 import { useNews, useThrottled } from "../live";
 import { sentenceOf, useResource } from "../resource";
-import { addressOf } from "../router";
-import type { ModelList, Turn, WindowNow } from "../types";
-import { Composer } from "./composer";
+import { addressOf, goTo } from "../router";
+import type { ModelList, Session, WindowNow } from "../types";
+import { isOverBudget, Refusal } from "../ui/refusal";
+import { useRows } from "../ui/rows";
+import { Composer, draftFor } from "./composer";
 import { useTurnStream } from "./stream";
 import { ToolOutputs } from "./tool-outputs";
+import { TurnRow, UserText } from "./turn-row";
+import { useTurns } from "./turns";
 import { WindowPanel } from "./window-panel";
+
+const USUAL_ROW_PX = 190;
+const NEAR_THE_END_PX = 80;
 
 interface Props {
   sessionId: string;
+  session: Session | null;
   models: ModelList;
-  alias: string;
+  /** A turn to show, by its number. */
+  turn: string | null;
   onTurn: () => void;
 }
 
 /** Real turns, streamed, with the window beside them. */
-export function ChatTab({ sessionId, models, alias, onTurn }: Props) {
-  const turns = useResource<Turn[]>(() => all<Turn>(`sessions/${sessionId}/turns`), [sessionId]);
+export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
+  const frame = useRef<HTMLElement>(null);
+  const total = session?.figures?.turns ?? 0;
+  const rows = useRows(frame, total, USUAL_ROW_PX);
+  const turns = useTurns(sessionId, rows.first + 1, rows.end);
+  const newest = useTurns(sessionId, total, total);
   const now = useResource<WindowNow>((signal) => call(`sessions/${sessionId}/context`, { signal }), [sessionId]);
   const refresh = () => {
     turns.reload();
+    newest.reload();
     now.reload();
   };
-  const soon = useThrottled(refresh, 300);
-  useNews((news) => (news === null || news.session_id === sessionId) && soon());
+  useNews(useThrottledNews(sessionId, refresh));
   const stream = useTurnStream(() => {
     refresh();
     onTurn();
   });
   const [broken, setBroken] = useState<string | null>(null);
-  const listed = turns.value ?? [];
-  const open = stream.running ? undefined : listed.findLast((turn) => turn.status === "awaiting_tools");
-  const busy = stream.running !== null || listed.some((turn) => turn.status === "running");
-  const end = useRef<HTMLDivElement>(null);
+  const atEnd = useRef(true);
+  const last = newest.of(total);
+  const open = !stream.running && last?.status === "awaiting_tools" ? last : undefined;
+  const busy = stream.running !== null || last?.status === "running";
+  const refused = stream.problem && isOverBudget(stream.problem) ? stream.problem : null;
 
   useEffect(() => {
-    end.current?.scrollIntoView({ block: "nearest" });
-  }, [listed.length, stream.running?.answer, open?.id]);
+    const seq = Number(turn);
+    atEnd.current = !seq;
+    if (total) rows.scrollTo(seq ? Math.min(seq, total) - 1 : "end");
+  }, [turn, total > 0]);
+  useEffect(() => {
+    if (atEnd.current) rows.scrollTo("end");
+  }, [total, stream.running?.answer, stream.problem, open?.id]);
+
+  function onScroll() {
+    const element = frame.current;
+    if (element) atEnd.current = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR_THE_END_PX;
+    rows.onScroll();
+  }
 
   async function cancel() {
-    const id = stream.running?.turn?.id ?? listed.findLast((turn) => !turn.assistant_output)?.id;
+    const id = stream.running?.turn?.id ?? last?.id;
     if (!id) return;
     setBroken(null);
     try {
@@ -53,26 +77,54 @@ export function ChatTab({ sessionId, models, alias, onTurn }: Props) {
     refresh();
   }
 
+  async function startAfresh() {
+    try {
+      const { model_alias, mode, agent_role, room_goal, instructions, policy } = session ?? {};
+      const made = await call<Session>("sessions", {
+        body: { model_alias, mode, agent_role, room_goal, instructions, policy },
+      });
+      draftFor(made.id, draftFor(sessionId));
+      goTo(addressOf(made.id, "chat"));
+    } catch (error) {
+      setBroken(sentenceOf(error));
+    }
+  }
+
+  const numbers = Array.from({ length: Math.max(0, rows.end - rows.first) }, (_, at) => rows.first + at);
   return (
     <div class="chat">
       <section aria-label="Conversation" class="talk">
-        {turns.problem && <p class="notice bad">{turns.problem}</p>}
-        {listed.length === 0 && !turns.loading && !stream.running && (
-          <p class="quiet">Send a message below. The answer is streamed, and the window next to it updates.</p>
-        )}
-        <ol class="turns">
-          {listed
-            .filter((turn) => turn.id !== stream.running?.turn?.id)
-            .map((turn) => (
-              <TurnRow key={turn.id} turn={turn} sessionId={sessionId} />
-            ))}
+        <section ref={frame} class="talk-frame" tabIndex={0} aria-label="Turns" onScroll={onScroll}>
+          {(turns.problem ?? newest.problem) && (
+            <p class="notice bad" role="alert">
+              {turns.problem ?? newest.problem}
+            </p>
+          )}
+          {session && total === 0 && !stream.running && (
+            <p class="quiet">Send a message below. The answer is streamed, and the window next to it updates.</p>
+          )}
+          <ol class="turns" style={{ paddingTop: `${rows.before}px`, paddingBottom: `${rows.after}px` }}>
+            {numbers.map((row) => {
+              const one = turns.of(row + 1) ?? (row + 1 === total ? last : undefined);
+              if (one && one.id === stream.running?.turn?.id) return null;
+              return (
+                <li key={row} data-row={row} class={String(row + 1) === turn ? "aimed" : undefined}>
+                  {one ? (
+                    <TurnRow turn={one} sessionId={sessionId} isExplained={refused !== null && row + 1 === total} />
+                  ) : (
+                    <p class="quiet">Turn {row + 1}…</p>
+                  )}
+                </li>
+              );
+            })}
+          </ol>
           {stream.running && (
-            <li aria-live="polite" aria-busy="true">
+            <div aria-live="polite" aria-busy="true">
               {stream.running.userText && <UserText text={stream.running.userText} />}
               <p class="answered">{stream.running.answer || <span class="quiet">…</span>}</p>
-            </li>
+            </div>
           )}
-        </ol>
+        </section>
         {open && (
           <ToolOutputs
             key={`${open.id} ${open.tool_calls.map((each) => each.id).join()}`}
@@ -83,62 +135,40 @@ export function ChatTab({ sessionId, models, alias, onTurn }: Props) {
             onCancel={() => void cancel()}
           />
         )}
-        {(stream.problem || broken) && (
+        {refused && (
+          <div class="notice bad" role="alert">
+            <Refusal problem={refused} recovery={{ sessionId, onStartAfresh: () => void startAfresh() }} />
+          </div>
+        )}
+        {((stream.problem && !refused) || broken) && (
           <div class="notice bad" role="alert">
             <strong>{stream.problem?.title ?? "The request failed"}</strong>
             <p>{stream.problem?.detail ?? broken}</p>
           </div>
         )}
-        <div ref={end} class="end" />
         <Composer
+          sessionId={sessionId}
           models={models}
-          alias={alias}
+          alias={session?.model_alias ?? models.default}
           disabled={busy || open !== undefined}
-          onSend={(body, userText) => void stream.post(`sessions/${sessionId}/turns`, body, userText)}
+          problem={stream.problem}
+          onSend={(body, userText) => {
+            atEnd.current = true;
+            void stream.post(`sessions/${sessionId}/turns`, body, userText);
+          }}
           onCancel={stream.running ? () => void cancel() : null}
         />
       </section>
       <aside aria-label="Window">
-        <WindowPanel now={now.value} context={stream.running?.context ?? null} />
+        <WindowPanel sessionId={sessionId} now={now.value} context={stream.running?.context ?? null} />
       </aside>
     </div>
   );
 }
 
-const LONG = 1200;
-
-/** A message somebody pasted a file into does not push the talk away. */
-function UserText({ text }: { text: string }) {
-  const [whole, setWhole] = useState(text.length <= LONG);
-  return (
-    <div class="said">
-      <p>{whole ? text : `${text.slice(0, LONG)}…`}</p>
-      {!whole && (
-        <button type="button" class="plain small" onClick={() => setWhole(true)}>
-          Show all {tokens(text.length)} characters
-        </button>
-      )}
-    </div>
-  );
-}
-
-function TurnRow({ turn, sessionId }: { turn: Turn; sessionId: string }) {
-  return (
-    <li>
-      <UserText text={turn.user_input} />
-      {turn.assistant_output && <p class="answered">{turn.assistant_output}</p>}
-      {turn.error && (
-        <p class="small failed-why">
-          {turn.error.title}: {turn.error.detail}
-        </p>
-      )}
-      <p class="small quiet turn-foot">
-        <a href={addressOf(sessionId, "window", turn.id)}>Turn {turn.seq}</a>
-        {turn.prompt_tokens !== null && <span>{tokens(turn.prompt_tokens)} in</span>}
-        {turn.completion_tokens !== null && <span>{tokens(turn.completion_tokens)} out</span>}
-        {turn.cost_usd !== null && <span>{dollars(turn.cost_usd)}</span>}
-        {turn.status !== "completed" && <span>{turn.status.replace("_", " ")}</span>}
-      </p>
-    </li>
-  );
+function useThrottledNews(sessionId: string, refresh: () => void) {
+  const soon = useThrottled(refresh, 300);
+  return (news: { session_id: string } | null) => {
+    if (news === null || news.session_id === sessionId) soon();
+  };
 }

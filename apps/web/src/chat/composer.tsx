@@ -1,11 +1,23 @@
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { ProblemBody } from "../api";
 import type { ModelList } from "../types";
 import { PresetSelect } from "../ui/preset-select";
 
+const drafts = new Map<string, string>();
+
+/** What was typed and not sent, by session, as long as the page is open; with `text` it is kept. */
+export function draftFor(sessionId: string, text?: string): string {
+  if (text !== undefined) drafts.set(sessionId, text);
+  return drafts.get(sessionId) ?? "";
+}
+
 interface Props {
+  sessionId: string;
   models: ModelList;
   alias: string;
   disabled: boolean;
+  /** Why the message that was sent last was not taken. */
+  problem: ProblemBody | null;
   onSend: (body: Record<string, unknown>, userText: string) => void;
   onCancel: (() => void) | null;
 }
@@ -25,14 +37,24 @@ const EXAMPLE = JSON.stringify(
   2,
 );
 
-export function Composer({ models, alias, disabled, onSend, onCancel }: Props) {
-  const [text, setText] = useState("");
+export function Composer({ sessionId, models, alias, disabled, problem: refusedFor, onSend, onCancel }: Props) {
+  const [text, setText] = useState(() => draftFor(sessionId));
+  const sent = useRef("");
   const [model, setModel] = useState("");
   const [preset, setPreset] = useState("");
   const [tools, setTools] = useState("");
   const [callTool, setCallTool] = useState(false);
   const [problem, setProblem] = useState<string | null>(null);
   const asked = models.items.find((each) => each.alias === (model || alias));
+
+  // A message that is not stored as part of the conversation comes back, to be changed and sent again.
+  useEffect(() => {
+    if (refusedFor && refusedFor.status < 500) type((before) => before || sent.current);
+  }, [refusedFor]);
+
+  function type(change: (before: string) => string) {
+    setText((before) => draftFor(sessionId, change(before)));
+  }
 
   function send() {
     if (disabled || !text.trim()) return;
@@ -53,7 +75,8 @@ export function Composer({ models, alias, disabled, onSend, onCancel }: Props) {
       },
       text,
     );
-    setText("");
+    sent.current = text;
+    type(() => "");
   }
 
   function submit(event: Event) {
@@ -78,7 +101,10 @@ export function Composer({ models, alias, disabled, onSend, onCancel }: Props) {
         rows={3}
         placeholder="Message (Enter sends, Shift+Enter breaks the line)"
         value={text}
-        onInput={(event) => setText(event.currentTarget.value)}
+        onInput={(event) => {
+          const { value } = event.currentTarget;
+          type(() => value);
+        }}
         onKeyDown={keys}
       />
       {problem && (

@@ -1,6 +1,7 @@
 import { useState } from "preact/hooks";
 import { call, Problem, type ProblemBody } from "../api";
 import { cut } from "../format";
+import { useTurn } from "../overview";
 import { addressOf, goTo } from "../router";
 import type { ModelList, Session, TimelineTurn, Turn, TurnState } from "../types";
 import { Outcome, type Result, resultOf } from "../ui/outcome";
@@ -11,19 +12,21 @@ const OPEN: readonly TurnState[] = ["running", "awaiting_tools"];
 interface Props {
   sessionId: string;
   models: ModelList;
-  turns: TimelineTurn[];
+  total: number;
+  version: number;
 }
 
 /** Another past: a session that goes on from an earlier turn, or the last turn once more. This one stays as it is. */
-export function Branch({ sessionId, models, turns }: Props) {
-  const ended = turns.filter((turn) => !OPEN.includes(turn.status)).toReversed();
-  const last = turns.at(-1);
+export function Branch({ sessionId, models, total, version }: Props) {
+  const newest = useTurn(sessionId, total || null, version);
+  const last = newest.value;
   return (
     <section class="branch" aria-labelledby="branch">
       <h2 id="branch">Branch</h2>
       <p class="quiet small">Each creates a new session. This one does not change.</p>
-      {ended.length === 0 && <p class="quiet">No turn has ended yet.</p>}
-      {ended.length > 0 && <Fork sessionId={sessionId} ended={ended} />}
+      {total === 0 && <p class="quiet">There is no turn yet.</p>}
+      {newest.problem && <p class="notice bad">{newest.problem}</p>}
+      {last && <Fork key={last.seq} sessionId={sessionId} last={last} />}
       {last && !OPEN.includes(last.status) && (
         <Regenerate key={last.turn_id} sessionId={sessionId} models={models} last={last} />
       )}
@@ -31,15 +34,17 @@ export function Branch({ sessionId, models, turns }: Props) {
   );
 }
 
-function Fork({ sessionId, ended }: { sessionId: string; ended: TimelineTurn[] }) {
-  const [through, setThrough] = useState("");
+function Fork({ sessionId, last }: { sessionId: string; last: TimelineTurn }) {
+  const [through, setThrough] = useState(last.seq);
   const [result, setResult] = useState<Result | null>(null);
+  const turn = useTurn(sessionId, through, 0);
 
   async function fork(event: Event) {
     event.preventDefault();
     setResult(null);
+    if (!turn.value) return;
     try {
-      const body = { through_turn_id: through || (ended[0]?.turn_id ?? null) };
+      const body = { through_turn_id: turn.value.turn_id };
       const made = await call<Session>(`sessions/${sessionId}/fork`, { body });
       goTo(addressOf(made.id, "window"));
     } catch (error) {
@@ -50,17 +55,21 @@ function Fork({ sessionId, ended }: { sessionId: string; ended: TimelineTurn[] }
   return (
     <form class="card" onSubmit={(event) => void fork(event)}>
       <label>
-        Fork through
-        <select value={through} onChange={(event) => setThrough(event.currentTarget.value)}>
-          {ended.map((turn, at) => (
-            <option key={turn.turn_id} value={at === 0 ? "" : turn.turn_id}>
-              turn {turn.seq}: {cut(turn.user_input, 60)}
-            </option>
-          ))}
-        </select>
+        Fork through turn
+        <input
+          type="number"
+          min="1"
+          max={last.seq}
+          required
+          value={through}
+          onInput={(event) => setThrough(Number(event.currentTarget.value))}
+        />
       </label>
+      <p class="small quiet">{turn.value?.seq === through ? cut(turn.value.user_input, 100) : "…"}</p>
       <div class="buttons">
-        <button type="submit">Fork here</button>
+        <button type="submit" disabled={turn.value?.seq !== through}>
+          Fork here
+        </button>
       </div>
       <Outcome result={result} />
     </form>
@@ -83,7 +92,7 @@ function Regenerate({ sessionId, models, last }: { sessionId: string; models: Mo
       const body = { ...(words.trim() && { content: words }), ...(alias && { model_alias: alias }) };
       const path = `sessions/${sessionId}/turns/${last.turn_id}/regenerate`;
       const made = await call<{ session: Session; turn: Turn }>(path, { body });
-      goTo(addressOf(made.session.id, "window", made.turn.id));
+      goTo(addressOf(made.session.id, "window", made.turn.seq));
     } catch (error) {
       if (error instanceof Problem && isOverBudget(error.body)) setRefused(error.body);
       else setResult(resultOf(error));

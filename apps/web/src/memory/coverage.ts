@@ -1,9 +1,7 @@
 // Which turns a summary stands for: it names its first and last message, and messages know their turns.
-import { call, type Page } from "../api";
 import { tokens } from "../format";
-import type { StoredMessage, Summary, WindowNow } from "../types";
-
-const MOST_IDS = 100;
+import { messagesById } from "../messages";
+import type { Summary, WindowNow } from "../types";
 
 export interface Coverage {
   first: number;
@@ -16,17 +14,12 @@ export async function coverageOf(
   summaries: readonly Summary[],
   signal: AbortSignal,
 ): Promise<Map<string, Coverage>> {
-  const ends = [...new Set(summaries.flatMap((each) => [each.from_message_id, each.to_message_id]))];
-  const turnOf = new Map<string, number>();
-  for (let at = 0; at < ends.length; at += MOST_IDS) {
-    const query = { ids: ends.slice(at, at + MOST_IDS).join(",") };
-    const page = await call<Page<StoredMessage>>(`sessions/${sessionId}/messages`, { query, signal });
-    for (const message of page.items) turnOf.set(message.id, message.turn_seq);
-  }
+  const ends = summaries.flatMap((each) => [each.from_message_id, each.to_message_id]);
+  const messages = await messagesById(sessionId, ends, signal);
   const covered = new Map<string, Coverage>();
   for (const { id, from_message_id, to_message_id } of summaries) {
-    const first = turnOf.get(from_message_id);
-    const last = turnOf.get(to_message_id);
+    const first = messages.get(from_message_id)?.turn_seq;
+    const last = messages.get(to_message_id)?.turn_seq;
     if (first !== undefined && last !== undefined) covered.set(id, { first, last });
   }
   return covered;

@@ -102,12 +102,18 @@ function Relevance({ figures }: { figures: NonNullable<Pin["figures"]> }) {
   return (
     <div class="relevance">
       <span class="small">
-        Relevance <span class="number">{relevance.toFixed(2)}</span>{" "}
-        <span class="quiet">{from === "given" ? "given" : "computed from goal and newest message"}</span>
+        Relevance {wordOf(relevance)} <span class="number">({relevance.toFixed(2)})</span>{" "}
+        <span class="quiet">
+          {from === "given" ? "as you set it" : "by the words it shares with the goal and the newest message"}
+        </span>
       </span>
       <Gauge part={relevance} of={1} plain />
     </div>
   );
+}
+
+function wordOf(relevance: number): string {
+  return relevance >= 0.66 ? "high" : relevance >= 0.33 ? "medium" : "low";
 }
 
 /**

@@ -3,7 +3,7 @@ import { call, type Page } from "../api";
 import { tokens } from "../format";
 import { useNews, useThrottled } from "../live";
 import { useResource } from "../resource";
-import type { Summary, TimelineTurn, WindowNow } from "../types";
+import type { Summary, WindowNow } from "../types";
 import { Confirm } from "../ui/confirm";
 import { Outcome, type Result, resultOf } from "../ui/outcome";
 import { beyond, type Coverage, changeOf, coverageOf, turnsOf } from "./coverage";
@@ -13,7 +13,6 @@ const AT_ONCE = 25;
 
 interface Props {
   sessionId: string;
-  turns: TimelineTurn[];
   onChange: () => void;
 }
 
@@ -24,7 +23,7 @@ interface Listed {
 }
 
 /** All summaries, newest first; the active one can be taken back, and a new one asked for. */
-export function Summaries({ sessionId, turns, onChange }: Props) {
+export function Summaries({ sessionId, onChange }: Props) {
   const path = `sessions/${sessionId}`;
   const [pages, setPages] = useState(1);
   const [result, setResult] = useState<Result | null>(null);
@@ -79,9 +78,7 @@ export function Summaries({ sessionId, turns, onChange }: Props) {
         </button>
       </div>
       <Outcome result={listed.problem ? { kind: "bad", text: listed.problem } : result} />
-      {summaries.length === 0 && !listed.loading && (
-        <p class="quiet">There is none yet. Prompts have all messages verbatim.</p>
-      )}
+      {summaries.length === 0 && !listed.loading && <p class="quiet">There is none yet.</p>}
       <ol class="plain-list">
         {summaries.map((summary) => (
           <li key={summary.id}>
@@ -90,7 +87,6 @@ export function Summaries({ sessionId, turns, onChange }: Props) {
               summary={summary}
               coverage={covered.get(summary.id)}
               predecessor={covered.get(summary.previous_summary_id ?? "")}
-              turns={turns}
               onUndo={busy ? null : () => setAsking(summary)}
             />
           </li>

@@ -1,10 +1,10 @@
 import { useState } from "preact/hooks";
-import { call, type Page } from "../api";
 import { cut, dateTime, plural, tokens } from "../format";
+import { messagesById } from "../messages";
 import { useResource } from "../resource";
 import { addressOf } from "../router";
 import { wholeText } from "../text";
-import type { StoredMessage, Summary, SummaryItem, TimelineTurn } from "../types";
+import type { Summary, SummaryItem } from "../types";
 import { type Coverage, turnsOf } from "./coverage";
 
 const MOST_SOURCES = 100;
@@ -21,17 +21,15 @@ interface Props {
   summary: Summary;
   coverage: Coverage | undefined;
   predecessor: Coverage | undefined;
-  turns: TimelineTurn[];
   /** Null while something else is done. */
   onUndo: (() => void) | null;
 }
 
 /** A summary: where it stands, what it covers, who made it, and what it says. Only the active one is open. */
-export function SummaryCard({ sessionId, summary, coverage, predecessor, turns, onUndo }: Props) {
+export function SummaryCard({ sessionId, summary, coverage, predecessor, onUndo }: Props) {
   const active = summary.status === "active";
   const [open, setOpen] = useState(active);
   const title = coverage ? turnsOf(coverage) : "older turns";
-  const made = turns.find((turn) => turn.turn_id === summary.created_by_turn_id);
   return (
     <article
       class={`card summary-card ${active ? "stands" : ""}`}
@@ -50,10 +48,10 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, turns, 
             read {tokens(summary.prompt_tokens)} tokens, wrote {tokens(summary.completion_tokens ?? 0)}
           </span>
         )}
-        {made ? (
-          <a href={addressOf(sessionId, "window", made.turn_id)}>for turn {made.seq}</a>
+        {summary.created_by_turn_id ? (
+          <a href={addressOf(sessionId, "window", summary.created_by_turn_id)}>made for a turn</a>
         ) : (
-          <span>{summary.created_by_turn_id ? "for an earlier turn" : "requested, or after an answer"}</span>
+          <span>requested, or made after an answer</span>
         )}
         {predecessor && <span>includes the one of {turnsOf(predecessor)}</span>}
         <span>{dateTime(summary.created_at)}</span>
@@ -120,18 +118,14 @@ function Item({ sessionId, item }: { sessionId: string; item: SummaryItem }) {
 }
 
 function Sources({ sessionId, ids }: { sessionId: string; ids: string[] }) {
-  const sources = useResource<Page<StoredMessage>>(
-    (signal) =>
-      call(`sessions/${sessionId}/messages`, { query: { ids: ids.slice(0, MOST_SOURCES).join(",") }, signal }),
-    [ids.join(",")],
-  );
+  const sources = useResource((signal) => messagesById(sessionId, ids.slice(0, MOST_SOURCES), signal), [ids.join(",")]);
   if (sources.problem) return <p class="notice bad">{sources.problem}</p>;
   if (!sources.value) return <p class="quiet small">Reading…</p>;
   return (
     <ul class="sources">
-      {sources.value.items.map((message) => (
+      {[...sources.value.values()].map((message) => (
         <li key={message.id}>
-          <a href={addressOf(sessionId, "window", message.turn_id)}>Turn {message.turn_seq}</a>{" "}
+          <a href={addressOf(sessionId, "window", message.turn_seq)}>Turn {message.turn_seq}</a>{" "}
           <span class="quiet">{message.role}</span>
           <blockquote>
             {cut(wholeText({ content: message.content, tool_calls: message.tool_calls ?? [] }), MOST_CHARACTERS)}

@@ -2,25 +2,39 @@ import { useEffect, useState } from "preact/hooks";
 import { call, type Page } from "../api";
 import { ago, cut, dollars, percent, shortId, tokens } from "../format";
 import { useConnected, useNews, useThrottled } from "../live";
-import { useResource } from "../resource";
+import { sentenceOf, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
-import type { ModelList, Session, WindowFigures } from "../types";
+import { FoundEverywhere } from "../search/everywhere";
+import { titleOf } from "../title";
+import type { ModelList, Session, TurnState, WindowFigures } from "../types";
 import { Gauge } from "../ui/gauge";
-import { StateBadge } from "../ui/state-badge";
+import { useSettled } from "../ui/settled";
+import { StateBadge, stateWord } from "../ui/state-badge";
 
 const PAGE_SIZE = 50;
 
+const SORTS = {
+  created: { label: "newest first", of: () => 0 },
+  active: { label: "last turn", of: (each: Session) => -Date.parse(each.figures?.last_turn_at ?? each.created_at) },
+  turns: { label: "most turns", of: (each: Session) => -(each.figures?.turns ?? 0) },
+  window: { label: "fullest window", of: (each: Session) => -shareOf(each) },
+  cost: { label: "highest cost", of: (each: Session) => -(each.figures?.cost_usd ?? -1) },
+} as const;
+type Sort = keyof typeof SORTS;
+const STATES: readonly TurnState[] = ["completed", "running", "awaiting_tools", "failed", "rejected", "cancelled"];
+
 export function SessionsPage({ models }: { models: ModelList }) {
   const [typed, setTyped] = useState("");
-  const [words, setWords] = useState("");
+  const words = useSettled(typed.trim(), 250);
+  const [sort, setSort] = useState<Sort>("created");
+  const [state, setState] = useState<TurnState | "">("");
+  const [problem, setProblem] = useState<string | null>(null);
   const [more, setMore] = useState<{ words: string; pages: Page<Session>[] }>({ words: "", pages: [] });
   const connected = useConnected();
   const now = useNow(10_000);
-
   useEffect(() => {
-    const timer = setTimeout(() => setWords(typed.trim()), 250);
-    return () => clearTimeout(timer);
-  }, [typed]);
+    document.title = "Sessions – Plimsoll";
+  }, []);
 
   const first = useResource<Page<Session>>(
     (signal) => call("sessions", { query: { q: words, figures: true, limit: PAGE_SIZE }, signal }),
@@ -30,20 +44,33 @@ export function SessionsPage({ models }: { models: ModelList }) {
   useNews(refresh);
 
   const pages = [...(first.value ? [first.value] : []), ...(more.words === words ? more.pages : [])];
-  const sessions = unique(pages.flatMap((page) => page.items));
+  const read = unique(pages.flatMap((page) => page.items));
+  const sessions = read
+    .filter((session) => !state || session.figures?.state === state)
+    .toSorted((one, other) => SORTS[sort].of(one) - SORTS[sort].of(other));
   const cursor = pages.at(-1)?.next_cursor ?? null;
 
-  async function readOn() {
-    const page = await call<Page<Session>>("sessions", {
-      query: { q: words, figures: true, limit: PAGE_SIZE, cursor },
-    });
-    setMore((before) => ({ words, pages: [...(before.words === words ? before.pages : []), page] }));
+  async function attempt(todo: () => Promise<void>) {
+    setProblem(null);
+    try {
+      await todo();
+    } catch (error) {
+      setProblem(sentenceOf(error));
+    }
   }
 
-  async function begin() {
-    const session = await call<Session>("sessions", { body: {} });
-    goTo(addressOf(session.id, "chat"));
-  }
+  const readOn = () =>
+    attempt(async () => {
+      const query = { q: words, figures: true, limit: PAGE_SIZE, cursor };
+      const page = await call<Page<Session>>("sessions", { query });
+      setMore((before) => ({ words, pages: [...(before.words === words ? before.pages : []), page] }));
+    });
+
+  const begin = () =>
+    attempt(async () => {
+      const session = await call<Session>("sessions", { body: {} });
+      goTo(addressOf(session.id, "chat"));
+    });
 
   return (
     <>
@@ -56,32 +83,68 @@ export function SessionsPage({ models }: { models: ModelList }) {
           New session
         </button>
       </div>
-      <search class="filter">
-        <label for="words" class="unseen">
-          Search sessions
+      <search class="list-controls">
+        <div class="filter">
+          <label for="words" class="unseen">
+            Search sessions
+          </label>
+          <input
+            id="words"
+            type="search"
+            placeholder="Search titles, goals, labels, ids and messages"
+            value={typed}
+            onInput={(event) => setTyped(event.currentTarget.value)}
+          />
+        </div>
+        <label class="inline">
+          State
+          <select value={state} onChange={(event) => setState(event.currentTarget.value as TurnState | "")}>
+            <option value="">all</option>
+            {STATES.map((each) => (
+              <option key={each} value={each}>
+                {each === "completed" ? "idle" : stateWord(each)}
+              </option>
+            ))}
+          </select>
         </label>
-        <input
-          id="words"
-          type="search"
-          placeholder="Search by first message, goal, label or id"
-          value={typed}
-          onInput={(event) => setTyped(event.currentTarget.value)}
-        />
+        <label class="inline">
+          Sort by
+          <select value={sort} onChange={(event) => setSort(event.currentTarget.value as Sort)}>
+            {Object.entries(SORTS).map(([name, { label }]) => (
+              <option key={name} value={name}>
+                {label}
+              </option>
+            ))}
+          </select>
+        </label>
       </search>
-      {first.problem && (
+      {(first.problem ?? problem) && (
         <p class="notice bad" role="alert">
-          {first.problem}
+          {first.problem ?? problem}
         </p>
       )}
+      {first.loading && read.length === 0 && <p class="quiet">Reading the sessions…</p>}
       {sessions.length > 0 ? (
         <SessionTable sessions={sessions} now={now} />
+      ) : state && read.length > 0 ? (
+        <p class="empty">None of the {tokens(read.length)} sessions read so far is in this state.</p>
       ) : (
-        !first.loading && <Nothing words={words} alias={models.default} looking={cursor !== null} />
+        !first.loading && !first.problem && <Nothing words={words} alias={models.default} looking={cursor !== null} />
+      )}
+      {cursor !== null && (state || sort !== "created") && (
+        <p class="small quiet">Of the newest {tokens(read.length)} sessions; older ones are not read yet.</p>
       )}
       {cursor !== null && (
         <button type="button" onClick={() => void readOn()}>
           {words ? "Search older sessions" : "Older sessions"}
         </button>
+      )}
+      {words && (
+        <FoundEverywhere
+          key={words}
+          words={words}
+          titles={new Map(read.map((session) => [session.id, titleOf(session)]))}
+        />
       )}
     </>
   );
@@ -121,13 +184,14 @@ function SessionTable({ sessions, now }: { sessions: Session[]; now: number }) {
 
 function SessionRow({ session, now }: { session: Session; now: number }) {
   const figures = session.figures;
-  const title = session.room_goal ?? figures?.first_input ?? "No messages yet";
-  const labels = [session.model_alias, session.policy.preset, session.mode, session.agent_role].filter(Boolean);
+  const title = titleOf(session);
+  const goal = session.room_goal && session.room_goal !== title ? cut(session.room_goal, 80) : null;
+  const labels = [session.model_alias, session.policy.preset, session.mode, session.agent_role, goal].filter(Boolean);
   return (
     <tr>
       <th scope="row">
         <a class="row-link" href={addressOf(session.id, figures?.turns ? "window" : "chat")}>
-          {cut(title, 110)}
+          {title}
         </a>
         <span class="quiet small block">
           <code>{shortId(session.id)}</code> · {labels.join(" · ")}
@@ -179,6 +243,10 @@ function Nothing({ words, alias, looking }: { words: string; alias: string; look
       </p>
     </div>
   );
+}
+
+function shareOf({ figures }: Session): number {
+  return figures?.window ? figures.window.estimated_input_tokens / Math.max(1, figures.window.input_budget) : -1;
 }
 
 function unique(sessions: Session[]): Session[] {

@@ -1,5 +1,6 @@
 import type { ProblemBody } from "../api";
 import { tokens } from "../format";
+import { addressOf } from "../router";
 import type { Region } from "../types";
 import { REGION_NAMES, Swatch } from "../window/regions";
 
@@ -20,16 +21,30 @@ export function isOverBudget(problem: ProblemBody): problem is OverBudget {
   return problem.code === "context_budget_exceeded" && typeof problem.budget === "object";
 }
 
+interface Recovery {
+  sessionId: string;
+  /** Starts a session with the same settings, and takes what was typed along. */
+  onStartAfresh: () => void;
+}
+
+interface Props {
+  problem: ProblemBody;
+  /** Where something can be done about it. */
+  recovery?: Recovery;
+}
+
 /** A turn that does not fit: what it would have needed, what is largest in it, and what to shorten. */
-export function Refusal({ problem }: { problem: ProblemBody }) {
+export function Refusal({ problem, recovery: help }: Props) {
   if (!isOverBudget(problem)) return <p class="notice">{problem.detail}</p>;
   const { budget, largest_items: largest, recovery } = problem;
   const shorten = new Map(recovery.shorten.map((row) => [row.item, row.by_tokens]));
+  const regions = [...new Set(recovery.shorten.map((row) => row.region))];
   return (
     <div class="refusal">
       <p>
         <strong>Over the budget by {tokens(budget.over_by)} tokens.</strong> It needs {tokens(budget.estimated)} after
         everything that may be dropped was dropped; the input budget is {tokens(budget.input_budget)}. Nothing is sent.
+        {help && " What you typed is below."}
       </p>
       <ul class="targets" aria-label="Largest items">
         {largest.map((row) => (
@@ -44,7 +59,30 @@ export function Refusal({ problem }: { problem: ProblemBody }) {
           </li>
         ))}
       </ul>
-      {recovery.or && <p class="small quiet">Or {recovery.or}.</p>}
+      {help ? (
+        <div class="buttons">
+          {regions.includes("user") && (
+            <button type="button" onClick={() => document.getElementById("message")?.focus()}>
+              Shorten the message
+            </button>
+          )}
+          {regions.includes("pins") && (
+            <a class="button" href={addressOf(help.sessionId, "memory")}>
+              Shorten pins
+            </a>
+          )}
+          {regions.includes("summary") && (
+            <a class="button" href={addressOf(help.sessionId, "memory")}>
+              Look at the summary
+            </a>
+          )}
+          <button type="button" onClick={help.onStartAfresh}>
+            Start a new session with it
+          </button>
+        </div>
+      ) : (
+        recovery.or && <p class="small quiet">Or {recovery.or}.</p>
+      )}
     </div>
   );
 }

@@ -9,6 +9,12 @@ const WORDS: Record<TurnState, string> = {
   cancelled: "cancelled",
 };
 
+/** How a turn ended, in the page's words. */
+export function stateWord(state: TurnState): string {
+  return state === "completed" ? "completed" : WORDS[state];
+}
+
+/** Where a session stands. */
 export function StateBadge({ state }: { state: TurnState | null }) {
-  return <span class={`badge ${state ?? "empty"}`}>{state ? WORDS[state] : "empty"}</span>;
+  return <span class={`badge ${state ?? "unused"}`}>{state ? WORDS[state] : "no turns yet"}</span>;
 }

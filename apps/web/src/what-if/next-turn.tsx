@@ -2,7 +2,7 @@ import { useState } from "preact/hooks";
 import { call } from "../api";
 import { tokens } from "../format";
 import { sentenceOf } from "../resource";
-import type { ModelList, PolicyList, Preview, Session, TimelineTurn } from "../types";
+import type { ModelList, PolicyList, Preview, Session } from "../types";
 import type { Overrides } from "./policies";
 import { PolicyForm } from "./policy-form";
 import { type Pair, Previewed } from "./previewed";
@@ -12,11 +12,10 @@ interface Props {
   models: ModelList;
   policies: PolicyList;
   session: Session | null;
-  turns: TimelineTurn[];
 }
 
 /** The next turn as it would be, beside the same turn under another policy or model. Nothing is sent or stored. */
-export function NextTurn({ sessionId, models, policies, session, turns }: Props) {
+export function NextTurn({ sessionId, models, policies, session }: Props) {
   const [text, setText] = useState("");
   const [overrides, setOverrides] = useState<Overrides>({});
   const [model, setModel] = useState("");
@@ -89,14 +88,14 @@ export function NextTurn({ sessionId, models, policies, session, turns }: Props)
         )}
         <div class="buttons">
           <button type="submit" class="primary" disabled={busy || !text.trim()}>
-            {busy ? "Reckoning…" : "Preview"}
+            {busy ? "Computing…" : "Preview"}
           </button>
         </div>
       </form>
       <p role="status" class="unseen">
         {pair && announced(pair)}
       </p>
-      {pair && <Previewed sessionId={sessionId} pair={pair} turns={turns} />}
+      {pair && <Previewed sessionId={sessionId} pair={pair} />}
     </section>
   );
 }

@@ -1,11 +1,12 @@
 import type { ComponentChildren } from "preact";
 import { dollars, percent, plural, tokens } from "../format";
-import type { Preview, TimelineTurn } from "../types";
+import type { Preview } from "../types";
 import { REGIONS } from "../types";
 import { Refusal } from "../ui/refusal";
 import { Wide } from "../ui/wide";
 import { WindowBar } from "../ui/window-bar";
 import { PromptDiff } from "../window/diff";
+import { differenceOf } from "./simulated";
 import { LeftOut } from "../window/left-out";
 import { REGION_NAMES, Swatch } from "../window/regions";
 
@@ -18,7 +19,6 @@ export interface Pair {
 interface Props {
   sessionId: string;
   pair: Pair;
-  turns: TimelineTurn[];
 }
 
 type Row = [ComponentChildren, (preview: Preview) => string];
@@ -37,7 +37,7 @@ const ROWS: Row[] = [
 ];
 
 /** One or two previews: what fires, the regions, the figures, and what is left out by which rule. */
-export function Previewed({ sessionId, pair, turns }: Props) {
+export function Previewed({ sessionId, pair }: Props) {
   const { asItIs, other } = pair;
   const sides = [{ name: "As it is", preview: asItIs }, ...(other ? [{ name: "Otherwise", preview: other }] : [])];
   const atLeast = Math.max(...sides.map(({ preview }) => preview.context.input_budget));
@@ -45,6 +45,7 @@ export function Previewed({ sessionId, pair, turns }: Props) {
   return (
     <div class="previewed">
       {asItIs.open_turn_id && <p class="notice">A turn is still open; it must end before this one can be posted.</p>}
+      {other && <p>{verdictOf(asItIs, other)}</p>}
       <div class="sides">
         {sides.map(({ name, preview }) => (
           <section key={name} class="card side" aria-label={name}>
@@ -82,7 +83,6 @@ export function Previewed({ sessionId, pair, turns }: Props) {
               audit={preview.context}
               prompt={preview.refusal ? null : preview}
               turn={{ seq: preview.seq, window: null }}
-              turns={turns}
             />
           </div>
         ))}
@@ -90,10 +90,20 @@ export function Previewed({ sessionId, pair, turns }: Props) {
       {other && asItIs.messages.length > 0 && other.messages.length > 0 && (
         <details class="what-differs">
           <summary>The two prompts, message by message</summary>
-          <PromptDiff was={asItIs} now={other} turns={turns} />
+          <PromptDiff was={asItIs} now={other} />
         </details>
       )}
     </div>
+  );
+}
+
+function verdictOf({ context: own, refusal }: Preview, other: Preview): string {
+  if (other.refusal) return refusal ? "Both are refused." : "Otherwise the turn would be refused.";
+  if (refusal) return "Otherwise the turn would be sent; as it is, it is refused.";
+  const recalled = (context: Preview["context"]) => plural(context.context_trim_log.recalled?.length ?? 0, "message");
+  return (
+    `Otherwise the turn would send ${differenceOf(other.context.estimated_wire_tokens, own.estimated_wire_tokens)} ` +
+    `and recall ${recalled(other.context)} instead of ${recalled(own)}.`
   );
 }
 
@@ -111,7 +121,7 @@ function Compared({ label, caption, sides, rows }: ComparedProps) {
         <caption class="unseen">{caption}</caption>
         <thead>
           <tr>
-            <td />
+            <td class="small quiet">Figure</td>
             {sides.map(({ name }) => (
               <th key={name} scope="col" class="number">
                 {name}
@@ -124,7 +134,7 @@ function Compared({ label, caption, sides, rows }: ComparedProps) {
             <tr key={at}>
               <th scope="row">{name}</th>
               {sides.map((side) => (
-                <td key={side.name} class="number">
+                <td key={side.name} class="number" data-label={side.name}>
                   {of(side.preview)}
                 </td>
               ))}

@@ -1,4 +1,4 @@
-import { dollars, tokens } from "../format";
+import { dollars, plural, tokens } from "../format";
 import type { Simulation } from "../types";
 import { Wide } from "../ui/wide";
 import { LaneChart, MOST_LANES } from "./lane-chart";
@@ -44,6 +44,9 @@ export function Simulated({ found }: { found: Simulation }) {
           Only the first {tokens(found.turns)} of {tokens(found.stored_turns)} turns were simulated.
         </p>
       )}
+      <ul class="verdicts">
+        {policies.map((lane) => happened && <li key={lane.name}>{verdictOf(lane, happened)}</li>)}
+      </ul>
       <h3>Prompt tokens of every turn</h3>
       <LaneChart lanes={lanes.slice(0, MOST_LANES)} />
       {lanes.length > MOST_LANES && <p class="small quiet">The first {MOST_LANES} are drawn; the table has all.</p>}
@@ -52,7 +55,7 @@ export function Simulated({ found }: { found: Simulation }) {
           <caption class="unseen">The session under each policy</caption>
           <thead>
             <tr>
-              <td />
+              <td class="small quiet">Figure</td>
               <th scope="col" class="number">
                 {happened?.name}
               </th>
@@ -72,14 +75,16 @@ export function Simulated({ found }: { found: Simulation }) {
             {ROWS.map(({ name, of, history }) => (
               <tr key={name}>
                 <th scope="row">{name}</th>
-                <td class="number">{happened && of(happened)}</td>
+                <td class="number" data-label="what happened">
+                  {happened && of(happened)}
+                </td>
                 {found.full_history.map((full) => (
-                  <td key={full.model_alias} class="number quiet">
+                  <td key={full.model_alias} class="number quiet" data-label="full history">
                     {history ? history(full) : "–"}
                   </td>
                 ))}
                 {policies.map((lane) => (
-                  <td key={lane.name} class="number">
+                  <td key={lane.name} class="number" data-label={lane.name}>
                     {of(lane)}
                   </td>
                 ))}
@@ -107,6 +112,31 @@ export function Simulated({ found }: { found: Simulation }) {
       </details>
     </div>
   );
+}
+
+/** What a policy would have changed, in a sentence. */
+function verdictOf(lane: Happened & { name: string }, happened: Happened): string {
+  const kept = lane.lost.users_words_verbatim_mean;
+  const keptThen = happened.lost.users_words_verbatim_mean;
+  const refusals = lane.rejections.length - happened.rejections.length;
+  const parts = [
+    `${lane.name} would have sent ${differenceOf(lane.wire_tokens, happened.wire_tokens)}`,
+    kept !== undefined &&
+      `kept ${share(kept)} of the user's words in full${keptThen === undefined ? "" : ` (what happened: ${share(keptThen)})`}`,
+    refusals !== 0 && `refused ${plural(Math.abs(refusals), "turn")} ${refusals > 0 ? "more" : "fewer"}`,
+    lane.cost_usd !== null &&
+      happened.cost_usd !== null &&
+      `cost ${dollars(lane.cost_usd)} instead of ${dollars(happened.cost_usd)}`,
+  ].filter((part) => typeof part === "string");
+  const last = parts.pop() ?? "";
+  return `${parts.length ? `${parts.join(", ")} and ` : ""}${last}.`;
+}
+
+/** For example `18 % more tokens`. */
+export function differenceOf(count: number, than: number): string {
+  const change = than > 0 ? Math.round((count / than - 1) * 100) : 0;
+  if (change === 0) return "as many tokens";
+  return `${Math.abs(change)} % ${change > 0 ? "more" : "fewer"} tokens`;
 }
 
 function count(turns: number | null): string {

@@ -1,4 +1,4 @@
-import type { ModelList, Session, TimelineTurn } from "../types";
+import type { ModelList, Session } from "../types";
 import { NextTurn } from "./next-turn";
 import { usePolicies } from "./policies";
 import { WholePast } from "./whole-past";
@@ -6,12 +6,11 @@ import { WholePast } from "./whole-past";
 interface Props {
   sessionId: string;
   models: ModelList;
-  timeline: TimelineTurn[];
   session: Session | null;
 }
 
 /** Another policy or model: for the next turn, and for the whole past. */
-export function WhatIfTab({ sessionId, models, timeline, session }: Props) {
+export function WhatIfTab({ sessionId, models, session }: Props) {
   const policies = usePolicies();
   if (policies.problem) {
     return (
@@ -24,7 +23,7 @@ export function WhatIfTab({ sessionId, models, timeline, session }: Props) {
   const shared = { sessionId, models, policies: policies.value, session };
   return (
     <>
-      <NextTurn {...shared} turns={timeline} />
+      <NextTurn {...shared} />
       <WholePast {...shared} />
     </>
   );

@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { call } from "../api";
 import { plural } from "../format";
 import { sentenceOf } from "../resource";
@@ -15,6 +15,10 @@ interface Props {
 }
 
 const MOST_MODELS = 4;
+const THRESHOLDS = 4;
+
+/** How long a turn under a policy took in the last simulation, in ms: what the next one is expected to need. */
+let msOfWork: number | null = null;
 
 /** Every stored turn again under other policies and models, without calling one, beside what happened. */
 export function WholePast({ sessionId, models, policies, session }: Props) {
@@ -24,16 +28,22 @@ export function WholePast({ sessionId, models, policies, session }: Props) {
   const [found, setFound] = useState<Simulation | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
   const [busy, setBusy] = useState(false);
+  const [expected, setExpected] = useState<number | null>(null);
 
   async function submit(event: Event) {
     event.preventDefault();
     const asked: unknown[] = presets.map((preset) => ({ name: preset, preset }));
     if (Object.keys(own).length) asked.push({ name: "your own", ...own });
+    const lanes = 1 + (asked.length || THRESHOLDS) * Math.max(1, aliases.length);
+    const work = lanes * (session?.figures?.turns ?? 0);
+    setExpected(msOfWork === null ? null : work * msOfWork);
     setBusy(true);
     setProblem(null);
+    const began = performance.now();
     try {
       const body = { ...(asked.length && { policies: asked }), ...(aliases.length && { model_aliases: aliases }) };
       setFound(await call<Simulation>(`sessions/${sessionId}/simulate`, { body }));
+      if (work > 0) msOfWork = (performance.now() - began) / work;
     } catch (error) {
       setProblem(sentenceOf(error));
     } finally {
@@ -85,15 +95,38 @@ export function WholePast({ sessionId, models, policies, session }: Props) {
         )}
         <div class="buttons">
           <button type="submit" class="primary" disabled={busy}>
-            {busy ? "Replaying…" : "Simulate"}
+            {busy ? "Simulating…" : "Simulate"}
           </button>
+          {busy && <Progress expectedMs={expected} />}
         </div>
       </form>
       <p role="status" class="unseen">
-        {found && !busy && `${plural(found.turns, "turn")} replayed.`}
+        {found && !busy && `${plural(found.turns, "turn")} simulated.`}
       </p>
       {found && <Simulated found={found} />}
     </section>
+  );
+}
+
+/** How long it has taken; and how long it still needs, once one simulation has shown how fast they are. */
+function Progress({ expectedMs }: { expectedMs: number | null }) {
+  const [began] = useState(() => performance.now());
+  const [now, setNow] = useState(began);
+  useEffect(() => {
+    const timer = setInterval(() => setNow(performance.now()), 500);
+    return () => clearInterval(timer);
+  }, []);
+  const passed = now - began;
+  const left = expectedMs === null ? null : Math.max(0, expectedMs - passed);
+  return (
+    <span class="progress">
+      {expectedMs === null ? (
+        <progress aria-label="Simulating" />
+      ) : (
+        <progress aria-label="Simulating" max={expectedMs} value={Math.min(passed, expectedMs * 0.99)} />
+      )}{" "}
+      {Math.round(passed / 1000)} s{left !== null && `, about ${Math.ceil(left / 1000)} s left`}
+    </span>
   );
 }
 

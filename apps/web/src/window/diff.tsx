@@ -2,8 +2,8 @@
 import { diffArrays, diffWordsWithSpace } from "diff";
 import { cut, plural, tokens } from "../format";
 import { wholeText } from "../text";
-import type { LaidOut, Prompt, TimelineTurn } from "../types";
-import { BlockHead } from "./prompt";
+import type { LaidOut, Prompt } from "../types";
+import { BlockHead, turnOf } from "./prompt";
 
 interface Block {
   key: string;
@@ -19,7 +19,7 @@ type Change =
 
 const LONGEST_WORD_DIFF = 40_000;
 
-export function PromptDiff({ was, now, turns }: { was: Prompt; now: Prompt; turns: TimelineTurn[] }) {
+export function PromptDiff({ was, now }: { was: Prompt; now: Prompt }) {
   const changes = changesOf(blocksOf(was), blocksOf(now));
   const count = (kind: Change["kind"]) => changes.filter((change) => change.kind === kind).length;
   return (
@@ -29,14 +29,14 @@ export function PromptDiff({ was, now, turns }: { was: Prompt; now: Prompt; turn
       </p>
       <ol class="blocks diff">
         {changes.map((change, at) => (
-          <ChangeRow key={at} change={change} turns={turns} />
+          <ChangeRow key={at} change={change} />
         ))}
       </ol>
     </>
   );
 }
 
-function ChangeRow({ change, turns }: { change: Change; turns: TimelineTurn[] }) {
+function ChangeRow({ change }: { change: Change }) {
   if (change.kind === "same") {
     const size = change.blocks.reduce((sum, block) => sum + block.row.tokens, 0);
     return (
@@ -46,9 +46,8 @@ function ChangeRow({ change, turns }: { change: Change; turns: TimelineTurn[] })
     );
   }
   const block = change.kind === "rewritten" ? change.now : change.block;
-  const turn = turns.find((each) => each.turn_id === block.row.turn_id);
   const word = { left: "left", came: "came", rewritten: "rewritten" }[change.kind];
-  const what = [block.role, turn && `turn ${turn.seq}`].filter(Boolean).join(" · ");
+  const what = [block.role, turnOf(block.row)].filter(Boolean).join(" · ");
   return (
     <li class={`block ${block.row.region ?? "unknown"} ${change.kind}`}>
       <details open={change.kind === "rewritten"}>

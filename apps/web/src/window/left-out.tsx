@@ -1,50 +1,48 @@
 // What a prompt did not hold, why, and by which rule: from the audit's trim log, and from what had left before.
-import { call, type Page } from "../api";
+import { useState } from "preact/hooks";
+import { call } from "../api";
 import { cut, plural, tokens } from "../format";
+import { messagesById } from "../messages";
 import { useResource } from "../resource";
 import { addressOf } from "../router";
 import { wholeText } from "../text";
-import type { Prompt, StoredMessage, TimelineTurn, TrimAction } from "../types";
+import type { Audit, Prompt, StoredMessage, TimelineTurn, TrimAction } from "../types";
+import { RecalledList } from "./recalled";
 import { type Decided, ruleOf } from "./rules";
 
 const MOST_TARGETS = 100;
-const MOST_OPEN = 10;
 
 interface Props {
   sessionId: string;
   audit: Decided;
   prompt: Prompt | null;
-  turn: Pick<TimelineTurn, "seq" | "window">;
-  turns: TimelineTurn[];
+  turn: Pick<TimelineTurn, "seq" | "window"> & { turn_id?: string };
   /** Which one it is, where two stand on a page. */
   of?: string;
 }
 
-export function LeftOut({ sessionId, audit, prompt, turn, turns, of }: Props) {
+export function LeftOut({ sessionId, audit, prompt, turn, of }: Props) {
   const log = audit.context_trim_log;
   const ids = messageIdsOf(audit);
-  const cited = useResource<Page<StoredMessage>>(
-    (signal) =>
-      ids.length
-        ? call(`sessions/${sessionId}/messages`, { query: { ids: ids.join(",") }, signal })
-        : Promise.resolve({ items: [], next_cursor: null }),
-    [sessionId, ids.join(",")],
-  );
-  const messages = new Map((cited.value?.items ?? []).map((message) => [message.id, message]));
+  const cited = useResource((signal) => messagesById(sessionId, ids, signal), [sessionId, ids.join(",")]);
+  const messages = cited.value ?? new Map<string, StoredMessage>();
   const groups = grouped(log.actions);
-  const before = goneBefore(prompt, audit, turn, turns);
+  const before = goneBefore(prompt, audit, turn.seq);
   const recalled = log.recalled ?? [];
   return (
     <section aria-label={of ? `Left out: ${of}` : "Left out"}>
       <h3>Left out</h3>
-      {groups.length === 0 && before.length === 0 && (
-        <p class="quiet">Nothing: this prompt has all earlier messages.</p>
+      {prompt && groups.length === 0 && before.length === 0 && (
+        <p class="quiet">Nothing: this prompt has all earlier turns in full.</p>
+      )}
+      {audit.overflow_rejected && (
+        <p class="quiet">Everything: the turn was refused. {groups.length > 0 && "This was left out in trying:"}</p>
       )}
       {groups.map((group) => (
         <RuleGroup key={group.key} group={group} audit={audit} turn={turn}>
           {group.actions.slice(0, MOST_TARGETS).map((action) => (
             <li key={`${action.kind} ${action.target}`}>
-              <Target action={action} sessionId={sessionId} messages={messages} turns={turns} />
+              <Target sessionId={sessionId} action={action} messages={messages} turnId={turn.turn_id} />
               <span class="number quiet">{signed(action.tokens_removed_est)}</span>
             </li>
           ))}
@@ -55,37 +53,17 @@ export function LeftOut({ sessionId, audit, prompt, turn, turns, of }: Props) {
           <h4>{group.why}</h4>
           <p class="small quiet">{group.rule}</p>
           <p>
-            {rangesOf(group.turns).map((range, at) => (
-              <span key={range.text}>
+            {group.ranges.map((range, at) => (
+              <span key={range.first}>
                 {at > 0 && ", "}
-                <a href={addressOf(sessionId, "window", range.turnId)}>{range.text}</a>
+                <TurnsLink sessionId={sessionId} {...range} />
               </span>
             ))}
           </p>
         </div>
       ))}
       {recalled.length > 0 && (
-        <>
-          <h3>Recalled</h3>
-          <p class="small quiet">
-            Older messages that match the user's message, in the free tokens below the summary trigger.
-          </p>
-          <details open={recalled.length <= MOST_OPEN}>
-            <summary>
-              {plural(recalled.length, "message")}, {tokens(recalled.reduce((sum, row) => sum + row.tokens, 0))} tokens
-            </summary>
-            <ul class="targets">
-              {recalled.map((row) => (
-                <li key={row.message_id}>
-                  <span>
-                    {messageName(messages.get(row.message_id))} <span class="quiet">score {row.score.toFixed(2)}</span>
-                  </span>
-                  <span class="number quiet">+{tokens(row.tokens)}</span>
-                </li>
-              ))}
-            </ul>
-          </details>
-        </>
+        <RecalledList sessionId={sessionId} rows={recalled} messages={messages} prompt={prompt} />
       )}
     </section>
   );
@@ -116,45 +94,88 @@ function RuleGroup(props: { group: Group; audit: Decided; turn: Props["turn"]; c
   );
 }
 
-function Target(props: {
-  action: TrimAction;
+interface TargetProps {
   sessionId: string;
+  action: TrimAction;
   messages: Map<string, StoredMessage>;
-  turns: TimelineTurn[];
-}) {
-  const { action, sessionId, messages, turns } = props;
-  const [kind = "", id = ""] = splitOnce(action.target);
-  if (kind === "turn") {
-    const turn = turns.find((each) => each.turn_id === id);
-    return (
-      <span>
-        <a href={addressOf(sessionId, "window", id)}>{turn ? `Turn ${turn.seq}` : "An earlier turn"}</a>{" "}
-        <span class="quiet">{turn && cut(turn.user_input, 70)}</span>
-      </span>
-    );
-  }
-  if (kind === "summary") {
-    return (
-      <span>
-        <a href={addressOf(sessionId, "memory")}>The summary</a> <span class="quiet">in their place</span>
-      </span>
-    );
-  }
-  if (kind === "messages" || kind === "turns") {
-    return (
-      <span>
-        {plural(action.count ?? 1, kind === "turns" ? "turn" : "message")}{" "}
-        <span class="quiet">
-          in {kind} {id}
+  /** Of a stored turn: what is in a range of messages can be listed. */
+  turnId: string | undefined;
+}
+
+function Target({ sessionId, action, messages, turnId }: TargetProps) {
+  const [kind, id] = splitOnce(action.target);
+  const count = action.count ?? 1;
+  switch (kind) {
+    case "turn":
+      return <a href={addressOf(sessionId, "window", id)}>A turn</a>;
+    case "summary":
+      return (
+        <span>
+          <a href={addressOf(sessionId, "memory")}>The summary</a> <span class="quiet">in their place</span>
         </span>
-      </span>
-    );
+      );
+    case "turns": {
+      const [first, last] = rangeOf(id);
+      const some = count < last - first + 1;
+      return (
+        <span>
+          {some && `${count} of `}
+          <TurnsLink sessionId={sessionId} first={first} last={last} />
+        </span>
+      );
+    }
+    case "messages":
+      return turnId ? (
+        <Singly sessionId={sessionId} turnId={turnId} action={action} />
+      ) : (
+        <span>{plural(count, "message")}</span>
+      );
+    case "message":
+      return <span>{messageName(messages.get(id))}</span>;
+    default:
+      return <span>{action.target.replace("_", " ")}</span>;
   }
-  if (kind === "message") return <span>{messageName(messages.get(id))}</span>;
+}
+
+function TurnsLink({ sessionId, first, last }: { sessionId: string; first: number; last: number }) {
   return (
-    <span>
-      {kind} {id}
-    </span>
+    <a href={addressOf(sessionId, "window", first)}>{first === last ? `Turn ${first}` : `Turns ${first}–${last}`}</a>
+  );
+}
+
+/** A range of messages; which ones they are is read when it is opened. */
+function Singly({ sessionId, turnId, action }: { sessionId: string; turnId: string; action: TrimAction }) {
+  const [open, setOpen] = useState(false);
+  const [first, last] = rangeOf(splitOnce(action.target)[1]);
+  const names = useResource<StoredMessage[]>(
+    async (signal) => {
+      if (!open) return [];
+      const path = `sessions/${sessionId}/turns/${turnId}/audit`;
+      const { context_trim_log: log } = await call<Audit>(path, { query: { expand: "actions" }, signal });
+      const own = log.actions.filter((each) => each.kind === action.kind && each.reason === action.reason);
+      const ids = own.map((each) => splitOnce(each.target)).filter(([kind]) => kind === "message");
+      const found = await messagesById(
+        sessionId,
+        ids.slice(0, MOST_TARGETS).map(([, id]) => id),
+        signal,
+      );
+      return [...found.values()].filter((message) => first <= message.seq && message.seq <= last);
+    },
+    [open],
+  );
+  return (
+    <details open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>{plural(action.count ?? 1, "message")}</summary>
+      {names.problem && <p class="notice bad">{names.problem}</p>}
+      {open && names.loading && <p class="quiet">Reading…</p>}
+      <ul class="targets">
+        {(names.value ?? []).map((message) => (
+          <li key={message.id}>
+            <span>{messageName(message)}</span>
+          </li>
+        ))}
+      </ul>
+    </details>
   );
 }
 
@@ -171,8 +192,7 @@ function messageName(message: StoredMessage | undefined) {
 function messageIdsOf(audit: Decided): string[] {
   const log = audit.context_trim_log;
   const named = log.actions.map((action) => splitOnce(action.target)).filter(([kind]) => kind === "message");
-  const ids = [...named.map(([, id]) => id ?? ""), ...(log.recalled ?? []).map((row) => row.message_id)];
-  return [...new Set(ids.filter(Boolean))].slice(0, MOST_TARGETS);
+  return [...named.slice(0, MOST_TARGETS).map(([, id]) => id), ...(log.recalled ?? []).map((row) => row.message_id)];
 }
 
 function grouped(actions: TrimAction[]): Group[] {
@@ -186,51 +206,53 @@ function grouped(actions: TrimAction[]): Group[] {
   return [...groups.values()];
 }
 
+interface SeqRange {
+  first: number;
+  last: number;
+}
+
 interface Gone {
   why: string;
   rule: string;
-  turns: TimelineTurn[];
+  ranges: SeqRange[];
 }
 
-/** Earlier turns of which this prompt holds nothing, and which no action of this turn took out. */
-function goneBefore(prompt: Prompt | null, audit: Decided, turn: Props["turn"], turns: TimelineTurn[]): Gone[] {
+/** Earlier turns of which this prompt has nothing, and which no action of this turn took out. */
+function goneBefore(prompt: Prompt | null, audit: Decided, seq: number): Gone[] {
   if (!prompt) return [];
-  const held = new Set(prompt.layout.map((row) => row.turn_id));
-  const targets = audit.context_trim_log.actions.map((action) => splitOnce(action.target));
-  const named = new Set(targets.filter(([kind]) => kind === "turn").map(([, id]) => id));
-  const ranges = targets.filter(([kind]) => kind === "turns").map(([, range]) => range.split("-").map(Number));
-  const isNamed = (each: TimelineTurn) =>
-    named.has(each.turn_id) || ranges.some(([first = 0, last = 0]) => first <= each.seq && each.seq <= last);
-  const gone = turns.filter((each) => each.seq < turn.seq && !held.has(each.turn_id) && !isNamed(each));
-  const summarized = prompt.layout.some((row) => row.region === "summary");
-  const refused = gone.filter((each) => each.status === "rejected");
-  const others = gone.filter((each) => each.status !== "rejected");
-  const found: Gone[] = [];
-  if (others.length && summarized) {
-    const rule = "An earlier turn summarized them. The summary replaces them until it is undone.";
-    found.push({ why: "Summarized by an earlier turn", rule, turns: others });
-  } else if (others.length) {
-    const rule = "They have nothing to send, or actions on single messages dropped all of it.";
-    found.push({ why: "No messages left", rule, turns: others });
+  const held = new Set(prompt.layout.flatMap((row) => row.turn_seq ?? []));
+  const taken = audit.context_trim_log.actions
+    .map((action) => splitOnce(action.target))
+    .filter(([kind]) => kind === "turns")
+    .map(([, range]) => rangeOf(range));
+  const inFull = prompt.layout.filter((row) => row.region === "history").flatMap((row) => row.turn_seq ?? []);
+  const firstInFull = Math.min(seq, ...inFull);
+  const gone: SeqRange[] = [];
+  for (let each = 1; each < seq; each += 1) {
+    if (held.has(each) || taken.some(([first, last]) => first <= each && each <= last)) continue;
+    const range = gone.at(-1);
+    if (range && range.last === each - 1 && each !== firstInFull) range.last = each;
+    else gone.push({ first: each, last: each });
   }
-  if (refused.length) {
-    const rule = "A refused turn was not sent, and is not part of later prompts.";
-    found.push({ why: "Refused when posted", rule, turns: refused });
+  const summarized = prompt.layout.some((row) => row.region === "summary");
+  const older = summarized ? gone.filter((range) => range.last < firstInFull) : [];
+  const found: Gone[] = [];
+  if (older.length) {
+    const rule =
+      "The summary in this prompt replaces them until it is undone. Refused turns among them were never sent.";
+    found.push({ why: "Summarized by an earlier turn", rule, ranges: older });
+  }
+  const others = gone.filter((range) => !older.includes(range));
+  if (others.length) {
+    const rule = "Refused when posted, or nothing of them is left that can be sent.";
+    found.push({ why: "Not part of later prompts", rule, ranges: others });
   }
   return found;
 }
 
-function rangesOf(turns: TimelineTurn[]): { text: string; turnId: string }[] {
-  const ranges: { first: number; last: number; turnId: string }[] = [];
-  for (const turn of turns) {
-    const range = ranges.at(-1);
-    if (range && range.last === turn.seq - 1) range.last = turn.seq;
-    else ranges.push({ first: turn.seq, last: turn.seq, turnId: turn.turn_id });
-  }
-  return ranges.map(({ first, last, turnId }) => ({
-    text: first === last ? `Turn ${first}` : `Turns ${first}–${last}`,
-    turnId,
-  }));
+function rangeOf(text: string): [number, number] {
+  const [first = 0, last = 0] = text.split("-").map(Number);
+  return [first, last];
 }
 
 function signed(removed: number): string {

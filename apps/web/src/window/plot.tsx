@@ -1,19 +1,22 @@
-// The window over the turns: a column a turn, stacked by region, against the thresholds of that turn.
+// The window over the turns: a column a turn or a run of turns, stacked by region, against the thresholds.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { shortTokens, tokens } from "../format";
-import type { TimelineTurn } from "../types";
-import { MARKS, marksOf, sentenceOf } from "./marks";
+import { plural, shortTokens, tokens } from "../format";
+import type { TimelineRange, TimelineTurn } from "../types";
+import { happenedIn, kindsIn, MARKS } from "./marks";
 import { countedRegions, STACK } from "./regions";
 
 const LEFT = 58;
 const RIGHT = 100;
-const RIGHT_OF_MANY = 10;
+const RIGHT_WHERE_NARROW = 10;
+const NARROW = 640;
 const TOP = 14;
 const HEIGHT = 260;
-const AXIS = 22;
-const MARK_ROW = 17;
-const NARROWEST = 9;
+const AXIS = 24;
+const MARK_ROW = 18;
+const NARROWEST = 8;
 const WIDEST = 44;
+const APART = 44;
+const ROUND = Array.from({ length: 36 }, (_, at) => ([1, 2, 5][at % 3] ?? 1) * 10 ** Math.floor(at / 3));
 
 export type Zoom = "window" | "used";
 
@@ -22,77 +25,83 @@ interface Scale {
   step: number;
   width: number;
   right: number;
-  scrolls: boolean;
+  first: number;
+  each: number;
   x: (at: number) => number;
   y: (value: number) => number;
 }
 
-interface PlotProps {
-  turns: TimelineTurn[];
-  selected: string | null;
-  zoom: Zoom;
-  onSelect: (turnId: string) => void;
+/** How many columns fit. */
+export function columnsIn(width: number): number {
+  return Math.max(10, Math.min(200, Math.floor((width - LEFT - rightOf(width)) / NARROWEST)));
 }
 
-export function Plot({ turns, selected, zoom, onSelect }: PlotProps) {
-  const frame = useRef<HTMLDivElement>(null);
-  const width = useWidth(frame);
-  const scale = scaleOf(turns, zoom, width);
-  const rows = Math.max(0, ...turns.map((turn) => marksOf(turn).length));
-  const height = TOP + HEIGHT + AXIS + rows * MARK_ROW + 4;
-  const focusable = turns.some((turn) => turn.turn_id === selected) ? selected : turns.at(-1)?.turn_id;
+interface PlotProps {
+  ranges: TimelineRange[];
+  selected: number | null;
+  zoom: Zoom;
+  width: number;
+  onSelect: (seq: number) => void;
+  onZoom: (first: number, last: number) => void;
+}
 
-  // The newest turns are what one comes for; with more than fit, they are at the right end.
-  useEffect(() => {
-    if (frame.current) frame.current.scrollLeft = frame.current.scrollWidth;
-  }, [turns.length, width]);
+export function Plot({ ranges, selected, zoom, width, onSelect, onZoom }: PlotProps) {
+  const columns = useRef<SVGGElement>(null);
+  const scale = scaleOf(ranges, zoom, width);
+  const height = TOP + HEIGHT + AXIS + kindsIn(ranges).length * MARK_ROW + 4;
+  const chosen = ranges.findIndex((range) => isIn(range, selected));
+  const focusable = chosen < 0 ? ranges.length - 1 : chosen;
+
+  function open(range: TimelineRange) {
+    if (range.first_seq === range.last_seq) onSelect(range.first_seq);
+    else onZoom(range.first_seq, range.last_seq);
+  }
 
   function move(event: KeyboardEvent, at: number) {
-    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: turns.length - 1 }[event.key];
-    if (event.key === "Enter" || event.key === " ") {
+    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: ranges.length - 1 }[event.key];
+    const range = ranges[at];
+    if (range && (event.key === "Enter" || event.key === " ")) {
       event.preventDefault();
-      const turn = turns[at];
-      if (turn) onSelect(turn.turn_id);
-    } else if (to !== undefined && turns[to]) {
+      open(range);
+    } else if (to !== undefined && ranges[to]) {
       event.preventDefault();
-      frame.current?.querySelectorAll<SVGGElement>("[role=option]")[to]?.focus();
+      columns.current?.querySelectorAll<SVGGElement>("[role=option]")[to]?.focus();
     }
   }
 
   return (
     <>
-      <div class="plot" ref={frame}>
-        {width > 0 && (
-          <svg width={scale.width} height={height}>
-            <title>Tokens of every turn by region; a table of the same follows</title>
-            <g aria-hidden="true">
-              <Grid scale={scale} />
-            </g>
-            <g role="listbox" aria-label="Turns" aria-orientation="horizontal">
-              {turns.map((turn, at) => (
-                <g
-                  key={turn.turn_id}
-                  role="option"
-                  class={turn.turn_id === selected ? "column chosen" : "column"}
-                  aria-selected={turn.turn_id === selected}
-                  aria-label={labelOf(turn)}
-                  tabindex={turn.turn_id === focusable ? 0 : -1}
-                  onClick={() => onSelect(turn.turn_id)}
-                  onKeyDown={(event) => move(event, at)}
-                >
-                  <Column turn={turn} at={at} scale={scale} height={height} />
-                </g>
-              ))}
-            </g>
-            <g aria-hidden="true" class="over">
-              <Thresholds turns={turns} scale={scale} />
-              <TurnNumbers turns={turns} scale={scale} />
-              <Marks turns={turns} scale={scale} />
-            </g>
-          </svg>
-        )}
+      <div class="plot">
+        <svg width={width} height={height}>
+          <title>Tokens of every turn by region; a table of the same follows</title>
+          <g aria-hidden="true">
+            <Grid scale={scale} />
+          </g>
+          <g ref={columns} role="listbox" aria-label="Turns" aria-orientation="horizontal">
+            {ranges.map((range, at) => (
+              <g
+                key={range.first_seq}
+                role="option"
+                class={at === chosen ? "column chosen" : "column"}
+                aria-selected={at === chosen}
+                aria-label={labelOf(range)}
+                tabindex={at === focusable ? 0 : -1}
+                onClick={() => open(range)}
+                onKeyDown={(event) => move(event, at)}
+              >
+                <title>{labelOf(range)}</title>
+                <Column turn={range.peak} at={at} scale={scale} height={height} />
+              </g>
+            ))}
+          </g>
+          <g aria-hidden="true" class="over">
+            <Thresholds ranges={ranges} scale={scale} />
+            <TurnNumbers ranges={ranges} scale={scale} />
+            <Marks ranges={ranges} scale={scale} />
+          </g>
+        </svg>
       </div>
-      {scale.scrolls && <ThresholdLegend turn={turns.findLast((turn) => turn.window !== null)} />}
+      {width < NARROW && <ThresholdLegend turn={ranges.findLast((range) => range.peak.window !== null)?.peak} />}
     </>
   );
 }
@@ -172,18 +181,18 @@ const LINES = [
 ] as const;
 
 /** Each threshold as a line that steps where another model or policy moved it; its name and value at the end. */
-function Thresholds({ turns, scale }: { turns: TimelineTurn[]; scale: Scale }) {
+function Thresholds({ ranges, scale }: { ranges: TimelineRange[]; scale: Scale }) {
   let above = Number.NEGATIVE_INFINITY;
   return (
     <>
       {LINES.map((line) => {
         let path = "";
         let last: number | null = null;
-        turns.forEach((turn, at) => {
-          const value = line.of(turn);
+        ranges.forEach(({ peak }, at) => {
+          const value = line.of(peak);
           if (value === null || value > scale.top) return;
           const x = scale.x(at);
-          path += `${last === null || path === "" ? "M" : "L"}${x} ${scale.y(value)}H${x + scale.step}`;
+          path += `${path === "" ? "M" : "L"}${x} ${scale.y(value)}H${x + scale.step}`;
           last = value;
         });
         if (last === null) return null;
@@ -193,8 +202,8 @@ function Thresholds({ turns, scale }: { turns: TimelineTurn[]; scale: Scale }) {
         return (
           <g key={line.name} class={`threshold ${line.name}`}>
             <path d={path} />
-            {!scale.scrolls && (
-              <text x={scale.x(turns.length) + 6} y={y}>
+            {scale.right === RIGHT && (
+              <text x={scale.x(ranges.length) + 6} y={y}>
                 {line.label} {tokens(last)}
               </text>
             )}
@@ -205,70 +214,98 @@ function Thresholds({ turns, scale }: { turns: TimelineTurn[]; scale: Scale }) {
   );
 }
 
-function TurnNumbers({ turns, scale }: { turns: TimelineTurn[]; scale: Scale }) {
-  const every = [1, 2, 5, 10, 20, 50, 100].find((step) => step * scale.step >= 26) ?? 200;
+/** Round numbers, however many turns a column has. */
+function TurnNumbers({ ranges, scale }: { ranges: TimelineRange[]; scale: Scale }) {
+  const perTurn = scale.step / scale.each;
+  const last = ranges.at(-1)?.last_seq ?? 0;
+  const every = ROUND.find((step) => step * perTurn >= APART) ?? last;
+  const begin = Math.ceil(scale.first / every) * every;
+  const numbers = last - scale.first < every ? [scale.first, last] : [];
+  for (let seq = begin; seq <= last && numbers.length < 100; seq += every) numbers.push(seq);
   return (
     <>
-      {turns.map((turn, at) =>
-        turn.seq % every === 0 || (turns.length <= 3 && every === 1) ? (
-          <text key={turn.turn_id} class="turn-number" x={scale.x(at) + scale.step / 2} y={TOP + HEIGHT + 15}>
-            {turn.seq}
-          </text>
-        ) : null,
-      )}
+      {[...new Set(numbers)].map((seq) => (
+        <text key={seq} class="turn-number" x={LEFT + (seq - scale.first + 0.5) * perTurn} y={TOP + HEIGHT + 16}>
+          {tokens(seq)}
+        </text>
+      ))}
     </>
   );
 }
 
-/** Below the axis, each under its turn. What they say is in the turns' names and in the table. */
-function Marks({ turns, scale }: { turns: TimelineTurn[]; scale: Scale }) {
+/** A row for each kind, its letter before it; a mark has the number of its turns where it stands for several. */
+function Marks({ ranges, scale }: { ranges: TimelineRange[]; scale: Scale }) {
+  const several = ranges.some((range) => range.last_seq > range.first_seq) || scale.step < 12;
+  const together = several ? Math.ceil(30 / scale.step) : 1;
   return (
     <>
-      {turns.flatMap((turn, at) =>
-        marksOf(turn).map((kind, row) => {
-          const x = scale.x(at) + scale.step / 2;
-          const y = TOP + HEIGHT + AXIS + row * MARK_ROW + 8;
-          return (
-            <g key={`${turn.turn_id} ${kind}`} class={`mark ${kind}`}>
-              <circle cx={x} cy={y} r={Math.min(7, scale.step / 2)} />
-              {scale.step >= 12 && (
-                <text x={x} y={y + 3.6}>
-                  {MARKS[kind].letter}
-                </text>
-              )}
-            </g>
-          );
-        }),
-      )}
+      {kindsIn(ranges).map((kind, row) => {
+        const y = TOP + HEIGHT + AXIS + row * MARK_ROW + 9;
+        return (
+          <g key={kind} class={`mark ${kind}`}>
+            {several && <MarkBadge x={LEFT - 14} y={y} text={MARKS[kind].letter} width={14} />}
+            {Array.from({ length: Math.ceil(ranges.length / together) }, (_, group) => {
+              const own = ranges.slice(group * together, (group + 1) * together);
+              const count = own.reduce((sum, range) => sum + range.events[kind], 0);
+              if (count === 0) return null;
+              const x = (scale.x(group * together) + scale.x(group * together + own.length)) / 2;
+              const text = several ? shortTokens(count) : MARKS[kind].letter;
+              const width = several ? Math.min(own.length * scale.step - 2, 28) : Math.min(14, scale.step);
+              return <MarkBadge key={group} x={x} y={y} text={width >= 7 * text.length ? text : ""} width={width} />;
+            })}
+          </g>
+        );
+      })}
     </>
   );
 }
 
-function labelOf(turn: TimelineTurn): string {
-  const window = turn.window;
-  const size = window
-    ? `${tokens(window.estimated_input_tokens_after_prune)} of ${tokens(window.input_budget)} tokens`
+function MarkBadge({ x, y, text, width }: { x: number; y: number; text: string; width: number }) {
+  return (
+    <>
+      <rect x={x - width / 2} y={y - 7} width={width} height={14} rx={7} />
+      <text x={x} y={y + 3.6}>
+        {text}
+      </text>
+    </>
+  );
+}
+
+function isIn(range: TimelineRange, seq: number | null): boolean {
+  return seq !== null && range.first_seq <= seq && seq <= range.last_seq;
+}
+
+function labelOf(range: TimelineRange): string {
+  const { first_seq: first, last_seq: last, peak } = range;
+  const size = peak.window
+    ? `${tokens(peak.window.estimated_input_tokens_after_prune)} of ${tokens(peak.window.input_budget)} tokens`
     : "no prompt";
-  return [`Turn ${turn.seq}`, turn.status.replace("_", " "), size, ...turn.events.map(sentenceOf)].join(", ");
+  const what =
+    first === last
+      ? [`Turn ${first}`, peak.status.replace("_", " "), size]
+      : [`Turns ${first} to ${last}`, `${plural(last - first + 1, "turn")}, the largest ${size}`];
+  return [...what, ...happenedIn(range)].join(", ");
 }
 
-function scaleOf(turns: TimelineTurn[], zoom: Zoom, available: number): Scale {
-  const windows = turns.flatMap((turn) => (turn.window ? [turn.window] : []));
+function rightOf(width: number): number {
+  return width < NARROW ? RIGHT_WHERE_NARROW : RIGHT;
+}
+
+function scaleOf(ranges: TimelineRange[], zoom: Zoom, width: number): Scale {
+  const windows = ranges.flatMap(({ peak }) => (peak.window ? [peak.window] : []));
   const budget = Math.max(1, ...windows.map((window) => window.input_budget));
   const used = Math.max(1, ...windows.map((window) => window.estimated_input_tokens_after_prune));
   const top = zoom === "used" ? used * 1.1 : Math.min(Math.max(used, budget * 1.06), budget * 1.3);
-  // Where the plot scrolls, names at its end would be out of sight: they stand below it.
-  const scrolls = LEFT + RIGHT + NARROWEST * turns.length > available;
-  const right = scrolls ? RIGHT_OF_MANY : RIGHT;
-  const inner = Math.max(0, available - LEFT - right);
-  const step = Math.min(WIDEST, Math.max(NARROWEST, inner / Math.max(1, turns.length)));
-  const width = Math.max(available, LEFT + right + step * turns.length);
+  const right = rightOf(width);
+  const step = Math.min(WIDEST, Math.max(0, width - LEFT - right) / Math.max(1, ranges.length));
+  const [head] = ranges;
   return {
     top,
     step,
     width,
     right,
-    scrolls,
+    first: head?.first_seq ?? 1,
+    each: head ? head.last_seq - head.first_seq + 1 : 1,
     x: (at) => LEFT + at * step,
     y: (value) => TOP + HEIGHT - (Math.min(value, top) / top) * HEIGHT,
   };
@@ -283,7 +320,7 @@ function ticksOf(top: number): number[] {
   return ticks;
 }
 
-export function useWidth(frame: { current: HTMLDivElement | null }): number {
+export function useWidth(frame: { current: HTMLElement | null }): number {
   const [width, setWidth] = useState(0);
   useEffect(() => {
     const element = frame.current;

@@ -1,17 +1,30 @@
-import { cut, tokens } from "../format";
+import type { ComponentChildren } from "preact";
+import { cut, plural, tokens } from "../format";
 import { wholeText } from "../text";
-import type { LaidOut, Prompt, PromptMessage, TimelineTurn } from "../types";
+import type { LaidOut, Prompt, PromptMessage } from "../types";
+import { PinButton } from "../ui/pin-button";
 import { REGION_NAMES, Swatch } from "./regions";
 
-/** The messages of a prompt in the order they were sent, each with its region and its tokens. */
-export function PromptBlocks({ prompt, turns }: { prompt: Prompt; turns: TimelineTurn[] }) {
+/** The messages of a prompt in the order they were sent, each with its region and its tokens; recalled ones together. */
+export function PromptBlocks({ sessionId, prompt }: { sessionId: string; prompt: Prompt }) {
   const most = Math.max(1, ...prompt.layout.map((row) => row.tokens));
+  const blocks = prompt.messages.flatMap((message, at) => {
+    const row = prompt.layout[at];
+    return row
+      ? [{ row, block: <PromptBlock key={at} sessionId={sessionId} message={message} row={row} most={most} /> }]
+      : [];
+  });
+  const firstRecalled = blocks.findIndex(({ row }) => row.region === "recall");
+  const recalled = blocks.filter(({ row }) => row.region === "recall");
   return (
     <ol class="blocks">
-      {prompt.messages.map((message, at) => {
-        const row = prompt.layout[at];
-        return row ? <PromptBlock key={at} message={message} row={row} most={most} turns={turns} /> : null;
-      })}
+      {blocks.map(({ row, block }, at) =>
+        row.region !== "recall" ? (
+          block
+        ) : at === firstRecalled ? (
+          <RecalledBlocks key="recalled" own={recalled} />
+        ) : null,
+      )}
       {prompt.tools.length > 0 && (
         <li class="block tools">
           <details>
@@ -26,21 +39,60 @@ export function PromptBlocks({ prompt, turns }: { prompt: Prompt; turns: Timelin
   );
 }
 
-function PromptBlock(props: { message: PromptMessage; row: LaidOut; most: number; turns: TimelineTurn[] }) {
-  const { message, row, most, turns } = props;
-  const text = wholeText(message);
-  const turn = turns.find((each) => each.turn_id === row.turn_id);
-  const what = [message.role, turn && `turn ${turn.seq}`, row.shortened && "shortened"].filter(Boolean).join(" · ");
+function RecalledBlocks({ own }: { own: { row: LaidOut; block: ComponentChildren }[] }) {
+  const size = own.reduce((sum, { row }) => sum + row.tokens, 0);
+  const stored = own.filter(({ row }) => row.message_id !== null);
+  const turns = [...new Set(stored.map(({ row }) => row.turn_seq).filter((seq) => seq !== null))];
   return (
-    <li class={`block ${row.region ?? "unknown"}`}>
+    <li class="block recall" data-message={stored.map(({ row }) => row.message_id).join(" ")}>
+      <details>
+        <summary>
+          <BlockHead
+            region="recall"
+            what={plural(stored.length, "older message")}
+            snippet={`of turns ${turns.join(", ")}`}
+            tokens={size}
+          />
+        </summary>
+        <ol class="blocks">{own.map(({ block }) => block)}</ol>
+      </details>
+    </li>
+  );
+}
+
+interface BlockProps {
+  sessionId: string;
+  message: PromptMessage;
+  row: LaidOut;
+  most: number;
+}
+
+function PromptBlock({ sessionId, message, row, most }: BlockProps) {
+  const text = wholeText(message);
+  const what = [message.role, turnOf(row), row.shortened && "shortened"].filter(Boolean).join(" · ");
+  return (
+    <li class={`block ${row.region ?? "unknown"}`} data-message={row.message_id ?? undefined}>
       <details>
         <summary>
           <BlockHead region={row.region} what={what} snippet={cut(text, 150)} tokens={row.tokens} most={most} />
         </summary>
         <pre class="text">{text}</pre>
+        {row.turn_seq !== null && (
+          <PinButton
+            sessionId={sessionId}
+            name={`turn-${row.turn_seq}-${message.role}`}
+            content={text}
+            label="Pin this message"
+          />
+        )}
       </details>
     </li>
   );
+}
+
+/** The turn of a message; a preview's own is not stored yet. */
+export function turnOf(row: LaidOut): string | null {
+  return row.turn_seq === null ? null : `turn ${row.turn_seq}`;
 }
 
 interface HeadProps {

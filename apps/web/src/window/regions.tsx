@@ -1,5 +1,4 @@
-import { tokens } from "../format";
-import { REGIONS, type Region, type Regions, type TimelineWindow } from "../types";
+import type { Region, Regions, TimelineWindow } from "../types";
 
 export const REGION_NAMES: Record<Region, string> = {
   system: "System layers",
@@ -11,6 +10,18 @@ export const REGION_NAMES: Record<Region, string> = {
   user: "User's message",
   tools: "Tools",
   framing: "Framing",
+};
+
+export const REGION_HELP: Record<Region, string> = {
+  system: "Instructions of the deployment, the mode, the role and the session",
+  goal: "What the session is for; never dropped",
+  pins: "Content that is part of every prompt",
+  summary: "Stands in place of older turns",
+  history: "Recent turns, word for word",
+  recall: "Older messages brought back for this turn, because they match its message",
+  user: "The newest message; never dropped",
+  tools: "Tool definitions",
+  framing: "What the wire format adds around messages",
 };
 
 /** Bottom to top in the plot: what stays comes first, what changes every turn last. */
@@ -38,19 +49,5 @@ export function Swatch({ region }: { region: Region | null }) {
     <svg class={`swatch ${region ?? "unknown"}`} viewBox="0 0 10 10" aria-hidden="true">
       <rect width="10" height="10" rx="2" />
     </svg>
-  );
-}
-
-/** The regions that hold something, with their tokens. */
-export function RegionLegend({ regions }: { regions: Regions }) {
-  return (
-    <ul class="legend">
-      {REGIONS.filter((region) => regions[region] > 0).map((region) => (
-        <li key={region}>
-          <Swatch region={region} />
-          {REGION_NAMES[region]} <span class="number quiet">{tokens(regions[region])}</span>
-        </li>
-      ))}
-    </ul>
   );
 }

@@ -8,6 +8,7 @@ export type Decided = Pick<
   | "input_budget"
   | "estimated_input_tokens_before"
   | "estimated_input_tokens_after_summary"
+  | "overflow_rejected"
   | "context_trim_log"
 >;
 

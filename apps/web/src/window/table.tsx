@@ -1,13 +1,13 @@
-import { dollars, tokens } from "../format";
+import { dollars, elapsed, tokens } from "../format";
 import { addressOf } from "../router";
-import type { TimelineTurn } from "../types";
+import type { TimelineRange } from "../types";
 import { REGIONS } from "../types";
-import { sentenceOf } from "./marks";
+import { happenedIn } from "./marks";
 import { REGION_NAMES } from "./regions";
 
-/** What the plot shows, as figures. */
-export function TimelineTable({ sessionId, turns }: { sessionId: string; turns: TimelineTurn[] }) {
-  const used = REGIONS.filter((region) => turns.some((turn) => (turn.window?.regions[region] ?? 0) > 0));
+/** What the plot shows, as figures. Of a run of turns they are those of its largest. */
+export function TimelineTable({ sessionId, ranges }: { sessionId: string; ranges: TimelineRange[] }) {
+  const used = REGIONS.filter((region) => ranges.some(({ peak }) => (peak.window?.regions[region] ?? 0) > 0));
   return (
     <details class="figures">
       <summary>The same as a table</summary>
@@ -17,8 +17,8 @@ export function TimelineTable({ sessionId, turns }: { sessionId: string; turns: 
           <thead>
             <tr>
               <th scope="col">Turn</th>
-              <th scope="col" class="number">
-                Charged
+              <th scope="col" class="number" title="Tokens that count against the input budget">
+                Counted
               </th>
               <th scope="col" class="number">
                 Budget
@@ -28,33 +28,46 @@ export function TimelineTable({ sessionId, turns }: { sessionId: string; turns: 
                   {REGION_NAMES[region]}
                 </th>
               ))}
-              <th scope="col" class="number">
+              <th scope="col" class="number" title="Prompt tokens as the provider counted them, all calls of the turn">
                 Reported
               </th>
               <th scope="col" class="number">
                 Cost
               </th>
+              <th scope="col" class="number">
+                Time
+              </th>
               <th scope="col">What happened</th>
             </tr>
           </thead>
           <tbody>
-            {turns.map((turn) => (
-              <tr key={turn.turn_id}>
-                <th scope="row" class="number">
-                  <a href={addressOf(sessionId, "window", turn.turn_id)}>{turn.seq}</a>
-                </th>
-                <td class="number">{turn.window ? tokens(turn.window.estimated_input_tokens_after_prune) : "–"}</td>
-                <td class="number">{turn.window ? tokens(turn.window.input_budget) : "–"}</td>
-                {used.map((region) => (
-                  <td key={region} class="number">
-                    {tokens(turn.window?.regions[region] ?? 0)}
-                  </td>
-                ))}
-                <td class="number">{turn.prompt_tokens === null ? "–" : tokens(turn.prompt_tokens)}</td>
-                <td class="number">{dollars(turn.cost_usd)}</td>
-                <td>{turn.events.map(sentenceOf).join("; ") || turn.status.replace("_", " ")}</td>
-              </tr>
-            ))}
+            {ranges.map((range) => {
+              const { first_seq: first, last_seq: last, peak } = range;
+              return (
+                <tr key={first}>
+                  <th scope="row" class="number">
+                    <a href={addressOf(sessionId, "window", peak.seq)}>{peak.seq}</a>
+                    {first < last && (
+                      <span class="quiet">
+                        {" "}
+                        of {first}–{last}
+                      </span>
+                    )}
+                  </th>
+                  <td class="number">{peak.window ? tokens(peak.window.estimated_input_tokens_after_prune) : "–"}</td>
+                  <td class="number">{peak.window ? tokens(peak.window.input_budget) : "–"}</td>
+                  {used.map((region) => (
+                    <td key={region} class="number">
+                      {tokens(peak.window?.regions[region] ?? 0)}
+                    </td>
+                  ))}
+                  <td class="number">{peak.prompt_tokens === null ? "–" : tokens(peak.prompt_tokens)}</td>
+                  <td class="number">{dollars(peak.cost_usd)}</td>
+                  <td class="number">{elapsed(peak.created_at, peak.completed_at)}</td>
+                  <td>{happenedIn(range).join("; ") || peak.status.replace("_", " ")}</td>
+                </tr>
+              );
+            })}
           </tbody>
         </table>
       </section>

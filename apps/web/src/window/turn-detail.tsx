@@ -1,32 +1,34 @@
 import { useState } from "preact/hooks";
-import { call } from "../api";
-import { dollars, percent, tokens } from "../format";
+import { call, type Page } from "../api";
+import { dateTime, dollars, elapsed, percent, tokens } from "../format";
 import { sentenceOf as sentenceOfProblem, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
-import type { Audit, Prompt, Session, TimelineTurn } from "../types";
+import type { Audit, Prompt, Session, TimelineRange, TimelineTurn } from "../types";
+import { stateWord } from "../ui/state-badge";
 import { PromptDiff } from "./diff";
 import { LeftOut } from "./left-out";
 import { sentenceOf } from "./marks";
 import { PromptBlocks } from "./prompt";
-import { RegionLegend } from "./regions";
+import { RegionSums } from "./sums";
 
 const NOTHING = Promise.resolve(null);
 
 interface Props {
   sessionId: string;
   turn: TimelineTurn;
-  turns: TimelineTurn[];
-  otherTurnId: string | null;
+  /** How many turns the session has. */
+  total: number;
+  /** The turn to compare with. */
+  other: string | null;
 }
 
 /** Everything about one turn's prompt: what was sent, what was not, and how it differs from another turn's. */
-export function TurnDetail({ sessionId, turn, turns, otherTurnId }: Props) {
+export function TurnDetail({ sessionId, turn, total, other }: Props) {
   const [round, setRound] = useState<number | null>(null);
   const last = turn.rounds;
   const shownRound = round === null || round > last ? last : round;
   const audit = useResource<Audit | null>(
-    (signal) =>
-      turn.window ? call(path("audit"), { query: { round: shownRound, expand: "actions" }, signal }) : NOTHING,
+    (signal) => (turn.window ? call(path("audit"), { query: { round: shownRound }, signal }) : NOTHING),
     [turn.turn_id, shownRound, turn.status],
   );
   const sent = audit.value?.turn_id === turn.turn_id && audit.value.prompt_sha256;
@@ -34,7 +36,6 @@ export function TurnDetail({ sessionId, turn, turns, otherTurnId }: Props) {
     (signal) => (sent ? call(path("prompt"), { query: { round: shownRound }, signal }) : NOTHING),
     [sent],
   );
-  const other = turns.find((each) => each.turn_id === otherTurnId) ?? null;
 
   function path(what: string): string {
     return `sessions/${sessionId}/turns/${turn.turn_id}/${what}`;
@@ -48,7 +49,7 @@ export function TurnDetail({ sessionId, turn, turns, otherTurnId }: Props) {
     <section class="turn-detail" aria-labelledby="turn-title">
       <header class="turn-head">
         <h2 id="turn-title">
-          Turn {turn.seq} <span class="quiet">{turn.status.replace("_", " ")}</span>
+          Turn {turn.seq} <span class="quiet">{stateWord(turn.status)}</span>
         </h2>
         {last > 1 && (
           <label class="inline">
@@ -63,41 +64,39 @@ export function TurnDetail({ sessionId, turn, turns, otherTurnId }: Props) {
           </label>
         )}
         {turn.status !== "running" && <ForkHere sessionId={sessionId} turn={turn} />}
-        <label class="inline">
-          Compare with
-          <select
-            value={other?.turn_id ?? ""}
-            onChange={(event) => goTo(addressOf(sessionId, "window", turn.turn_id, event.currentTarget.value))}
-          >
-            <option value="">no other turn</option>
-            {turns
-              .filter((each) => each.turn_id !== turn.turn_id && each.window?.prompt_sha256)
-              .map((each) => (
-                <option key={each.turn_id} value={each.turn_id}>
-                  turn {each.seq}
-                </option>
-              ))}
-          </select>
-        </label>
+        <CompareWith sessionId={sessionId} turn={turn} total={total} other={other} />
       </header>
       <Figures audit={audit.value} turn={turn} />
-      <RegionLegend regions={audit.value.regions} />
-      <div class="sent-and-left">
+      <RegionSums
+        regions={audit.value.regions}
+        counted={audit.value.estimated_input_tokens_after_prune}
+        overheadReserve={audit.value.overhead_reserve}
+      />
+      <div class="sent-and-left" onMouseOver={pairUp} onFocusIn={pairUp}>
         <section aria-labelledby="sent">
-          <h3 id="sent">{other ? `From turn ${other.seq} to turn ${turn.seq}` : "Sent, in this order"}</h3>
+          <h3 id="sent">{other ? `From turn ${other} to turn ${turn.seq}` : "Sent, in this order"}</h3>
           {!prompt.value && <p class="quiet">{prompt.loading ? "Reading…" : "Nothing was sent to the model."}</p>}
-          {prompt.value && !other && <PromptBlocks prompt={prompt.value} turns={turns} />}
-          {prompt.value && other && <Compared sessionId={sessionId} was={other} now={prompt.value} turns={turns} />}
+          {prompt.value && !other && <PromptBlocks sessionId={sessionId} prompt={prompt.value} />}
+          {prompt.value && other && <Compared sessionId={sessionId} was={other} now={prompt.value} />}
           {prompt.value && (
             <p class="small quiet hash">
               SHA-256 <code>{audit.value.prompt_sha256}</code>
             </p>
           )}
         </section>
-        <LeftOut sessionId={sessionId} audit={audit.value} prompt={prompt.value} turn={turn} turns={turns} />
+        <LeftOut sessionId={sessionId} audit={audit.value} prompt={prompt.value} turn={turn} />
       </div>
     </section>
   );
+}
+
+/** Marks a message wherever it stands on both sides. */
+function pairUp(event: Event) {
+  const own = (event.target as Element).closest<HTMLElement>("[data-message]")?.dataset.message;
+  const both = event.currentTarget as HTMLElement;
+  for (const each of both.querySelectorAll(".partner")) each.classList.remove("partner");
+  if (!own) return;
+  for (const each of both.querySelectorAll(`[data-message~="${own}"]`)) each.classList.add("partner");
 }
 
 function ForkHere({ sessionId, turn }: { sessionId: string; turn: TimelineTurn }) {
@@ -123,14 +122,48 @@ function ForkHere({ sessionId, turn }: { sessionId: string; turn: TimelineTurn }
   );
 }
 
-function Compared(props: { sessionId: string; was: TimelineTurn; now: Prompt; turns: TimelineTurn[] }) {
-  const { sessionId, was, now, turns } = props;
-  const before = useResource<Prompt>(
-    (signal) => call(`sessions/${sessionId}/turns/${was.turn_id}/prompt`, { signal }),
-    [sessionId, was.turn_id],
+/** The turn before it by default; any other by its number. */
+function CompareWith({ sessionId, turn, total, other }: Props) {
+  const compare = (seq: number | null) => goTo(addressOf(sessionId, "window", turn.seq, seq));
+  if (other === null) {
+    return turn.seq > 1 ? (
+      <button type="button" onClick={() => compare(turn.seq - 1)}>
+        Compare with the previous turn
+      </button>
+    ) : null;
+  }
+  return (
+    <>
+      <label class="inline">
+        Compare with turn
+        <input
+          type="number"
+          min="1"
+          max={total}
+          value={other}
+          onChange={(event) => compare(Number(event.currentTarget.value) || null)}
+        />
+      </label>
+      <button type="button" onClick={() => compare(null)}>
+        End comparison
+      </button>
+    </>
   );
-  if (before.problem) return <p class="notice bad">{before.problem}</p>;
-  return before.value ? <PromptDiff was={before.value} now={now} turns={turns} /> : <p class="quiet">Reading…</p>;
+}
+
+function Compared({ sessionId, was, now }: { sessionId: string; was: string; now: Prompt }) {
+  const before = useResource<Prompt | null>(
+    async (signal) => {
+      const query = { from_seq: was, through_seq: was };
+      const { items } = await call<Page<TimelineRange>>(`sessions/${sessionId}/timeline/overview`, { query, signal });
+      const id = items[0]?.peak.turn_id;
+      return id ? call<Prompt>(`sessions/${sessionId}/turns/${id}/prompt`, { signal }) : null;
+    },
+    [sessionId, was],
+  );
+  if (before.problem) return <p class="notice">{before.problem} Another turn can be compared.</p>;
+  if (before.loading) return <p class="quiet">Reading…</p>;
+  return before.value ? <PromptDiff was={before.value} now={now} /> : <p class="quiet">There is no turn {was}.</p>;
 }
 
 function Figures({ audit, turn }: { audit: Audit; turn: TimelineTurn }) {
@@ -152,6 +185,7 @@ function Figures({ audit, turn }: { audit: Audit; turn: TimelineTurn }) {
       tokens(audit.model_context_limit),
       `${audit.model_alias}, ${audit.context_limit_source.replace("_", " ")}`,
     ],
+    ["Time", elapsed(turn.created_at, turn.completed_at), dateTime(turn.created_at)],
     [
       "Cost",
       dollars(turn.cost_usd),

@@ -1,103 +1,172 @@
-import { useMemo, useState } from "preact/hooks";
-import type { Resource } from "../resource";
+import { useMemo, useRef, useState } from "preact/hooks";
+import { useOverview, useTurn } from "../overview";
 import { addressOf, goTo } from "../router";
-import type { TimelineTurn } from "../types";
+import type { TimelineRange } from "../types";
+import { Brush, BrushFields, type Selection, within } from "./brush";
 import { MarkLegend } from "./marks";
-import { Plot, type Zoom } from "./plot";
+import { columnsIn, Plot, useWidth, type Zoom } from "./plot";
 import { countedRegions, REGION_NAMES, STACK, Swatch } from "./regions";
 import { TimelineTable } from "./table";
 import { TurnDetail } from "./turn-detail";
 
 const SMALL_SHARE = 0.25;
+const SHOWN_AT_FIRST = 120;
+const POINTS_OF_THE_STRIP = 240;
 
 interface Props {
   sessionId: string;
-  turnId: string | null;
-  otherTurnId: string | null;
-  timeline: Resource<TimelineTurn[]>;
-  hasEarlier: boolean;
-  onEarlier: () => void;
+  turn: string | null;
+  otherTurn: string | null;
+  /** Null until it is known. */
+  total: number | null;
+  version: number;
 }
 
-export function WindowTab({ sessionId, turnId, otherTurnId, timeline, hasEarlier, onEarlier }: Props) {
-  const turns = timeline.value ?? [];
-  const [asked, setAsked] = useState<Zoom | null>(null);
-  const zoom = asked ?? (isSmall(turns) ? "used" : "window");
-  const chosen = turns.find((turn) => turn.turn_id === turnId) ?? turns.findLast((turn) => turn.window !== null);
-  const inUse = useMemo(
-    () => STACK.filter((region) => turns.some((turn) => turn.window && (countedRegions(turn.window)[region] ?? 0) > 0)),
-    [turns],
-  );
-  if (timeline.problem) {
-    return (
-      <p class="notice bad" role="alert">
-        {timeline.problem}
-      </p>
-    );
-  }
-  if (turns.length === 0) {
-    return timeline.loading ? (
-      <p class="quiet">Reading the turns…</p>
-    ) : (
-      <div class="empty">
-        <p>This session has no messages yet.</p>
-        <p>
-          <a href={addressOf(sessionId, "chat")}>Send a message</a> <span class="quiet">and see its window here.</span>
-        </p>
-      </div>
-    );
-  }
+export function WindowTab({ sessionId, turn, otherTurn, total, version }: Props) {
+  const frame = useRef<HTMLElement>(null);
+  const width = useWidth(frame);
+  const chosen = useTurn(sessionId, turn ?? total, version);
+  const shown = chosen.value;
   return (
     <>
-      <section class="card" aria-labelledby="over-turns">
-        <div class="plot-head">
-          <h2 id="over-turns">The window, turn by turn</h2>
-          {hasEarlier && (
-            <button type="button" onClick={onEarlier}>
-              Earlier turns
-            </button>
-          )}
-          <fieldset class="choice">
-            <legend class="unseen">Scale</legend>
-            {(["window", "used"] as const).map((each) => (
-              <label key={each}>
-                <input type="radio" name="zoom" checked={zoom === each} onChange={() => setAsked(each)} />
-                <span>{each === "window" ? "whole budget" : "what is used"}</span>
-              </label>
-            ))}
-          </fieldset>
-        </div>
-        <Plot
-          turns={turns}
-          selected={chosen?.turn_id ?? null}
-          zoom={zoom}
-          onSelect={(id) => goTo(addressOf(sessionId, "window", id))}
-        />
-        <ul class="legend">
-          {inUse.map((region) => (
-            <li key={region}>
-              <Swatch region={region} />
-              {REGION_NAMES[region]}
-            </li>
-          ))}
-        </ul>
-        <MarkLegend turns={turns} />
-        <p class="small quiet">
-          Tokens counted against the input budget. Framing and tools count where they exceed their own reserve.
-        </p>
-        <TimelineTable sessionId={sessionId} turns={turns} />
+      <section class="card" ref={frame} aria-labelledby="over-turns">
+        {total === null && <p class="quiet">Reading the turns…</p>}
+        {total === 0 && (
+          <div class="empty">
+            <h2 id="over-turns">This session has no messages yet</h2>
+            <p>
+              <a href={addressOf(sessionId, "chat")}>Send a message</a>{" "}
+              <span class="quiet">and see its window here.</span>
+            </p>
+          </div>
+        )}
+        {total !== null && total > 0 && width > 0 && (
+          <OverTurns
+            sessionId={sessionId}
+            total={total}
+            width={width}
+            version={version}
+            selected={shown?.seq ?? null}
+            aimed={turn === null ? null : (shown?.seq ?? null)}
+          />
+        )}
       </section>
-      {chosen && (
-        <TurnDetail key={chosen.turn_id} sessionId={sessionId} turn={chosen} turns={turns} otherTurnId={otherTurnId} />
+      {chosen.problem && (
+        <p class="notice bad" role="alert">
+          {chosen.problem}
+        </p>
+      )}
+      {turn !== null && !chosen.loading && !chosen.problem && !shown && (
+        <p class="notice">This session has no turn {turn}.</p>
+      )}
+      {shown && (
+        <TurnDetail
+          key={shown.turn_id}
+          sessionId={sessionId}
+          turn={shown}
+          total={total ?? shown.seq}
+          other={otherTurn}
+        />
       )}
     </>
   );
 }
 
+interface OverTurnsProps {
+  sessionId: string;
+  total: number;
+  width: number;
+  version: number;
+  selected: number | null;
+  /** A turn that the address names: the plot shows it. */
+  aimed: number | null;
+}
+
+function OverTurns({ sessionId, total, width, version, selected, aimed }: OverTurnsProps) {
+  const [given, setGiven] = useState<{ selection: Selection; aimed: number | null } | null>(null);
+  const [asked, setAsked] = useState<Zoom | null>(null);
+  const newest = within({ first: total - SHOWN_AT_FIRST + 1, last: total }, total);
+  const own = given && given.aimed === aimed ? given.selection : null;
+  const selection = own ?? around(aimed, given?.selection ?? newest, total);
+  const setSelection = (to: Selection) => setGiven({ selection: to, aimed });
+  const points = columnsIn(width);
+  const plotted = useOverview(sessionId, selection.first, selection.last, points, version);
+  const isWhole = selection.last - selection.first + 1 === total;
+  const whole = useOverview(sessionId, 1, total > points / 2 || !isWhole ? total : 0, POINTS_OF_THE_STRIP, version);
+  const ranges = plotted.value ?? [];
+  const zoom = asked ?? (isSmall(ranges) ? "used" : "window");
+  const inUse = useMemo(
+    () =>
+      STACK.filter((region) =>
+        ranges.some(({ peak }) => peak.window && (countedRegions(peak.window)[region] ?? 0) > 0),
+      ),
+    [ranges],
+  );
+  const aggregated = ranges.some((range) => range.last_seq > range.first_seq);
+  return (
+    <>
+      <div class="plot-head">
+        <h2 id="over-turns">The window, turn by turn</h2>
+        <fieldset class="choice">
+          <legend class="unseen">Scale</legend>
+          {(["window", "used"] as const).map((each) => (
+            <label key={each}>
+              <input type="radio" name="zoom" checked={zoom === each} onChange={() => setAsked(each)} />
+              <span>{each === "window" ? "whole budget" : "what is used"}</span>
+            </label>
+          ))}
+        </fieldset>
+      </div>
+      {plotted.problem && (
+        <p class="notice bad" role="alert">
+          {plotted.problem}
+        </p>
+      )}
+      {ranges.length > 0 && (
+        <Plot
+          ranges={ranges}
+          selected={selected}
+          zoom={zoom}
+          width={width}
+          onSelect={(seq) => goTo(addressOf(sessionId, "window", seq))}
+          onZoom={(first, last) => setSelection(within({ first, last }, total))}
+        />
+      )}
+      {whole.value && whole.value.length > 0 && (
+        <>
+          <Brush ranges={whole.value} total={total} width={width} selection={selection} onSelect={setSelection} />
+          <BrushFields selection={selection} total={total} onSelect={setSelection} />
+        </>
+      )}
+      <ul class="legend">
+        {inUse.map((region) => (
+          <li key={region}>
+            <Swatch region={region} />
+            {REGION_NAMES[region]}
+          </li>
+        ))}
+      </ul>
+      <MarkLegend ranges={ranges} />
+      <p class="small quiet">
+        {aggregated && "Each column is a run of turns, drawn as its largest one; select it to zoom in. "}
+        Tokens counted against the input budget. Framing and tools count where they exceed their own reserve.
+      </p>
+      <TimelineTable sessionId={sessionId} ranges={ranges} />
+    </>
+  );
+}
+
+/** The selection, moved so that it shows a turn. */
+function around(seq: number | null, { first, last }: Selection, total: number): Selection {
+  if (seq === null || (first <= seq && seq <= last)) return within({ first, last }, total);
+  const half = Math.floor((last - first) / 2);
+  return within({ first: seq - half, last: seq - half + last - first }, total);
+}
+
 /** A young session would be a thin line at the bottom of its budget. */
-function isSmall(turns: TimelineTurn[]): boolean {
-  const shares = turns.flatMap((turn) =>
-    turn.window ? [turn.window.estimated_input_tokens_after_prune / Math.max(1, turn.window.input_budget)] : [],
+function isSmall(ranges: TimelineRange[]): boolean {
+  const shares = ranges.flatMap(({ peak: { window } }) =>
+    window ? [window.estimated_input_tokens_after_prune / Math.max(1, window.input_budget)] : [],
   );
   return shares.length > 0 && Math.max(...shares) < SMALL_SHARE;
 }

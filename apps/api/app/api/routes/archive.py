@@ -13,9 +13,8 @@ from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 
 from app.api.direct_route import Call, DirectRoute, UnreadRoute, plain_json
-from app.api.import_reading import read_import
 from app.api.openapi import READ, refusals
-from app.api.schemas.archive import Document, ImportIn
+from app.api.schemas.archive import Document, ImportIn, read_import
 from app.api.schemas.sessions import SessionOut
 from app.archive.document import FORMAT, SECTIONS, VERSION
 from app.domain.types import Session, SessionId

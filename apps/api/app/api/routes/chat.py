@@ -1,26 +1,32 @@
-"""`/v1/chat/completions`: OpenAI's chat completions; each request is a turn of a session."""
+"""`/v1/chat/completions`: OpenAI's chat completions, whole or in chunks. Each request is a turn of a session."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
+import orjson
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
 from app.api import problems
-from app.api.chat_form import ChatForm
 from app.api.direct_route import UUID_TEXT, Call, DirectRoute, json_response
+from app.api.openai_errors import error_of
 from app.api.openapi import IdempotencyKey, event_stream, openai_refusals
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn
 from app.api.streaming import stream_turn
+from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
-from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId
+from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, ToolCall, Usage
 from app.openai.chat_messages import read_messages
-from app.services.openai.chat import ChatRequest, complete_chat, open_session
-from app.services.turn.types import TurnOptions
+from app.openai.items import joined_directions
+from app.openai.known_lists import known_list
+from app.services.openai.chat import ChatRequest, complete_chat
+from app.services.openai.open_session import open_session
+from app.services.turn.types import TurnEvent, TurnOptions, TurnOutcome
 
 SESSION_HEADER = "X-Session-Id"
 _ANSWERS: dict[int | str, dict[str, Any]] = {
@@ -30,6 +36,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         "headers": {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}},
     }
 }
+_LONGEST_NAME = 200
 # A value that means the same as its absence is not sent: not every provider knows the option.
 _DEFAULTS: Mapping[str, Any] = {
     "presence_penalty": 0,
@@ -41,12 +48,20 @@ _DEFAULTS: Mapping[str, Any] = {
     "stop": [],
 }
 
+RECOGNITION_HEADER = "X-Session-Recognition"
 SessionHeader = Annotated[
     str | None,
-    Header(alias=SESSION_HEADER, description="The session; without it one is created and named in the answer."),
+    Header(
+        alias=SESSION_HEADER,
+        description="The session: its id, or a name of the client's own, under which it is created at first. Without "
+        "it the session is recognized by the messages before the newest ones, or created; the answer has its id.",
+    ),
+]
+RecognitionHeader = Annotated[
+    Literal["on", "off"] | None,
+    Header(alias=RECOGNITION_HEADER, description="`off` creates a session for a request that names none."),
 ]
 RetryCount = Annotated[str | None, Header(alias="X-Stainless-Retry-Count", include_in_schema=False)]
-
 
 router = APIRouter(prefix="/v1/chat", tags=["chat"], route_class=DirectRoute)
 
@@ -56,6 +71,7 @@ async def create_chat_completion(
     call: Call,
     body: ChatIn,
     x_session_id: SessionHeader = None,
+    x_session_recognition: RecognitionHeader = None,
     idempotency_key: IdempotencyKey = None,
     x_stainless_retry_count: RetryCount = None,
 ) -> Response:
@@ -64,8 +80,11 @@ async def create_chat_completion(
     if body.model not in rt.catalogue.aliases:
         raise NotFound("model")
     check_tool_choice(body)
+    named = named_session(x_session_id, body.metadata.session_id if body.metadata else None)
     request = _request(call.raw_body, body, is_retry=x_stainless_retry_count not in (None, "0"))
-    session_id = await open_session(rt, tenant_id, _named_session(x_session_id, body), request, idempotency_key)
+    if named is None and x_session_recognition != "off":
+        request = recognizable(call, request)
+    session_id, request = await open_session(rt, tenant_id, named, request, idempotency_key)
     call.note(session_id=str(session_id))
     form = ChatForm(
         completion_id=f"chatcmpl-{rt.new_id().hex}",
@@ -108,19 +127,126 @@ def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
     )
 
 
+def recognizable(call: Call, request: ChatRequest) -> ChatRequest:
+    """The request with what its session is recognized by, where the deployment wants it: whose it is, the model, the
+    instructions and the messages. Two API keys never have a conversation in common."""
+    if not call.rt.recognizes_lists:
+        return request
+    instructions = joined_directions(request.options.instructions, request.directions)
+    owner = (call.tenant_id, call.headers.get("authorization"), request.model_alias, instructions)
+    known = known_list(owner, request.messages)
+    return replace(request, known=known, options=replace(request.options, list_sha256=known.whole))
+
+
 def provider_options(options: Mapping[str, Any]) -> JsonObject:
     """The options of a body, by the names of chat completions, that a provider needs: none at its default."""
     given = {name: options[name] for name in CHAT_OPTIONS & options.keys() if options[name] is not None}
     return {name: value for name, value in given.items() if _DEFAULTS.get(name) != value}
 
 
-def _named_session(header: str | None, body: ChatIn) -> SessionId | None:
-    member = body.metadata.session_id if body.metadata else None
+def named_session(header: str | None, member: str | None) -> SessionId | str | None:
+    """The session's id, or the client's own name for it, from the header or the body's `metadata.session_id`.
+
+    Raises `InvalidRequest`.
+    """
     if header and member and header != member:
         raise InvalidRequest(f"The header {SESSION_HEADER} names another session.", ("body", "metadata", "session_id"))
     named = header or member
-    if named is None:
+    if not named:
         return None
-    if not UUID_TEXT.fullmatch(named):
-        raise NotFound("session")
-    return SessionId(UUID(named))
+    if UUID_TEXT.fullmatch(named):
+        return SessionId(UUID(named))
+    if len(named) > _LONGEST_NAME or not named.isprintable():
+        where = ("header", SESSION_HEADER) if header else ("body", "metadata", "session_id")
+        raise InvalidRequest(f"A session's name has at most {_LONGEST_NAME} printable characters.", where)
+    return named
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+class ChatForm:
+    """One answer. `completion_id` is of this answer alone: a turn with tools has one for each of its rounds."""
+
+    def __init__(
+        self, *, completion_id: str, created: int, model: str, headers: Mapping[str, str], include_usage: bool = False
+    ) -> None:
+        self.headers = headers
+        self._id = completion_id
+        self._created = created
+        self._model = model
+        self._include_usage = include_usage
+
+    def whole(self, outcome: TurnOutcome) -> JsonObject:
+        """The `chat.completion`."""
+        text, calls, usage = _reply(outcome)
+        message: JsonObject = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message["tool_calls"] = [tool_call_json(call) for call in calls]
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(outcome, calls)}
+        return {
+            "id": self._id,
+            "object": "chat.completion",
+            "created": self._created,
+            "model": outcome.turn.model_alias,
+            "choices": [choice],
+            "usage": usage,
+        }
+
+    def event(self, event: TurnEvent) -> bytes:
+        """The role once the context is assembled, then the model's text; this form has no field for reasoning."""
+        if event.name == "context.assembled":
+            return self._chunk({"role": "assistant", "content": ""})
+        text = event.data.get("text")
+        return self._chunk({"content": text}) if text else b""
+
+    def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
+        """Tool calls, each whole, the finish reason, and the end mark; before them the text, unless it was streamed."""
+        text, calls, usage = _reply(outcome)
+        if not streamed:
+            yield self._chunk({"role": "assistant", "content": text or ""})
+        for index, call in enumerate(calls):
+            yield self._chunk({"tool_calls": [{"index": index, **tool_call_json(call)}]})
+        yield self._chunk({}, _finish_reason(outcome, calls))
+        if self._include_usage:
+            yield self._encoded({"choices": [], "usage": usage})
+        yield DONE
+
+    def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
+        """An error in the stream, without an end mark: the answer before it is incomplete."""
+        yield b"data: %b\n\n" % orjson.dumps({"error": error_of(problem, "messages")})
+
+    def _chunk(self, delta: JsonObject, finish_reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        usage = {"usage": None} if self._include_usage else {}
+        return self._encoded({"choices": [choice], **usage})
+
+    def _encoded(self, fields: JsonObject) -> bytes:
+        chunk = {"id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": self._model}
+        return b"data: %b\n\n" % orjson.dumps(chunk | fields)
+
+
+def _reply(outcome: TurnOutcome) -> tuple[str | None, tuple[ToolCall, ...], JsonObject | None]:
+    """Text, tool calls and usage: of this call, or of the whole turn where a stored one is answered."""
+    completion, turn = outcome.completion, outcome.turn
+    if completion is not None:
+        text = completion.text if completion.tool_calls else completion.text or ""
+        return text, completion.tool_calls, _usage(completion.usage)
+    usage = Usage(turn.prompt_tokens, turn.completion_tokens or 0) if turn.prompt_tokens is not None else None
+    return turn.assistant_output, turn.tool_calls, _usage(usage)
+
+
+def _usage(usage: Usage | None) -> JsonObject | None:
+    if usage is None:
+        return None
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_prompt_tokens},
+    }
+
+
+def _finish_reason(outcome: TurnOutcome, calls: tuple[ToolCall, ...]) -> str:
+    reason = outcome.turn.finish_reason
+    return "tool_calls" if calls else reason if reason in ("length", "content_filter") else "stop"

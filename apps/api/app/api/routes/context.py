@@ -1,32 +1,52 @@
-"""`/v1/sessions/{session_id}/context`, `/search`, `/timeline`, `/summaries`: the window, and what is not in it."""
+"""`/v1/sessions/{session_id}/context`, `/search`, `/timeline`, `/summaries`, `/simulate`: the window, what is not in
+it, and what it would be under other policies."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
 from app.api import problems
-from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Limit, refusals
+from app.api.direct_route import Call, DirectRoute, HeavyRoute
+from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, FromSeq, Limit, refusals
 from app.api.routes.turns import turn_request
-from app.api.schemas.context import FoundOut, SummaryOut, SummaryPage, TimelinePage, WindowOut
+from app.api.schemas.context import (
+    FoundInSessions,
+    FoundOut,
+    OverviewOut,
+    SimulateIn,
+    SimulationOut,
+    SummaryOut,
+    SummaryPage,
+    TimelinePage,
+    WindowOut,
+)
 from app.api.schemas.turns import PreviewIn, PreviewOut
-from app.domain.figures import CurrentWindow, TurnPoint
+from app.domain.figures import CurrentWindow, TimelineRange, TurnPoint
 from app.domain.stored import StoredSummary
-from app.domain.types import JsonObject, SessionId, SummaryId
+from app.domain.types import LARGEST, JsonObject, SessionId, SummaryId
 from app.services import summaries
 from app.services.paging import Page
 from app.services.views import context as window
-from app.services.views.preview import preview_turn
-from app.services.views.search import search_session
-from app.services.views.timeline import read_timeline
+from app.services.views.preview import Preview, preview_turn
+from app.services.views.search import Found, FoundInSession, search_messages, search_session
+from app.services.views.simulation import MOST_TURNS_DECIDED, THRESHOLDS, simulate, variant_of
+from app.services.views.timeline import read_overview, read_timeline
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["context"], route_class=DirectRoute)
+search_router = APIRouter(prefix="/v1/search", tags=["context"], route_class=DirectRoute)
+simulate_router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["policies"], route_class=HeavyRoute)
 
 SearchWords = Annotated[str, Query(min_length=1, max_length=1000, description="Words to look for.")]
 MostFound = Annotated[int, Query(ge=1, le=50, description="Most messages in the answer.")]
 DEFAULT_FOUND = 10
+_NOTHING_GIVEN = SimulateIn()
+Points = Annotated[int, Query(ge=1, le=500, description="Most runs of turns in the answer.")]
+ThroughSeq = Annotated[
+    int | None, Query(ge=1, le=LARGEST, description="The last turn's number; the newest's if absent.")
+]
 Turns = Annotated[int, Query(ge=1, le=500, description="Most turns of one page.")]
 
 
@@ -37,22 +57,41 @@ async def get_window(call: Call, session_id: SessionId) -> CurrentWindow:
 
 
 @router.get("/search", response_model=FoundOut, responses=refusals(*READ))
-async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> JsonObject:
+async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> Found:
     """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing."""
     return await search_session(call.rt, call.tenant_id, session_id, q, limit)
 
 
+@search_router.get("", response_model=FoundInSessions, responses=refusals(401, 422, 503))
+async def search_all(
+    call: Call, q: SearchWords, limit: MostFound = DEFAULT_FOUND, cursor: Cursor = None
+) -> Page[FoundInSession]:
+    """Messages of all sessions that have all the words of `q`, newest session first (a short page may not be the last;
+    of each session the newest three)."""
+    return await search_messages(call.rt, call.tenant_id, q, limit, cursor)
+
+
 @router.post("/context/preview", response_model=PreviewOut, responses=refusals(*WRITE))
-async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> JsonObject:
+async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview:
     """The prompt that the next turn would send, or its refusal, as a 200. Calls no model and writes nothing."""
     seen = await preview_turn(call.rt, call.tenant_id, session_id, turn_request(call, body))
-    return seen | {"refusal": problems.complete(seen["refusal"])}
+    return replace(seen, refusal=problems.complete(seen.refusal))
 
 
 @router.get("/timeline", response_model=TimelinePage, responses=refusals(*READ))
 async def get_timeline(call: Call, session_id: SessionId, limit: Turns = 200, cursor: Cursor = None) -> Page[TurnPoint]:
     """Turn by turn, newest first: tokens by region, budget, thresholds, and what was summarized, pruned or recalled."""
     return await read_timeline(call.rt, call.tenant_id, session_id, limit, cursor)
+
+
+@router.get("/timeline/overview", response_model=OverviewOut, responses=refusals(*READ))
+async def get_overview(
+    call: Call, session_id: SessionId, points: Points = 200, from_seq: FromSeq = 1, through_seq: ThroughSeq = None
+) -> Page[TimelineRange]:
+    """The whole timeline, or a range of it, oldest first, in at most so many runs of turns, each with its largest."""
+    return await read_overview(
+        call.rt, call.tenant_id, session_id, points=points, first_seq=from_seq, last_seq=through_seq
+    )
 
 
 @router.get("/summaries", response_model=SummaryPage, responses=refusals(*READ))
@@ -79,3 +118,12 @@ async def undo_active_summary(call: Call, session_id: SessionId) -> StoredSummar
 async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId) -> StoredSummary:
     """Withdraws the active summary: the previous one becomes active again. Takes no body."""
     return await summaries.undo_summary(call.rt, call.tenant_id, session_id, summary_id)
+
+
+@simulate_router.post("/simulate", response_model=SimulationOut, responses=refusals(*WRITE))
+async def post_simulation(call: Call, session_id: SessionId, body: SimulateIn = _NOTHING_GIVEN) -> JsonObject:
+    """Computes the session's turns under other policies and models. Calls no model and writes nothing."""
+    variants = THRESHOLDS if body.policies is None else tuple(map(variant_of, call.raw_body["policies"]))
+    aliases = body.model_aliases or []
+    most_turns = min(body.max_turns, MOST_TURNS_DECIDED // (len(variants) * max(1, len(aliases))))
+    return await simulate(call.rt, call.tenant_id, session_id, variants, aliases, most_turns=most_turns)

@@ -18,7 +18,7 @@ from app.api.schemas.items import (
     ItemsIn,
 )
 from app.domain.errors import NotFound
-from app.domain.openai_ids import read_conversation_id
+from app.domain.responses import read_conversation_id
 from app.domain.types import JsonObject, SessionId
 from app.services.openai import conversations
 from app.services.openai.conversations import ItemPage, get_item, page_of_items

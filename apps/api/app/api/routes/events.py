@@ -57,9 +57,9 @@ async def _events(call: Call) -> AsyncGenerator[bytes]:
         yield encoded_event("stream.ready", {"open": await service.activity.open_turns(call.rt, call.tenant_id)})
         looked_up = monotonic()
         while not service.drain.announced:
-            news = await next_event(follower, _LOOK_UP_S)
-            if news is not None:
-                yield encoded_event("turn.changed", news)
+            change = await next_event(follower, _LOOK_UP_S)
+            if change is not None:
+                yield encoded_event("turn.changed", change)
             if follower.missed:
                 follower.missed = False
                 yield encoded_event("stream.gap", {})

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Limit, refusals
-from app.api.records import as_json
 from app.api.schemas.sessions import PinIn, PinOut, PinPage
+from app.api.schemas.values import as_json
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Pin, SessionId
 from app.services import pins

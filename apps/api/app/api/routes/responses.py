@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
@@ -12,21 +14,30 @@ from starlette.responses import Response
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import IdempotencyKey, event_stream, openai_refusals
-from app.api.response_form import ResponseForm
-from app.api.response_json import list_json, stored_json
-from app.api.response_request import input_of, response_request
-from app.api.routes.chat import SESSION_HEADER, RetryCount
+from app.api.response_json import ResponseForm, list_json, stored_json
+from app.api.routes.chat import (
+    SESSION_HEADER,
+    RecognitionHeader,
+    RetryCount,
+    SessionHeader,
+    named_session,
+    provider_options,
+    recognizable,
+)
+from app.api.routes.turns import request_sha256
 from app.api.schemas.items import DeletedOut, ItemListOut
-from app.api.schemas.responses import ResponseIn, ResponseOut
+from app.api.schemas.responses import AllowedTools, ConversationRef, NamedFunction, ResponseIn, ResponseOut
 from app.api.streaming import Work, events_response, stream_turn
-from app.domain.errors import InvalidRequest, NotFound, PlimsollError
-from app.domain.openai_ids import ResponseRef, read_response_id
-from app.domain.types import JsonObject
-from app.openai.items import references_of
+from app.domain.errors import InvalidRequest, NotFound, PlimsollError, located
+from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
+from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
+from app.openai.items import read_items, references_of
 from app.services.openai import responses
+from app.services.openai.chat import ChatRequest
 from app.services.openai.conversations import referenced
-from app.services.openai.responses import ResponseTarget, resolve_target, respond
-from app.services.turn.types import Listener, TurnEvent, TurnOutcome
+from app.services.openai.responses import ResponseRequest, ResponseTarget, resolve_target, respond
+from app.services.runtime import Runtime
+from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
 Order = Annotated[Literal["asc", "desc"], Query(description="By time; the newest first unless `asc`.")]
 ItemLimit = Annotated[int, Query(ge=1, le=100, description="Most items of one page.")]
@@ -47,13 +58,16 @@ router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=Direc
 async def create_response(
     call: Call,
     body: ResponseIn,
+    x_session_id: SessionHeader = None,
+    x_session_recognition: RecognitionHeader = None,
     idempotency_key: IdempotencyKey = None,
     x_stainless_retry_count: RetryCount = None,
 ) -> Response:
-    """Creates a response within the token budget: alone, in a conversation, or after a previous response."""
+    """Creates a response within the token budget: alone, in a session or conversation, or after a response."""
     rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
     named = await referenced(rt, tenant_id, references_of(input_of(raw)))
     request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
+    request = _in_session(call, request, body, x_session_id, recognize=x_session_recognition != "off")
     target = await resolve_target(rt, tenant_id, request, idempotency_key)
     note = request.chat.options.note
     assert note is not None
@@ -161,3 +175,168 @@ def _json(answer: JsonObject, form: ResponseForm) -> Response:
     response = json_response(answer)
     response.headers.update(form.headers)
     return response
+
+
+_REPEATED = (
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "temperature",
+    "top_p",
+    "service_tier",
+    "user",
+    "safety_identifier",
+    "prompt_cache_key",
+    "previous_response_id",
+)
+
+
+def input_of(raw: JsonObject) -> list[JsonObject]:
+    """The input as items: a text is a user's message."""
+    given = raw["input"]
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
+def response_request(
+    rt: Runtime, raw: JsonObject, body: ResponseIn, referenced: Mapping[str, Message], *, is_retry: bool
+) -> ResponseRequest:
+    """What a body requests. `referenced` are the messages that its item references name.
+
+    Raises `InvalidRequest`, and `NotFound` for an id that nothing can have.
+    """
+    _check_body(rt, body)
+    previous = _previous(body)
+    tools, tool_choice = _tools(raw, body)
+    conversation, stored = _conversation(body), body.store is not False
+    sha256 = request_sha256({name: value for name, value in raw.items() if name != "stream_options"})
+    with located("body", "input"):
+        read = read_items(input_of(raw), referenced)
+    options = TurnOptions(
+        tools=tools,
+        tool_choice=tool_choice,
+        max_output_tokens=body.max_output_tokens,
+        instructions=body.instructions or None,
+        provider_options=provider_options(_chat_options(raw, body)),
+        policy={},
+        whole_past=body.truncation == "disabled",
+        note=ResponseNote(sha256, _repeated_form(raw, body, conversation), rt.now(), is_stored=stored),
+    )
+    chat = ChatRequest(
+        messages=read.messages,
+        options=options,
+        model_alias=body.model or rt.catalogue.default,
+        request_sha256=sha256,
+        is_retry=is_retry,
+        all_new=True,
+        directions=read.directions,
+        within="input",
+    )
+    return ResponseRequest(chat=chat, previous=previous, conversation=conversation, store=stored)
+
+
+def _in_session(
+    call: Call, request: ResponseRequest, body: ResponseIn, header: str | None, *, recognize: bool
+) -> ResponseRequest:
+    """The request with the session that it names or is recognized by. Raises `InvalidRequest`."""
+    named = named_session(header, (body.metadata or {}).get("session_id"))
+    if request.previous is not None or request.conversation is not None:
+        if header is not None:
+            raise InvalidRequest(f"{SESSION_HEADER} does not go with a conversation or a previous response.")
+        return request
+    if named is not None:
+        return replace(request, named=named, chat=replace(request.chat, all_new=False))
+    return replace(request, chat=recognizable(call, request.chat)) if recognize and request.store else request
+
+
+def _check_body(rt: Runtime, body: ResponseIn) -> None:
+    if body.conversation is not None and body.previous_response_id is not None:
+        raise InvalidRequest("Name a conversation or a previous response, not both.", ("body", "previous_response_id"))
+    if body.background and body.store is False:
+        raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
+    if body.model is not None and body.model not in rt.catalogue.aliases:
+        raise NotFound("model")
+
+
+def _previous(body: ResponseIn) -> ResponseRef | None:
+    if body.previous_response_id is None:
+        return None
+    previous = read_response_id(body.previous_response_id)
+    if previous is None:
+        raise NotFound("previous_response")
+    return previous
+
+
+def _conversation(body: ResponseIn) -> SessionId | None:
+    if body.conversation is None:
+        return None
+    named = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
+    session_id = read_conversation_id(named)
+    if session_id is None:
+        raise NotFound("conversation")
+    return session_id
+
+
+def _tools(raw: JsonObject, body: ResponseIn) -> tuple[tuple[ToolDefinition, ...], str | JsonObject | None]:
+    """Tools and choice in the form of chat completions, in which they are kept and sent."""
+    tools = [_tool(tool) for tool in raw.get("tools") or ()]
+    names = {tool["function"]["name"] for tool in tools}
+    choice = body.tool_choice
+    if isinstance(choice, NamedFunction):
+        _check_offered({choice.name}, names)
+        return tuple(tools), {"type": "function", "function": {"name": choice.name}}
+    if isinstance(choice, AllowedTools):
+        allowed = {tool.name for tool in choice.tools}
+        _check_offered(allowed, names)
+        return tuple(tool for tool in tools if tool["function"]["name"] in allowed), choice.mode
+    return tuple(tools), choice
+
+
+def _tool(tool: JsonObject) -> JsonObject:
+    kept = ("name", "description", "parameters", "strict")
+    return {"type": "function", "function": {name: tool[name] for name in kept if tool.get(name) is not None}}
+
+
+def _check_offered(chosen: set[str], offered: set[str]) -> None:
+    if not chosen <= offered:
+        raise InvalidRequest("tool_choice names a function that tools does not have.", ("body", "tool_choice"))
+
+
+def _chat_options(raw: JsonObject, body: ResponseIn) -> JsonObject:
+    """By the names of chat completions."""
+    text: JsonObject = raw.get("text") or {}
+    return {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "service_tier": body.service_tier,
+        "reasoning_effort": body.reasoning.effort if body.reasoning else None,
+        "verbosity": body.text.verbosity if body.text else None,
+        "response_format": _response_format(text.get("format")),
+    }
+
+
+def _response_format(text_format: JsonObject | None) -> JsonObject | None:
+    if text_format is None or text_format["type"] != "json_schema":
+        return text_format
+    schema = {name: value for name, value in text_format.items() if name != "type" and value is not None}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _repeated_form(raw: JsonObject, body: ResponseIn, conversation: SessionId | None) -> JsonObject:
+    """The parts of a request that its response repeats."""
+    text: JsonObject = raw.get("text") or {}
+    given = {name: value for name, value in text.items() if value is not None}
+    return {
+        **{name: raw.get(name) for name in _REPEATED},
+        "background": bool(body.background),
+        "conversation": None if conversation is None else {"id": conversation_id(conversation)},
+        "metadata": raw.get("metadata") or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "reasoning": {"effort": None, "summary": None} | (raw.get("reasoning") or {}),
+        "store": body.store is not False,
+        "text": {"format": {"type": "text"}} | given,
+        "tool_choice": raw.get("tool_choice") or "auto",
+        "tools": raw.get("tools") or [],
+        "top_logprobs": 0,
+        "truncation": body.truncation or "auto",
+    }

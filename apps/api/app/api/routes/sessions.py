@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Figures, Limit, Words, refusals
-from app.api.records import as_json
 from app.api.schemas.sessions import ForkIn, SessionDetail, SessionIn, SessionOut, SessionPage, SessionPatch
+from app.api.schemas.values import as_json
 from app.domain.types import JsonObject, Session, SessionId, TurnId
 from app.services import sessions
 from app.services.archive.fork import fork_session

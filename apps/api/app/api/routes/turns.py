@@ -12,8 +12,18 @@ from starlette.responses import Response
 
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute, json_response
-from app.api.openapi import DEFAULT_LIMIT, READ, STREAMED, WRITE, Cursor, IdempotencyKey, Limit, Round, refusals
-from app.api.records import as_json
+from app.api.openapi import (
+    DEFAULT_LIMIT,
+    READ,
+    STREAMED,
+    WRITE,
+    Cursor,
+    FromSeq,
+    IdempotencyKey,
+    Limit,
+    Round,
+    refusals,
+)
 from app.api.schemas.chat import ChatIn
 from app.api.schemas.turns import (
     AuditOut,
@@ -28,15 +38,17 @@ from app.api.schemas.turns import (
     TurnOut,
     TurnPage,
 )
+from app.api.schemas.values import as_json
 from app.api.streaming import Work, stream_turn, turn_json
 from app.domain.errors import InvalidRequest, PlimsollError
-from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
+from app.domain.types import JsonObject, MessageRecord, RecordedReply, SessionId, ToolCall, TurnId
 from app.services.paging import Page
 from app.services.policies import given_policy
 from app.services.sessions import check_alias
 from app.services.turn.take import cancel_turn, continue_turn, prepare_regeneration, regenerate_turn, take_turn
 from app.services.turn.types import OutputsRequest, TurnOptions, TurnRequest
 from app.services.views import turns
+from app.services.views.turns import SentPrompt
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["turns"], route_class=DirectRoute)
 
@@ -52,9 +64,7 @@ _AS_IT_WAS = RegenerateIn()
 _TURN_ANSWERS = STREAMED | refusals(*WRITE, 409, 429, 502, 504)
 
 
-@router.post(
-    "/turns", status_code=201, response_model=TurnAnswer, responses=STREAMED | refusals(*WRITE, 409, 429, 502, 504)
-)
+@router.post("/turns", status_code=201, response_model=TurnAnswer, responses=_TURN_ANSWERS)
 async def create_turn(
     call: Call, session_id: SessionId, body: TurnIn, idempotency_key: IdempotencyKey = None
 ) -> JsonObject | Response:
@@ -69,12 +79,7 @@ async def create_turn(
     )
 
 
-@router.post(
-    "/turns/{turn_id}/tool-outputs",
-    status_code=201,
-    response_model=TurnAnswer,
-    responses=_TURN_ANSWERS,
-)
+@router.post("/turns/{turn_id}/tool-outputs", status_code=201, response_model=TurnAnswer, responses=_TURN_ANSWERS)
 async def post_tool_outputs(
     call: Call, session_id: SessionId, turn_id: TurnId, body: ToolOutputsIn
 ) -> JsonObject | Response:
@@ -95,12 +100,7 @@ async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> Jso
     return turn_json(await cancel_turn(call.rt, call.tenant_id, session_id, turn_id))
 
 
-@router.post(
-    "/turns/{turn_id}/regenerate",
-    status_code=201,
-    response_model=RegeneratedAnswer,
-    responses=_TURN_ANSWERS,
-)
+@router.post("/turns/{turn_id}/regenerate", status_code=201, response_model=RegeneratedAnswer, responses=_TURN_ANSWERS)
 async def post_regenerate(
     call: Call, session_id: SessionId, turn_id: TurnId, body: RegenerateIn = _AS_IT_WAS
 ) -> JsonObject | Response:
@@ -128,10 +128,10 @@ async def post_regenerate(
 
 @router.get("/turns", response_model=TurnPage, responses=refusals(*READ))
 async def list_turns(
-    call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, from_seq: FromSeq = 1
 ) -> JsonObject:
-    """The session's turns."""
-    page = await turns.list_turns(call.rt, call.tenant_id, session_id, limit, cursor)
+    """The session's turns, from the first or from the one of a number on."""
+    page = await turns.list_turns(call.rt, call.tenant_id, session_id, limit, cursor, from_seq)
     return {"items": [turn_json(turn) for turn in page.items], "next_cursor": page.next_cursor}
 
 
@@ -158,7 +158,7 @@ async def get_audit(
 
 
 @router.get("/turns/{turn_id}/prompt", response_model=PromptOut, responses=refusals(*READ))
-async def get_prompt(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> JsonObject:  # noqa: A002 - the parameter's public name
+async def get_prompt(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> SentPrompt:  # noqa: A002 - the parameter's public name
     """The exact messages and tools that were sent, rebuilt from stored rows."""
     return await turns.get_prompt(call.rt, call.tenant_id, session_id, turn_id, round)
 
@@ -166,7 +166,7 @@ async def get_prompt(call: Call, session_id: SessionId, turn_id: TurnId, round: 
 @router.get("/messages", response_model=MessagePage, responses=refusals(*READ))
 async def list_messages(
     call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, ids: MessageIds = None
-) -> Page[JsonObject]:
+) -> Page[MessageRecord]:
     """The session's messages in time order, as received: compression of prompts does not change them."""
     if ids is not None:
         return await turns.get_messages(call.rt, call.tenant_id, session_id, [UUID(each) for each in ids.split(",")])

@@ -1,25 +1,39 @@
-"""An exported session, row by row, as it leaves and as it may come back.
+"""An exported session, row by row, as it leaves and as it may come back; and how the body of an import is read.
 
-Each row is checked by itself here; `archive/document.py` holds them together.
+Each row is checked by itself here; `archive/document.py` checks them together. Reading runs where
+`services/archive/import_job.py` runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, TypeAdapter, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 
+from app.api import problems
 from app.api.schemas.chat import ChatIn, ChatMessageIn
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, ToolChoice, ToolIn
 from app.api.schemas.context import SummaryFields
 from app.api.schemas.sessions import SessionIn
 from app.api.schemas.turns import AuditFields
 from app.api.schemas.values import Dollars, Id, In, Instant, Open, Seq, Sha256
-from app.archive.document import FORMAT, VERSION
-from app.domain.errors import InvalidRequest
-from app.domain.types import CHAT_OPTIONS, Count, Name, Region, SmallSeq
-from app.services.policies import check_policy_fields
+from app.api.strict_json import parse_body
+from app.archive.document import FORMAT, MOST_FAULTS, VERSION
+from app.domain.errors import ImportRefused, InvalidRequest
+from app.domain.types import CHAT_OPTIONS, Count, JsonObject, Name, Region, SmallSeq
+from app.services.archive.import_job import Conversation, Export
+from app.services.policies import read_fields
 
 
 class Document(BaseModel):
@@ -67,15 +81,15 @@ class StoredRequest(In):
     def _of_fields_that_are_there(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         """What they come to over the session's own is judged when the turn is run again."""
         try:
-            check_policy_fields(value or {})
+            read_fields(value or {})
         except InvalidRequest as error:
             raise ValueError(error.detail) from error
         return value
 
     @field_validator("options")
     @classmethod
-    def _as_a_client_could_wish(cls, value: dict[str, Any]) -> dict[str, Any]:
-        """They go into a provider's request as they are, so they must be what chat completions would have taken."""
+    def _as_a_client_can_set_them(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """They go into a provider's request as they are, so they must be what chat completions accept."""
         if not value.keys() <= CHAT_OPTIONS:
             raise ValueError("There is an option that no client can set")
         ChatIn.model_validate({"model": "any", "messages": [{"role": "user", "content": "any"}], **value})
@@ -134,7 +148,6 @@ class SummaryRow(SummaryFields):
 
 _LIST = Field(strict=False)  # JSON has no tuples
 
-
 _KINDS = {"b": "block", "m": "run", "mt": "run", "mb": "run", "u": "run", "s": "shortened", "j": "shortened"}
 
 
@@ -145,12 +158,9 @@ def _kind_of_ref(value: object) -> str | None:
 
 BlockRef = Annotated[tuple[Literal["b"], Sha256, Literal["system", "user", "assistant"]], _LIST, Tag("block")]
 
-
 RunRef = Annotated[tuple[Literal["m", "mt", "mb", "u"], Seq, Seq], _LIST, Tag("run")]
 
-
 ShortenedRef = Annotated[tuple[Literal["s", "j"], Seq, Sha256], _LIST, Tag("shortened")]
-
 
 Ref = Annotated[
     BlockRef | RunRef | ShortenedRef,
@@ -177,7 +187,6 @@ BLOCKS: Final[Mapping[str, TypeAdapter[Any]]] = {
     "j": TypeAdapter(list[ContentPartIn]),
 }
 """What the JSON of a block is, by how a prompt refers to it."""
-
 
 ROWS: Final[Mapping[str, type[BaseModel]]] = {
     "pins": PinRow,
@@ -217,3 +226,80 @@ class ImportIn(Open):
     format: str | None = Field(default=None, description=f"`{FORMAT}` for an export; absent for messages.")
     version: int | None = Field(default=None, description=f"{VERSION}, with `format`.")
     messages: list[dict[str, Any]] = Field(description="An export's messages, or OpenAI-style ones.")
+
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+def read_import(raw: bytes) -> Export | Conversation:
+    """The document, once every row of it is what it should be by itself. CPU-bound; raises `InvalidRequest`."""
+    document = parse_body(raw)
+    if not isinstance(document, dict):
+        raise InvalidRequest("The body must be a JSON object.", ("body",))
+    try:
+        body = ImportIn.model_validate(document)
+    except ValidationError as error:
+        raise problems.InvalidFields(problems.places(error, "body")) from None
+    given = cast(JsonObject, document)
+    return _conversation(given) if body.format is None else _export(given)
+
+
+def _export(document: JsonObject) -> Export:
+    head = _validated(ExportHead, document, "body")
+    unknown = sorted((head.model_extra or {}).keys())
+    if unknown:
+        raise ImportRefused([(problems.where("body", unknown[0]), "There is no such field")])
+    faults: list[tuple[str, str]] = []
+    for section, model in ROWS.items():
+        for at, row in enumerate(document[section]):
+            faults += _faults_of(model, row, "body", section, str(at))
+            if len(faults) >= MOST_FAULTS:
+                raise ImportRefused(faults[:MOST_FAULTS])
+    for at, pin in enumerate(document["pins"] if not faults else ()):
+        if not pin["name"].isprintable():
+            faults.append((f"body.pins.{at}.name", "A pin's name has printable characters only."))
+    if not faults:
+        faults = _faults_of_blocks(document)[:MOST_FAULTS]
+    if faults:
+        raise ImportRefused(faults)
+    return Export(document)
+
+
+def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
+    """Of the JSON in blocks that prompts have as tools, or as the parts of a shortened message."""
+    named: dict[str, set[str]] = {}
+    for refs in (audit["prompt_refs"] for audit in document["audits"] if audit["prompt_refs"]):
+        if refs["tools"]:
+            named.setdefault(refs["tools"], set()).add("tools")
+        for kind, _, sha256 in refs["items"]:
+            if kind == "j":
+                named.setdefault(sha256, set()).add("j")
+    faults: list[tuple[str, str]] = []
+    for at, block in enumerate(document["blocks"] if named else ()):
+        for form in sorted(named.get(block["sha256"], ())):
+            try:
+                BLOCKS[form].validate_python(parse_body(block["content"].encode()))
+            except (ValidationError, InvalidRequest):
+                faults.append((f"body.blocks.{at}.content", "A prompt needs this to be JSON of another form."))
+    return faults
+
+
+def _conversation(document: JsonObject) -> Conversation:
+    conversation = _validated(ArchivedConversationIn, document, "body")
+    fields = {name: document[name] for name in conversation.model_fields_set - {"messages"}}
+    return Conversation(fields, document["messages"])
+
+
+def _faults_of(model: type[BaseModel], row: object, *within: str) -> list[tuple[str, str]]:
+    try:
+        model.model_validate(row)
+    except ValidationError as error:
+        return problems.places(error, *within)
+    return []
+
+
+def _validated(model: type[Schema], document: JsonObject, *within: str) -> Schema:
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise ImportRefused(problems.places(error, *within)) from None

@@ -4,28 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    StringConstraints,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from app.api.schemas.content import (
-    PARTS_TAG,
-    TEXT_TAG,
-    ContentIn,
-    TextPart,
-    ToolCallIn,
-    ToolChoice,
-    ToolIn,
-    content_branch,
-)
-from app.api.schemas.values import Open
+from app.api.schemas.content import ContentIn, TextOrParts, TextPart, ToolCallIn, ToolChoice, ToolIn
+from app.api.schemas.values import In, Open
 from app.domain.types import Name
 
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -36,23 +18,7 @@ class RefusalPart(Open):
     refusal: str
 
 
-SpokenPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
-
-
-TextIn = Annotated[
-    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[TextPart], Tag(PARTS_TAG)],
-    Discriminator(
-        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of text parts"
-    ),
-]
-
-
-SpokenIn = Annotated[
-    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[SpokenPart], Tag(PARTS_TAG)],
-    Discriminator(
-        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of text parts"
-    ),
-]
+ReplyPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
 
 
 class ResentFunction(Open):
@@ -72,12 +38,12 @@ class SystemMessageIn(Open):
     """Instructions. `name` is taken and not kept, here and in the other roles."""
 
     role: Literal["system"]
-    content: TextIn
+    content: TextOrParts[TextPart]
 
 
 class DeveloperMessageIn(Open):
     role: Literal["developer"]
-    content: TextIn
+    content: TextOrParts[TextPart]
 
 
 class UserMessageIn(Open):
@@ -86,16 +52,16 @@ class UserMessageIn(Open):
 
 
 class AssistantMessageIn(Open):
-    """What a model said or called. Of members that are not named here (reasoning, audio) nothing is kept."""
+    """A reply of a model, or its tool calls. Of members that are not named here (reasoning, audio) nothing is kept."""
 
     role: Literal["assistant"]
-    content: SpokenIn | None = None
+    content: TextOrParts[ReplyPart] | None = None
     refusal: str | None = None
     tool_calls: list[ResentCall] | None = Field(default=None, max_length=128)
     function_call: None = Field(default=None, description="The form of 2023; send `tool_calls`.")
 
     @model_validator(mode="after")
-    def _says_something(self) -> AssistantMessageIn:
+    def _has_content_or_calls(self) -> AssistantMessageIn:
         if self.content is None and self.refusal is None and not self.tool_calls:
             raise ValueError("An assistant message has content or tool calls")
         return self
@@ -139,10 +105,8 @@ class ChatMetadata(Open):
     session_id: str | None = Field(default=None, description="As the header `X-Session-Id`. All else is not kept.")
 
 
-class ChatIn(BaseModel):
+class ChatIn(In):
     """A request of OpenAI's chat completions. A field that is not listed is refused, for it would be without effect."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     model: Name = Field(description="An alias of the catalogue.")
     messages: list[ChatMessageIn] = Field(
@@ -222,7 +186,7 @@ class ChatCompletion(BaseModel):
     id: str
     object: Literal["chat.completion"]
     created: int
-    model: str = Field(description="The alias that answered: a fallback's, when the one asked for was down.")
+    model: str = Field(description="The alias that answered: a fallback's, where the requested one was down.")
     choices: list[ChatChoice]
     usage: ChatUsage | None = None
 

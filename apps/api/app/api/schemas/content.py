@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
@@ -42,21 +42,26 @@ class FilePart(Open):
 
 ContentPartIn = Annotated[TextPart | ImagePart | AudioPart | FilePart, Field(discriminator="type")]
 
-
 TEXT_TAG, PARTS_TAG = "(text)", "(parts)"
 """Branches of `content`; they stand in Pydantic's error paths, and `api/problems.py` leaves them out."""
 
 
-def content_branch(value: object) -> str | None:
+def _branch(value: object) -> str | None:
     return TEXT_TAG if isinstance(value, str) else PARTS_TAG if isinstance(value, list) else None
 
 
-ContentIn = Annotated[
-    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[ContentPartIn], Tag(PARTS_TAG)],
-    Discriminator(
-        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of parts"
-    ),
+def text_or_list(of: str) -> Discriminator:
+    """Tells the branches apart; `of` names what the list has, for the error."""
+    return Discriminator(
+        _branch, custom_error_type="content_type", custom_error_message=f"Must be text or a list of {of}"
+    )
+
+
+Part = TypeVar("Part")
+TextOrParts: TypeAlias = Annotated[
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[Part], Tag(PARTS_TAG)], text_or_list("parts")
 ]
+ContentIn = TextOrParts[ContentPartIn]
 
 
 class FunctionIn(Open):

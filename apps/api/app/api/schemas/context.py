@@ -1,20 +1,21 @@
 """The window of a session: how a prompt came about, how it is laid out, what changed it turn by turn, its summaries,
-and what is found of what has left it."""
+what is found of what has left it, and stored turns under other policies."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, cast
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
-from app.api.records import answer_of, row_of
-from app.api.schemas.values import Id, In, Instant, Open
+from app.api.schemas.values import Id, In, Instant, Open, Paged, answer_of, row_of
+from app.domain import figures
 from app.domain.audit import TurnContext
-from app.domain.figures import CurrentWindow, PointWindow, TurnPoint
+from app.domain.figures import CurrentWindow, PointWindow, TimelineRange, TurnPoint
 from app.domain.stored import StoredSummary
 from app.domain.trim_log import TrimAction, TrimLog
-from app.domain.types import REGIONS, Count
+from app.domain.types import REGIONS, Count, Name
+from app.services.views.search import Found, FoundInSession, FoundMessage
 
 _REGIONS: dict[str, Any] = dict.fromkeys(REGIONS, (Count, ...))
 
@@ -35,6 +36,10 @@ class RecalledOut(Open):
     message_id: Id
     score: float = Field(ge=-1e9, le=1e9)
     tokens: Count
+    matched: list[str] = Field(
+        default_factory=list[str],
+        description="The user's words that it has; absent where it stands beside another one.",
+    )
 
 
 class TrimLogOut(row_of(TrimLog, without=("recalled",))):
@@ -56,38 +61,25 @@ class WindowOut(answer_of(CurrentWindow)):
     regions: Regions
 
 
-class FoundMessageOut(BaseModel):
+class FoundMessageOut(answer_of(FoundMessage)):
     """A message that matches. `complete` says whether the excerpt is all of its text."""
 
-    message_id: UUID
-    turn_id: UUID
-    turn_seq: int
-    seq: int
-    role: Literal["user", "assistant", "tool"]
-    score: float
-    excerpt: str
-    complete: bool
 
-
-class FoundOut(BaseModel):
+class FoundOut(answer_of(Found, absent=("next_cursor",))):
     """What a search found, best first, on one page."""
 
     items: list[FoundMessageOut]
-    next_cursor: None = None
-    searched_messages: int = Field(description="Messages that were looked through.")
-    unsearched_messages: int = Field(
-        description="Older ones that no index knows yet; each turn that recalls adds some."
-    )
 
 
-class LaidOut(BaseModel):
+class FoundInSessionOut(answer_of(FoundInSession)):
+    """A message that has the words. `complete` says whether the excerpt is all of its text."""
+
+
+class FoundInSessions(Paged[FoundInSessionOut]): ...
+
+
+class LaidOut(answer_of(figures.LaidOut)):
     """Where a message of a prompt stands and what it costs, without framing."""
-
-    region: str | None = Field(description="Null for prompts that were sent before this was recorded.")
-    tokens: int
-    message_id: UUID | None = Field(description="The stored message; null for what is none.")
-    turn_id: UUID | None
-    shortened: bool
 
 
 class SummaryItemOut(In):
@@ -113,9 +105,7 @@ class SummaryOut(SummaryFields):
     session_id: UUID
 
 
-class SummaryPage(BaseModel):
-    items: list[SummaryOut]
-    next_cursor: str | None
+class SummaryPage(Paged[SummaryOut]): ...
 
 
 class TimelineWindow(answer_of(PointWindow)):
@@ -124,15 +114,8 @@ class TimelineWindow(answer_of(PointWindow)):
     regions: Regions
 
 
-class TimelineEvent(BaseModel):
+class TimelineEvent(answer_of(figures.TimelineEvent, absent=("tokens", "count", "summary_id", "origin", "status"))):
     """Something that changed what was sent. `tokens` is what left the prompt, or what was recalled into it."""
-
-    kind: Literal["summary", "later_summary", "prune", "recall", "overflow", "emergency"]
-    tokens: int | None = None
-    count: int | None = Field(default=None, description="Turns folded, or messages pruned, recalled, or dropped.")
-    summary_id: UUID | None = None
-    origin: str | None = None
-    status: str | None = None
 
 
 class TimelineTurn(answer_of(TurnPoint)):
@@ -142,6 +125,66 @@ class TimelineTurn(answer_of(TurnPoint)):
     events: list[TimelineEvent]
 
 
-class TimelinePage(BaseModel):
-    items: list[TimelineTurn]
-    next_cursor: str | None
+class TimelinePage(Paged[TimelineTurn]): ...
+
+
+class TimelineRangeOut(answer_of(TimelineRange)):
+    """Turns `first_seq` through `last_seq` as one point of a plot. `peak` is the one with the largest prompt."""
+
+    peak: TimelineTurn
+
+
+class OverviewOut(BaseModel):
+    items: list[TimelineRangeOut]
+    next_cursor: None
+
+
+_LONGEST_VARIANT_NAME = 80
+
+
+class SimulateIn(In):
+    """Policies to compute the session's turns under; without any, a summary at four thresholds."""
+
+    policies: list[Any] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=8,
+        description="Each the name of a preset, or an object of overrides over the session's policy, which may have a "
+        "`name` for the answer.",
+    )
+    model_aliases: list[Name] | None = Field(
+        default=None, min_length=1, max_length=4, description="Compute every turn for each of these."
+    )
+    max_turns: int = Field(
+        default=1000,
+        ge=1,
+        le=3000,
+        description="Turns after these are left out (`truncated`); fewer with many policies and models.",
+    )
+
+    @field_validator("policies")
+    @classmethod
+    def _names_or_objects(cls, value: list[Any] | None) -> list[Any] | None:
+        for policy in value or ():
+            if not isinstance(policy, (str, dict)):
+                raise ValueError("Each is the name of a preset or an object")  # noqa: TRY004 - Pydantic's way
+            name = cast("dict[str, Any]", policy).get("name", "") if isinstance(policy, dict) else ""
+            if not isinstance(name, str) or len(name) > _LONGEST_VARIANT_NAME:
+                raise ValueError(f"A name is a text of at most {_LONGEST_VARIANT_NAME} characters")
+        return value
+
+
+class SimulationOut(BaseModel):
+    """Figures of each policy, of what happened and of the full history; docs/simulate.md describes them."""
+
+    model_config = ConfigDict(extra="allow")
+    session_id: UUID
+    stored_turns: int
+    turns: int
+    truncated: bool
+    gone_aliases: list[str] = Field(description="Aliases of stored turns that the catalogue does not have any more.")
+    summaries_from: str
+    assumed: list[str]
+    happened: dict[str, Any]
+    full_history: list[dict[str, Any]]
+    policies: list[dict[str, Any]]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from app.api.records import answer_of
+from app.api.schemas.values import answer_of
 from app.domain.prices import Prices
-from app.services.views.deployment import ListedAlias, PolicyField
+from app.services.views.deployment import ListedAlias, ListedName, ListedPreset, PolicyField
 
 
 class HealthOut(BaseModel):
@@ -56,21 +56,13 @@ class ModelList(BaseModel):
     data: list[ListedModel]
 
 
-class DesignNameOut(BaseModel):
+class DesignNameOut(answer_of(ListedName)):
     """A setting as a design's project spells it; null stands for a value that it does not publish."""
 
-    spellings: list[str]
-    fields: list[str]
-    published: Any
-    unit: str
 
-
-class PresetOut(BaseModel):
+class PresetOut(answer_of(ListedPreset)):
     """A design by name, with the value of every field."""
 
-    name: str
-    description: str
-    policy: dict[str, Any]
     names: list[DesignNameOut] = Field(description="The design's own configuration, and the fields that it becomes.")
 
 

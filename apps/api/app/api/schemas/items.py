@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from app.api.schemas.chat import CallId
-from app.api.schemas.content import PARTS_TAG, TEXT_TAG, InputAudio, content_branch
-from app.api.schemas.values import Open
+from app.api.schemas.content import InputAudio, TextOrParts
+from app.api.schemas.values import In, Open
 from app.domain.types import Name
 from app.services.openai.conversations import MOST_ITEMS
 
@@ -49,20 +49,12 @@ class RefusalPartIn(Open):
 PartIn = Annotated[TextPartIn | ImagePartIn | FilePartIn | AudioPartIn | RefusalPartIn, Field(discriminator="type")]
 
 
-PartsIn = Annotated[
-    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[PartIn], Tag(PARTS_TAG)],
-    Discriminator(
-        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of parts"
-    ),
-]
-
-
 class MessageItemIn(Open):
-    """What somebody said. System and developer messages become the conversation's instructions."""
+    """A message. System and developer messages become the conversation's instructions."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: PartsIn
+    content: TextOrParts[PartIn]
 
 
 class FunctionCallIn(Open):
@@ -75,11 +67,11 @@ class FunctionCallIn(Open):
 class FunctionCallOutputIn(Open):
     type: Literal["function_call_output"]
     call_id: CallId
-    output: PartsIn
+    output: TextOrParts[PartIn]
 
 
 class ReasoningIn(Open):
-    """Thoughts that come back. Taken, and not kept: the session holds its own."""
+    """Reasoning that a client sends back. Accepted, and not kept: the session has its own."""
 
     type: Literal["reasoning"]
 
@@ -103,7 +95,6 @@ class HostedItemIn(Open):
 
 
 _ITEM_KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
-
 
 HOSTED_ITEMS = frozenset(
     {
@@ -152,9 +143,7 @@ ItemIn = Annotated[
     Discriminator(_item_kind, custom_error_type="item_type", custom_error_message="Must be an item"),
 ]
 
-
 _MOST_PAIRS = 16
-
 
 MetadataIn = Annotated[
     dict[
@@ -187,22 +176,16 @@ class DeletedOut(BaseModel):
     deleted: Literal[True]
 
 
-class ConversationIn(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
+class ConversationIn(In):
     metadata: MetadataIn | None = None
     items: list[ItemIn] | None = Field(default=None, max_length=MOST_ITEMS)
 
 
-class ConversationPatch(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
+class ConversationPatch(In):
     metadata: MetadataIn | None = Field(description="Replaced whole; null takes it away.")
 
 
-class ItemsIn(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
+class ItemsIn(In):
     items: list[ItemIn] = Field(min_length=1, max_length=MOST_ITEMS)
 
 

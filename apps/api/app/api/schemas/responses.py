@@ -7,16 +7,13 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from app.api.schemas.chat import JsonFormat, TextFormat
-from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, content_branch
+from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, text_or_list
 from app.api.schemas.items import ItemIn, ItemOut, MetadataIn
-from app.api.schemas.values import Open
+from app.api.schemas.values import In, Open
 from app.domain.types import Name
 
 InputIn = Annotated[
-    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[ItemIn], Field(min_length=1), Tag(PARTS_TAG)],
-    Discriminator(
-        content_branch, custom_error_type="content_type", custom_error_message="Must be text or a list of items"
-    ),
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[ItemIn], Field(min_length=1), Tag(PARTS_TAG)], text_or_list("items")
 ]
 
 
@@ -94,17 +91,15 @@ class TextConfig(Open):
 
 class ReasoningConfig(Open):
     effort: Name | None = None
-    summary: Name | None = Field(default=None, description="Without effect: thoughts are told as the model told them.")
+    summary: Name | None = Field(default=None, description="Without effect: reasoning is returned as received.")
 
 
 class ConversationRef(Open):
     id: str
 
 
-class ResponseIn(BaseModel):
+class ResponseIn(In):
     """A request of OpenAI's Responses. A field that is not listed is refused, for it would be without effect."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     model: Name | None = Field(default=None, description="An alias of the catalogue; its default when absent.")
     input: InputIn = Field(description="Text of the user's, or items. All of it is new to the conversation.")
@@ -161,6 +156,6 @@ class ResponseOut(BaseModel):
     status: Literal["completed", "incomplete", "failed", "cancelled", "in_progress"]
     error: dict[str, Any] | None
     incomplete_details: dict[str, Any] | None
-    model: str = Field(description="The alias that answered: a fallback's, when the one asked for was down.")
+    model: str = Field(description="The alias that answered: a fallback's, where the requested one was down.")
     output: list[ItemOut]
     usage: ResponseUsageOut | None

@@ -9,16 +9,13 @@ from uuid import UUID
 import orjson
 from pydantic import BaseModel, Field, StringConstraints, field_validator
 
-from app.api.records import answer_of
-from app.api.schemas.values import In
+from app.api.schemas.values import In, Paged, answer_of
 from app.domain.figures import PinFigures, SessionFigures
 from app.domain.types import Name, Pin, Session, SessionUsage
 
 _METADATA_BYTES = 64 * 1024
 
-
 _Count = Annotated[int, Field(ge=0, le=10**15)]
-
 
 _Usd = Annotated[float, Field(ge=0, le=10**9, allow_inf_nan=False)]
 
@@ -102,9 +99,7 @@ class ListedSession(SessionOut):
     figures: SessionFigures | None = None
 
 
-class SessionPage(BaseModel):
-    items: list[ListedSession]
-    next_cursor: str | None
+class SessionPage(Paged[ListedSession]): ...
 
 
 class PinIn(In):
@@ -124,6 +119,4 @@ class ListedPin(PinOut):
     figures: PinFigures | None = None
 
 
-class PinPage(BaseModel):
-    items: list[ListedPin]
-    next_cursor: str | None
+class PinPage(Paged[ListedPin]): ...

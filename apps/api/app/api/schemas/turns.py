@@ -3,19 +3,20 @@ calls; and which are open."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
 
-from app.api.records import answer_of, row_of
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, TextPart, ToolCallIn, ToolChoice, ToolIn
 from app.api.schemas.context import ContextOut, LaidOut
 from app.api.schemas.sessions import SessionOut
-from app.api.schemas.values import In, Instant
+from app.api.schemas.values import In, Instant, Open, Paged, answer_of, row_of
 from app.domain.audit import Audit
-from app.domain.types import Name, TurnRecord, TurnStatus
+from app.domain.figures import TurnNews
+from app.domain.types import MessageRecord, Name, TurnRecord
+from app.services.views.preview import Preview
+from app.services.views.turns import SentPrompt
 
 
 class RecordedReplyIn(In):
@@ -25,13 +26,13 @@ class RecordedReplyIn(In):
     tool_calls: list[ToolCallIn] = Field(default_factory=list[ToolCallIn], max_length=128)
 
     @model_validator(mode="after")
-    def _says_something(self) -> RecordedReplyIn:
+    def _has_content_or_calls(self) -> RecordedReplyIn:
         if not self.content and not self.tool_calls:
             raise ValueError("A recorded reply has content or tool calls")
         return self
 
 
-class _AskIn(In):
+class _OptionsIn(In):
     """How a user's message is to be answered."""
 
     tools: list[ToolIn] | None = Field(default=None, max_length=128)
@@ -60,7 +61,7 @@ def _not_blank(value: str | list[Any] | None) -> str | list[Any] | None:
     return value
 
 
-class TurnIn(_AskIn):
+class TurnIn(_OptionsIn):
     """A user's message and how to answer it."""
 
     content: Annotated[ContentIn, AfterValidator(_not_blank)] = Field(
@@ -68,13 +69,13 @@ class TurnIn(_AskIn):
     )
 
 
-class RegenerateIn(_AskIn):
+class RegenerateIn(_OptionsIn):
     """What is to be different when the last turn is run again; what is absent is as it was then."""
 
     content: Annotated[ContentIn | None, AfterValidator(_not_blank)] = Field(
-        default=None, description="Other words in the place of the user's; the same ones when absent."
+        default=None, description="Another message in place of the user's; the same one when absent."
     )
-    model_alias: Name | None = Field(default=None, description="Another alias; the one that was asked when absent.")
+    model_alias: Name | None = Field(default=None, description="Another alias; that of the turn when absent.")
 
 
 class ToolOutputIn(In):
@@ -112,9 +113,7 @@ class RegeneratedAnswer(TurnAnswer):
     session: SessionOut
 
 
-class TurnPage(BaseModel):
-    items: list[TurnOut]
-    next_cursor: str | None
+class TurnPage(Paged[TurnOut]): ...
 
 
 class AuditFields(row_of(Audit, ContextOut, without=("session_id", "prompt_refs"))):
@@ -129,13 +128,9 @@ class AuditOut(AuditFields):
     session_id: UUID
 
 
-class PromptOut(BaseModel):
+class PromptOut(answer_of(SentPrompt, Open)):
     """What was sent, rebuilt from stored rows."""
 
-    model_config = ConfigDict(extra="allow")
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]]
-    prompt_sha256: str
     layout: list[LaidOut] = Field(description="One for each message.")
 
 
@@ -143,54 +138,20 @@ class PreviewIn(TurnIn):
     """A turn's body, as it would be posted. `stream` and `recorded_reply` change nothing."""
 
 
-class PreviewOut(BaseModel):
+class PreviewOut(answer_of(Preview)):
     """What the next turn would have. `messages` and `tools` are empty where it would be refused."""
 
-    seq: int = Field(description="The number that turn would get.")
-    open_turn_id: UUID | None = Field(description="A turn that still runs or waits for tools, and has to end first.")
-    summary_pending: bool = Field(description="A summary would be made first: here it is reckoned at its cap.")
     context: ContextOut
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]]
     layout: list[LaidOut] = Field(description="One for each message.")
-    estimated_prompt_cost_usd: float | None = Field(
-        description="Of sending it once, at published prices, without a cache and without the summary; null where no "
-        "price is known and where it would be refused."
-    )
-    refusal: dict[str, Any] | None = Field(description="The problem the turn would be answered with.")
 
 
-class StoredMessageOut(BaseModel):
+class StoredMessageOut(answer_of(MessageRecord)):
     """A message as it is stored; `token_estimate` is in `token_encoding`."""
 
-    id: UUID
-    turn_id: UUID
-    turn_seq: int
-    seq: int
-    role: Literal["user", "assistant", "tool"]
-    content: str | list[dict[str, Any]] | None
     tool_calls: list[StoredCall] | None
-    tool_call_id: str | None
-    token_estimate: int
-    token_encoding: str
-    created_at: datetime
 
 
-class MessagePage(BaseModel):
-    items: list[StoredMessageOut]
-    next_cursor: str | None
-
-
-class TurnNews(BaseModel):
-    """Where a turn stands."""
-
-    session_id: UUID
-    turn_id: UUID
-    seq: int
-    status: TurnStatus
-    model_alias: str
-    created_at: datetime
-    completed_at: datetime | None
+class MessagePage(Paged[StoredMessageOut]): ...
 
 
 class OpenTurns(BaseModel):

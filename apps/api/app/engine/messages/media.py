@@ -12,8 +12,14 @@ from math import ceil
 from typing import Any, TypeAlias, cast
 
 from app.domain.types import Content, ContentPart
-from app.engine.messages.media_headers import Size, size_of_base64
-from app.engine.messages.media_lengths import decoded, pages_of_pdf, seconds_of_mp3, seconds_of_wav
+from app.engine.messages.media_headers import (
+    Size,
+    decoded,
+    pages_of_pdf,
+    seconds_of_mp3,
+    seconds_of_wav,
+    size_of_base64,
+)
 
 ImageTokens: TypeAlias = Callable[[ContentPart], int]
 """What an `image_url` part costs some model."""

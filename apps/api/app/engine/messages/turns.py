@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, assert_never
+from typing import Literal, NamedTuple, TypeAlias, assert_never
 
 from app.domain.types import Message, Turn, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
@@ -12,8 +11,7 @@ from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 UnitKind: TypeAlias = Literal["user", "assistant", "tool_group"]
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """Messages that stay or go together: a user's words, an assistant's words, or a tool call with all its results."""
 
     kind: UnitKind

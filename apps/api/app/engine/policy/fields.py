@@ -30,6 +30,7 @@ MEANINGS: Mapping[str, str] = {
     ),
     "summarize_when": "Before the call, after the turn in the background, both, or not by itself.",
     "auto_summarize": "The switch that turns all summaries but the requested ones off.",
+    "summarize_ahead": "Whether a summary that falls due at the next turn is made behind the answer before it.",
     "incremental": (
         "Whether the summarizer extends the summary by the new messages alone, and does so once more at half the "
         "cap when the prompt is still too large."

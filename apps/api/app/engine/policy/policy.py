@@ -72,13 +72,14 @@ class ContextPolicy:
     usage_threshold: Ratio | None = None
     max_messages: Annotated[int, Ge(2), Le(LARGEST_INTEGER)] | None = None
     protected_turns: Annotated[int, Ge(0), Le(LARGEST_INTEGER)] | None = 4
-    protected_share: Ratio | None = None
+    protected_share: Ratio | None = 0.25
     prune_protected: bool = True
     prune_unit: PruneUnit = "message"
     prune_order: PruneOrder = "oldest"
     prune_block_share: Share = 0.0
     summarize_when: SummarizeWhen = "preflight"
     auto_summarize: bool = True
+    summarize_ahead: bool = True
     incremental: bool = False
     summary_model: str = ""
     summary_max_ratio: Ratio = 0.15
@@ -113,6 +114,11 @@ class ContextPolicy:
     def summarizes_after_turns(self) -> bool:
         """Whether its triggers are looked at when a turn has completed."""
         return self.auto_summarize and self.summarize_when in ("post_turn", "both")
+
+    @property
+    def summarizes_ahead(self) -> bool:
+        """Whether a summary that the next turn would make before its call is made behind the answer before it."""
+        return self.summarize_ahead and self.summarizes_before_calls
 
 
 def with_whole_past(policy: ContextPolicy) -> ContextPolicy:

@@ -26,7 +26,9 @@ _POST_TURN = ContextPolicy(
     mandatory_summary_turn=None,
     usage_threshold=0.80,
     protected_turns=5,
+    protected_share=None,
     summarize_when="post_turn",
+    summarize_ahead=False,
     recall=_NO_RECALL,
 )
 _ROLLING = ContextPolicy(
@@ -37,14 +39,17 @@ _ROLLING = ContextPolicy(
     protected_turns=None,
     protected_share=0.50,
     incremental=True,
+    summarize_ahead=False,
     recall=_NO_RECALL,
 )
 _ALLOCATED = ContextPolicy(
     preset="allocated",
     summary_trigger_ratio=None,
     mandatory_summary_turn=None,
+    protected_share=None,
     prune_unit="turn",
     allocation=Allocation(),
+    summarize_ahead=False,
     recall=_NO_RECALL,
 )
 _TURN_ATOMIC = ContextPolicy(
@@ -53,10 +58,12 @@ _TURN_ATOMIC = ContextPolicy(
     mandatory_summary_turn=None,
     usage_threshold=0.75,
     max_messages=20,
+    protected_share=None,
     prune_unit="turn",
     summarize_when="both",
     emergency_drop_ratio=0.5,
     unknown_window_outputs=4,
+    summarize_ahead=False,
     recall=_NO_RECALL,
 )
 

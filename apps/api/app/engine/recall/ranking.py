@@ -2,8 +2,9 @@
 
 A message is found by its words (BM25), counts for what it says per token, and its neighbours share in what it scores: a
 question and its answer stand together. What is brought back is gated by the best score, so that a prompt is not filled
-to the brim with the merely similar, and takes only room below the summary trigger (contract.md, section 8). Pure, and
-by arrays: no text of the past is read to rank it, only what is chosen.
+to the brim with the merely similar, and takes only room below the prune threshold (contract.md, section 8). How much
+may come back goes by how much of the user's message asks something: a turn that asks nothing gets nearly nothing. Pure,
+and by arrays: no text of the past is read to rank it, only what is chosen.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from app.domain.content import content_text
-from app.domain.types import JsonObject, MessageId, Turn
+from app.domain.types import Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units
 from app.engine.policy.policy import Recall
-from app.engine.recall.index import CALL, EMPTY, QUESTION_MARKS, RESULT, Floats, Index, Ints, Packed
-from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, term_hash
+from app.engine.recall.index import CALL, QUESTION_MARKS, RESULT, Floats, Index, Ints
+from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
 
 MOST_HITS: Final = 64
 """Messages that matched, best first, of which one turn looks at the neighbourhood."""
@@ -46,48 +47,37 @@ _TOKENS_OF_ANY: Final = 16
 """Added to a message's own tokens before they divide its score: a word alone is no bargain."""
 _SENTENCE: Final = re.compile(r"[^.!?…。！？؟\n]*(?:[.!?…。！？؟\n]|$)")
 _MOST_ASKED_CHARS: Final = 8_000
+MOST_RECALLED_TOKENS: Final = 6_400
+"""Of any window: what would come back beyond them answers next to nothing (`docs/fidelity.md`)."""
+_LEAST_RECALLED_TOKENS: Final = 32
+"""No message worth its note is smaller: nothing is searched for that little."""
 _TERMS_OF_A_QUESTION: Final = 8
 _TERMS_OF_A_WISH: Final = 5
-_LEAST_ASKED_SHARE: Final = 0.15
-
-
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """A message that comes back: `score` is what it was chosen by, `tokens` its cost on the wire."""
-
-    message_id: MessageId
-    score: float
-    tokens: int
-
-    def public(self) -> JsonObject:
-        """The shape of a row of `recalled` in `context_trim_log`."""
-        return {"message_id": str(self.message_id), "score": self.score, "tokens": self.tokens}
+_SHARE_OF_A_WISH: Final = 0.125
+_LEAST_ASKED_SHARE: Final = 0.03
 
 
 class Candidate(NamedTuple):
     """Messages that come back together or not at all, by number, and what speaks for them.
 
-    `tokens` is what they cost on the wire as they were counted when they were stored. `is_new` is false of a message
-    whose words are nearly all the query's own: the same question as once before, of which only the answer is wanted.
+    `tokens` is what they cost on the wire as they were counted when they were stored; `matched` has for each message
+    the words of the query that it has, sorted.
     """
 
     seqs: tuple[int, ...]
     score: float
     tokens: int
-    text: int
-    is_new: bool
+    matched: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """What of the past is not in the raw window, through message `through_seq`, and may come back for a message.
+    """What of the past is not in the raw window and may come back for a message.
 
-    `candidates` are all that match or stand beside a match, best first; `turns` hold those that were read, in time
-    order, a turn perhaps in part.
+    `candidates` are the best that match or stand beside a match, as many as may come back; `turns` hold those that
+    were read, in time order, a turn perhaps in part.
     """
 
-    index: Index
-    through_seq: int
     candidates: tuple[Candidate, ...] = ()
     turns: tuple[Turn, ...] = ()
 
@@ -95,33 +85,38 @@ class Evicted:
 @dataclass(frozen=True, slots=True)
 class Hits:
     """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
-    all that were searched shares with the text."""
+    all that were searched shares with the text. `postings` are the positions of the messages that have each of the
+    `words` that were looked for, word by word, `seen_in` how many those are."""
 
     positions: Ints
     scores: Floats
     shared_terms: Ints
+    words: tuple[str, ...]
+    seen_in: Ints
+    postings: Ints
 
 
 def wanted_share(text: str) -> float:
     """How much of the block's largest size the user's message calls for, 0 to 1.
 
-    A short one and a question get all of it, so that several older messages can answer together. A long one
-    brings its context along, and would match nearly everything by a word or two; if it asks something as well,
-    that gets less the more there is around it, and never nothing.
+    A question gets all of it, so that several older messages can answer together; less the longer it is, since a long
+    one brings its context along, and much less the more else is said around it. A message that asks nothing may still
+    wish for something: a short one gets a little, a long one next to nothing.
     """
     terms = max(1, len(query_terms(text)))
     sentences = _SENTENCE.findall(text[:_MOST_ASKED_CHARS])
     asked = " ".join(sentence for sentence in sentences if sentence.endswith(QUESTION_MARKS))
     if not asked:
-        return min(1.0, (_TERMS_OF_A_WISH / terms) ** 3)
+        return _SHARE_OF_A_WISH * min(1.0, (_TERMS_OF_A_WISH / terms) ** 3)
     asked_terms = max(1, len(query_terms(asked)))
-    of_the_text = max(_LEAST_ASKED_SHARE, min(1.0, 2 * asked_terms / terms) ** 2)
-    return min(1.0, (_TERMS_OF_A_QUESTION / asked_terms) ** 2) * of_the_text
+    of_the_text = max(_LEAST_ASKED_SHARE, (asked_terms / terms) ** 4)
+    return min(1.0, (_TERMS_OF_A_QUESTION / asked_terms) ** 2) * min(1.0, of_the_text)
 
 
 def most_recalled_tokens(text: str, recall: Recall, input_budget: int) -> int:
-    """The largest block that may come back for the user's message."""
-    return int(recall.max_share * wanted_share(text) * input_budget)
+    """The largest block that may come back for the user's message; 0 where it calls for none."""
+    called_for = min(recall.max_share * input_budget, MOST_RECALLED_TOKENS * wanted_share(text))
+    return int(called_for) if called_for >= _LEAST_RECALLED_TOKENS else 0
 
 
 def rarities(seen_in: Ints, messages: int, most_seen_share: float = MOST_SEEN_SHARE) -> Floats:
@@ -142,7 +137,7 @@ def summed(positions: Ints, parts: Floats, messages: int) -> Floats:
 
 def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare: Floats) -> tuple[Floats, Floats]:
     """By posting, as `Index.postings` gives them: its BM25 score, and the rarity of its term."""
-    norm = (SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * index.lengths))[positions]
+    norm = SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * index.lengths[positions])
     of_posting = np.repeat(rare, seen_in)
     return of_posting * counts * (SATURATION + 1) / (counts + norm), of_posting
 
@@ -156,7 +151,9 @@ def search(
     message is packed with are compared.
     """
     messages = int(np.searchsorted(index.seqs, through_seq, "right"))
-    terms = dict.fromkeys(map(term_hash, query_terms(text)))
+    words = query_words(text)
+    looked_for = {term_hash(term): words[term] for term in query_terms(text)}
+    terms = dict.fromkeys(looked_for)
     sought = len(terms)
     terms |= dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
     seen_in, positions, counts = index.postings(terms, messages)
@@ -165,21 +162,32 @@ def search(
     scored, covered = term_scores(index, seen_in, positions, counts, rare)
     scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
     found = np.flatnonzero(scores)
+    if len(found) > most_hits:  # a sort of all that match is the dearest part of a search
+        found = found[scores[found] >= np.partition(scores[found], -most_hits)[-most_hits]]
     if len(found):
         found = found[np.lexsort((-found, -scores[found]))[:most_hits]]
         scores = scores[found] * (coverage[found] / coverage[found].max()) ** _COVERAGE_POWER
         order = np.lexsort((-found, -scores))
         found, scores = found[order], scores[order]
-    return Hits(found, scores[: len(found)], np.bincount(positions, minlength=messages))
+    return Hits(
+        positions=found,
+        scores=scores[: len(found)],
+        shared_terms=np.bincount(positions, minlength=messages),
+        words=tuple(looked_for.values()),
+        seen_in=seen_in[:sought],
+        postings=positions[: int(seen_in[:sought].sum())],
+    )
 
 
 def candidates(
-    index: Index, text: str, through_seq: int, *, most_tokens: int, min_score_ratio: float
+    index: Index, text: str, through_seq: int, *, room_tokens: int, min_score_ratio: float
 ) -> tuple[Candidate, ...]:
-    """What matches the text among the messages through a number, or stands beside a match, best per token first.
+    """What matches the text among the messages through a number, or stands beside a match, best per token first, as
+    much as has room in `room_tokens` on the wire.
 
-    Whole units whose messages have at most `most_tokens` each and that score at least `min_score_ratio` of the best;
-    of equals the newer.
+    Whole units that score at least `min_score_ratio` of the best; of equals the newer, and no text twice. A message
+    whose words are nearly all the text's own is left out: it is the same question as once before, of which only the
+    answer is wanted.
     """
     hits = search(index, text, through_seq)
     messages = len(hits.shared_terms)
@@ -187,31 +195,71 @@ def candidates(
     inside = (near >= 0) & (near < messages)
     shares = summed(near[inside], (hits.scores[:, None] * _SHARES)[inside], messages)
     at = np.flatnonzero(shares)
-    alone = at[(index.kinds[at] < CALL) & (index.tokens[at] <= most_tokens)]
+    alone = at[(index.kinds[at] < CALL) & (index.tokens[at] <= room_tokens)]
     values = shares[alone] * np.where(index.asks[alone], _QUESTION_FACTOR, 1.0)
     values /= np.sqrt(index.tokens[alone] + (MESSAGE_FRAMING_TOKENS + _TOKENS_OF_ANY))
-    groups = _groups(index, shares, at[index.kinds[at] >= CALL].tolist(), most_tokens)
+    groups = _groups(index, shares, at[index.kinds[at] >= CALL].tolist(), room_tokens)
     best = max([float(values.max(initial=0.0)), *(group.score for group in groups)])
     good = values >= min_score_ratio * best
     alone, values = alone[good], values[good]
     order = np.lexsort((-alone, -values))[:MOST_CANDIDATES]
+    distinct = index.distinct[alone[order]]
+    order = order[distinct - hits.shared_terms[alone[order]] > _LEAST_NEWS_SHARE * distinct]
     alone, values = alone[order], values[order]
-    distinct = index.distinct[alone]
-    rows = zip(
-        zip(index.seqs[alone].tolist(), strict=True),
-        values.tolist(),
-        (index.tokens[alone] + MESSAGE_FRAMING_TOKENS).tolist(),
-        index.texts[alone].tolist(),
-        (distinct - hits.shared_terms[alone] > _LEAST_NEWS_SHARE * distinct).tolist(),
-        strict=True,
+    wire_tokens = index.tokens[alone] + MESSAGE_FRAMING_TOKENS
+    columns = (values, alone, alone + 1, wire_tokens, index.texts[alone])
+    found = list(map(_Found._make, zip(*(column.tolist() for column in columns), strict=True)))
+    if groups:
+        found += [group for group in groups if group.score >= min_score_ratio * best]
+        found.sort(key=lambda unit: (-unit.score, -unit.end))
+    return _with_words(index, hits, _with_room(found, room_tokens))
+
+
+class _Found(NamedTuple):
+    """A unit by the positions of its messages, the last one excluded; `tokens` on the wire, `text` by its hash."""
+
+    score: float
+    first: int
+    end: int
+    tokens: int
+    text: int
+
+
+def _with_room(found: Sequence[_Found], room_tokens: int) -> list[_Found]:
+    """The units that have room together, the best first."""
+    chosen: list[_Found] = []
+    texts: set[int] = set()
+    for unit in found:
+        if room_tokens <= MESSAGE_FRAMING_TOKENS:
+            break
+        if unit.tokens <= room_tokens and unit.text not in texts:
+            texts.add(unit.text)
+            room_tokens -= unit.tokens
+            chosen.append(unit)
+    return chosen
+
+
+def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Candidate, ...]:
+    """What was chosen, with the words that each message has."""
+    words = {at: set[str]() for unit in chosen for at in range(unit.first, unit.end)}
+    theirs = np.flatnonzero(np.isin(hits.postings, np.fromiter(words, np.int64)))
+    of_word = np.searchsorted(np.cumsum(hits.seen_in), theirs, "right")
+    for at, word in zip(hits.postings[theirs].tolist(), of_word.tolist(), strict=True):
+        words[at].add(hits.words[int(word)])
+    return tuple(
+        Candidate(
+            tuple(index.seqs[unit.first : unit.end].tolist()),
+            unit.score,
+            unit.tokens,
+            tuple(tuple(sorted(words[at])) for at in range(unit.first, unit.end)),
+        )
+        for unit in chosen
     )
-    found = [*map(Candidate._make, rows), *(group for group in groups if group.score >= min_score_ratio * best)]
-    return tuple(sorted(found, key=lambda candidate: (-candidate.score, -candidate.seqs[-1])) if groups else found)
 
 
-def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: int) -> list[Candidate]:
+def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: int) -> list[_Found]:
     """The tool groups that these positions belong to: each whole, by its best member's score, and taken as new."""
-    found: dict[int, Candidate] = {}
+    found: dict[int, _Found] = {}
     for member in members:
         first = member
         while first and index.kinds[first] == RESULT:
@@ -224,20 +272,13 @@ def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: i
             continue
         wire_tokens = int(tokens.sum(dtype=np.int64)) + MESSAGE_FRAMING_TOKENS * (end - first)
         score = float(shares[first:end].max()) / sqrt(wire_tokens + _TOKENS_OF_ANY)
-        found[first] = Candidate(tuple(index.seqs[first:end].tolist()), score, wire_tokens, -first, is_new=True)
+        found[first] = _Found(score, first, end, wire_tokens, -end)
     return list(found.values())
 
 
-def wanted_seqs(found: Sequence[Candidate], room_tokens: int) -> list[int]:
-    """The messages to read, so that as many of the best as have room can come back; in time order."""
-    wanted: list[int] = []
-    texts: set[int] = set()
-    for candidate in found:
-        if candidate.is_new and candidate.tokens <= room_tokens and candidate.text not in texts:
-            texts.add(candidate.text)
-            room_tokens -= candidate.tokens
-            wanted += candidate.seqs
-    return sorted(wanted)
+def seqs_of(found: Sequence[Candidate]) -> list[int]:
+    """The messages of what may come back, in time order."""
+    return sorted(seq for candidate in found for seq in candidate.seqs)
 
 
 def evicted_among(
@@ -246,50 +287,37 @@ def evicted_among(
     """What may come back for a message of all that is in the index, where all its messages are at hand: `turn_of` gives
     the turn of a message number."""
     room_tokens = most_recalled_tokens(text, recall, input_budget)
-    found = candidates(index, text, index.through_seq, most_tokens=room_tokens, min_score_ratio=recall.min_score_ratio)
-    seqs = wanted_seqs(found, room_tokens)
+    if not room_tokens:
+        return Evicted()
+    found = candidates(index, text, index.through_seq, room_tokens=room_tokens, min_score_ratio=recall.min_score_ratio)
+    seqs = seqs_of(found)
     whole = {turn.id: turn for turn in map(turn_of, seqs)}
     parts = (replace(turn, messages=tuple(m for m in turn.messages if m.seq in seqs)) for turn in whole.values())
-    return Evicted(index, index.through_seq, found, tuple(parts))
-
-
-def with_folded(
-    evicted: Evicted, turns: Sequence[Turn], text: str, *, most_tokens: int, min_score_ratio: float
-) -> Evicted:
-    """The same when these turns have left the window too, since the search."""
-    messages = [message for turn in turns for message in turn.messages]
-    through_seq, index = messages[-1].seq, evicted.index
-    new = [message for message in messages if message.seq > index.through_seq]
-    if new:
-        index = index.extended(Packed.of(new), through_seq)
-    found = candidates(index, text, through_seq, most_tokens=most_tokens, min_score_ratio=min_score_ratio)
-    return Evicted(index, through_seq, found, (*evicted.turns, *turns))
-
-
-NOTHING_EVICTED: Final = Evicted(EMPTY, 0)
+    return Evicted(found, tuple(parts))
 
 
 def choose(
     evicted: Evicted, *, sent: Collection[str], fits: Callable[[int, int], bool]
-) -> tuple[tuple[Unit, float], ...]:
-    """The units that come back and their scores, in time order.
+) -> tuple[tuple[Unit, Candidate], ...]:
+    """The units that come back and what speaks for each, in time order, of those that were read.
 
     Best first, those whose text is not among those `sent` in the prompt; `fits(tokens, messages)` says whether so many
     tokens (without framing) in so many messages still have room. One that has none leaves it to the next.
     """
     units = {unit.messages[0].seq: unit for turn in evicted.turns for unit in sendable_units(turn)}
     texts = set(sent)
-    chosen: list[tuple[Unit, float]] = []
+    chosen: list[tuple[Unit, Candidate]] = []
     tokens = messages = 0
     for candidate in evicted.candidates:
         unit = units.get(candidate.seqs[0])
-        if unit is None or not candidate.is_new:
+        if unit is None:
             continue
-        text = content_text(unit.messages[0].content) if unit.kind != "tool_group" else None
-        more_tokens = tokens + sum(message.tokens for message in unit.messages)
-        more_messages = messages + len(unit.messages)
+        first, *others = unit.messages
+        text = None if others else content_text(first.content)
+        more_tokens = tokens + first.tokens + sum(message.tokens for message in others)
+        more_messages = messages + 1 + len(others)
         if text not in texts and fits(more_tokens, more_messages):
-            chosen.append((unit, candidate.score))
+            chosen.append((unit, candidate))
             tokens, messages = more_tokens, more_messages
             if text is not None:
                 texts.add(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final
 from zlib import crc32
@@ -56,16 +56,21 @@ _STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
 
 def terms_of(text: str) -> list[str]:
     """The terms of a text in their order, repeated as they are; at most its first 64,000 characters are read."""
+    return [term for term, _ in _terms_and_words(text)]
+
+
+def _terms_and_words(text: str) -> list[tuple[str, str]]:
+    """Each term with the folded word that it is the stem of."""
     folded = _fold(text[:_MOST_CHARS])
     if folded.isascii():
-        return [term for word in _ASCII_WORD.findall(folded) if (term := _term(word))]
-    terms: list[str] = []
+        return [(term, word) for word in _ASCII_WORD.findall(folded) if (term := _term(word))]
+    found: list[tuple[str, str]] = []
     for word in _ANY_WORD.findall(folded):
         if _IS_UNSPACED.match(word):
-            terms += [word[at : at + 2] for at in range(max(1, len(word) - 1))]
+            found += [(pair, pair) for at in range(max(1, len(word) - 1)) if (pair := word[at : at + 2])]
         elif term := _term(word):
-            terms.append(term)
-    return terms
+            found.append((term, word))
+    return found
 
 
 @lru_cache(maxsize=65_536)
@@ -86,7 +91,20 @@ def query_terms(text: str) -> tuple[str, ...]:
 
 def distinct_query_terms(text: str) -> tuple[str, ...]:
     """All different terms of a query, in its order."""
-    return tuple(dict.fromkeys(terms_of(text[:_MOST_QUERY_CHARS])))
+    return tuple(query_words(text))
+
+
+def query_words(text: str) -> Mapping[str, str]:
+    """All different terms of a query, in its order, each with the first word that it stands for."""
+    return _query_words(text[:_MOST_QUERY_CHARS])
+
+
+@lru_cache(maxsize=16)  # one message is asked about several times in a turn
+def _query_words(text: str) -> Mapping[str, str]:
+    words: dict[str, str] = {}
+    for term, word in _terms_and_words(text):
+        words.setdefault(term, word[:_LONGEST_TERM_CHARS])
+    return words
 
 
 def excerpt(text: str, terms: Collection[str], most_chars: int) -> str:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from typing import Final
+from weakref import WeakKeyDictionary
 
 from app.domain.types import SummaryBody, SummaryItem
 from app.engine.messages.tokens import Estimate
@@ -29,8 +31,19 @@ _SEPARATOR_TOKENS = 3
 _FIELDS = ("decisions", "key_facts", "open_questions", "action_items")
 
 
+_rendered: Final[WeakKeyDictionary[SummaryBody, str]] = WeakKeyDictionary()
+"""Of the bodies that somebody has: one is laid out and counted several times in a turn."""
+
+
 def render_summary(body: SummaryBody) -> str:
     """The text of the summary's message. Deterministic: the same body gives the same bytes."""
+    text = _rendered.get(body)
+    if text is None:
+        text = _rendered[body] = _render(body)
+    return text
+
+
+def _render(body: SummaryBody) -> str:
     record: dict[str, object] = {"summary": body.summary_text}
     for field in _FIELDS:
         items: tuple[SummaryItem, ...] = getattr(body, field)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.domain.extractive import Extract, ExtractItem, SourceText, condense, extract
+from app.domain.extractive import Extract, ExtractItem, ReadSentence, SourceText, condense, extract, read_sentence
 from app.domain.types import MessageId, SummaryBody, SummaryItem
 from app.engine.messages.tokens import Estimate
 from app.engine.summary.block import fit_summary
@@ -16,7 +16,7 @@ _CARRIED_PROSE_CHARS_PER_CAP_TOKEN = 0.5
 """Of the previous prose: about a third of what the cap leaves to prose, or it would crowd out what is new for ever."""
 
 
-def fallback_summary(fold: Fold, estimate: Estimate) -> SummaryBody | None:
+def fallback_summary(fold: Fold, estimate: Estimate, read: ReadSentence = read_sentence) -> SummaryBody | None:
     """An extractive summary within the fold's cap, deterministic; None when nothing fits.
 
     The previous summary's facts, decisions and open questions come first, with the messages they cite: what was
@@ -24,25 +24,28 @@ def fallback_summary(fold: Fold, estimate: Estimate) -> SummaryBody | None:
     """
     ids = {str(message.id): message.id for message in fold.sources}
     sources = [SourceText(str(message.id), message.role, source_text(message)) for message in fold.sources]
-    found = extract(sources, max_chars=fold.cap_tokens * _CHARS_PER_TOKEN)
-    carried_chars = int(fold.cap_tokens * _CARRIED_PROSE_CHARS_PER_CAP_TOKEN)
-    body = _merged(fold.previous.body if fold.previous else None, found, ids, carried_chars)
+    found = extract(sources, max_chars=fold.cap_tokens * _CHARS_PER_TOKEN, read=read)
+    body = _body(found, ids)
+    if fold.previous is not None:
+        carried_chars = int(fold.cap_tokens * _CARRIED_PROSE_CHARS_PER_CAP_TOKEN)
+        body = _carried_on(fold.previous.body, body, condense(fold.previous.body.summary_text, carried_chars, read))
     return fit_summary(body, fold.cap_tokens, estimate)
 
 
-def _merged(previous: SummaryBody | None, found: Extract, ids: dict[str, MessageId], carried_chars: int) -> SummaryBody:
-    body = SummaryBody(
+def _body(found: Extract, ids: dict[str, MessageId]) -> SummaryBody:
+    return SummaryBody(
         found.summary_text or "No sentence of the earlier conversation stood out.",
         key_facts=_items(found.key_facts, ids),
         open_questions=_items(found.open_questions, ids),
         decisions=_items(found.decisions, ids),
         action_items=_items(found.action_items, ids),
     )
-    if previous is None:
-        return body
+
+
+def _carried_on(previous: SummaryBody, body: SummaryBody, carried_text: str) -> SummaryBody:
     return replace(
         body,
-        summary_text="\n".join(filter(None, (condense(previous.summary_text, carried_chars), body.summary_text))),
+        summary_text="\n".join(filter(None, (carried_text, body.summary_text))),
         key_facts=previous.key_facts + body.key_facts,
         open_questions=previous.open_questions + body.open_questions,
         decisions=previous.decisions + body.decisions,

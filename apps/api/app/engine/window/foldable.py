@@ -11,7 +11,7 @@ from app.domain.types import Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold, SummaryReason, choose_fold
-from app.engine.window.past import Piece
+from app.engine.window.pieces import Piece
 from app.engine.window.pruning import shortened_media
 from app.engine.window.shortening import fit_results
 from app.engine.window.window import Window, protected_room
@@ -27,8 +27,8 @@ class Foldable:
     """
 
     window: Window
-    older: tuple[Turn, ...]
-    protected: tuple[Turn, ...]
+    older: Sequence[Turn]
+    protected: Sequence[Turn]
     previous_tokens: int
     room_tokens: int
     most_tokens: int
@@ -57,9 +57,10 @@ def foldable(window: Window, policy: ContextPolicy) -> Foldable:
 
 def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
     """The largest summary, without framing, that fits beside the head and these pieces."""
-    beside = (*window.head, *window.recalled, *(item for piece in pieces for item in piece.items))
-    less_tokens = window.tokens - sum(item.tokens for item in beside)
-    left = window.budget.input_budget - window.input_tokens(less_tokens, window.messages - len(beside))
+    beside = (*window.head, *window.recalled, *pieces)
+    less_tokens = window.tokens - sum(each.tokens for each in beside)
+    less_messages = window.messages - sum(each.messages for each in beside)
+    left = window.budget.input_budget - window.input_tokens(less_tokens, less_messages)
     return floor(left / window.snapshot.calibration_ratio) - MESSAGE_FRAMING_TOKENS
 
 

@@ -5,25 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from app.domain.figures import LaidOut
 from app.domain.trim_log import TrimAction
 from app.domain.types import Content, JsonObject, Message, Region, Turn, TurnId
 from app.engine.messages.media import ImageTokens
 from app.engine.messages.tokens import Estimate, content_tokens, message_tokens, reasoning_tokens
-from app.engine.window.past import Piece, past_of
-from app.engine.window.prompt import Prompt
+from app.engine.window.past import past_of
+from app.engine.window.pieces import Piece
+from app.engine.window.prompt import Prompt, Run
 from app.engine.window.prompt_refs import HowSent, RebuiltPart, how_sent_of
 from app.engine.window.pruning import dropped_kind, marked_media, shortened_texts
 
 
-def layout_of(prompt: Prompt) -> list[JsonObject]:
+def layout_of(prompt: Prompt) -> list[LaidOut]:
     """One row for each message of a prompt that was just decided, in order."""
-    return [
-        _row(item.region, item.tokens, item.message, shortened=item.message is not None and item.block is not None)
-        for item in prompt.items
-    ]
+    rows: list[LaidOut] = []
+    for part in prompt.parts:
+        if isinstance(part, Run):
+            of_run = part.past.ids_of_run(part.first, part.end)
+            rows += (
+                LaidOut(part.region, tokens, message_id, turn_id, shortened=False)
+                for tokens, message_id, turn_id in of_run
+            )
+        else:
+            shortened = part.message is not None and part.block is not None
+            rows.append(_row(part.region, part.tokens, part.message, shortened=shortened))
+    return rows
 
 
-def rebuilt_row(part: RebuiltPart, region: Region | None, estimate: Estimate, image_tokens: ImageTokens) -> JsonObject:
+def rebuilt_row(part: RebuiltPart, region: Region | None, estimate: Estimate, image_tokens: ImageTokens) -> LaidOut:
     """The row of a message that was rebuilt, counted again: counts of single messages are not stored with a prompt."""
     message = part.message
     if message is None:
@@ -60,14 +70,9 @@ def _reasoning(message: Message, estimate: Estimate) -> int:
     return reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
 
 
-def _row(region: Region | None, tokens: int, message: Message | None, *, shortened: bool = False) -> JsonObject:
-    return {
-        "region": region,
-        "tokens": tokens,
-        "message_id": None if message is None else message.id,
-        "turn_id": None if message is None else message.turn_id,
-        "shortened": shortened,
-    }
+def _row(region: Region | None, tokens: int, message: Message | None, *, shortened: bool = False) -> LaidOut:
+    message_id, turn_id = (None, None) if message is None else (message.id, message.turn_id)
+    return LaidOut(region, tokens, message_id, turn_id, shortened=shortened)
 
 
 def singly(
@@ -79,6 +84,8 @@ def singly(
     of a range is known. Of a prompt that was not sent the ranges stay.
     """
     pieces, how_sent = past_of(turns).pieces, how_sent_of(refs) if refs else None
+    actions = tuple(actions)
+    by_themselves = {(action.kind, action.target) for action in actions if action.seqs is None}
     rows: list[TrimAction] = []
     for action in actions:
         seqs = action.seqs
@@ -87,8 +94,10 @@ def singly(
         elif seqs[0] == "turns":
             rows += _turns_singly(action, [turn for turn in turns if seqs[1] <= turn.seq <= seqs[2]], pieces, how_sent)
         else:
-            within = [piece for piece in pieces if seqs[1] <= piece.seq and piece.unit.last_seq <= seqs[2]]
-            rows += _messages_singly(action, within, how_sent, input_budget, estimate)
+            within = [piece for piece in pieces if seqs[1] <= piece.seq and piece.last_seq <= seqs[2]]
+            found = _messages_singly(action, within, how_sent, input_budget, estimate)
+            # Within a range there may be what has an action of its own, for another reason.
+            rows += (each for each in found if (each.kind, each.target) not in by_themselves)
     return rows
 
 
@@ -120,4 +129,4 @@ def _messages_singly(
                 yield TrimAction(action.kind, each.was.label, action.reason, each.tokens_removed)
         if dropped_kind(piece) == action.kind and not how_sent(piece.unit.messages[0]):
             wire_tokens = shorter.with_items(each.now for each in media).wire_tokens
-            yield TrimAction(action.kind, piece.items[0].label, action.reason, wire_tokens)
+            yield TrimAction(action.kind, piece.label, action.reason, wire_tokens)

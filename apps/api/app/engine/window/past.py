@@ -1,112 +1,209 @@
-"""A session's settled past as it may be sent: built of its messages alone, whatever the policy, the model or the turn.
+"""A session's settled past as it may be sent: built of its messages alone, whatever the policy or the turn.
 
-What it costs, how much of it a cut takes away and how many messages it has are differences of prefix sums. A past is
-only ever appended to (`extended`), save that the latest turn may be unresolved and is looked at again.
+What it costs, how much of it a cut takes away and how many messages it has are differences of prefix sums. It begins
+with the turns that are kept as columns, whose texts are made into messages where somebody asks for them, and goes on
+with the newest as they were read. A past is only ever appended to (`extended`), save that the latest turn may be
+unresolved and is looked at again.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Literal, TypeAlias
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import accumulate, groupby
+from typing import TypeVar, overload
 
-from app.domain.types import Message, Region, Turn, TurnId, TurnStatus
-from app.engine.messages.media import has_media
+from app.domain.types import MessageId, Turn, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
-from app.engine.messages.turns import Unit, UnitKind, latest_unresolved, sendable_units
-from app.engine.window.prompt import PromptItem
+from app.engine.messages.turns import latest_unresolved
+from app.engine.window.columns import Columns
+from app.engine.window.pieces import Piece, pieces_of
+from app.engine.window.prompt import PromptItem, Run
 
-PieceState: TypeAlias = Literal["settled", "unresolved", "running"]
-"""Of its turn; unresolved is only the latest turn of the past."""
+T = TypeVar("T")
+
+
+class _Made(Sequence[T]):
+    """Values that are made when they are asked for, and not kept."""
+
+    def __init__(self, make: Callable[[int], T], places: range) -> None:
+        self._make = make
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._make, self._places)
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[T]: ...
+    def __getitem__(self, at: int | slice) -> T | Sequence[T]:
+        return _Made(self._make, self._places[at]) if isinstance(at, slice) else self._make(self._places[at])
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A unit of the history with the items it became.
+class Kept:
+    """The turns of columns from a place to before another."""
 
-    `newest` says that none of its kind follows in its turn, `answered` that an assistant spoke after it there.
-    `tokens` are without framing, `longest_tokens` those of its dearest item, `seq` is its first message's.
-    """
-
-    unit: Unit
-    items: tuple[PromptItem, ...]
-    state: PieceState
-    newest: bool
-    answered: bool
-    has_media: bool
-    seq: int
-    tokens: int
-    longest_tokens: int
+    columns: Columns
+    first_turn: int = 0
+    end_turn: int = 0
 
     @property
-    def kind(self) -> UnitKind:
-        return self.unit.kind
+    def turns(self) -> int:
+        """How many they are."""
+        return self.end_turn - self.first_turn
 
     @property
-    def wire_tokens(self) -> int:
-        return self.tokens + MESSAGE_FRAMING_TOKENS * len(self.items)
+    def first_piece(self) -> int:
+        return self.columns.first_piece(self.first_turn)
 
     @property
-    def turn_id(self) -> TurnId:
-        return self.unit.messages[0].turn_id
+    def end_piece(self) -> int:
+        return self.columns.first_piece(self.end_turn)
 
-    def with_items(self, now: Iterable[PromptItem]) -> Piece:
-        """The piece with these in the place of its items of the same messages."""
-        by_seq = {item.message.seq: item for item in now if item.message}
-        items = tuple(by_seq.get(item.message.seq, item) if item.message else item for item in self.items)
-        tokens = [item.tokens for item in items]
-        return replace(self, items=items, tokens=sum(tokens), longest_tokens=max(tokens))
+    @property
+    def last_seq(self) -> int:
+        """The number of the last message, or that after which the columns begin."""
+        return self.columns.last_seq(self.end_turn)
+
+
+@cache
+def nothing_kept() -> Kept:
+    """No turns, of columns that nobody appends to."""
+    return Kept(Columns(0))
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
     """The turns before the current one, and the pieces of what may be sent of them, in time order.
 
-    `first_piece` has the place of each turn's first piece, `tokens` (without framing) and `messages` the sums of all
-    pieces before a place; all three are one longer than what they count. `sent_turns` are the places of the turns that
-    were not rejected, `other_seqs` the `seq` of all messages that are no user's, sent or not.
+    After the turns that are `kept` as columns come the `newest`. `first_piece` has the place of each of these turns'
+    first piece, `tokens` (without framing) and `messages` the sums of all pieces before one of theirs; all three are
+    one longer than what they count. `sent_turns` are the places of those that were not rejected, `other_seqs` the `seq`
+    of all their messages that are no user's, sent or not.
     """
 
-    turns: tuple[Turn, ...] = ()
-    pieces: tuple[Piece, ...] = ()
+    kept: Kept = field(default_factory=nothing_kept)
+    newest: tuple[Turn, ...] = ()
+    newest_pieces: tuple[Piece, ...] = ()
     first_piece: tuple[int, ...] = (0,)
     tokens: tuple[int, ...] = (0,)
     messages: tuple[int, ...] = (0,)
     sent_turns: tuple[int, ...] = ()
     other_seqs: tuple[int, ...] = ()
 
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """All turns; those that are kept are made anew whenever they are asked for."""
+        return _Made(self._turn, range(self.turn_count)) if self.kept.turns else self.newest
+
+    @property
+    def turn_count(self) -> int:
+        return self.kept.turns + len(self.newest)
+
+    @property
+    def sent_turn_count(self) -> int:
+        """How many turns were not rejected."""
+        return self.kept.turns + len(self.sent_turns)
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last message; 0 where there is none."""
+        newest = (message.seq for turn in reversed(self.newest) for message in reversed(turn.messages))
+        return next(newest, self.kept.last_seq)
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """All pieces."""
+        return Pieces(self) if self.kept.turns else self.newest_pieces
+
     def extended(self, turns: Iterable[Turn]) -> Past:
         """The same with these turns after it; only a latest turn that is unresolved is looked at again."""
-        unresolved = latest_unresolved(self.turns)
-        kept = len(self.turns) if unresolved is None else self.turns.index(unresolved)
-        whole = (*self.turns, *turns)
+        unresolved = latest_unresolved(self.newest)
+        same = len(self.newest) if unresolved is None else self.newest.index(unresolved)
+        whole = (*self.newest, *turns)
         unresolved = latest_unresolved(whole)
-        new = [pieces_of(turn, "unresolved" if turn is unresolved else "settled") for turn in whole[kept:]]
-        end, first_new = self.first_piece[kept], first_seq(whole[kept:])
+        new = [pieces_of(turn, "unresolved" if turn is unresolved else "settled") for turn in whole[same:]]
+        end, first_new = self.first_piece[same] - self.first_piece[0], first_seq(whole[same:])
         pieces = [piece for of_turn in new for piece in of_turn]
         tokens = accumulate((piece.tokens for piece in pieces), initial=self.tokens[end])
-        messages = accumulate((len(piece.items) for piece in pieces), initial=self.messages[end])
+        messages = accumulate((piece.messages for piece in pieces), initial=self.messages[end])
+        first = self.kept.turns
         return Past(
-            turns=whole,
-            pieces=(*self.pieces[:end], *pieces),
-            first_piece=(*self.first_piece[:kept], *accumulate(map(len, new), initial=end)),
+            kept=self.kept,
+            newest=whole,
+            newest_pieces=(*self.newest_pieces[:end], *pieces),
+            first_piece=(*self.first_piece[:same], *accumulate(map(len, new), initial=self.first_piece[same])),
             tokens=(*self.tokens[:end], *tokens),
             messages=(*self.messages[:end], *messages),
             sent_turns=(
-                *self.sent_turns[: bisect_left(self.sent_turns, kept)],
-                *(at for at in range(kept, len(whole)) if whole[at].status is not TurnStatus.REJECTED),
+                *self.sent_turns[: bisect_left(self.sent_turns, first + same)],
+                *(first + at for at in range(same, len(whole)) if whole[at].status is not TurnStatus.REJECTED),
             ),
             other_seqs=(
                 *self.other_seqs[: bisect_left(self.other_seqs, first_new) if first_new else None],
-                *(message.seq for turn in whole[kept:] for message in turn.messages if message.role != "user"),
+                *(message.seq for turn in whole[same:] for message in turn.messages if message.role != "user"),
             ),
         )
 
+    def without(self, turns: Iterable[Turn]) -> Past:
+        """The same without these turns, of which those that are kept are its first."""
+        gone = {turn.seq for turn in turns}
+        columns, first = self.kept.columns, self.kept.first_turn
+        while first < self.kept.end_turn and columns.turn_seqs[first] in gone:
+            first += 1
+        left = past_of_kept(Kept(columns, first, self.kept.end_turn))
+        return left.extended(turn for turn in self.newest if turn.seq not in gone)
+
     def wire_tokens(self, first: int = 0, end: int | None = None) -> int:
         """What the turns from the place `first` to before `end` cost on the wire."""
-        return self._wire_before(len(self.turns) if end is None else end) - self._wire_before(first)
+        return self._wire_before(self.turn_count if end is None else end) - self._wire_before(first)
+
+    def completed_after(self, seq: int) -> int:
+        """How many completed turns have a number above the given one."""
+        kept = self.kept
+        first = bisect_right(kept.columns.turn_seqs, seq, kept.first_turn, kept.end_turn)
+        newest = sum(turn.status is TurnStatus.COMPLETED and turn.seq > seq for turn in self.newest)
+        return kept.columns.completed(first, kept.end_turn) + newest
+
+    def first_seq(self, turn: int) -> int:
+        """The number of the first message from the turn at this place on; 0 where there is none."""
+        if turn < self.kept.turns:
+            return self.kept.columns.first_seq(self.kept.first_turn + turn)
+        return first_seq(self.newest[turn - self.kept.turns :])
+
+    def place_of_turn(self, turn_seq: int) -> int:
+        """The place of the first turn from this number on."""
+        kept = self.kept
+        at = bisect_left(kept.columns.turn_seqs, turn_seq, kept.first_turn, kept.end_turn)
+        if at < kept.end_turn:
+            return at - kept.first_turn
+        return kept.turns + bisect_left(self.newest, turn_seq, key=lambda turn: turn.seq)
+
+    def pieces_citing(self, message_ids: frozenset[MessageId]) -> frozenset[int]:
+        """The first `seq` of the pieces that have one of the messages."""
+        if not message_ids:
+            return frozenset()
+        kept = self.kept.columns.pieces_citing(message_ids, self.kept.first_piece, self.kept.end_piece)
+        of_newest = (
+            piece.seq
+            for piece in self.newest_pieces
+            if any(message.id in message_ids for message in piece.unit.messages)
+        )
+        return frozenset((*kept, *of_newest))
+
+    def others_between(self, first_seq: int, last_seq: int) -> int:
+        """How many messages that are no user's are between two numbers."""
+        of_columns = self.kept.columns.other_seqs
+        last_kept = bisect_left(of_columns, min(last_seq, self.kept.last_seq + 1)) if self.kept.turns else 0
+        kept = max(0, last_kept - bisect_right(of_columns, first_seq)) if self.kept.turns else 0
+        return kept + bisect_left(self.other_seqs, last_seq) - bisect_right(self.other_seqs, first_seq)
 
     def first_protected(self, protected_turns: int | None, room_tokens: int | None, end: int | None = None) -> int:
         """The place of the oldest turn that is protected when the turns before `end` are the past; a turn is never cut.
@@ -116,24 +213,100 @@ class Past:
         an oversized message again and again would push the real conversation out. An unresolved latest turn is
         protected by any policy.
         """
-        end = len(self.turns) if end is None else end
+        end = self.turn_count if end is None else end
         most = end if protected_turns is None else protected_turns
-        sent = bisect_left(self.sent_turns, end)
-        if sent and self.turns[self.sent_turns[sent - 1]].unresolved:
+        sent = end if end <= self.kept.turns else self.kept.turns + bisect_left(self.sent_turns, end)
+        if sent > self.kept.turns and self.newest[self._sent(sent - 1) - self.kept.turns].unresolved:
             most = max(most, 1)
         if not most:
             return end
         first = max(0, sent - most)
         if room_tokens is not None:
             least = self._wire_before(end) - room_tokens
-            first = max(first, min(bisect_left(self.sent_turns, least, 0, sent, key=self._wire_before), sent - 1))
+            in_room = bisect_left(range(sent), least, key=lambda at: self._wire_before(self._sent(at)))
+            first = max(first, min(in_room, sent - 1))
         if sent - first == most:
-            return self.sent_turns[first]
-        return self.sent_turns[first - 1] + 1 if first > 0 else 0
+            return self._sent(first)
+        return self._sent(first - 1) + 1 if first > 0 else 0
+
+    def _sent(self, at: int) -> int:
+        """The place of a turn by its place among those that were not rejected; no kept one was."""
+        return at if at < self.kept.turns else self.sent_turns[at - self.kept.turns]
+
+    def _turn(self, at: int) -> Turn:
+        kept = self.kept
+        return kept.columns.turn(kept.first_turn + at) if at < kept.turns else self.newest[at - kept.turns]
 
     def _wire_before(self, turn: int) -> int:
-        at = self.first_piece[turn]
+        kept = self.kept
+        if turn < kept.turns:
+            columns, first, at = kept.columns, kept.first_piece, kept.columns.first_piece(kept.first_turn + turn)
+            messages = columns.messages[at] - columns.messages[first]
+            return columns.tokens[at] - columns.tokens[first] + MESSAGE_FRAMING_TOKENS * messages
+        at = self.first_piece[turn - kept.turns] - self.first_piece[0]
         return self.tokens[at] + MESSAGE_FRAMING_TOKENS * self.messages[at]
+
+
+class Pieces(Sequence[Piece]):
+    """The pieces of a past that is sent whole: none is made before it is asked for."""
+
+    def __init__(self, past: Past) -> None:
+        self._kept = past.kept
+        self._first, self._end = past.kept.first_piece, past.kept.end_piece
+        self._newest = past.newest_pieces
+
+    def __len__(self) -> int:
+        return self._end - self._first + len(self._newest)
+
+    def __iter__(self) -> Iterator[Piece]:
+        yield from self._kept.columns.pieces(self._first, self._end)
+        yield from self._newest
+
+    @overload
+    def __getitem__(self, at: int) -> Piece: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Piece]: ...
+    def __getitem__(self, at: int | slice) -> Piece | Sequence[Piece]:
+        if isinstance(at, slice):
+            return _Made(self.__getitem__, range(len(self))[at])
+        place = range(len(self))[at]
+        kept = self._end - self._first
+        return self._kept.columns.piece(self._first + place) if place < kept else self._newest[place - kept]
+
+    def parts(self) -> list[PromptItem | Run]:
+        """What a prompt has of them."""
+        run = _run(self._kept, self._first, self._end)
+        return [*run, *(item for piece in self._newest for item in piece.items)]
+
+
+def parts_of(pieces: Sequence[Piece]) -> list[PromptItem | Run]:
+    """What a prompt has of these pieces, in their order: kept ones that are neighbours and sent whole are one."""
+    if isinstance(pieces, Pieces):
+        return pieces.parts()
+    parts: list[PromptItem | Run] = []
+    for _, run in groupby(enumerate(pieces), _neighbours):
+        of_run = [piece for _, piece in run]
+        stored = of_run[0].stored
+        if stored is None:
+            parts += [item for piece in of_run for item in piece.items]
+            continue
+        tokens, messages = sum([piece.tokens for piece in of_run]), sum([piece.messages for piece in of_run])
+        parts.append(Run(stored, of_run[0].place, of_run[-1].place + 1, tokens, messages))
+    return parts
+
+
+def _neighbours(numbered: tuple[int, Piece]) -> int | None:
+    """What kept pieces that follow each other have in common; None for those that are not kept."""
+    at, piece = numbered
+    return None if piece.stored is None else piece.place - at
+
+
+def _run(kept: Kept, first: int, end: int) -> list[Run]:
+    if first == end:
+        return []
+    columns = kept.columns
+    tokens, messages = (column[end] - column[first] for column in (columns.tokens, columns.messages))
+    return [Run(columns, first, end, tokens, messages)]
 
 
 def past_of(turns: Iterable[Turn]) -> Past:
@@ -141,34 +314,18 @@ def past_of(turns: Iterable[Turn]) -> Past:
     return Past().extended(turns)
 
 
+def past_of_kept(kept: Kept, newest: Iterable[Turn] = ()) -> Past:
+    """The past that turns kept as columns are, and these after them."""
+    first, end, columns = kept.first_piece, kept.end_piece, kept.columns
+    past = Past(
+        kept=kept,
+        first_piece=(end - first,),
+        tokens=(columns.tokens[end] - columns.tokens[first],),
+        messages=(columns.messages[end] - columns.messages[first],),
+    )
+    return past.extended(newest)
+
+
 def first_seq(turns: Iterable[Turn]) -> int:
     """Of the first message of the turns; 0 where they have none."""
     return next((turn.messages[0].seq for turn in turns if turn.messages), 0)
-
-
-def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
-    """What may be sent of a turn."""
-    pieces: list[Piece] = []
-    later: set[UnitKind] = set()
-    for unit in reversed(sendable_units(turn)):
-        region: Region = "user" if state == "running" and unit.kind == "user" else "history"
-        pieces.append(_piece(unit, region, state, later))
-        later.add(unit.kind)
-    pieces.reverse()
-    return pieces
-
-
-def _piece(unit: Unit, region: Region, state: PieceState, later: set[UnitKind]) -> Piece:
-    messages: Sequence[Message] = unit.messages
-    tokens = [message.tokens for message in messages]
-    return Piece(
-        unit=unit,
-        items=tuple([PromptItem(region, message.tokens, message=message) for message in messages]),
-        state=state,
-        newest=unit.kind not in later,
-        answered=bool(later) and later != {"user"},
-        has_media=any(has_media(message.content) for message in messages),
-        seq=messages[0].seq,
-        tokens=sum(tokens),
-        longest_tokens=max(tokens),
-    )

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import ceil
 from typing import Literal, TypeAlias, overload
 
+from app.domain.content import JsonMessages
+from app.domain.recalled import Recalled
 from app.domain.types import JsonObject, PromptMessage, Summary, ToolDefinition
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
-from app.engine.recall.ranking import Recalled
-from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
-from app.engine.window.prompt import Block, Prompt, PromptItem, prompt_sha256, public_item
+from app.engine.summary.fold import Fold
+from app.engine.window.prompt import Block, Prompt, PromptItem, Run, public_item
 from app.engine.window.prompt_refs import refs_of
-from app.engine.window.shares import foldable_within_shares
 from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.stages import fit, fits
-from app.engine.window.triggers import due_before_call, worth_making
+from app.engine.window.triggers import due_before_call
 from app.engine.window.window import Window, lay_out, summary_item
 
 _LARGEST_SHOWN = 5
@@ -118,13 +119,10 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_s
     window = lay_out(snapshot, policy, estimate)
     summary_worthless = False
     if may_summarize and not snapshot.overflowed:
-        found = foldable_within_shares(window, policy)
-        # Refuse before paying: no summary is made that could not be sent beside what may never leave.
-        reason = due_before_call(found.window, policy) if found.room_tokens >= MIN_SUMMARY_TOKENS else None
-        fold = found.fold(reason) if reason else None
-        if fold and worth_making(fold, found, policy, before_call=True):
-            return SummaryDue(fold, replace(snapshot, log=window.log))
-        summary_worthless = reason == "turn_count"
+        due = due_before_call(window, policy)
+        if due.fold:
+            return SummaryDue(due.fold, replace(snapshot, log=window.log))
+        summary_worthless = due.reason == "turn_count"
     window = fit(window, policy)
     prompt, accounts = window.prompt(), _accounts_of(window)
     if fits(window):
@@ -173,7 +171,7 @@ def summary_wire_tokens(summary: Summary | None, policy: ContextPolicy, estimate
 class Assembled:
     """The exact prompt. `refs` rebuild it from stored rows, `blocks` are what must be stored for that."""
 
-    messages: list[PromptMessage]
+    messages: JsonMessages
     tools: tuple[ToolDefinition, ...]
     sha256: str
     refs: JsonObject
@@ -183,15 +181,12 @@ class Assembled:
 def assemble(ready: Ready) -> Assembled:
     """The exact messages of a plan. Raises `AssertionError` if a tool call and its results are not together."""
     prompt = ready.prompt
-    messages = prompt.messages()
-    assert_tool_pairing(messages)
-    return Assembled(
-        messages,
-        prompt.tools,
-        prompt_sha256(messages, prompt.tools),
-        refs_of(prompt, ready.window.snapshot.past.other_seqs),
-        prompt.blocks(),
-    )
+    for is_run, parts in groupby(prompt.parts, lambda part: isinstance(part, Run)):
+        if not is_run:  # a run is of whole pieces
+            assert_tool_pairing([part.as_sent() for part in parts if isinstance(part, PromptItem)])
+    messages, sha256 = prompt.hashed()
+    refs = refs_of(prompt, ready.accounts.recalled, ready.window.snapshot.past.others_between)
+    return Assembled(messages, prompt.tools, sha256, refs, prompt.blocks())
 
 
 def assert_tool_pairing(messages: Sequence[PromptMessage]) -> None:
@@ -214,7 +209,6 @@ def overflow_of(prompt: Prompt, budget: Budget, input_tokens: int, calibration_r
     """Explains why this prompt can not be sent."""
     over_by = input_tokens - budget.input_budget
     cut = ceil(over_by / calibration_ratio)
-    largest = sorted(prompt.items, key=lambda item: item.wire_tokens, reverse=True)[:_LARGEST_SHOWN]
     return Overflow(
         detail=_detail(budget, input_tokens),
         budget={
@@ -224,7 +218,7 @@ def overflow_of(prompt: Prompt, budget: Budget, input_tokens: int, calibration_r
             "over_by": over_by,
         },
         regions=prompt.regions(),
-        largest_items=[public_item(item) for item in largest],
+        largest_items=[public_item(item) for item in prompt.largest(_LARGEST_SHOWN)],
         recovery=_recovery(prompt, budget, cut),
     )
 
@@ -262,4 +256,5 @@ def _with_outputs_part(cut_tokens: int, budget: Budget) -> int:
 
 
 def _largest_first(prompt: Prompt, region: str) -> list[PromptItem]:
-    return sorted((item for item in prompt.items if item.region == region), key=lambda item: -item.tokens)
+    items = [part for part in prompt.parts if isinstance(part, PromptItem) and part.region == region]
+    return sorted(items, key=lambda item: -item.tokens)

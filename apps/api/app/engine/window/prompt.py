@@ -1,15 +1,35 @@
-"""A prompt in the making: its items in the order they are sent, each with its region, its cost and its origin."""
+"""A prompt in the making: its parts in the order they are sent, each with its region, its cost and its origin."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
-from app.domain.content import canonical_json, sha256_hex, tool_call_json
-from app.domain.types import REGIONS, Content, JsonObject, Message, Pin, PromptMessage, Region, ToolDefinition
+import orjson
+
+from app.domain.content import JsonMessages, canonical_json, sha256_hex, tool_call_json
+from app.domain.types import (
+    REGIONS,
+    Content,
+    JsonObject,
+    Message,
+    MessageId,
+    Pin,
+    PromptMessage,
+    ReasoningForm,
+    Region,
+    Role,
+    ToolDefinition,
+    TurnId,
+)
 from app.engine.messages.reasoning import NO_REASONING
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
+
+OPENING: Final = b'{"messages":['
+"""What the canonical JSON of every prompt begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +78,19 @@ class PromptItem:
         """With the framing every message carries."""
         return self.tokens + MESSAGE_FRAMING_TOKENS
 
+    @property
+    def messages(self) -> Literal[1]:
+        return 1
+
+    @property
+    def with_reasoning(self) -> bool:
+        """Whether it is sent with its reasoning."""
+        return self.message is not None and self.message.reasoning_sent is not None
+
+    def json(self) -> bytes:
+        """Its canonical JSON, led by a comma."""
+        return b"," + orjson.dumps(self.as_sent(), option=orjson.OPT_SORT_KEYS)
+
     def as_sent(self) -> PromptMessage:
         """The neutral form an adapter translates."""
         if self.message is not None:
@@ -67,17 +100,92 @@ class PromptItem:
         return {"role": self.block.role, "content": self.block.text}
 
 
+class Stretch(NamedTuple):
+    """Messages with neighbouring numbers, of which reasoning is sent in one form; the first `users` are users'."""
+
+    form: ReasoningForm | None
+    first_seq: int
+    last_seq: int
+    users: int
+
+
+class Hash(Protocol):
+    """The state of a hash, as `hashlib` has it."""
+
+    def update(self, data: bytes | bytearray, /) -> None: ...
+
+    def copy(self) -> Self: ...
+
+    def hexdigest(self) -> str: ...
+
+
+class RunOfPast(Protocol):
+    """Stored messages in pieces by their places, as `Columns` has them; its methods say what they give."""
+
+    @property
+    def has_reasoning(self) -> bool: ...
+
+    def items_of_run(self, first: int, end: int) -> Iterator[PromptItem]: ...
+
+    def ids_of_run(self, first: int, end: int) -> Iterator[tuple[int, MessageId, TurnId]]: ...
+
+    def largest_of_run(self, first: int, end: int, count: int) -> list[PromptItem]: ...
+
+    def json_of_run(self, first: int, end: int) -> bytes: ...
+
+    def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]: ...
+
+    def hash_of_run(self, before: bytes, first: int, end: int) -> Hash: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring pieces of the past, sent as they are stored: as many messages, with the sum of their tokens."""
+
+    past: RunOfPast
+    first: int
+    end: int
+    tokens: int
+    messages: int
+
+    @property
+    def region(self) -> Region:
+        return "history"
+
+    @property
+    def with_reasoning(self) -> bool:
+        """Whether any of its messages is sent with its reasoning."""
+        past = self.past
+        return past.has_reasoning and any(each.form for each in past.stretches_of_run(self.first, self.end))
+
+    def json(self) -> bytes:
+        """The canonical JSON of its messages, each led by a comma."""
+        return self.past.json_of_run(self.first, self.end)
+
+
+Part: TypeAlias = PromptItem | Run
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """All that goes over the wire for one model call."""
 
-    items: tuple[PromptItem, ...]
+    parts: tuple[Part, ...]
     tools: tuple[ToolDefinition, ...]
     tools_tokens: int
 
     @property
+    def items(self) -> tuple[PromptItem, ...]:
+        """Every message as an item of its own; those of runs are made for it."""
+        return tuple(item for part in self.parts for item in _items_of(part))
+
+    @property
+    def message_count(self) -> int:
+        return sum(part.messages for part in self.parts)
+
+    @property
     def framing_tokens(self) -> int:
-        return MESSAGE_FRAMING_TOKENS * len(self.items) + PROMPT_FRAMING_TOKENS
+        return MESSAGE_FRAMING_TOKENS * self.message_count + PROMPT_FRAMING_TOKENS
 
     @property
     def overhead_tokens(self) -> int:
@@ -86,27 +194,54 @@ class Prompt:
 
     @property
     def wire_tokens(self) -> int:
-        return sum(item.tokens for item in self.items) + self.overhead_tokens
+        return sum(part.tokens for part in self.parts) + self.overhead_tokens
 
     def regions(self) -> dict[str, int]:
         """Tokens by region; they sum to `wire_tokens`."""
         by_region: dict[str, int] = dict.fromkeys(REGIONS, 0)
-        for item in self.items:
-            by_region[item.region] += item.tokens
+        for part in self.parts:
+            by_region[part.region] += part.tokens
         by_region["tools"] = self.tools_tokens
         by_region["framing"] = self.framing_tokens
         return by_region
 
-    def messages(self) -> list[PromptMessage]:
+    def largest(self, count: int) -> list[PromptItem]:
+        """The dearest items, largest first, the earlier of equals."""
+        found: list[PromptItem] = []
+        for part in self.parts:
+            found += [part] if isinstance(part, PromptItem) else part.past.largest_of_run(part.first, part.end, count)
+        return sorted(found, key=lambda item: -item.tokens)[:count]
+
+    def messages(self) -> JsonMessages:
         """The messages in the order they are sent."""
-        return [item.as_sent() for item in self.items]
+        return self._messages([part.json() for part in self.parts])
+
+    def _messages(self, of_parts: Sequence[bytes]) -> JsonMessages:
+        with_reasoning = any(part.with_reasoning for part in self.parts)
+        return JsonMessages(b"".join(of_parts)[1:], self.message_count, with_reasoning=with_reasoning)
+
+    def hashed(self) -> tuple[JsonMessages, str]:
+        """The messages, and the hash of the exact prompt, as `prompt_sha256` of them and the tools."""
+        of_parts = [part.json() for part in self.parts]
+        at = next((at for at, part in enumerate(self.parts) if isinstance(part, Run)), len(self.parts))
+        before = OPENING + b"".join(of_parts[:at])[1:]
+        run = self.parts[at] if at < len(self.parts) else None
+        taken_up = run.past.hash_of_run(before, run.first, run.end) if isinstance(run, Run) else None
+        digest = taken_up or hashlib.sha256(before)
+        digest.update(b"".join(of_parts[at + 1 :]))
+        digest.update(b'],"tools":' + canonical_json(list(self.tools)).encode() + b"}")
+        return self._messages(of_parts), digest.hexdigest()
 
     def blocks(self) -> tuple[Block, ...]:
         """What has to be in `prompt_blocks` for the prompt to be rebuilt, tool definitions included."""
-        blocks = [item.block for item in self.items if item.block is not None]
+        blocks = [part.block for part in self.parts if isinstance(part, PromptItem) and part.block is not None]
         if self.tools:
             blocks.append(tools_block(self.tools))
         return tuple(blocks)
+
+
+def _items_of(part: Part) -> Iterable[PromptItem]:
+    return (part,) if isinstance(part, PromptItem) else part.past.items_of_run(part.first, part.end)
 
 
 def build_prompt(items: Iterable[PromptItem], tools: Sequence[ToolDefinition], estimate: Estimate) -> Prompt:
@@ -153,6 +288,16 @@ def neutral_message(message: Message, *, content: Content = None) -> PromptMessa
     elif message.reasoning_sent == "blocks" and message.reasoning_blocks:
         sent["reasoning_blocks"] = list(message.reasoning_blocks)
     return sent
+
+
+def message_json(message: Message) -> bytes:
+    """The canonical JSON of a stored message that is sent as it is, led by a comma."""
+    return b"," + orjson.dumps(neutral_message(message), option=orjson.OPT_SORT_KEYS)
+
+
+def text_format(role: Role) -> bytes:
+    """The same of a message that is nothing but text, with `%b` for the JSON of its text."""
+    return b',{"content":%%b,"role":"%b"}' % role.encode()
 
 
 def prompt_sha256(messages: Sequence[PromptMessage], tools: Sequence[ToolDefinition]) -> str:

@@ -4,9 +4,11 @@ The form is `{"items": [...], "tools": sha256 | null}` where an item is `["b", s
 `["m", first_seq, last_seq]` for a run of stored messages with neighbouring numbers, `["u", first_seq, last_seq]` for
 the users' messages of a range, or `["s", seq, sha256]` for a stored message whose content a block's text replaces;
 `"j"` in the place of `"s"` when the block is the JSON of a list of parts. A run whose messages took their reasoning
-with them is `"mt"` where that was text, `"mb"` where it was the provider's blocks. A run costs the same however long it
-is, so storage grows with the number of turns, not with what they send. `"regions": [[region, messages], …]`, in prompt
-order, says where each message stood; older rows have none, and no `"u"`.
+with them is `"mt"` where that was text, `"mb"` where it was the provider's blocks. `["r", packed, …]` is the recalled
+messages, as `domain/recalled.py` packs them. A run costs the same however long it is, so storage grows with the number
+of turns, not with what they send. `"regions": [[region, messages], …]`, in prompt
+order, says where each message stood; older rows have none, no `"u"`, and no `"r"`: they and exports name
+recalled messages as any others.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import orjson
 
 from app.domain.errors import PromptTooLarge
+from app.domain.recalled import RECALLED, Recalled, recalled_ref, rows_of
 from app.domain.types import REGIONS, JsonObject, Message, PromptMessage, ReasoningForm, Region, ToolDefinition
-from app.engine.window.prompt import Prompt, neutral_message, tools_block
+from app.engine.window.prompt import Prompt, PromptItem, Run, Stretch, neutral_message, tools_block
 
 MOST_PROMPT_BYTES: Final = 64 * 1024 * 1024
 """Of a prompt that is rebuilt. No provider takes a request of this size."""
@@ -47,53 +51,109 @@ class Needed:
     user_runs: tuple[tuple[int, int], ...] = ()
 
 
-def refs_of(prompt: Prompt, other_seqs: Sequence[int] = ()) -> JsonObject:
-    """The references that stand for a prompt.
+def refs_of(
+    prompt: Prompt,
+    recalled: Sequence[Recalled],
+    others_between: Callable[[int, int], int] = lambda _first, _last: 0,
+) -> JsonObject:
+    """The references that stand for a prompt with these recalled messages.
 
-    `other_seqs` are, in order, those of the past's messages that are no user's, sent or not: users' words with nothing
-    but these between them are one range.
+    `others_between` says how many of the past's messages between two numbers are no user's, sent or not: users' words
+    with nothing but these between them are one range.
     """
     items: list[list[Any]] = []
-    run: list[Any] | None = None
-    of_users = False
-    for item in prompt.items:
-        if item.message is not None and item.block is None:
-            seq, kind = item.message.seq, _RUN_OF_FORM[item.message.reasoning_sent]
-            says_user = item.message.role == "user"
-            if run is not None and run[0] == kind and run[2] == seq - 1:
-                run[2] = seq
-                of_users = of_users and says_user
-            elif run is not None and of_users and says_user and _all_between(run[2], seq, other_seqs):
-                run[0], run[2] = "u", seq
-            else:
-                run, of_users = [kind, seq, seq], says_user
-                items.append(run)
-            continue
-        run = None
-        if item.block is None:
-            raise ValueError(f"{item.label} has neither a message nor a block")
-        if item.message is not None:
-            items.append(["j" if item.block.is_json else "s", item.message.seq, item.block.sha256])
+    runs = _Runs(items, others_between)
+    for part in prompt.parts:
+        if isinstance(part, Run):
+            for stretch in part.past.stretches_of_run(part.first, part.end):
+                runs.add(stretch)
+        elif part.region == "recall" and part.message is not None:
+            if items[-1][0] != RECALLED:
+                items.append(recalled_ref(recalled))
+        elif part.message is not None and part.block is None:
+            seq = part.message.seq
+            runs.add(Stretch(part.message.reasoning_sent, seq, seq, int(part.message.role == "user")))
         else:
-            items.append(["b", item.block.sha256, item.block.role])
-    regions: list[list[object]] = [
-        [region, len(list(run))] for region, run in groupby(item.region for item in prompt.items)
-    ]
+            runs.end()
+            items.append(_block_ref(part))
+    regions = [[region, sum(part.messages for part in run)] for region, run in groupby(prompt.parts, _region)]
     return {"items": items, "tools": tools_block(prompt.tools).sha256 if prompt.tools else None, "regions": regions}
 
 
-def _all_between(first: int, last: int, seqs: Sequence[int]) -> bool:
-    """Whether every number between the two is among these."""
-    return bisect_left(seqs, last) - bisect_right(seqs, first) == last - first - 1
+_region = attrgetter("region")
+
+
+def _block_ref(item: PromptItem) -> list[Any]:
+    if item.block is None:
+        raise ValueError(f"{item.label} has neither a message nor a block")
+    if item.message is None:
+        return ["b", item.block.sha256, item.block.role]
+    return ["j" if item.block.is_json else "s", item.message.seq, item.block.sha256]
+
+
+class _Runs:
+    """Puts stored messages among the items, as few runs as they are."""
+
+    def __init__(self, items: list[list[Any]], others_between: Callable[[int, int], int]) -> None:
+        self._items = items
+        self._others_between = others_between
+        self._run: list[Any] | None = None
+        self._of_users = False
+
+    def add(self, stretch: Stretch) -> None:
+        """A range of users' words is extended by the user's words that a stretch begins with, and by no others."""
+        kind, first, users = _RUN_OF_FORM[stretch.form], stretch.first_seq, stretch.users
+        while users and self._run is not None and self._of_users and self._goes_on(kind, first):
+            self._run[2] = first
+            first, users = first + 1, users - 1
+        if first > stretch.last_seq:
+            return
+        run = self._run
+        if run is not None and run[0] == kind and run[2] == first - 1:
+            run[2] = stretch.last_seq
+            self._of_users = self._of_users and users > stretch.last_seq - first
+        else:
+            self._run = [kind, first, stretch.last_seq]
+            self._of_users = users > stretch.last_seq - first
+            self._items.append(self._run)
+
+    def _goes_on(self, kind: str, seq: int) -> bool:
+        """Whether the run of users' words goes on with this one; it becomes a range where others are between."""
+        assert self._run is not None
+        if self._run[0] == kind and self._run[2] == seq - 1:
+            return True
+        if self._others_between(self._run[2], seq) != seq - self._run[2] - 1:
+            return False
+        self._run[0] = "u"
+        return True
+
+    def end(self) -> None:
+        """What follows is no stored message."""
+        self._run = None
+
+
+def spelled_out(refs: JsonObject) -> JsonObject:
+    """The same references with recalled messages in runs, like any others."""
+    items: list[list[Any]] = []
+    runs = _Runs(items, lambda _first, _last: 0)
+    for ref in refs["items"]:
+        runs.end()
+        if ref[0] != RECALLED:
+            items.append(ref)
+            continue
+        for row in rows_of(ref):
+            runs.add(Stretch(row.form, row.seq, row.seq, 0))
+    return {**refs, "items": items}
 
 
 def needed_for(refs: JsonObject) -> Needed:
     """Which blocks and messages a rebuild reads."""
-    sha256s = [ref[1] if ref[0] == "b" else ref[2] for ref in refs["items"] if ref[0] not in _FORM_OF_RUN]
+    items = spelled_out(refs)["items"]
+    sha256s = [ref[1] if ref[0] == "b" else ref[2] for ref in items if ref[0] not in _FORM_OF_RUN]
     if refs["tools"]:
         sha256s.append(refs["tools"])
-    runs = [(ref[1], ref[2] if ref[0] in _FORM_OF_RUN else ref[1]) for ref in refs["items"] if ref[0] not in {"b", "u"}]
-    user_runs = [(ref[1], ref[2]) for ref in refs["items"] if ref[0] == "u"]
+    runs = [(ref[1], ref[2] if ref[0] in _FORM_OF_RUN else ref[1]) for ref in items if ref[0] not in {"b", "u"}]
+    user_runs = [(ref[1], ref[2]) for ref in items if ref[0] == "u"]
     return Needed(tuple(dict.fromkeys(sha256s)), tuple(_merged(runs)), tuple(_merged(user_runs)))
 
 
@@ -178,7 +238,7 @@ class SentHashes:
 
     def _messages_of(self, refs: JsonObject) -> Iterator[bytes]:
         """The canonical JSON of each message in order, behind a comma. `content` is the first key of them all."""
-        for kind, first, second in refs["items"]:
+        for kind, first, second in spelled_out(refs)["items"]:
             if kind == "b":
                 yield b',{"content":%b,"role":%b}' % (self._block(first, "text"), _canonical(second))
             elif kind in {"s", "j"}:
@@ -220,7 +280,7 @@ def rebuilt_parts(
 ) -> Iterator[RebuiltPart]:
     """The messages of a prompt in order. Raises `KeyError` when a part is missing."""
     user_seqs = _user_seqs(messages)
-    for kind, first, second in refs["items"]:
+    for kind, first, second in spelled_out(refs)["items"]:
         if kind == "b":
             yield RebuiltPart({"role": second, "content": blocks[first]}, None)
         elif kind in {"s", "j"}:

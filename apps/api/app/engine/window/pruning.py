@@ -18,20 +18,21 @@ from typing import Final
 from app.domain.content import content_text
 from app.domain.extractive import demands
 from app.domain.trim_log import TrimKind
-from app.domain.types import Message, Role
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
+from app.engine.messages.turns import UnitKind
 from app.engine.policy.policy import ContextPolicy
-from app.engine.window.past import Piece, first_seq
+from app.engine.window.past import first_seq
+from app.engine.window.pieces import Piece
 from app.engine.window.shortening import Shortening, mark_media, shorten_text
 from app.engine.window.snapshot import Removal
 from app.engine.window.window import Window, protected_room
 
 LONG_TOOL_RESULT_TOKENS = 300
 _KEPT_CHARS = 640
-_WORTH: Final[Mapping[Role, float]] = {"user": 2.0, "assistant": 1.0, "tool": 0.5}
+_WORTH: Final[Mapping[UnitKind, float]] = {"user": 2.0, "assistant": 1.0, "tool_group": 1.0}
+_WORTH_OF_A_RESULT: Final = 0.5
 """Of a message, however long it is: most of what is needed later stands in a short one."""
 
-_TEXTS, _MEDIA = 0, 1
 _seq = attrgetter("seq")
 
 
@@ -111,15 +112,15 @@ def _without_turns(window: Window, may_leave: Callable[[Piece], bool], reason: s
 class _Queue:
     """What leaves whole, one group after the other: the least `worth` first, or the oldest.
 
-    A group ends before each place of `ends`, where the next begins. It enters once all of it is in reach, and leaves
-    when the window still costs too much; `removal` is what the log says of it.
+    A group ends before each place of `ends`, where the next begins. It leaves when all of it is in reach and the window
+    still costs too much; `removal` is what the log says of it. By worth, the groups that are in reach wait in a heap.
     """
 
     ends: Sequence[int]
     may_leave: Callable[[Piece], bool]
     removal: Callable[[Sequence[Piece]], Removal]
-    worth: Callable[[Sequence[Piece]], tuple[bool, float]] | None = None
-    entered: int = 0
+    by_value: bool = False
+    reached: int = 0
     waiting: list[tuple[tuple[bool, float], int]] = field(default_factory=list[tuple[tuple[bool, float], int]])
 
     def group(self, at: int) -> slice:
@@ -142,7 +143,10 @@ class _Prune:
         self.tokens = self.messages = self.history_tokens = 0
         self._wire_tokens, self._overhead_tokens = window.wire_tokens, window.overhead_tokens
         self.actions: list[Removal] = []
-        self._shortened_to = [0, 0]
+        # What may be shortened, by place, the next one last.
+        longest = min(LONG_TOOL_RESULT_TOKENS, window.budget.input_budget)
+        self._long = [at for at, piece in enumerate(self.pieces) if piece.longest_tokens > longest][::-1]
+        self._media = [at for at, piece in enumerate(self.pieces) if piece.has_media][::-1]
 
     def place_of(self, seq: int) -> int:
         """The place of the first piece from this `seq` on."""
@@ -166,8 +170,9 @@ class _Prune:
         Nothing of a prune is stored. What a prompt lost last turn is found again by letting the window grow once more;
         so what has left stays away and the beginning of the prompt stays the same.
         """
-        for piece in self.pieces:
-            self._note(piece, 1)
+        self.tokens = sum([piece.tokens for piece in self.pieces])
+        self.messages = sum([piece.messages for piece in self.pieces])
+        self.history_tokens = sum([piece.tokens for piece in self.pieces if piece.region == "history"])
         last = len(self.pieces) - 1
         for at, piece in enumerate(self.pieces):
             self._note(piece, -1)
@@ -177,34 +182,40 @@ class _Prune:
 
     def shorten(self, to_tokens: float, end: int) -> None:
         """Shortens long texts, then marks media, of what stands before `end`."""
-        for step, shortenings in ((_TEXTS, _of_long_texts), (_MEDIA, shortened_media)):
-            if not self.costs(to_tokens):
-                return
-            for at in range(self._shortened_to[step], end):
-                self._shortened_to[step] = at + 1
+        for waiting, shortenings in ((self._long, _of_long_texts), (self._media, shortened_media)):
+            while waiting and waiting[-1] < end:
+                if not self.costs(to_tokens):
+                    return
+                at = waiting.pop()
                 piece = self.kept[at]
                 done = shortenings(piece, self.window) if piece else []
                 if piece and done:
                     self.kept[at] = piece.with_items(each.now for each in done)
-                    self.actions += (each.action(self.reason, piece.seq, piece.unit.last_seq) for each in done)
+                    self.actions += (each.action(self.reason, piece.seq, piece.last_seq) for each in done)
                     removed = sum(each.tokens_removed for each in done)
                     self.tokens += removed
                     self.history_tokens += removed
-                    if not self.costs(to_tokens):
-                        return
 
     def drop(self, queue: _Queue, to_tokens: float, end: int) -> None:
         """Drops what stands before `end` and may leave, until the window costs less than `to_tokens`."""
         if not self.costs(to_tokens):
             return
-        while queue.entered < len(queue.ends) and queue.ends[queue.entered] <= end:
-            group = self._left_of(queue.group(queue.entered))
-            if group and all(map(queue.may_leave, group)):
-                worth = queue.worth(group) if queue.worth else (False, 0.0)
-                heappush(queue.waiting, (worth, queue.entered))
-            queue.entered += 1
+        while queue.reached < len(queue.ends) and queue.ends[queue.reached] <= end:
+            at = queue.reached
+            queue.reached += 1
+            left = self._left_of(queue.group(at))
+            if not left or not all(map(queue.may_leave, left)):
+                continue
+            if queue.by_value:
+                heappush(queue.waiting, (worth_per_token(left), at))
+                continue
+            self._drop_group(queue, at, left)
+            if not self.costs(to_tokens):
+                return
         while queue.waiting and self.costs(to_tokens):
-            self._drop_group(queue.group(heappop(queue.waiting)[1]), queue.removal)
+            at = heappop(queue.waiting)[1]
+            if left := self._left_of(queue.group(at)):
+                self._drop_group(queue, at, left)
 
     def window_now(self) -> Window:
         """What is left of the window."""
@@ -223,21 +234,19 @@ class _Prune:
     def _left_of(self, group: slice) -> list[Piece]:
         return [piece for piece in self.kept[group] if piece]
 
-    def _drop_group(self, group: slice, removal: Callable[[Sequence[Piece]], Removal]) -> None:
-        left = self._left_of(group)
-        if not left:
-            return
+    def _drop_group(self, queue: _Queue, at: int, left: Sequence[Piece]) -> None:
         for piece in left:
             self._note(piece, 1)
+        group = queue.group(at)
         self.kept[group] = [None] * (group.stop - group.start)
-        self.actions.append(removal(left))
+        self.actions.append(queue.removal(left))
 
     def _note(self, piece: Piece, times: int) -> None:
         """Counts the piece among what has left, or no longer."""
         tokens = times * piece.tokens
         self.tokens += tokens
-        self.messages += times * len(piece.items)
-        if piece.items[0].region == "history":
+        self.messages += times * piece.messages
+        if piece.region == "history":
             self.history_tokens += tokens
 
 
@@ -248,15 +257,15 @@ def _messages(prune: _Prune, *, by_value: bool = False) -> _Queue:
         (piece,) = left
         return Removal(
             dropped_kind(piece),
-            piece.items[0].label,
+            piece.label,
             prune.reason,
             piece.wire_tokens,
             piece.seq,
-            piece.unit.last_seq,
+            piece.last_seq,
         )
 
     ends = range(1, len(prune.pieces) + 1)
-    return _Queue(ends, prune.window.rules.may_drop, removal, _worth if by_value else None)
+    return _Queue(ends, prune.window.rules.may_drop, removal, by_value)
 
 
 def dropped_kind(piece: Piece) -> TrimKind:
@@ -266,14 +275,12 @@ def dropped_kind(piece: Piece) -> TrimKind:
 
 def _turns(prune: _Prune, kind: TrimKind, may_leave: Callable[[Piece], bool], *, by_value: bool = False) -> _Queue:
     """The pieces of each turn together."""
-    snapshot = prune.window.snapshot
-    seq_of = {turn.id: turn.seq for turn in (*snapshot.turns, snapshot.current)}
 
     def removal(left: Sequence[Piece]) -> Removal:
-        turn_id, wire_tokens = left[0].turn_id, sum(piece.wire_tokens for piece in left)
-        return Removal(kind, f"turn:{turn_id}", prune.reason, wire_tokens, seq_of[turn_id], seq_of[turn_id])
+        turn_seq, wire_tokens = left[0].turn_seq, sum(piece.wire_tokens for piece in left)
+        return Removal(kind, f"turn:{left[0].turn_id}", prune.reason, wire_tokens, turn_seq, turn_seq)
 
-    return _Queue(_ends_of_turns(prune.pieces), may_leave, removal, _worth if by_value else None)
+    return _Queue(_ends_of_turns(prune.pieces), may_leave, removal, by_value)
 
 
 def _turn_kind(policy: ContextPolicy) -> TrimKind:
@@ -282,21 +289,18 @@ def _turn_kind(policy: ContextPolicy) -> TrimKind:
 
 def _ends_of_turns(pieces: Sequence[Piece]) -> list[int]:
     """The places behind the last piece of each turn."""
-    between = [at for at, (one, after) in enumerate(pairwise(pieces), 1) if one.turn_id != after.turn_id]
+    between = [at for at, (one, after) in enumerate(pairwise(pieces), 1) if one.turn_seq != after.turn_seq]
     return [*between, len(pieces)] if pieces else []
 
 
 def _protected_when_newest(window: Window, policy: ContextPolicy) -> Callable[[Piece], int]:
     """The first `seq` of the turns that were protected when a piece was the newest."""
-    snapshot, past = window.snapshot, window.snapshot.past
-    turns = (*past.turns, snapshot.current)
-    place_of = {turn.id: at for at, turn in enumerate(turns)}
-    room_tokens = protected_room(snapshot, policy)
+    past, current = window.snapshot.past, window.snapshot.current
+    room_tokens = protected_room(window.snapshot, policy)
 
     def first_protected_seq(piece: Piece) -> int:
-        at = place_of[piece.turn_id]
-        first = past.first_protected(policy.protected_turns, room_tokens, at)
-        return first_seq(turns[first : at + 1])
+        first = past.first_protected(policy.protected_turns, room_tokens, past.place_of_turn(piece.turn_seq))
+        return past.first_seq(first) or first_seq((current,))
 
     return first_protected_seq
 
@@ -313,10 +317,8 @@ def marked_media(piece: Piece, estimate: Estimate) -> list[Shortening]:
 
 
 def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:
-    input_budget = window.budget.input_budget
-    if piece.longest_tokens <= min(LONG_TOOL_RESULT_TOKENS, input_budget) or not window.rules.may_drop(piece):
-        return []
-    return shortened_texts(piece, input_budget, window.estimate)
+    may_drop = window.rules.may_drop(piece)
+    return shortened_texts(piece, window.budget.input_budget, window.estimate) if may_drop else []
 
 
 def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate) -> list[Shortening]:
@@ -327,16 +329,13 @@ def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate) -> list
     return [each for each in found if each is not None]
 
 
-def _worth(group: Sequence[Piece]) -> tuple[bool, float]:
-    messages = [message for piece in group for message in piece.unit.messages]
-    return worth_per_token(messages, sum(piece.wire_tokens for piece in group))
-
-
-def worth_per_token(messages: Sequence[Message], wire_tokens: int) -> tuple[bool, float]:
-    """A key that sorts the least worth first; `wire_tokens` is what the messages cost as they are sent now.
+def worth_per_token(group: Sequence[Piece]) -> tuple[bool, float]:
+    """A key that sorts what is worth the least per token first, as it is sent now.
 
     The longer a message of an assistant or a tool, the sooner it leaves. What a user demanded for good ("always answer
     in French") comes after everything else, whatever its length.
     """
-    standing = any(message.role == "user" and demands(content_text(message.content)) for message in messages)
-    return standing, sum(_WORTH[message.role] for message in messages) / max(1, wire_tokens)
+    spoken = (message for piece in group if piece.kind == "user" for message in piece.unit.messages)
+    standing = any(demands(content_text(message.content)) for message in spoken)
+    worth = sum([_WORTH[piece.kind] + _WORTH_OF_A_RESULT * (piece.messages - 1) for piece in group])
+    return standing, worth / max(1, sum([piece.wire_tokens for piece in group]))

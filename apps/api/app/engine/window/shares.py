@@ -18,10 +18,15 @@ from app.engine.policy.budget import with_output_share
 from app.engine.policy.policy import Allocation, ContextPolicy, PriorityRegion
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS
 from app.engine.window.foldable import Foldable, foldable, remains, room_beside
-from app.engine.window.past import Past, Piece
-from app.engine.window.pin_trimming import with_fitted_pins
+from app.engine.window.past import Past
+from app.engine.window.pieces import Piece
 from app.engine.window.pruning import drop_history, prune_older, prune_protected
-from app.engine.window.shortening import NEWEST_TOO_LARGE, with_fitted_summary, with_shorter_newest
+from app.engine.window.shortening import (
+    NEWEST_TOO_LARGE,
+    with_fitted_pins,
+    with_fitted_summary,
+    with_shorter_newest,
+)
 from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.window import Window, lay_out, protected_room
 
@@ -171,7 +176,7 @@ def _room(window: Window, regions: Mapping[str, int], overhead_tokens: int) -> i
 
 def _history_tokens(pieces: Iterable[Piece]) -> int:
     """Tokens of the history among the pieces, without framing."""
-    return sum(piece.tokens for piece in pieces if piece.items[0].region == "history")
+    return sum(piece.tokens for piece in pieces if piece.region == "history")
 
 
 @dataclass(frozen=True, slots=True)

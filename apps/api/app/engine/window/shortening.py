@@ -1,4 +1,5 @@
-"""One message made smaller where it stands: the middle of a long text, or the media of a message, left out.
+"""One message made smaller where it stands: the middle of a long text, or the media of a message, left out; and the
+summary and pins within what they may take.
 
 The stored message is never touched: a block stands in for its content in this prompt.
 """
@@ -10,12 +11,14 @@ from dataclasses import dataclass, replace
 
 from app.domain.content import canonical_json
 from app.domain.trim_log import ShorteningKind
+from app.domain.types import Pin
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate, message_tokens
 from app.engine.policy.policy import ContextPolicy
+from app.engine.recall.relevance import question_of, relevances
 from app.engine.summary.block import fit_summary
-from app.engine.window.past import Piece
-from app.engine.window.prompt import Block, PromptItem
+from app.engine.window.pieces import Piece
+from app.engine.window.prompt import Block, PromptItem, block_item, pin_text
 from app.engine.window.snapshot import Removal
 from app.engine.window.window import Window, summary_item
 
@@ -25,6 +28,10 @@ NEWEST_RESULT_FLOOR_TOKENS = 200
 _HEAD_SHARE = 0.75
 _SEARCH_STEPS = 64
 """The cut that fits is searched to within this fraction of it."""
+_LEAST_PIN_CHARS = 240
+"""Of a shortened pin's text: with less it says nothing, and the pin leaves."""
+_LOW_RELEVANCE = "low_relevance"
+_PIN_TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,62 @@ def with_fitted_summary(window: Window, policy: ContextPolicy, cap_tokens: int) 
     shorter = summary_item(replace(summary, body=body), policy, window.estimate)
     action = Removal("summary_shortened", item.label, "over_budget", item.tokens - shorter.tokens)
     return window.with_summary(shorter).logged((action,))
+
+
+def with_fitted_pins(window: Window, room_tokens: int) -> Window:
+    """The window with its pins within `room_tokens`, without framing.
+
+    The least relevant pin is shortened first, then the next, none below a few sentences; of equals the later. Only when
+    all of them shortened are still too much does the least relevant leave. What is sent keeps its order, whatever the
+    relevance: a provider's cache goes by the prefix.
+    """
+    pins, items, estimate = window.snapshot.pins, window.pins, window.estimate
+    if sum(item.tokens for item in items) <= room_tokens:
+        return window
+    relevance_of = relevances(pins, question_of(window.snapshot.goal, window.snapshot.current))
+    first_to_go = sorted(range(len(pins)), key=lambda at: (relevance_of[at], -at))
+    least = [_shorter_pin(pin, item, _LEAST_PIN_CHARS, estimate) for pin, item in zip(pins, items, strict=True)]
+    now: dict[int, PromptItem] = dict(enumerate(items))
+    actions: list[Removal] = []
+    least_tokens = sum(item.tokens for item in least)
+    for at in first_to_go:
+        if least_tokens <= room_tokens:
+            break
+        least_tokens -= least[at].tokens
+        actions.append(Removal("pinned_drop", pins[at].name, _LOW_RELEVANCE, now.pop(at).wire_tokens))
+    excess = sum(item.tokens for item in now.values()) - room_tokens
+    for at in first_to_go:
+        if excess <= 0:
+            break
+        if at not in now or least[at] is items[at]:
+            continue
+        now[at] = _fitted_pin(pins[at], items[at], items[at].tokens - excess, least[at], estimate)
+        removed = items[at].tokens - now[at].tokens
+        actions.append(Removal("pinned_trim", pins[at].name, _LOW_RELEVANCE, removed))
+        excess -= removed
+    return window.with_pins(tuple(now.values())).logged(actions)
+
+
+def _fitted_pin(pin: Pin, item: PromptItem, most_tokens: int, least: PromptItem, estimate: Estimate) -> PromptItem:
+    """The pin with as much of its text as fits, by its own characters a token: a long text is counted once or twice."""
+    keep_chars = len(pin.content) * most_tokens // item.tokens
+    for _ in range(_PIN_TRIES):
+        if keep_chars <= _LEAST_PIN_CHARS:
+            break
+        shorter = _shorter_pin(pin, item, keep_chars, estimate)
+        if shorter.tokens <= most_tokens:
+            return shorter
+        keep_chars = keep_chars * most_tokens * 49 // (shorter.tokens * 50)
+    return least
+
+
+def _shorter_pin(pin: Pin, item: PromptItem, keep_chars: int, estimate: Estimate) -> PromptItem:
+    """The item with so much of the pin's text; the item itself when it would not get smaller."""
+    if len(pin.content) <= keep_chars:
+        return item
+    text = pin_text(replace(pin, content=without_middle(pin.content, keep_chars, "pin")))
+    shorter = block_item("pins", item.label, "system", text, estimate)
+    return shorter if shorter.tokens < item.tokens else item
 
 
 def shorten_newest_results(window: Window, _policy: ContextPolicy) -> Window:

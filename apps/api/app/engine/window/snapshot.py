@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from app.domain.recalled import Recalled
 from app.domain.trim_log import TrimAction, TrimKind
 from app.domain.types import Pin, Summary, ToolDefinition, Turn
 from app.engine.policy.budget import Budget
-from app.engine.recall.ranking import Evicted, Recalled
+from app.engine.recall.ranking import Evicted
 from app.engine.summary.fold import Fold
-from app.engine.window.past import Past, past_of
+from app.engine.window.past import Past
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(NamedTuple):
     """A single action. `first_seq` and `last_seq` are of the turn, or of the messages that stay or go together, that it
     took something from; 0 for what has none."""
 
@@ -56,7 +57,7 @@ class Snapshot:
     `layers` are the active system layers as (label, text), outermost first. `past` are the turns after the active
     summary; `current` is the running one, whose first message is the user's. `completed_since_summary`
     counts completed turns since the active summary was made or the count was restarted. `evicted` is what was found of
-    the past before the window, `folded_now` are turns that have left the window since then. `log` is what earlier plans
+    the past before the window; who puts a summary in the place of turns looks for it anew. `log` is what earlier plans
     of the turn did, None before the first; with `overflowed` a provider refused what they sent as too long.
     """
 
@@ -71,21 +72,19 @@ class Snapshot:
     completed_since_summary: int = 0
     calibration_ratio: float = 1.0
     evicted: Evicted | None = None
-    folded_now: tuple[Turn, ...] = ()
     log: PlanLog | None = None
     overflowed: bool = False
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
+    def turns(self) -> Sequence[Turn]:
         """The past turns in time order."""
         return self.past.turns
 
     def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[Removal] = ()) -> Snapshot:
         """The same with the summary in the place of the turns that it took in, and `actions` in the log for it."""
-        folded = {turn.id for turn in fold.turns}
-        past = past_of(turn for turn in self.turns if turn.id not in folded)
+        past = self.past.without(fold.turns)
         log = self.log and replace(self.log, stored=(*self.log.stored, *actions))
-        return replace(self, summary=summary, past=past, folded_now=(*self.folded_now, *fold.turns), log=log)
+        return replace(self, summary=summary, past=past, log=log)
 
 
 def in_ranges(removals: Iterable[Removal]) -> tuple[TrimAction, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.budget import exceeds_window
 from app.engine.policy.policy import ContextPolicy
@@ -20,8 +23,42 @@ _MIN_MESSAGES_SHARE = 0.5
 """Of `max_messages`: what protected turns hold alone can reach it, and would have a summary made every turn."""
 
 
-def due_before_call(window: Window, policy: ContextPolicy) -> SummaryReason | None:
-    """Why a summary is to be tried before this window is sent; of a shared-out one, once its shares are held.
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Why a summary is due, and what it takes in; without a `fold` none is worth making, or none could be sent."""
+
+    reason: SummaryReason | None
+    fold: Fold | None
+
+
+def due_before_call(window: Window, policy: ContextPolicy) -> Due:
+    """Whether a summary is to be tried before this window is sent.
+
+    Refuse before paying: none is made that could not be sent beside what may never leave.
+    """
+    return _due(window, policy, _reason_before_call, before_call=True)
+
+
+def _due(
+    window: Window,
+    policy: ContextPolicy,
+    reason_of: Callable[[Window, ContextPolicy], SummaryReason | None],
+    *,
+    before_call: bool = False,
+) -> Due:
+    # What could be taken in may be a walk through the window: only where something may be due. Shares change nothing of
+    # a window that fits.
+    if (policy.allocation is None or window.excess_tokens <= 0) and reason_of(window, policy) is None:
+        return Due(None, None)
+    found = foldable_within_shares(window, policy)
+    reason = reason_of(found.window, policy) if found.room_tokens >= MIN_SUMMARY_TOKENS else None
+    fold = found.fold(reason) if reason else None
+    worth = fold and worth_making(fold, found, policy, before_call=before_call)
+    return Due(reason, fold if worth else None)
+
+
+def _reason_before_call(window: Window, policy: ContextPolicy) -> SummaryReason | None:
+    """Why a summary is to be tried; of a shared-out window, once its shares are held.
 
     At the prune threshold one is tried by any policy that summarizes at all, whenever it would rather do so: what a
     summary keeps is better than what a prune leaves, and a crash in the background loses nothing that way.
@@ -54,11 +91,8 @@ def worth_making(fold: Fold, found: Foldable, policy: ContextPolicy, *, before_c
 
 
 def fold_after_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
-    """What a summary in the background is to take in, of a snapshot whose running turn has no message yet."""
-    found = foldable_within_shares(lay_out(snapshot, policy, estimate), policy)
-    reason = _due_after_turn(found.window, policy)
-    fold = found.fold(reason) if reason and found.room_tokens >= MIN_SUMMARY_TOKENS else None
-    return fold if fold and worth_making(fold, found, policy) else None
+    """What a summary takes in that is due by what is looked at after turns; the running turn has no message yet."""
+    return _due(lay_out(snapshot, policy, estimate), policy, _reason_after_turn).fold
 
 
 def fold_on_request(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
@@ -106,7 +140,7 @@ def turns_to_next_summary(snapshot: Snapshot, policy: ContextPolicy) -> int | No
     return None if turns is None else max(0, turns - snapshot.completed_since_summary)
 
 
-def _due_after_turn(window: Window, policy: ContextPolicy) -> SummaryReason | None:
+def _reason_after_turn(window: Window, policy: ContextPolicy) -> SummaryReason | None:
     if not policy.summarizes_after_turns:
         return None
     if _at_trigger_ratio(window, policy):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import floor
 from typing import Literal, TypeAlias
 
-from app.domain.types import MessageId, Pin, Summary
+from app.domain.recalled import Recalled
+from app.domain.types import Pin, Summary
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
-from app.engine.recall.ranking import Recalled
 from app.engine.summary.block import render_summary
 from app.engine.summary.summarizer_prompt import anchors_of
-from app.engine.window.past import Past, Piece, first_seq, pieces_of
+from app.engine.window.past import Past, first_seq, parts_of
+from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.prompt import Prompt, PromptItem, block_item, pin_text
 from app.engine.window.snapshot import PlanLog, Removal, Snapshot
 
@@ -24,17 +26,22 @@ which a summary cites, so that its media are not marked before; or its long text
 _NOTHING_DONE = PlanLog(0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rules:
     """What may leave a window, decided once (contract.md, decisions 5, 7 and 8).
 
-    `cited` are the places (`seq`) of the past pieces that the summary cites. From `protected_from` on, a `seq` too,
-    turns are protected. With `whole_turns` users' words go with theirs.
+    From `protected_from` on, a `seq`, turns are protected. With `whole_turns` users' words go with theirs.
     """
 
-    cited: frozenset[int]
+    past: Past
+    summary: Summary | None
     protected_from: int
     whole_turns: bool
+
+    @cached_property
+    def cited(self) -> frozenset[int]:
+        """The places (`seq`) of the past pieces that the summary cites; of most windows nobody asks."""
+        return self.past.pieces_citing(anchors_of(self.summary))
 
     def of(self, piece: Piece) -> Leaves:
         """What may leave of the piece."""
@@ -88,7 +95,7 @@ class Window:
     estimate: Estimate
     head: tuple[PromptItem, ...]
     summary: PromptItem | None
-    past: tuple[Piece, ...]
+    past: Sequence[Piece]
     current: tuple[Piece, ...]
     rules: Rules
     recalled: tuple[PromptItem, ...]
@@ -153,10 +160,8 @@ class Window:
     def prompt(self) -> Prompt:
         """What goes over the wire."""
         summary = () if self.summary is None else (self.summary,)
-        past = [item for piece in self.past for item in piece.items]
-        current = [item for piece in self.current for item in piece.items]
-        items = (*self.head, *summary, *past, *self.recalled, *current)
-        return Prompt(items, self.snapshot.tools, self.tools_tokens)
+        parts = (*self.head, *summary, *parts_of(self.past), *self.recalled, *parts_of(self.current))
+        return Prompt(parts, self.snapshot.tools, self.tools_tokens)
 
     def with_pins(self, pins: Sequence[PromptItem]) -> Window:
         """The same with these in the place of its pins."""
@@ -179,7 +184,7 @@ class Window:
         while cut and pieces[cut - 1].state == "running":
             cut -= 1
         less_tokens = sum(piece.tokens for piece in self.pieces) - sum(piece.tokens for piece in pieces)
-        less_messages = sum(len(piece.items) for piece in self.pieces) - sum(len(piece.items) for piece in pieces)
+        less_messages = sum(piece.messages for piece in self.pieces) - sum(piece.messages for piece in pieces)
         return replace(
             self,
             past=tuple(pieces[:cut]),
@@ -222,8 +227,9 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
         past=past.pieces,
         current=current,
         rules=Rules(
-            cited=_cited(past, anchors_of(snapshot.summary)),
-            protected_from=first_seq((*past.turns[first_protected:], snapshot.current)),
+            past=past,
+            summary=snapshot.summary,
+            protected_from=past.first_seq(first_protected) or first_seq((snapshot.current,)),
             whole_turns=policy.prune_unit == "turn",
         ),
         recalled=(),
@@ -237,14 +243,6 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
     if snapshot.log is not None:
         return replace(window, log=replace(snapshot.log, tokens_after_summary=input_tokens))
     return replace(window, log=PlanLog(window.wire_tokens, input_tokens, input_tokens))
-
-
-def _cited(past: Past, anchors: frozenset[MessageId]) -> frozenset[int]:
-    if not anchors:
-        return frozenset()
-    return frozenset(
-        piece.seq for piece in past.pieces if any(message.id in anchors for message in piece.unit.messages)
-    )
 
 
 def protected_room(snapshot: Snapshot, policy: ContextPolicy) -> int | None:

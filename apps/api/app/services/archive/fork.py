@@ -138,4 +138,5 @@ async def _fork(
     forked = await store.get_session(tx, tenant_id, target)
     if forked is None:
         raise LookupError("the fork is not there in the transaction that made it")
+    rt.pasts.keep_fork(source, target, point.through_seq, point.last_message_seq, point.past_version)
     return forked

@@ -32,8 +32,8 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What a body says of the session to be made."""
+class GivenSession:
+    """The fields of the session to be made, as a body has them."""
 
     is_export: bool
     fields: JsonObject
@@ -50,7 +50,7 @@ class ImportJob:
         self._source: Export | IncomingList | None = None
         self._parts: Iterator[NewHistory | NewRows | Counters] = iter(())
 
-    def read(self, read: Read, raw: bytes) -> Given:
+    def read(self, read: Read, raw: bytes) -> GivenSession:
         """The session's fields, once the whole body has been checked. Raises `InvalidRequest` with places.
 
         The system and developer messages of a conversation become the session's instructions, behind those given.
@@ -59,7 +59,7 @@ class ImportJob:
         if isinstance(source, Export):
             check_document(source.document, SentHashes)
             self._source = source
-            return Given(is_export=True, fields=source.document["session"])
+            return GivenSession(is_export=True, fields=source.document["session"])
         listed = read_messages(source.messages)
         if not listed.messages:
             raise InvalidRequest("There is no message of a user, an assistant or a tool.", ("body", "messages"))
@@ -67,7 +67,7 @@ class ImportJob:
             check_pairing(listed.messages)
         texts = [text for text in (source.fields.get("instructions"), listed.instructions) if text]
         self._source = listed
-        return Given(is_export=False, fields=source.fields | {"instructions": "\n\n".join(texts) or None})
+        return GivenSession(is_export=False, fields=source.fields | {"instructions": "\n\n".join(texts) or None})
 
     def draft(self, model_alias: str, encoding: str) -> None:
         """Numbers and counts what was read, for a session of this model.

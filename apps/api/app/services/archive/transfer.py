@@ -11,6 +11,7 @@ from typing import Any
 from app.archive.document import SECTIONS
 from app.db.append_turns import append_history
 from app.db.archive import exported_rows, exported_session, insert_rows, set_counters
+from app.db.audits import as_recorded
 from app.db.database import Transaction
 from app.db.forks import fork_point
 from app.db.planner_statistics import analyze_for
@@ -18,6 +19,7 @@ from app.db.sessions import CHANGEABLE
 from app.domain.errors import ImportRefused, InvalidRequest, NotFound, PlimsollError
 from app.domain.stored import Counters, NewHistory, NewRows
 from app.domain.types import JsonObject, Session, SessionId, TenantId
+from app.engine.window.prompt_refs import spelled_out
 from app.openai.chat_messages import IncomingTurn
 from app.services.archive.import_job import ImportJob, Read
 from app.services.archive.new_rows import drafted
@@ -46,7 +48,13 @@ async def export_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
         yield "session", session
         for section in SECTIONS:
             async for rows in exported_rows(tx, session_id, section, point):
-                yield section, rows
+                yield section, await _spelled_out(tx, session_id, rows) if section == "audits" else rows
+
+
+async def _spelled_out(tx: Transaction, session_id: SessionId, audits: list[JsonObject]) -> list[JsonObject]:
+    """Audits as they were recorded, recalled messages by references like any others: how they are packed is ours."""
+    rows = await as_recorded(tx, session_id, audits)
+    return [row | {"prompt_refs": row["prompt_refs"] and spelled_out(row["prompt_refs"])} for row in rows]
 
 
 async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: Read) -> Session:

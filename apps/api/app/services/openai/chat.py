@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from app.db.append_turns import Newest, newest_messages, newest_of
 from app.db.claims import cancel_turn as store_cancelled
 from app.db.claims import fail_lost_turns, reclaim_turn, waiting_turn
-from app.db.sessions import erase_later, keep_key, session_of_key
 from app.db.turns import get_turn, turn_by_key
-from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
+from app.domain.errors import NotFound, TurnInProgress, located
 from app.domain.types import Content, Message, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import IncomingMessage
-from app.openai.items import joined_directions
+from app.openai.known_lists import KnownList
 from app.openai.new_messages import NewMessages, NextStep, new_messages, next_step
 from app.services.archive.transfer import add_history, draft_history
 from app.services.runtime import Runtime, retried
-from app.services.sessions import add_directions, check_session, insert_checked, with_defaults
+from app.services.sessions import add_directions
 from app.services.turn.claim import answer_again, check_outputs, draft_outputs, stored_outcome
 from app.services.turn.take import continue_turn, retry_turn, take_turn
 from app.services.turn.types import (
@@ -43,7 +42,7 @@ class ChatRequest:
 
     With `all_new` all of `messages` are new, whatever the session holds. `directions` are added to the session's
     instructions. With `after_turn_seq` the session's newest turn must have this number. `within` is the field of the
-    body that has the list.
+    body that has the list. By `known` the session of a client that names none is recognized.
     """
 
     messages: tuple[IncomingMessage, ...]
@@ -55,49 +54,13 @@ class ChatRequest:
     directions: tuple[str, ...] = ()
     after_turn_seq: int | None = None
     within: str = "messages"
+    known: KnownList | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
     newest: Newest
     messages: Sequence[Message]
-
-
-async def open_session(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId | None,
-    request: ChatRequest,
-    idempotency_key: str | None,
-    *,
-    erase_after_s: float | None = None,
-) -> SessionId:
-    """The session of a request: the one it names, the one its key made before, or a new one of the request's model.
-
-    With `erase_after_s` a new one is not to be kept.
-    Raises `NotFound`, and `InvalidRequest` before anything is stored.
-    """
-    check_options(rt, request)
-    if session_id is not None:
-        async with rt.database.autocommit() as tx:
-            await check_session(tx, tenant_id, session_id)
-        return session_id
-    with located("body", request.within):
-        next_step(request.messages, waiting=False)
-    fields = with_defaults(
-        rt,
-        {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)},
-    )
-    async with rt.database.begin() as tx:
-        known = await session_of_key(tx, tenant_id, idempotency_key) if idempotency_key else None
-        if known is not None:
-            return known
-        session = await insert_checked(rt, tx, tenant_id, fields)
-        if idempotency_key:
-            await keep_key(tx, tenant_id, session.id, idempotency_key)
-        if erase_after_s is not None:
-            await erase_later(tx, session.id, erase_after_s)
-    return session.id
 
 
 async def complete_chat(
@@ -220,13 +183,6 @@ async def _answer_again(
 def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:
     """The same with the number of the input's first message, where it is to be noted."""
     return options if options.note is None else replace(options, note=replace(options.note, first_seq=first_seq))
-
-
-def check_options(rt: Runtime, request: ChatRequest) -> None:
-    """Raises `InvalidRequest` for an option that the model's provider does not support."""
-    unknown = sorted(request.options.provider_options.keys() - rt.catalogue.provider(request.model_alias).options)
-    if unknown:
-        raise InvalidRequest(f"The provider of this model does not know {unknown[0]}.", ("body", unknown[0]))
 
 
 def _pairs(outputs: Sequence[IncomingMessage]) -> tuple[tuple[str, Content], ...]:

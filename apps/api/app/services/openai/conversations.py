@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from app.db.messages import messages_of_turn, numbered_messages, page_of_item_me
 from app.db.sessions import session_exists
 from app.db.turns import get_turn
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
-from app.domain.openai_ids import read_item_id
+from app.domain.responses import read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import check_pairing, cut_turns
 from app.openai.items import ReadItems, joined_directions, message_items, read_items, references_of
@@ -45,24 +46,27 @@ async def create_conversation(
 
 async def get_conversation(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Session:
     """The tenant's session. Raises `NotFound` of the conversation."""
-    try:
+    with _of_conversation():
         return await sessions.get_session(rt, tenant_id, session_id)
-    except NotFound:
-        raise NotFound("conversation") from None
 
 
 async def change_conversation(rt: Runtime, tenant_id: TenantId, session_id: SessionId, metadata: JsonObject) -> Session:
     """Replaces the metadata. Raises `NotFound`."""
-    try:
+    with _of_conversation():
         return await sessions.change_session(rt, tenant_id, session_id, {"metadata": metadata})
-    except NotFound:
-        raise NotFound("conversation") from None
 
 
 async def delete_conversation(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> None:
     """Erases the session with everything in it. Raises `NotFound`."""
-    try:
+    with _of_conversation():
         await sessions.delete_session(rt, tenant_id, session_id)
+
+
+@contextmanager
+def _of_conversation() -> Generator[None]:
+    """What is not found is the conversation."""
+    try:
+        yield
     except NotFound:
         raise NotFound("conversation") from None
 

@@ -20,13 +20,13 @@ from app.db.responses import response_of_request as read_of_request
 from app.db.sessions import keep_key, session_of_key
 from app.db.turns import turn_by_key
 from app.domain.errors import Busy, InvalidRequest, NotFound, PlimsollError, TurnInProgress, TurnNotOpen, located
-from app.domain.openai_ids import ResponseRef
-from app.domain.responses import StoredResponse
+from app.domain.responses import ResponseRef, StoredResponse
 from app.domain.types import SessionId, TenantId, TurnStatus
 from app.openai.new_messages import next_step
 from app.services.archive.fork import fork_session, fork_within
-from app.services.openai.chat import ChatRequest, check_options, complete_chat, open_session
+from app.services.openai.chat import ChatRequest, complete_chat
 from app.services.openai.conversations import ItemPage, page_of_items
+from app.services.openai.open_session import check_options, open_session
 from app.services.runtime import Runtime
 from app.services.sessions import delete_session
 from app.services.turn.take import cancel_turn
@@ -39,12 +39,13 @@ _GOES_ON = (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS)
 
 @dataclass(frozen=True, slots=True)
 class ResponseRequest:
-    """What a client of Responses sends: at most one of `previous` and `conversation`."""
+    """What a client of Responses sends: at most one of `named`, `previous` and `conversation`."""
 
     chat: ChatRequest
     previous: ResponseRef | None = None
     conversation: SessionId | None = None
     store: bool = True
+    named: SessionId | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,9 @@ async def resolve_target(
     if request.previous is not None:
         return await _after(rt, tenant_id, request.previous, request, idempotency_key)
     key = idempotency_key if request.store else None
-    made = await open_session(rt, tenant_id, None, chat, key, erase_after_s=erase_after_s)
-    return ResponseTarget(made, chat, made_with_turns=0, is_kept=request.store)
+    session_id, chat = await open_session(rt, tenant_id, request.named, chat, key, erase_after_s=erase_after_s)
+    is_new = request.named is None and chat is request.chat
+    return ResponseTarget(session_id, chat, made_with_turns=0 if is_new else None, is_kept=request.store)
 
 
 async def respond(

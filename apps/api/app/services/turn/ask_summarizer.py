@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError
-from app.domain.types import CompletionRequest, SessionId, SummaryBody, Usage
+from app.domain.types import Completion, CompletionRequest, SummaryBody, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import (
     SUMMARY_SCHEMA,
-    SummaryAsk,
     SummaryRefused,
     accept_summary,
     ask_for_summary,
@@ -24,10 +24,21 @@ from app.providers.registry import Model
 from app.services.limits import call_within_limits
 from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, budget_of, count_message
+from app.services.turn.provider_call import call_model
 from app.tokenizers import Estimator
 
 _ANSWER_TOKENS_PER_CAP = 2
 """An answer carries ids and JSON beside the text that is capped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Who is asked, and of which window; `limited` where the call has to be counted against limits."""
+
+    rows: WindowRows
+    alias: str
+    estimate: Estimator
+    limited: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +52,15 @@ class SummarizerResult:
     """The limit that did not allow the call, or the next one."""
 
 
-async def ask_summarizer(
-    rt: Runtime, alias: str, rows: WindowRows, fold: Fold, estimate: Estimator, *, turns: int
-) -> SummarizerResult:
+async def ask_summarizer(rt: Runtime, asking: Asking, fold: Fold, *, turns: int) -> SummarizerResult:
     """Asks chunk by chunk, each with what the one before gave as its previous summary. Never raises for an answer.
 
     Each call is counted against the limits before it is made; `turns` says as how many turns the first one is.
     """
     usages: list[Usage] = []
     try:
-        model = rt.catalogue.model(alias, rows.session.tenant_id)
-        body = await _ask_chunks(rt, model, rows, fold, estimate, usages, turns)
+        model = rt.catalogue.model(asking.alias, asking.rows.session.tenant_id)
+        body = await _ask_chunks(rt, asking, model, fold, usages, turns)
     except LimitExceeded as error:
         return SummarizerResult(None, error.code, tuple(usages), error)
     except SummaryRefused as refusal:
@@ -65,16 +74,19 @@ async def ask_summarizer(
 
 
 async def _ask_chunks(
-    rt: Runtime, model: Model, rows: WindowRows, fold: Fold, estimate: Estimator, usages: list[Usage], turns: int
+    rt: Runtime, asking: Asking, model: Model, fold: Fold, usages: list[Usage], turns: int
 ) -> SummaryBody:
-    budget = budget_of(model, rows.policy)
+    policy, estimate = asking.rows.policy, asking.estimate
+    budget = budget_of(model, policy)
     answer_tokens = min(budget.output_reserve, fold.cap_tokens * _ANSWER_TOKENS_PER_CAP)
     room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate)
     if room <= 0:
         raise SummaryRefused("summarizer_window_too_small")
     body = fold.previous.body if fold.previous else None
-    extend = rows.policy.incremental
-    for at, chunk in enumerate(split_for_summarizer(fold, room, estimate)):
+    extend = policy.incremental
+    # What is folded may be thousands of messages, which are counted here.
+    chunks = await asyncio.to_thread(split_for_summarizer, fold, room, estimate)
+    for at, chunk in enumerate(chunks):
         ask = ask_for_summary(
             chunk,
             previous=body,
@@ -84,7 +96,12 @@ async def _ask_chunks(
             estimate=estimate,
             extend=extend,
         )
-        answered = await _ask_chunk(rt, rows.session.id, model, ask, answer_tokens, usages, turns=0 if at else turns)
+        request = CompletionRequest(
+            messages=ask.messages, max_output_tokens=answer_tokens, purpose="summary", response_schema=SUMMARY_SCHEMA
+        )
+        completion = await _call(rt, asking, model, request, turns=0 if at else turns)
+        usages += [completion.usage] if completion.usage else []
+        answered = accept_summary(completion.text, ask.known_ids)
         body = fit_summary(answered, fold.cap_tokens, estimate)
         if body is None:
             raise SummaryRefused("over_cap")
@@ -95,26 +112,15 @@ async def _ask_chunks(
     return body
 
 
-async def _ask_chunk(
-    rt: Runtime,
-    session_id: SessionId,
-    model: Model,
-    ask: SummaryAsk,
-    answer_tokens: int,
-    usages: list[Usage],
-    *,
-    turns: int,
-) -> SummaryBody:
-    request = CompletionRequest(
-        messages=ask.messages, max_output_tokens=answer_tokens, purpose="summary", response_schema=SUMMARY_SCHEMA
-    )
+async def _call(rt: Runtime, asking: Asking, model: Model, request: CompletionRequest, *, turns: int) -> Completion:
+    session_id = asking.rows.session.id
+    if not asking.limited:
+        return await call_model(rt, session_id, model, request)
     prompt_tokens = PROMPT_FRAMING_TOKENS
-    for message in ask.messages:
+    for message in request.messages:
         tokens, _ = await count_message(rt, model.encoding, message["content"])
         prompt_tokens += tokens + MESSAGE_FRAMING_TOKENS
-    completion = await call_within_limits(rt, session_id, model, request, prompt_tokens=prompt_tokens, turns=turns)
-    usages += [completion.usage] if completion.usage else []
-    return accept_summary(completion.text, ask.known_ids)
+    return await call_within_limits(rt, session_id, model, request, prompt_tokens=prompt_tokens, turns=turns)
 
 
 def sum_of(usages: Sequence[Usage]) -> Usage | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, TypeAlias
 
 from app.db import turns as store
@@ -16,6 +17,7 @@ from app.db.claims import (
     claim_turn,
     fail_lost_turns,
     reclaim_turn,
+    renew_lease,
     waiting_turn,
 )
 from app.db.database import Transaction, UniqueViolated
@@ -60,6 +62,11 @@ from app.services.turn.types import (
 
 _Claimed: TypeAlias = tuple[Claim | None, TurnOptions, str]
 """A claim, None when the turn goes on already; and the options and the model alias of the round."""
+
+
+_OF_THE_LEASE = 6
+"""The lease begins with the statement that claims, which may wait for the session's row. One that has lost more than
+this part of itself before it counts is renewed at once, so that it never ends before its first renewal, a third on."""
 
 
 def check(rt: Runtime, request: TurnRequest) -> None:
@@ -166,6 +173,7 @@ async def _transaction_one(
     """
     gathered_at = rt.now()
     async with rt.database.begin(locking=session_id) as tx:
+        began_at = perf_counter()
         claim, options, model_alias = await claimed(tx)
         if claim is None:
             raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
@@ -186,6 +194,8 @@ async def _transaction_one(
         if options.note is not None:
             await keep_response(tx, claim, options.note)
         reservation = await reserve_call(tx, rt, claim, rows, options, turns=turns) if claim.limits else None
+        if perf_counter() - began_at > rt.turn_lease_s / _OF_THE_LEASE:
+            await renew_lease(tx, claim, rt.turn_lease_s)
     return ClaimedTurn(claim, rows, gathered_at, options, reservation)
 
 

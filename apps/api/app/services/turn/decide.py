@@ -18,7 +18,15 @@ from app.engine.window.triggers import exact_ratio, is_near_threshold, would_be_
 from app.engine.window.window import lay_out
 from app.providers.registry import Model
 from app.services.runtime import Runtime
-from app.services.turn.gather import WindowRows, estimator_of, read_window, snapshot_of, with_all_counts
+from app.services.turn.gather import (
+    WindowRows,
+    estimator_of,
+    planned,
+    read_window,
+    snapshot_of,
+    with_all_counts,
+    with_recall_anew,
+)
 from app.services.turn.record import Record
 from app.services.turn.steps import Steps, of_decision
 from app.services.turn.summarize import (
@@ -58,12 +66,12 @@ async def decide(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRow
     `rows` are given where another model is to be called than the turn was claimed for.
     """
     basis = await _basis_of(rt, turn, record, rows or turn.rows)
-    planned = _traced(rt, lambda: plan(basis.snapshot, basis.rows.policy, basis.estimate))
-    if isinstance(planned, SummaryDue):
-        return await _decide_with_summary(rt, turn, record, basis, planned)
-    if planned.summary_worthless:
+    decided = await _traced(rt, basis.snapshot, lambda: plan(basis.snapshot, basis.rows.policy, basis.estimate))
+    if isinstance(decided, SummaryDue):
+        return await _decide_with_summary(rt, turn, record, basis, decided)
+    if decided.summary_worthless:
         await restart_count(rt, basis.rows.session.id, turn.claim.seq)
-    return basis.plan(planned)
+    return basis.plan(decided)
 
 
 async def _basis_of(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRows) -> _Basis:
@@ -88,7 +96,7 @@ async def decide_within(
     """The same turn within what the provider turned out to take; None when it does not fit."""
     policy, estimate = refused.rows.policy, refused.estimate
     snapshot = await _leave_at_once(rt, turn, record, refused, refused.decided.window.after_overflow(budget))
-    decided = _traced(rt, lambda: plan(snapshot, policy, estimate, may_summarize=False))
+    decided = await _traced(rt, snapshot, lambda: plan(snapshot, policy, estimate, may_summarize=False))
     return replace(refused, snapshot=snapshot, decided=decided) if isinstance(decided, Ready) else None
 
 
@@ -191,15 +199,20 @@ async def _decide_with_summary(
     """Tries the summary that is due and decides again, with it or without."""
     attempt = await _try_summary(rt, turn, record, basis, due, whatever_others_do=False)
     decided = await _after_summary(rt, record, basis, due, attempt)
-    if attempt.failure == IN_PROGRESS and isinstance(decided.decided, Refused):
-        # What another process is making can not be waited for, but no turn is refused because of it.
+    if attempt.failure == IN_PROGRESS and _loses(decided.decided):
+        # The turns that a summary is being made of are sent as they are. Where they have no room, the turn makes one
+        # itself: who makes the other may be dead, so it is not waited for; but nothing leaves because of it.
         attempt = await _try_summary(rt, turn, record, basis, due, whatever_others_do=True)
         decided = await _after_summary(rt, record, basis, due, attempt)
-    if attempt.failure == STALE and isinstance(decided.decided, Refused):
+    if attempt.failure == STALE and _loses(decided.decided):
         # Another process's summary was stored first: the turn may fit with that one.
         basis = await _basis_of(rt, turn, record, await _read_again(rt, turn, basis.rows, basis.rows.model.alias))
-        decided = _without_another_summary(rt, basis)
+        decided = await _without_another_summary(rt, basis)
     return decided
+
+
+def _loses(decided: Ready | Refused) -> bool:
+    return isinstance(decided, Refused) or decided.accounts.prune_triggered
 
 
 async def _try_summary(
@@ -241,15 +254,17 @@ async def _after_summary(
     rt: Runtime, record: Record, basis: _Basis, due: SummaryDue, attempt: SummaryAttempt
 ) -> TurnPlan:
     rows, estimate, snapshot, is_counted = basis.rows, basis.estimate, due.snapshot, basis.counted_by_provider
-    if attempt.summary is not None:
-        found = due.with_summary(attempt.summary, rows.policy, estimate)
+    if (summary := attempt.summary) is not None:
+        found = await planned(due.snapshot, lambda: due.with_summary(summary, rows.policy, estimate))
+        found = await with_recall_anew(rt, rows, found)
         snapshot = await counted_by_provider(rt, rows, found, estimate, record.steps)
         is_counted = is_counted or snapshot is not found
-    return _without_another_summary(rt, replace(basis, snapshot=snapshot, counted_by_provider=is_counted))
+    return await _without_another_summary(rt, replace(basis, snapshot=snapshot, counted_by_provider=is_counted))
 
 
-def _without_another_summary(rt: Runtime, basis: _Basis) -> TurnPlan:
-    return basis.plan(_traced(rt, lambda: plan(basis.snapshot, basis.rows.policy, basis.estimate, may_summarize=False)))
+async def _without_another_summary(rt: Runtime, basis: _Basis) -> TurnPlan:
+    snapshot, policy, estimate = basis.snapshot, basis.rows.policy, basis.estimate
+    return basis.plan(await _traced(rt, snapshot, lambda: plan(snapshot, policy, estimate, may_summarize=False)))
 
 
 async def _leave_at_once(
@@ -266,12 +281,13 @@ async def _leave_at_once(
     if noted is None:
         return snapshot
     new_tokens = summary_wire_tokens(noted, policy, estimate)
-    return snapshot.with_summary(fold, noted, summary_actions(fold, noted, new_tokens))
+    snapshot = snapshot.with_summary(fold, noted, summary_actions(fold, noted, new_tokens))
+    return await with_recall_anew(rt, rows, snapshot)
 
 
-def _traced(rt: Runtime, decision: Callable[[], _D]) -> _D:
+async def _traced(rt: Runtime, snapshot: Snapshot, decision: Callable[[], _D]) -> _D:
     with rt.tracer.span("decide") as span:
-        decided = decision()
+        decided = await planned(snapshot, decision)
         if span.recording:
             span.set(of_decision(decided))
     return decided

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
+from app.db.settled import settled_through
 from app.db.summaries import PromptContext, prompt_context
 from app.domain.content import content_text
 from app.domain.types import (
+    OPEN_STATUSES,
     Content,
     JsonObject,
     Message,
@@ -22,28 +27,38 @@ from app.domain.types import (
 from app.engine.messages.image_rules import image_rule_for
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import message_tokens, part_text, reasoning_tokens, with_images_by_rule
-from app.engine.messages.turns import completed_after
 from app.engine.policy.budget import Budget, budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Evicted
-from app.engine.window.past import past_of
+from app.engine.window.columns import Columns
+from app.engine.window.past import Kept, past_of_kept
 from app.engine.window.prompt import goal_text, pin_text
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
+from app.services.pasts import Counting, settled_columns
 from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
 from app.services.turn.recall import look_up
 from app.tokenizers import TWO_FIFTHS, Estimator
 
 _LARGE_PIN_CHARS = 16_384
+_FEW_MESSAGES = 64
+"""Of a window: to read them one by one costs less than two more statements."""
+_SLICE = 64
+"""Of messages that are counted, or turns that are made anew, before others run."""
+_INLINE_MESSAGES = 1_000
+"""Of a past: a prune of them takes a few milliseconds."""
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRows:
     """Rows of one moment, for a policy and a model: the session, what stands around its window, the window's turns.
 
-    `turn_seq` is the running turn's number, or the one that the next would get.
+    `turns` are those after the ones that this process has `kept`. `turn_seq` is the running turn's number, or the one
+    that the next would get.
     """
 
     session: SessionState
@@ -51,6 +66,7 @@ class WindowRows:
     model: Model
     turn_seq: int
     context: PromptContext
+    kept: Kept
     turns: tuple[Turn, ...]
     evicted: Evicted | None = None
     fell_back: bool = False
@@ -61,8 +77,13 @@ class WindowRows:
         """The encoding counts are wanted in."""
         return encoding_of(self.model, self.policy)
 
-    def messages(self) -> Iterator[Message]:
-        """All messages that may be sent: those of the window, and those before it that may be recalled."""
+    @property
+    def turn_count(self) -> int:
+        """All turns of the window."""
+        return self.kept.turns + len(self.turns)
+
+    def read_messages(self) -> Iterator[Message]:
+        """What was read just now: the messages of `turns`, and those before the window that may be recalled."""
         for turn in (*self.turns, *(self.evicted.turns if self.evicted else ())):
             yield from turn.messages
 
@@ -70,6 +91,11 @@ class WindowRows:
 def encoding_of(model: Model, policy: ContextPolicy) -> str:
     """The model's encoding, unless the policy asks for a count by length."""
     return TWO_FIFTHS if policy.estimator == "heuristic" else model.encoding
+
+
+def counting_of(session: SessionState, model: Model, policy: ContextPolicy) -> Counting:
+    """What has to be the same for turns that were kept to be those of the session."""
+    return Counting(session.past_version, encoding_of(model, policy), model.model, model.reasoning_rule)
 
 
 def session_policy(
@@ -92,7 +118,7 @@ async def read_window(
     asked: Content = None,
     for_turn: bool = False,
 ) -> WindowRows:
-    """Two statements: what stands around the raw window, and the window after the active summary; and where the policy
+    """Two statements: what stands around the raw window, and what of it this process has not kept; and where the policy
     recalls, one for the messages before that which match the user's, and one for what is not kept of their index.
 
     `before_seq` is the running turn's number, or one past the last; `last_message_seq` the last number given out.
@@ -104,15 +130,24 @@ async def read_window(
     if policy.whole_past:
         context = replace(context, summary=None)
     after_seq = context.summary.to_message_seq if context.summary else 0
-    turns = await window_turns(
-        tx,
-        session.id,
-        after_seq,
-        last_message_seq,
-        encoding_of(model, policy),
-        step_failed=context.step_failed,
-    )
-    rows = WindowRows(session, policy, model, before_seq, context, tuple(turns))
+    counting = counting_of(session, model, policy)
+    kept = rt.pasts.kept(session.id, counting, after_seq, last_message_seq)
+    if rt.pasts.keeps_any and not kept.turns and last_message_seq - after_seq > _FEW_MESSAGES:
+        through_seq = await settled_through(tx, session.id, before_seq)
+        as_sent = partial(_as_sent, model)
+        columns = await settled_columns(tx, session.id, after_seq, through_seq, counting.encoding, as_sent)
+        kept = await rt.pasts.keep(session.id, counting, Kept(columns, 0, columns.turns), ())
+
+    async def turns_after(seq: int) -> tuple[Turn, ...]:
+        turns = window_turns(tx, session.id, seq, last_message_seq, counting.encoding, step_failed=context.step_failed)
+        return tuple(await turns)
+
+    turns = await turns_after(kept.last_seq)
+    if kept.turns and not any(turn.status not in OPEN_STATUSES for turn in turns):
+        # Others have gone on since this was looked at without a lock: which turn is its newest is seen in rows alone.
+        kept = Kept(Columns(after_seq))
+        turns = await turns_after(after_seq)
+    rows = WindowRows(session, policy, model, before_seq, context, kept, turns)
     if not (after_seq and policy.recall.enabled):
         return rows
     return await _with_evicted(tx, rt, rows, asked, for_turn=for_turn)
@@ -145,7 +180,8 @@ async def _with_evicted(
 
 
 async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) -> WindowRows:
-    """The same with every message counted for the model; new counts are stored, once a message and encoding.
+    """The same with every message counted for the model, and what is settled kept; new counts are stored, once a
+    message and encoding.
 
     A stored count holds the flat figure for images; what the model's rule makes of them is put right here.
     """
@@ -153,19 +189,40 @@ async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) 
     if large_pins:
         # The engine's own count of them is answered from the cache that this fills, off the event loop.
         await rt.tokenizers.count(rows.encoding, large_pins)
-    missing = [message for message in rows.messages() if message.tokens == UNCOUNTED]
+    missing = [message for message in rows.read_messages() if message.tokens == UNCOUNTED]
     if missing:
         rows = await _count_missing(rt, rows, missing, store=store)
-    if not any(isinstance(message.content, list) for message in rows.messages()):
+    if any(isinstance(message.content, list) for message in rows.read_messages()):
+        rule = image_rule_for(rows.model.model)
+        rows = await _with_messages(rows, lambda message: with_images_by_rule(message, rule))
+    return rows if rows.fell_back else await _with_settled_kept(rt, rows)
+
+
+async def _with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
+    """The same with the turns before the newest that has ended among those that are kept."""
+    ended = [at for at, turn in enumerate(rows.turns) if turn.status not in OPEN_STATUSES]
+    if not rt.pasts.keeps_any or len(ended) < 2:
         return rows
-    rule = image_rule_for(rows.model.model)
-    return _with_messages(rows, lambda message: with_images_by_rule(message, rule))
+    settled = [with_reasoning(turn, rows.model.reasoning_rule) for turn in rows.turns[: ended[-1]]]
+    counting = counting_of(rows.session, rows.model, rows.policy)
+    return replace(
+        rows, kept=await rt.pasts.keep(rows.session.id, counting, rows.kept, settled), turns=rows.turns[ended[-1] :]
+    )
+
+
+def _as_sent(model: Model, turn: Turn) -> Turn:
+    """A settled turn with its images and its reasoning as the model takes them."""
+    rule = image_rule_for(model.model)
+    messages = tuple([with_images_by_rule(message, rule) for message in turn.messages])
+    return with_reasoning(replace(turn, messages=messages), model.reasoning_rule)
 
 
 async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Message], *, store: bool) -> WindowRows:
     counted: dict[int, Message] = {}
     fell_back = False
-    for message in missing:
+    for at, message in enumerate(missing, 1):
+        if at % _SLICE == 0:
+            await asyncio.sleep(0)  # to count a short message is no reason to let others run
         tokens, used = await count_message(
             rt,
             rows.encoding,
@@ -180,17 +237,22 @@ async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Messag
         async with rt.database.autocommit() as tx:
             counts = [(message.id, message.tokens, message.reasoning_tokens) for message in counted.values()]
             await save_token_counts(tx, rows.session.id, rows.encoding, counts)
-    recounted = _with_messages(rows, lambda message: counted.get(message.seq, message))
+    recounted = await _with_messages(rows, lambda message: counted.get(message.seq, message))
     return replace(recounted, fell_back=fell_back)
 
 
-def _with_messages(rows: WindowRows, change: Callable[[Message], Message]) -> WindowRows:
-    def changed(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        return tuple(replace(turn, messages=tuple(map(change, turn.messages))) for turn in turns)
+async def _with_messages(rows: WindowRows, change: Callable[[Message], Message]) -> WindowRows:
+    async def changed(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+        found: list[Turn] = []
+        for at, turn in enumerate(turns, 1):
+            found.append(replace(turn, messages=tuple(map(change, turn.messages))))
+            if at % _SLICE == 0:
+                await asyncio.sleep(0)
+        return tuple(found)
 
     evicted = rows.evicted
-    found = replace(evicted, turns=changed(evicted.turns)) if evicted else None
-    return replace(rows, turns=changed(rows.turns), evicted=found)
+    found = replace(evicted, turns=await changed(evicted.turns)) if evicted else None
+    return replace(rows, turns=await changed(rows.turns), evicted=found)
 
 
 async def count_message(
@@ -249,21 +311,36 @@ def snapshot_of(
     """
     session = rows.session
     rule = rows.model.reasoning_rule
-    past = tuple(with_reasoning(turn, rule) for turn in rows.turns if turn.id != current.id)
+    past = past_of_kept(rows.kept, (with_reasoning(turn, rule) for turn in rows.turns if turn.id != current.id))
     snapshot = Snapshot(
         budget=budget_of(rows.model, rows.policy),
         layers=layers_of(rt, session, instructions),
         goal=goal_text(session.room_goal, session.mode),
         pins=rows.context.pins,
         summary=rows.context.summary,
-        past=past_of(past),
+        past=past,
         current=with_reasoning(current, rule),
         tools=tools,
-        completed_since_summary=completed_after(past, session.summary_count_after_seq),
+        completed_since_summary=past.completed_after(session.summary_count_after_seq),
         calibration_ratio=rt.calibrations.ratio(session.tenant_id, rows.model.alias, rows.encoding),
         evicted=_evicted_with_reasoning(rows),
     )
     return with_shared_budget(snapshot, rows.policy, estimator_of(rt, rows))
+
+
+async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *, for_turn: bool = True) -> Snapshot:
+    """The same snapshot, where its summary has just taken turns in, with what of them may come back as well.
+
+    Without `for_turn` it writes nothing.
+    """
+    content = snapshot.current.messages[0].content
+    if not rows.policy.recall.enabled:
+        return snapshot
+    rows = replace(rows, context=replace(rows.context, summary=snapshot.summary))
+    async with rt.database.autocommit() as tx:
+        rows = await _with_evicted(tx, rt, rows, content, for_turn=for_turn)
+    rows = await with_all_counts(rt, rows, store=for_turn)
+    return replace(snapshot, evicted=_evicted_with_reasoning(rows))
 
 
 def _evicted_with_reasoning(rows: WindowRows) -> Evicted | None:
@@ -289,3 +366,9 @@ def layers_of(rt: Runtime, session: SessionState, of_turn: str | None = None) ->
 def estimator_of(rt: Runtime, rows: WindowRows) -> Estimator:
     """A fresh estimator in the encoding of the model that runs."""
     return rt.tokenizers.estimator(rows.encoding)
+
+
+async def planned(snapshot: Snapshot, decision: Callable[[], _T]) -> _T:
+    """A decision on the snapshot: off the event loop where its past is long, since what leaves may be most of it."""
+    is_long = snapshot.past.messages[-1] > _INLINE_MESSAGES
+    return await asyncio.to_thread(decision) if is_long else decision()

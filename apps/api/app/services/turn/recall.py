@@ -6,7 +6,7 @@ from app.db.database import Transaction
 from app.db.recall import turns_with
 from app.domain.types import SessionId
 from app.engine.policy.policy import Recall
-from app.engine.recall.ranking import Evicted, candidates, most_recalled_tokens, wanted_seqs
+from app.engine.recall.ranking import Evicted, candidates, most_recalled_tokens, seqs_of
 from app.engine.recall.terms import query_terms
 from app.services.pasts import Pasts, settled_index
 
@@ -32,7 +32,7 @@ async def look_up(
     if room_tokens <= 0 or not query_terms(asked):
         return None
     index, _ = await settled_index(pasts, tx, session_id, through_seq, pack=pack)
-    found = candidates(index, asked, through_seq, most_tokens=room_tokens, min_score_ratio=recall.min_score_ratio)
-    seqs = wanted_seqs(found, room_tokens)
+    found = candidates(index, asked, through_seq, room_tokens=room_tokens, min_score_ratio=recall.min_score_ratio)
+    seqs = seqs_of(found)
     turns = await turns_with(tx, session_id, seqs, encoding) if seqs else ()
-    return Evicted(index, through_seq, found, turns)
+    return Evicted(found, turns)

@@ -19,6 +19,7 @@ from app.domain.content import bytea_json, tool_call_json
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, PlimsollError, ProviderError, TurnLost
 from app.domain.types import Completion, Delta, JsonObject, ToolCall, TurnRecord, TurnStatus, Usage
 from app.engine.window.plan import Assembled
+from app.openai.known_lists import with_reply
 from app.services.limits import spent_of
 from app.services.pasts import pack_messages
 from app.services.runtime import Runtime
@@ -78,7 +79,7 @@ class Record:
         self.summary_costs: list[Decimal | None] = []
         self.steps = Steps(rt, after=turn.claim.steps)
         summary = turn.rows.context.summary
-        found = {"turns": len(turn.rows.turns), "summary_id": str(summary.id) if summary else None}
+        found = {"turns": turn.rows.turn_count, "summary_id": str(summary.id) if summary else None}
         self.steps.add("gather", turn.gathered_at, found)
 
     def sends(self, plan: TurnPlan, assembled: Assembled) -> None:
@@ -137,6 +138,7 @@ class Record:
             usages = [used_row(self._rt, plan.model, "turn", usage, claim.round)]
             self._audits[-1] = replace(self._audits[-1], actual_prompt_tokens=usage.prompt_tokens)
             self.observe(plan, usage.prompt_tokens)
+        of_list = self._turn.options.list_sha256
         end = self._end_as(
             TurnStatus.AWAITING_TOOLS if calls else TurnStatus.COMPLETED,
             usages,
@@ -146,10 +148,12 @@ class Record:
             finish_reason=completion.finish_reason,
             prompt_tokens=usage.prompt_tokens if usage else None,
             completion_tokens=usage.completion_tokens if usage else None,
+            conversation_sha256=of_list and with_reply(of_list, completion.text, calls),
         )
         turn = await self._end(end, self._audits[-1])
         if not calls:
-            start_after_turn(self._rt, self._turn, plan)
+            reply_tokens = message["token_estimate"] + message["reasoning_tokens"]
+            start_after_turn(self._rt, self._turn, plan, reply_tokens)
         return TurnOutcome(replace(turn, tool_calls=calls), self._audits[-1].public(), completion, claim.assistant_seq)
 
     def _deliver(self, delta: Delta) -> None:
@@ -241,7 +245,8 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
     retried = False
     while True:
         try:
-            async with rt.database.autocommit() as tx:
+            # What a tenant's limits take is settled by a second statement; any other end is one.
+            async with rt.database.autocommit() if end.spent is None else rt.database.begin() as tx:
                 turn = await record_end(tx, claim, end)
                 if turn is None and retried:
                     turn = await recorded_before(tx, claim)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
 from time import perf_counter
 from typing import Literal, TypeAlias
+from uuid import UUID
 
+from app.db import summaries as store
 from app.db.claims import Claim
 from app.db.records import add_usages
-from app.db.summaries import note_attempt, release_summary_lease, store_summary, take_summary_lease
+from app.db.summaries import AttemptNote
 from app.domain.errors import DatabaseUnavailable
 from app.domain.stored import NewSummary
 from app.domain.types import (
-    JsonObject,
     SessionId,
     SessionState,
     Summary,
@@ -31,7 +32,7 @@ from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
 from app.services.runtime import Runtime, retried
-from app.services.turn.ask_summarizer import SummarizerResult, ask_summarizer, sum_of
+from app.services.turn.ask_summarizer import Asking, SummarizerResult, ask_summarizer, sum_of
 from app.services.turn.gather import WindowRows
 from app.services.turn.provider_call import total_cost, used_row
 from app.telemetry import SummaryOutcome
@@ -92,60 +93,69 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
 
     A summarizer that fails, answers outside the contract, would not shrink anything, or may not be called under the
     limits is replaced by the deterministic fallback, with a warning; after three failures in a row it is not called for
-    ten minutes. Nothing is done while another process makes a summary of the session. Holds no connection while the
-    model works. Raises `LimitExceeded` where a client requested the summary itself.
+    ten minutes. Nothing is done while another process makes a summary of the session, or where it has made one since
+    `rows` were read. Holds no connection while the model works. Raises `LimitExceeded` where a client requested the
+    summary itself.
     """
     alias = rows.policy.summary_model or rows.model.alias
     started = perf_counter()
     session_id = rows.session.id
     lease_id = job.claim.turn_id if job.claim else rt.new_id()
     lease_s = _deadline_s(rt, alias) + _LEASE_SLACK_S
+    previous_id = job.fold.previous.id if job.fold.previous else None
     async with rt.database.autocommit() as tx:
-        free = await take_summary_lease(tx, session_id, lease_id, lease_s, for_turn=job.claim is not None)
-    if not free and not job.whatever_others_do:
+        lease = await store.take_summary_lease(
+            tx, session_id, lease_id, lease_s, previous_id, for_turn=job.claim is not None
+        )
+    if not lease.ground_stands:
+        return SummaryAttempt(None, "model", alias, 0, STALE, None, None)
+    if lease.limits is None and not job.whatever_others_do:
         return SummaryAttempt(None, "model", alias, 0, IN_PROGRESS, None, None)
     try:
-        attempt = await _make(rt, rows, job, estimate, alias)
-    finally:
+        attempt = await _make(rt, Asking(rows, alias, estimate, limited=lease.limits != {}), job, lease_id)
+    except BaseException:  # also when it is cancelled; whatever is stored ends the lease itself
         with suppress(DatabaseUnavailable):
             async with rt.database.autocommit() as tx:
-                await release_summary_lease(tx, session_id, lease_id)
+                await store.release_summary_lease(tx, session_id, lease_id)
+        raise
     rt.telemetry.summary_finished(when=job.when, outcome=_outcome(attempt), seconds=perf_counter() - started)
     return attempt
 
 
-async def _make(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Estimator, alias: str) -> SummaryAttempt:
-    session, fold = rows.session, job.fold
-    result = None
+async def _make(rt: Runtime, asking: Asking, job: SummaryJob, lease_id: UUID) -> SummaryAttempt:
+    session, alias, estimate, fold = asking.rows.session, asking.alias, asking.estimate, job.fold
+    result = SummarizerResult(None, "breaker_open", ())
     if not _breaker_open(rt, session):
-        result = await ask_summarizer(rt, alias, rows, fold, estimate, turns=int(job.when == "requested"))
-    if result is not None and result.body is not None:
-        result = await _again_if_too_large(rt, alias, rows, job, result, estimate)
-    usages = result.usages if result else ()
-    used = [used_row(rt, rt.catalogue.model(alias), "summary", usage) for usage in usages]
-    if result and result.limit and job.when == "requested":
+        result = await ask_summarizer(rt, asking, fold, turns=int(job.when == "requested"))
+    if result.body is not None:
+        result = await _again_if_too_large(rt, asking, job, result)
+    usage = sum_of(result.usages)
+    used = [used_row(rt, rt.catalogue.model(alias), "summary", each) for each in result.usages]
+    if result.limit and job.when == "requested":
         async with rt.database.autocommit() as tx:
             await add_usages(tx, session.id, None, used)
         raise result.limit
-    failure = result.failure if result else "breaker_open"
-    body = result.body if result and result.body else fallback_summary(fold, estimate)
-    if failure:
+    if result.failure:
         logger.warning(
             "the summarizer %s gave no usable summary (%s); the deterministic fallback stands in, anchors kept",
             alias,
-            failure,
+            result.failure,
         )
-    origin: SummaryOrigin = "fallback" if failure else "model"
+    body = result.body or fallback_summary(fold, estimate)
+    origin: SummaryOrigin = "fallback" if result.failure else "model"
     summary = summary_of(SummaryId(rt.new_id()), fold, body, origin) if body and shrinks(fold, body, estimate) else None
-    new = _new_summary(rows, summary, fold, estimate, alias, sum_of(usages), job.claim) if summary else None
-    stored = await _store(rt, rows, new, used, job, result)
+    # A limit says nothing of the summarizer, and neither does one that was not asked.
+    asked = result.limit is None and result.failure != "breaker_open"
+    note = AttemptNote(job.turn_seq - 1, asked, asked and result.failure is not None, used, lease_id)
+    new = _new_summary(asking, summary, fold, usage, job.claim) if summary else None
+    stored = await _store(rt, session.id, new, note, job.claim)
     return SummaryAttempt(
         summary=summary if stored else None,
         origin=origin,
         model_alias=alias,
-        chunks=len(usages),
-        failure=failure if stored or summary is None else STALE,
-        usage=sum_of(usages),
+        chunks=len(result.usages),
+        failure=result.failure if stored or summary is None else STALE,
+        usage=usage,
         cost_usd=total_cost([row["cost_usd"] for row in used]),
     )
 
@@ -164,7 +174,7 @@ def _deadline_s(rt: Runtime, alias: str) -> float:
 
 
 async def _again_if_too_large(
-    rt: Runtime, alias: str, rows: WindowRows, job: SummaryJob, result: SummarizerResult, estimate: Estimator
+    rt: Runtime, asking: Asking, job: SummaryJob, result: SummarizerResult
 ) -> SummarizerResult:
     """Once more at half the cap where the policy extends its summary and the prompt is still too large with it.
 
@@ -176,12 +186,11 @@ async def _again_if_too_large(
         return result
     if not job.still_too_large(summary_of(SummaryId(rt.new_id()), fold, body, "model")):
         return result
-    again = await ask_summarizer(rt, alias, rows, half, estimate, turns=0)
-    shorter = again.body or fit_summary(body, half.cap_tokens, estimate) or body
+    again = await ask_summarizer(rt, asking, half, turns=0)
+    shorter = again.body or fit_summary(body, half.cap_tokens, asking.estimate) or body
     return SummarizerResult(shorter, None, (*result.usages, *again.usages))
 
 
-@retried
 async def note_emergency(
     rt: Runtime, rows: WindowRows, fold: Fold, estimate: Estimator, claim: Claim
 ) -> Summary | None:
@@ -193,8 +202,8 @@ async def note_emergency(
     if body is None:
         return None
     summary = summary_of(SummaryId(rt.new_id()), fold, body, "emergency")
-    async with rt.database.begin() as tx:
-        stored = await store_summary(tx, _new_summary(rows, summary, fold, estimate, rows.model.alias, None, claim))
+    new = _new_summary(Asking(rows, rows.model.alias, estimate), summary, fold, None, claim)
+    stored = await _store(rt, rows.session.id, new, AttemptNote(), claim)
     return summary if stored else None
 
 
@@ -202,7 +211,7 @@ async def note_emergency(
 async def restart_count(rt: Runtime, session_id: SessionId, turn_seq: int) -> None:
     """Lets the turn count towards the mandatory summary begin anew with this turn."""
     async with rt.database.autocommit() as tx:
-        await note_attempt(tx, session_id, count_after_seq=turn_seq - 1, asked=False, failed=False)
+        await store.restart_count(tx, session_id, turn_seq - 1)
 
 
 def _breaker_open(rt: Runtime, session: SessionState) -> bool:
@@ -212,19 +221,11 @@ def _breaker_open(rt: Runtime, session: SessionState) -> bool:
     )
 
 
-def _new_summary(
-    rows: WindowRows,
-    summary: Summary,
-    fold: Fold,
-    estimate: Estimator,
-    alias: str,
-    usage: Usage | None,
-    claim: Claim | None,
-) -> NewSummary:
-    body = summary.body
+def _new_summary(asking: Asking, summary: Summary, fold: Fold, usage: Usage | None, claim: Claim | None) -> NewSummary:
+    body, estimate = summary.body, asking.estimate
     return NewSummary(
         id=summary.id,
-        session_id=rows.session.id,
+        session_id=asking.rows.session.id,
         from_message_id=summary.from_message_id,
         to_message_id=summary.to_message_id,
         to_message_seq=summary.to_message_seq,
@@ -236,31 +237,20 @@ def _new_summary(
         action_items=body.action_items,
         status="active",
         origin=summary.origin,
-        model_alias=alias,
+        model_alias=asking.alias,
         token_estimate=estimate(render_summary(body)),
         token_encoding=estimate.encoding,
         prompt_tokens=usage.prompt_tokens if usage else None,
         completion_tokens=usage.completion_tokens if usage else None,
         created_by_turn_id=claim.turn_id if claim else None,
-        fence=claim.fence if claim else None,
         created_at=None,
     )
 
 
 @retried
 async def _store(
-    rt: Runtime,
-    rows: WindowRows,
-    new: NewSummary | None,
-    used: Sequence[JsonObject],
-    job: SummaryJob,
-    result: SummarizerResult | None,
+    rt: Runtime, session_id: SessionId, new: NewSummary | None, note: AttemptNote, claim: Claim | None
 ) -> bool:
-    """One short transaction: the summary, if its ground still stands, and the attempt and its cost in any case."""
-    answered = result is not None and result.limit is None  # a limit says nothing of the summarizer
-    failed = result is not None and result.failure is not None and answered
-    async with rt.database.begin() as tx:
-        await note_attempt(tx, rows.session.id, count_after_seq=job.turn_seq - 1, asked=answered, failed=failed)
-        if used:
-            await add_usages(tx, rows.session.id, job.claim.turn_id if job.claim else None, used)
-        return await store_summary(tx, new) if new else False
+    """The summary, if its ground still stands, and what the attempt came to in any case."""
+    async with rt.database.autocommit() as tx:
+        return await store.store_attempt(tx, session_id, new, note, claim)

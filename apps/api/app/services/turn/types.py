@@ -35,7 +35,8 @@ class TurnOptions:
 
     `instructions` are a system layer of this turn; `provider_options` go into the model's request. `policy` lies over
     the session's own; what is done after the turn goes by the session's. With `whole_past` all of the past is sent as
-    it is stored, or the turn is refused. `note` is kept with every claim.
+    it is stored, or the turn is refused. `note` is kept with every claim. `list_sha256` is the digest of the list of
+    messages that the client sent, where its next request is to be recognized by it.
     """
 
     tools: tuple[ToolDefinition, ...] = ()
@@ -47,6 +48,7 @@ class TurnOptions:
     policy: Mapping[str, Any] | None = None
     whole_past: bool = False
     note: ResponseNote | None = None
+    list_sha256: bytes | None = None
 
     def stored(self) -> JsonObject | None:
         """What later rounds need, and another try under the same policy; None when there is nothing of either."""

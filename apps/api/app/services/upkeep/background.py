@@ -7,9 +7,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import thread_time
+from uuid import UUID
 
 from app.db.activity import count_open_turns
-from app.db.claims import fail_lost_turns, renew_leases, sessions_with_lost_turns
+from app.db.claims import fail_lost_turns, renew_lease, sessions_with_lost_turns
 from app.db.database import Database
 from app.db.erasure import due_sessions, erase
 from app.domain.errors import DatabaseUnavailable
@@ -24,6 +25,8 @@ _FLUSHES_PER_LOAD = 15
 _FLUSHES_PER_CLEANING = 1800
 _AGAIN_AFTER_S = 1.0
 _MOST_ERASED = 100
+_LOST_A_PAGE = 100
+"""Sessions: there may be as many as a whole deployment ran turns in when it was stopped."""
 _PROBE_S = 10.0
 _BEAT_S = 0.02
 _BEATS_SHOWN_S = 30.0
@@ -40,17 +43,19 @@ async def keep_going(work: Callable[[Runtime], Awaitable[None]], rt: Runtime) ->
 
 
 async def renew_forever(rt: Runtime) -> None:
-    """Renews what this process runs, three times a lease, in one statement."""
+    """Renews what this process runs, three times a lease: turn by turn, for a node that is away must not hold the
+    leases of sessions on others."""
     while True:
         await asyncio.sleep(rt.turn_lease_s / _RENEWALS_PER_LEASE)
-        claims = rt.leases.claims()
-        if not claims:
-            continue
-        try:
-            async with rt.database.autocommit() as tx:
-                await renew_leases(tx, claims, rt.turn_lease_s)
-        except DatabaseUnavailable:
-            logger.warning("%d leases could not be renewed: the database can not be reached", len(claims))
+        failed = 0
+        for claim in rt.leases.claims():
+            try:
+                async with rt.database.autocommit() as tx:
+                    await renew_lease(tx, claim, rt.turn_lease_s)
+            except DatabaseUnavailable:
+                failed += 1
+        if failed:
+            logger.warning("%d leases could not be renewed: the database can not be reached", failed)
 
 
 async def sweep_forever(rt: Runtime) -> None:
@@ -77,17 +82,19 @@ async def sweep_forever(rt: Runtime) -> None:
 
 async def end_lost_turns(database: Database) -> int:
     """Ends all running turns whose lease is over, session by session; how many there were."""
-    async with database.autocommit() as tx:
-        sessions = await sessions_with_lost_turns(tx)
-    lost = 0
-    for session_id in sessions:
-        lost += await _end_lost_turns_of(database, session_id)
-    return lost
+    lost, after_id = 0, UUID(int=0)
+    while True:
+        async with database.autocommit() as tx:
+            sessions = await sessions_with_lost_turns(tx, after_id, _LOST_A_PAGE)
+        for after_id in sessions:
+            lost += await _end_lost_turns_of(database, after_id)
+        if len(sessions) < _LOST_A_PAGE:
+            return lost
 
 
 @retried
 async def _end_lost_turns_of(database: Database, session_id: SessionId) -> int:
-    async with database.autocommit() as tx:
+    async with database.begin() as tx:
         return await fail_lost_turns(tx, session_id)
 
 

@@ -1,7 +1,7 @@
 """Events of a tenant's turns for its followers: one poll of the database for a whole process.
 
-A poll and no LISTEN: behind PgBouncer in transaction mode nobody would hear, and NOTIFY makes all commits wait for each
-other. It runs while somebody listens, and no follower holds a connection.
+A poll and no LISTEN: behind PgBouncer in transaction mode nothing would be received, and NOTIFY makes all commits wait
+for each other. It runs while a client follows, and no follower holds a connection.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from time import monotonic
 from uuid import UUID
 
 from app.db.activity import changed_turns, open_turns
-from app.db.database import Record
+from app.db.database import Record, record_of
 from app.domain.errors import DatabaseUnavailable, ProcessBusy, TooManyStreams
-from app.domain.types import OPEN_STATUSES, JsonObject, TenantId
+from app.domain.figures import TurnNews
+from app.domain.types import OPEN_STATUSES, TenantId
 from app.services.runtime import Runtime
 from app.services.upkeep.process_state import Allowance
 
@@ -38,10 +39,10 @@ class Follower:
     """One listener. `missed` is set when events were lost: too many at once, or the database was away."""
 
     tenant_id: TenantId
-    events: asyncio.Queue[JsonObject] = field(default_factory=lambda: asyncio.Queue[JsonObject](_MOST_WAITING))
+    events: asyncio.Queue[TurnNews] = field(default_factory=lambda: asyncio.Queue[TurnNews](_MOST_WAITING))
     missed: bool = False
 
-    def deliver(self, event: JsonObject) -> None:
+    def deliver(self, event: TurnNews) -> None:
         try:
             self.events.put_nowait(event)
         except asyncio.QueueFull:
@@ -83,7 +84,7 @@ class Activity:
             self._polling = None
             self._known.clear()
 
-    async def open_turns(self, rt: Runtime, tenant_id: TenantId) -> list[JsonObject]:
+    async def open_turns(self, rt: Runtime, tenant_id: TenantId) -> list[TurnNews]:
         """The tenant's turns that run or wait for tools, newest first, at most `MOST_OPEN_TURNS`.
 
         They are watched from now on, so that followers get their end.
@@ -121,19 +122,19 @@ class Activity:
         for row in rows:
             known = before.get(_key(row))
             if known is None or known["status"] != row["status"]:
-                self._tell(row)
+                self._deliver(row)
         if len(rows) == _MOST_ROWS:
             for follower in self._followers:
                 follower.missed = True
 
-    def _tell(self, row: Record) -> None:
+    def _deliver(self, row: Record) -> None:
         event = _event(row)
         for follower in self._followers:
             if follower.tenant_id == row["tenant_id"]:
                 follower.deliver(event)
 
 
-async def next_event(follower: Follower, within_s: float) -> JsonObject | None:
+async def next_event(follower: Follower, within_s: float) -> TurnNews | None:
     """The next event; None when there was none in that time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
@@ -146,5 +147,5 @@ def _key(row: Record) -> tuple[UUID, UUID]:
     return row["session_id"], row["turn_id"]
 
 
-def _event(row: Record) -> JsonObject:
-    return {name: value for name, value in row.items() if name != "tenant_id"}
+def _event(row: Record) -> TurnNews:
+    return record_of(TurnNews, row)

@@ -89,7 +89,7 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
             tools_tokens=regions["tools"],
             max_output_tokens=budget.output_reserve,
         ),
-        raw_turns=len(snapshot.turns),
+        raw_turns=snapshot.past.turn_count,
         active_summary_id=snapshot.summary.id if snapshot.summary else None,
         turns_to_next_summary=turns_to_next_summary(snapshot, policy),
         summary_trigger_tokens=trigger_tokens(policy, budget.limit, budget.input_budget),

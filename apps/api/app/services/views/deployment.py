@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from app.db.migrate import SchemaState, schema_state
-from app.domain.errors import DatabaseUnavailable
+from app.domain.errors import DatabaseUnavailable, NotFound
 from app.domain.prices import Prices
 from app.domain.types import JsonObject, TenantId
 from app.engine.policy.design_names import DESIGN_NAMES
@@ -31,7 +31,7 @@ class Readiness:
 
 
 async def readiness(rt: Runtime) -> Readiness:
-    """Asks the database. Never raises for its absence."""
+    """Queries the database. Never raises for its absence."""
     try:
         read_only = await rt.database.is_read_only()
         async with rt.database.autocommit() as tx:
@@ -77,8 +77,15 @@ def list_models(rt: Runtime, tenant_id: TenantId) -> JsonObject:
         )
         for model in models
     ]
-    listed = [{"id": model.alias, "object": "model", "created": 0, "owned_by": model.provider} for model in models]
+    listed = [listed_model(rt, model.alias) for model in models]
     return {"default": rt.catalogue.default, "items": items, "next_cursor": None, "object": "list", "data": listed}
+
+
+def listed_model(rt: Runtime, alias: str) -> JsonObject:
+    """An alias as OpenAI lists a model. Raises `NotFound`."""
+    if alias not in rt.catalogue.aliases:
+        raise NotFound("model")
+    return {"id": alias, "object": "model", "created": 0, "owned_by": rt.catalogue.model(alias).provider}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,28 @@ class PolicyField:
     defaults: JsonObject
 
 
+@dataclass(frozen=True, slots=True)
+class ListedName:
+    """A setting as a design's project spells it; null stands for a value that it does not publish."""
+
+    spellings: Sequence[str]
+    fields: Sequence[str]
+    published: Any
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPreset:
+    """A design by name, with the value of every field."""
+
+    name: str
+    description: str
+    policy: JsonObject
+    names: Sequence[ListedName] = field(
+        metadata={"description": "The design's own configuration, and the fields that it becomes."}
+    )
+
+
 def list_policies(rt: Runtime) -> JsonObject:
     """Every preset with its values and its design's names, and every field with what it takes. `guarded` is as deployed
     here."""
@@ -100,8 +129,7 @@ def list_policies(rt: Runtime) -> JsonObject:
     return {
         "default": rt.guarded.preset,
         "presets": [
-            {"name": name, "description": preset.description, "policy": values[name], "names": _names_of(name)}
-            for name, preset in PRESETS.items()
+            ListedPreset(name, preset.description, values[name], _names_of(name)) for name, preset in PRESETS.items()
         ],
         "fields": [
             PolicyField(
@@ -162,14 +190,9 @@ def _takes(schema: JsonObject) -> str:
     return words
 
 
-def _names_of(design: str) -> list[JsonObject]:
+def _names_of(design: str) -> list[ListedName]:
     return [
-        {
-            "spellings": list(name.spellings),
-            "fields": list(name.fields),
-            "published": name.published,
-            "unit": name.unit,
-        }
+        ListedName(name.spellings, name.fields, name.published, name.unit)
         for name in DESIGN_NAMES
         if name.design == design
     ]

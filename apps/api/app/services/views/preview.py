@@ -5,11 +5,13 @@ At most a provider counts tokens, where its alias has exact counts and the turn 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from app.db.messages import UNCOUNTED
+from app.domain.figures import LaidOut
 from app.domain.types import (
     OPEN_STATUSES,
     JsonObject,
@@ -33,20 +35,46 @@ from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of
 from app.engine.window.layout import layout_of
 from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, assemble, plan
+from app.engine.window.prompt import Prompt
 from app.services.runtime import Runtime
 from app.services.turn.claim import awake_alias, check, check_recorded, policy_of_turn
 from app.services.turn.decide import counted_by_provider, first_snapshot, refusal_of
-from app.services.turn.gather import estimator_of
+from app.services.turn.gather import estimator_of, planned, with_recall_anew
 from app.services.turn.provider_call import cost_of
 from app.services.turn.steps import Steps
 from app.services.turn.types import TurnPlan, TurnRequest
 from app.services.views.context import uncounted_window
+from app.services.views.turns import numbered
 
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
 """Stands in the trim log for the summary that the turn would make."""
 
 
-async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: TurnRequest) -> JsonObject:
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What the next turn would have. `messages` and `tools` are empty where it would be refused."""
+
+    seq: int = field(metadata={"description": "The number that turn would get."})
+    open_turn_id: TurnId | None = field(
+        metadata={"description": "A turn that still runs or waits for tools, and has to end first."}
+    )
+    summary_pending: bool = field(
+        metadata={"description": "A summary would be made first: here it is reckoned at its cap."}
+    )
+    context: JsonObject
+    messages: Sequence[PromptMessage]
+    tools: Sequence[ToolDefinition]
+    layout: Sequence[LaidOut]
+    estimated_prompt_cost_usd: float | None = field(
+        metadata={
+            "description": "Of sending it once, at published prices, without a cache and without the summary; null "
+            "where no price is known and where it would be refused."
+        }
+    )
+    refusal: JsonObject | None = field(metadata={"description": "The problem the turn would be answered with."})
+
+
+async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: TurnRequest) -> Preview:
     """The context, messages and tools that the next turn of this body would have, if nothing changes in between.
 
     A turn that would be refused has a `refusal` and no messages. Where the turn would make a summary first,
@@ -71,28 +99,33 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         rt, rows, current.id, request.options.tools, request.options.instructions, store_counts=False
     )
     snapshot = await counted_by_provider(rt, rows, snapshot, estimate, Steps(rt))
-    decided = plan(snapshot, rows.policy, estimate)
+    decided = await planned(snapshot, lambda: plan(snapshot, rows.policy, estimate))
     pending = isinstance(decided, SummaryDue)
-    if isinstance(decided, SummaryDue):
-        summary, reckoned = _pending_summary(decided.fold, estimate)
-        after = decided.with_summary(summary, rows.policy, reckoned)
-        decided = plan(after, rows.policy, reckoned, may_summarize=False)
+    if isinstance(due := decided, SummaryDue):
+        summary, reckoned = _pending_summary(due.fold, estimate)
+        found = await planned(snapshot, lambda: due.with_summary(summary, rows.policy, reckoned))
+        after = await with_recall_anew(rt, rows, found, for_turn=False)
+        decided = await planned(after, lambda: plan(after, rows.policy, reckoned, may_summarize=False))
     assembled = assemble(decided) if isinstance(decided, Ready) else None
     context = TurnPlan(rows, estimate, snapshot, decided).context(assembled)
-    messages, tools = _sent(assembled)
+    messages, layout = await asyncio.to_thread(_shown, assembled, decided.prompt) if assembled else ((), ())
     prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
     cost = cost_of(rows.model, Usage(prompt_tokens, 0)) if assembled else None
-    return {
-        "seq": stored.turn_seq,
-        "open_turn_id": next((turn.id for turn in stored.turns if turn.status in OPEN_STATUSES), None),
-        "summary_pending": pending,
-        "context": context.public() | ({"prompt_sha256": None} if pending else {}),
-        "messages": messages,
-        "tools": tools,
-        "layout": layout_of(decided.prompt) if assembled else [],
-        "estimated_prompt_cost_usd": None if cost is None else float(cost),
-        "refusal": refusal_of(decided).stored() if isinstance(decided, Refused) else None,
-    }
+    return Preview(
+        seq=stored.turn_seq,
+        open_turn_id=next((turn.id for turn in stored.turns if turn.status in OPEN_STATUSES), None),
+        summary_pending=pending,
+        context=context.public() | ({"prompt_sha256": None} if pending else {}),
+        messages=messages,
+        tools=assembled.tools if assembled else (),
+        layout=await numbered(rt, session_id, layout),
+        estimated_prompt_cost_usd=None if cost is None else float(cost),
+        refusal=refusal_of(decided).stored() if isinstance(decided, Refused) else None,
+    )
+
+
+def _shown(assembled: Assembled, prompt: Prompt) -> tuple[Sequence[PromptMessage], Sequence[LaidOut]]:
+    return list(assembled.messages), layout_of(prompt)
 
 
 def _turn_of(rt: Runtime, seq: int, request: TurnRequest) -> Turn:
@@ -114,7 +147,3 @@ def _pending_summary(fold: Fold, estimate: Estimate) -> tuple[Summary, Estimate]
     rendered = render_summary(body)
     pending = summary_of(PENDING_SUMMARY_ID, fold, body, "fallback")
     return pending, lambda shown: fold.cap_tokens if shown == rendered else estimate(shown)
-
-
-def _sent(assembled: Assembled | None) -> tuple[Sequence[PromptMessage], Sequence[ToolDefinition]]:
-    return (assembled.messages, assembled.tools) if assembled else ((), ())

@@ -2,21 +2,71 @@
 
 from __future__ import annotations
 
-from app.db.recall import settled_seq, turns_with
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from app.db.database import Record, record_of
+from app.db.recall import messages_with_words, sessions_with_messages, settled_seq, turns_with
 from app.db.sessions import get_prompt_view
+from app.db.turns import turn_numbers
 from app.domain.content import content_text
 from app.domain.errors import NotFound
-from app.domain.types import JsonObject, Message, SessionId, TenantId, Turn
+from app.domain.types import Message, MessageId, Role, SessionId, TenantId, TurnId
 from app.engine.recall.ranking import MOST_HITS, search
 from app.engine.recall.terms import excerpt, query_terms
+from app.services.paging import LAST_ID, Page, after_id, encode_cursor
 from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
+from app.services.sessions import LOOKED_THROUGH
 
 _EXCERPT_CHARS = 600
+MESSAGES_LOOKED_THROUGH = 20_000
+MOST_OF_A_SESSION = 3
+MOST_WORDS = 10
 
 
-async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId, asked: str, limit: int) -> JsonObject:
-    """The session's messages that match the words of `asked`, best first, by the index that recall goes by.
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A message that matches. `complete` says whether the excerpt is all of its text."""
+
+    message_id: MessageId
+    turn_id: TurnId
+    turn_seq: int
+    seq: int
+    role: Role
+    score: float
+    excerpt: str
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FoundInSession:
+    """A message that has the words. `complete` says whether the excerpt is all of its text."""
+
+    session_id: SessionId
+    message_id: MessageId
+    turn_id: TurnId
+    turn_seq: int
+    seq: int
+    role: Role
+    excerpt: str
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found, best first, on one page."""
+
+    items: Sequence[FoundMessage]
+    next_cursor: None
+    searched_messages: int = field(metadata={"description": "Messages that were looked through."})
+    unsearched_messages: int = field(
+        metadata={"description": "Older ones that no index knows yet; each turn that recalls adds some."}
+    )
+
+
+async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId, words: str, limit: int) -> Found:
+    """The session's messages that match the words, best first, by the index that recall goes by.
 
     Writes nothing. Raises `NotFound`.
     """
@@ -29,30 +79,58 @@ async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
         index, unpacked = await settled_index(rt.pasts, tx, session_id, settled)
         index, more_unpacked = await extended_index(tx, session_id, index, last_seq)
         # A search also finds words that stand everywhere; they only rank last.
-        hits = search(index, asked, last_seq, most_hits=max(MOST_HITS, 2 * limit), most_seen_share=1.0)
+        hits = search(index, words, last_seq, most_hits=max(MOST_HITS, 2 * limit), most_seen_share=1.0)
         scores = dict(zip(index.seqs[hits.positions].tolist(), hits.scores.tolist(), strict=True))
         turns = await turns_with(tx, session_id, list(scores), "") if scores else ()
-    found = {message.seq: (turn, message) for turn in turns for message in turn.messages}
-    terms = query_terms(asked)
+        numbers = await turn_numbers(tx, session_id, [turn.id for turn in turns])
+    found = {message.seq: (numbers[turn.id], message) for turn in turns for message in turn.messages}
+    terms = query_terms(words)
     best = [(*found[seq], score) for seq, score in scores.items() if seq in found][:limit]
-    return {
-        "items": [_public(turn, message, score, terms) for turn, message, score in best],
-        "next_cursor": None,
-        "searched_messages": last_seq - unpacked - more_unpacked,
-        "unsearched_messages": unpacked + more_unpacked,
-    }
+    items = [_found(turn_seq, message, score, terms) for turn_seq, message, score in best]
+    return Found(items, None, last_seq - unpacked - more_unpacked, unpacked + more_unpacked)
 
 
-def _public(turn: Turn, message: Message, score: float, terms: tuple[str, ...]) -> JsonObject:
+async def search_messages(
+    rt: Runtime, tenant_id: TenantId, words: str, limit: int, cursor: str | None
+) -> Page[FoundInSession]:
+    """Messages with all of the words, in any case and as parts of words too, in the tenant's sessions, newest first;
+    of a session at most `MOST_OF_A_SESSION`.
+
+    One call looks through `MESSAGES_LOOKED_THROUGH` messages or a little more: a page may be short, or empty, and go
+    on. Of a session with more of them the newest are looked through; `search_session` finds the others.
+    """
+    scope = f"search:{tenant_id}"
+    before = after_id(scope, cursor) or LAST_ID
+    wanted = words.lower().replace("\0", " ").split()[:MOST_WORDS]
+    async with rt.database.autocommit() as tx:
+        sessions = await sessions_with_messages(tx, tenant_id, before=before, limit=LOOKED_THROUGH + 1)
+        after_seqs: dict[SessionId, int] = {}
+        messages = 0
+        for session_id, last_seq in sessions[:LOOKED_THROUGH]:
+            if messages >= MESSAGES_LOOKED_THROUGH:
+                break
+            after_seqs[session_id] = max(0, last_seq - MESSAGES_LOOKED_THROUGH)
+            messages += min(last_seq, MESSAGES_LOOKED_THROUGH)
+        rows = await messages_with_words(tx, after_seqs, wanted, most_of_each=MOST_OF_A_SESSION)
+    terms = query_terms(words)
+    shown = rows[:limit]
+    if len(rows) > limit and rows[limit]["session_id"] != rows[0]["session_id"]:  # a page ends between two sessions
+        shown = [row for row in shown if row["session_id"] != rows[limit]["session_id"]]
+    looked_through = [*after_seqs]
+    last = shown[-1]["session_id"] if len(rows) > limit else looked_through[-1] if looked_through else None
+    goes_on = len(rows) > limit or len(sessions) > len(looked_through)
+    return Page([_in_session(row, terms) for row in shown], encode_cursor(scope, last) if last and goes_on else None)
+
+
+def _in_session(row: Record, terms: tuple[str, ...]) -> FoundInSession:
+    text = content_text(row["content"])
+    part = excerpt(text, terms, _EXCERPT_CHARS)
+    return record_of(FoundInSession, row, excerpt=part, complete=part == text)
+
+
+def _found(turn_seq: int, message: Message, score: float, terms: tuple[str, ...]) -> FoundMessage:
     text = content_text(message.content)
     part = excerpt(text, terms, _EXCERPT_CHARS)
-    return {
-        "message_id": message.id,
-        "turn_id": turn.id,
-        "turn_seq": turn.seq,
-        "seq": message.seq,
-        "role": message.role,
-        "score": round(score, 4),
-        "excerpt": part,
-        "complete": part == text,
-    }
+    return FoundMessage(
+        message.id, message.turn_id, turn_seq, message.seq, message.role, round(score, 4), part, complete=part == text
+    )

@@ -27,7 +27,7 @@ from app.domain.prices import Prices
 from app.domain.trim_log import TrimAction
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
 from app.engine.policy.policy import ContextPolicy
-from app.engine.simulation.simulation import Setting, SimulatedModel, Summarizer
+from app.engine.simulation.setting import Setting, SimulatedModel, Summarizer
 from app.engine.window.prompt import goal_text
 from app.engine.window.prompt_refs import in_runs, needed_for
 from app.services.policies import given_policy
@@ -40,7 +40,7 @@ BATCH_TURNS = 25
 """What is read, and handed on, at once: a millisecond or two in which nobody else is served."""
 SMALL_TURNS_DECIDED = 24
 """A simulation of so many, counted for each policy and model, runs on a thread: a tenth of a second."""
-MOST_TURNS_DECIDED = 8_000
+MOST_TURNS_DECIDED = 15_000
 """Turns times policies times models of one request."""
 Progress = Callable[[int, int], None]
 """Called after each batch with the turns done and the turns in all."""

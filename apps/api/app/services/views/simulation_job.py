@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
+from typing import Final
 
+from app.domain.extractive import read_sentence
 from app.domain.stored import StoredMessage, StoredTurn
 from app.domain.types import JsonObject, Message, Pin, SessionId, Turn, TurnId
 from app.engine.messages.image_rules import image_rule_for
 from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens, with_images_by_rule
-from app.engine.simulation.full_history import FullHistory
-from app.engine.simulation.simulation import CountKey, PastTurn, Setting, Simulation
+from app.engine.simulation.counted import CountKey, PastTurn, TurnCounter
+from app.engine.simulation.setting import Setting
+from app.engine.simulation.simulation import FullHistory, Simulation
 from app.services.heavy.child import Tools
 from app.services.views.simulation_report import Happened, Lane, report
-from app.tokenizers import Tokenizers
+from app.tokenizers import by_words
+
+SENTENCES_KEPT: Final = 8_192
+"""Some 8 MB: the raw windows of all policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +64,22 @@ class SimulationJob:
     def __init__(self, tools: Tools) -> None:
         self._tokenizers = tools.tokenizers
         self._happened = Happened()
+        self._estimates: dict[str, Estimate] = {}
+        self._read = lru_cache(SENTENCES_KEPT)(read_sentence)
 
     def begin(self, plan: Plan) -> None:
         """Takes the plan."""
         self._plan = plan
         self._lanes = [
-            Lane(each.name, each.model_alias, setting.policy, Simulation(setting))
+            Lane(each.name, each.model_alias, each.setting.policy, Simulation(self._counting(each.setting)))
             for each in plan.lanes
-            for setting in (_counting(each.setting, self._tokenizers),)
         ]
-        self._histories = {
-            alias: FullHistory(_counting(setting, self._tokenizers)) for alias, setting in plan.histories.items()
-        }
+        self._histories = {alias: FullHistory(self._counting(setting)) for alias, setting in plan.histories.items()}
         self._all = [*(lane.simulation for lane in self._lanes), *self._histories.values()]
-        self._estimates: dict[CountKey, Estimate] = {
-            model.key: model.estimate for each in self._all for model in each.setting.models.values()
+        self._counters: dict[CountKey, TurnCounter] = {
+            model.key: TurnCounter(model.estimate, each.setting.goal, model.reasoning_rule)
+            for each in self._all
+            for model in each.setting.models.values()
         }
 
     def feed(self, turns: Sequence[StoredTurn]) -> None:
@@ -103,37 +111,47 @@ class SimulationJob:
             self._lanes,
         )
 
+    def _counting(self, setting: Setting) -> Setting:
+        """The setting with counters that all lanes share: their summaries are made of the same words."""
+        for model in setting.models.values():
+            if model.encoding not in self._estimates:
+                self._estimates[model.encoding] = by_words(self._tokenizers.estimator(model.encoding))
+        models = {
+            was: replace(model, estimate=self._estimates[model.encoding]) for was, model in setting.models.items()
+        }
+        return replace(setting, models=models, read=self._read)
+
     def _past(self, stored: StoredTurn) -> PastTurn:
         request = stored.request or {}
         own = request.get("instructions")
+        layers = (*self._plan.layers, ("system:turn", own)) if own else self._plan.layers
+        pins = tuple(pin for since, pin in self._plan.pins if since <= stored.created_at)
+        tools = tuple(request.get("tools") or ())
         return PastTurn(
             model_alias=stored.model_alias,
-            layers=(*self._plan.layers, ("system:turn", own)) if own else self._plan.layers,
-            tools=tuple(request.get("tools") or ()),
-            pins=tuple(pin for since, pin in self._plan.pins if since <= stored.created_at),
+            layers=layers,
+            tools=tools,
+            pins=pins,
             completion_tokens=stored.completion_tokens,
-            versions={key: self._version(stored, key) for key in self._estimates},
+            versions={
+                key: counter.version(self._counted_turn(stored, key, counter.estimate), layers, pins, tools)
+                for key, counter in self._counters.items()
+            },
+            stored_tokens={each.message.seq: each.message.tokens for each in stored.messages},
         )
 
-    def _version(self, stored: StoredTurn, key: CountKey) -> Turn:
+    def _counted_turn(self, stored: StoredTurn, key: CountKey, estimate: Estimate) -> Turn:
         alias, encoding = key
         rule = image_rule_for(self._plan.wire_models[alias])
-        messages = tuple(
-            with_images_by_rule(_counted(each, encoding, self._estimates[key]), rule) for each in stored.messages
-        )
+        messages = tuple(with_images_by_rule(_counted(each, encoding, estimate), rule) for each in stored.messages)
         return Turn(TurnId(stored.id), stored.seq, stored.status, stored.unresolved, messages)
-
-
-def _counting(setting: Setting, tokenizers: Tokenizers) -> Setting:
-    models = {
-        was: replace(model, estimate=tokenizers.estimator(model.encoding)) for was, model in setting.models.items()
-    }
-    return replace(setting, models=models)
 
 
 def _counted(stored: StoredMessage, encoding: str, estimate: Estimate) -> Message:
     message = stored.message
     found = stored.counts.get(encoding)
+    if found == (message.tokens, message.reasoning_tokens):
+        return message
     if found is not None:
         return replace(message, tokens=found[0], reasoning_tokens=found[1])
     tokens = message_tokens(message.content, estimate, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id)

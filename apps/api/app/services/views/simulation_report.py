@@ -12,8 +12,7 @@ from app.domain.stored import StoredTurn
 from app.domain.types import JsonObject, SessionId, TurnStatus
 from app.engine.policy.fields import policy_values
 from app.engine.policy.policy import ContextPolicy
-from app.engine.simulation.full_history import FullHistory
-from app.engine.simulation.simulation import Simulation
+from app.engine.simulation.simulation import FullHistory, Simulation
 
 SUMMARIES_FROM = (
     "the offline extractive fallback, at the cap of each fold: a model's summaries would be of other words and sizes"
@@ -139,13 +138,12 @@ def _happened(happened: Happened) -> JsonObject:
 
 
 def _full_history(alias: str | None, history: FullHistory) -> JsonObject:
-    turns = history.turns
     return {
         "model_alias": alias,
-        "calls": sum(turn.calls for turn in turns),
-        "wire_tokens": sum(turn.wire_tokens for turn in turns),
-        "first_turn_over_the_window": next((turn.seq for turn in turns if not turn.fits), None),
-        "cost_usd": _dollars([turn.cost_usd for turn in turns]),
+        "calls": history.calls,
+        "wire_tokens": history.wire_tokens,
+        "first_turn_over_the_window": history.first_over_seq,
+        "cost_usd": _dollars(history.bill.cost_usd),
     }
 
 
@@ -165,8 +163,7 @@ def _lane(lane: Lane) -> JsonObject:
         for turn in turns
     ]
     shares = [turn.user_share for turn in turns if turn.calls]
-    calls_cost = _sum([turn.call_cost_usd for turn in turns])
-    summaries_cost = _sum([turn.summary_cost_usd for turn in turns])
+    calls_cost, summaries_cost = lane.simulation.calls_bill.cost_usd, lane.simulation.summaries_bill.cost_usd
     return {
         "name": lane.name,
         "model_alias": lane.model_alias,
@@ -175,13 +172,14 @@ def _lane(lane: Lane) -> JsonObject:
         "output_tokens": sum(turn.output_tokens for turn in turns),
         "summarizer_prompt_tokens": sum(turn.summarizer.prompt_tokens for turn in turns),
         "summarizer_completion_tokens": sum(turn.summarizer.completion_tokens for turn in turns),
-        "cost_usd": _dollars([calls_cost, summaries_cost]),
-        "summaries_cost_usd": _dollars([summaries_cost]),
+        "cost_usd": _dollars(calls_cost, summaries_cost),
+        "summaries_cost_usd": _dollars(summaries_cost),
         "lost": {
             "turns_folded": losses.turns_folded,
             "messages_folded": losses.messages_folded,
             "actions": {
-                kind: {"times": times, "targets": losses.targets[kind]} for kind, times in sorted(losses.times.items())
+                kind: {"times": times, "targets": len(losses.targets[kind])}
+                for kind, times in sorted(losses.times.items())
             },
             "users_words_verbatim_mean": round(sum(shares) / len(shares), 4) if shares else 1.0,
             "users_words_verbatim_at_end": round(shares[-1], 4) if shares else 1.0,
@@ -190,11 +188,6 @@ def _lane(lane: Lane) -> JsonObject:
     }
 
 
-def _sum(costs: Sequence[Decimal | None]) -> Decimal | None:
+def _dollars(*costs: Decimal | None) -> float | None:
     known = [cost for cost in costs if cost is not None]
-    return sum(known, Decimal(0)) if len(known) == len(costs) else None
-
-
-def _dollars(costs: Sequence[Decimal | None]) -> float | None:
-    summed = _sum(costs)
-    return None if summed is None else float(summed)
+    return float(sum(known, Decimal(0))) if len(known) == len(costs) else None

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from app.db.database import Record, record_of
-from app.db.sessions import get_session
-from app.db.timeline import summaries_since, timeline_turns
+from app.db.audits import all_regions
+from app.db.database import Record, Transaction, record_of
+from app.db.sessions import get_prompt_view
+from app.db.timeline import summaries_between, timeline_ranges, timeline_turns
 from app.domain.errors import InvalidRequest, NotFound
-from app.domain.figures import PointWindow, TurnPoint
-from app.domain.types import JsonObject, SessionId, TenantId
+from app.domain.figures import EventCounts, PointWindow, TimelineEvent, TimelineRange, TurnPoint
+from app.domain.types import JsonObject, SessionId, SummaryId, TenantId
 from app.engine.window.triggers import trigger_tokens
 from app.services.paging import Page, after_seq, page_of
 from app.services.runtime import Runtime
@@ -31,19 +33,45 @@ async def read_timeline(
     scope = f"timeline:{session_id}"
     before = after_seq(scope, cursor) or _LARGEST
     async with rt.database.autocommit() as tx:
-        session = await get_session(tx, tenant_id, session_id)
-        if session is None:
-            raise NotFound("session")
-        rows = await timeline_turns(tx, session_id, before_seq=before, limit=limit + 1)
-        made = await summaries_since(tx, session_id, rows[-1]["created_at"]) if rows else []
+        session = await _session(tx, tenant_id, session_id)
+        newest = min(before - 1, session["last_turn_seq"])
+        rows = await timeline_turns(tx, session_id, range(max(1, newest - limit), newest + 1))
+        made = await summaries_between(tx, session_id, rows[-1]["seq"], newest) if rows else []
     by_turn = _by_turn(rows[::-1], made)
-    return page_of(
-        scope,
-        rows,
-        limit,
-        lambda row: _turn(rt, session.policy, row, by_turn.get(row["seq"], ())),
-        lambda row: row["seq"],
-    )
+    page = page_of(scope, rows, limit, lambda row: row["seq"])
+    turns = [_turn(rt, session["policy"], row, by_turn.get(row["seq"], ())) for row in page.items]
+    return Page(turns, page.next_cursor)
+
+
+async def read_overview(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, *, points: int, first_seq: int, last_seq: int | None
+) -> Page[TimelineRange]:
+    """The session's turns, or a range of them, in time order and in at most `points` runs of as many turns each, on
+    one page; every run has the turn with its largest prompt. Raises `NotFound`."""
+    async with rt.database.autocommit() as tx:
+        session = await _session(tx, tenant_id, session_id)
+        last: int = min(last_seq or _LARGEST, session["last_turn_seq"])
+        turns_each = max(1, -(-(last - first_seq + 1) // points))
+        runs = await timeline_ranges(tx, session_id, first_seq=first_seq, last_seq=last, turns_each=turns_each)
+        peaks = await timeline_turns(tx, session_id, [run["peak_seq"] for run in runs])
+        made = await summaries_between(tx, session_id, first_seq, last)
+    began = [run["began"] for run in runs]
+    later = Counter(bisect_right(began, each["created_at"]) - 1 for each in made if not each["created_by_turn_id"])
+    # What was made between turns belongs to a run, and to its peak only where that is all of the run.
+    of_peaks = _by_turn(peaks[::-1], [each for each in made if turns_each == 1 or each["created_by_turn_id"]])
+    by_seq = {row["seq"]: _turn(rt, session["policy"], row, of_peaks.get(row["seq"], ())) for row in peaks}
+    return Page([_range(run, by_seq[run["peak_seq"]], later[at]) for at, run in enumerate(runs)], None)
+
+
+def _range(run: Record, peak: TurnPoint, later_summaries: int) -> TimelineRange:
+    return record_of(TimelineRange, run, events=record_of(EventCounts, run, later_summary=later_summaries), peak=peak)
+
+
+async def _session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> Record:
+    session = await get_prompt_view(tx, tenant_id, session_id)
+    if session is None:
+        raise NotFound("session")
+    return session
 
 
 def _by_turn(turns: Sequence[Record], made: Sequence[Record]) -> dict[int, list[Record]]:
@@ -65,7 +93,7 @@ def _turn(rt: Runtime, policy: JsonObject, row: Record, made: Sequence[Record]) 
         TurnPoint,
         row,
         window=None if row["regions"] is None else _window(rt, policy, row),
-        events=_events(row, made),
+        events=[event.public() for event in _events(row, made)],
     )
 
 
@@ -80,35 +108,32 @@ def _window(rt: Runtime, stored: JsonObject, row: Record) -> PointWindow:
         PointWindow,
         row,
         model_alias=row["asked_alias"],
+        regions=all_regions(row["regions"]),
         summary_trigger_tokens=summary_trigger_tokens,
         prune_trigger_tokens=prune_trigger_tokens,
     )
 
 
-def _events(row: Record, made: Sequence[Record]) -> list[JsonObject]:
-    events: list[JsonObject] = []
-    own = next((summary for summary in made if summary["created_by_turn_id"] == row["turn_id"]), None)
+def _events(row: Record, made: Sequence[Record]) -> Iterator[TimelineEvent]:
     if row["summary"]:
-        details = _summary(own) if own else {}
-        events.append(
-            {"kind": "summary", "count": _int(row["folded"]), "tokens": _int(row["folded_tokens"]), **details}
-        )
-    events += [
-        {"kind": "later_summary", **_summary(summary)} for summary in made if summary["created_by_turn_id"] is None
-    ]
+        own = next((summary for summary in made if summary["created_by_turn_id"] == row["turn_id"]), None)
+        details = _details(own) if own else (None, None, None)
+        yield TimelineEvent("summary", _int(row["folded_tokens"]), _int(row["folded"]), *details)
+    for summary in made:
+        if summary["created_by_turn_id"] is None:
+            yield TimelineEvent("later_summary", None, None, *_details(summary))
     if row["prune"] and row["pruned"]:  # an emergency cut triggers like a prune and takes whole turns
-        events.append({"kind": "prune", "count": _int(row["pruned"]), "tokens": _int(row["pruned_tokens"])})
+        yield TimelineEvent("prune", _int(row["pruned_tokens"]), _int(row["pruned"]))
     if row["recalled"]:
-        events.append({"kind": "recall", "count": row["recalled"], "tokens": _int(row["recalled_tokens"])})
+        yield TimelineEvent("recall", _int(row["recalled_tokens"]), _int(row["recalled"]))
     if row["dropped"]:
-        events.append({"kind": "emergency", "count": _int(row["dropped"]), "tokens": _int(row["dropped_tokens"])})
+        yield TimelineEvent("emergency", _int(row["dropped_tokens"]), _int(row["dropped"]))
     if row["overflow"]:
-        events.append({"kind": "overflow"})
-    return events
+        yield TimelineEvent("overflow")
 
 
-def _summary(summary: Mapping[str, Any]) -> JsonObject:
-    return {"summary_id": summary["id"], "origin": summary["origin"], "status": summary["status"]}
+def _details(summary: Record) -> tuple[SummaryId, str, str]:
+    return summary["id"], summary["origin"], summary["status"]
 
 
 def _int(value: Any) -> int | None:

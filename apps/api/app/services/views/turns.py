@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from app.db import turns as store
@@ -14,8 +14,19 @@ from app.db.messages import messages_by_id, messages_in_runs, page_of_messages
 from app.domain.audit import Audit
 from app.domain.content import content_text
 from app.domain.errors import NotFound
+from app.domain.figures import LaidOut
 from app.domain.trim_log import TrimAction
-from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnRecord
+from app.domain.types import (
+    JsonObject,
+    Message,
+    MessageRecord,
+    PromptMessage,
+    SessionId,
+    TenantId,
+    ToolDefinition,
+    TurnId,
+    TurnRecord,
+)
 from app.engine.messages.image_rules import image_rule_for
 from app.engine.messages.media import ImageTokens, flat_image_tokens
 from app.engine.window.layout import counted_turn, rebuilt_row, singly
@@ -26,16 +37,26 @@ from app.services.sessions import check_session, not_found
 from app.tokenizers import Estimator
 
 
+@dataclass(frozen=True, slots=True)
+class SentPrompt:
+    """The exact messages and tools of a model call, rebuilt from stored rows."""
+
+    messages: list[PromptMessage]
+    tools: list[ToolDefinition]
+    prompt_sha256: str
+    layout: Sequence[LaidOut]
+
+
 async def list_turns(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None, first_seq: int = 1
 ) -> Page[TurnRecord]:
-    """The session's turns in time order. Raises `NotFound`, `InvalidRequest` for a cursor that is none."""
+    """The session's turns in time order, from a number on. Raises `NotFound`, `InvalidRequest` for an alien cursor."""
     scope = f"turns:{session_id}"
-    after = after_seq(scope, cursor) or 0
+    after = after_seq(scope, cursor) or first_seq - 1
     async with rt.database.autocommit() as tx:
         await check_session(tx, tenant_id, session_id)
         rows = await store.page_of_turns(tx, session_id, after, limit + 1)
-    return page_of(scope, rows, limit, lambda turn: turn, lambda turn: turn.seq)
+    return page_of(scope, rows, limit, lambda turn: turn.seq)
 
 
 async def get_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord:
@@ -85,9 +106,8 @@ async def get_expanded_audit(
 
 async def get_prompt(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
-) -> JsonObject:
-    """The exact messages and tools that were sent, rebuilt from stored rows, their hash, and each message's region
-    and tokens (`layout`).
+) -> SentPrompt:
+    """What was sent, with each message's region and tokens (`layout`).
 
     Raises `NotFound` when nothing was sent, `PromptTooLarge` before anything of such a prompt is built, `RuntimeError`
     when the rebuilt prompt is not the one that was sent.
@@ -105,13 +125,21 @@ async def get_prompt(
     if sha256 != audit.prompt_sha256:
         raise RuntimeError(f"the prompt of turn {turn_id} was rebuilt as {sha256}, sent as {audit.prompt_sha256}")
     sent, tools = rebuild(refs, blocks, messages)
-    layout = await _layout(rt, audit, refs, blocks, messages)
-    return {"messages": sent, "tools": tools, "prompt_sha256": sha256, "layout": layout}
+    layout = await numbered(rt, session_id, await _layout(rt, audit, refs, blocks, messages))
+    return SentPrompt(sent, tools, sha256, layout)
+
+
+async def numbered(rt: Runtime, session_id: SessionId, layout: Sequence[LaidOut]) -> list[LaidOut]:
+    """The layout with the numbers of its turns, those that are stored."""
+    ids = {row.turn_id for row in layout if row.turn_id}
+    async with rt.database.autocommit() as tx:
+        numbers = await store.turn_numbers(tx, session_id, [*ids])
+    return [replace(row, turn_seq=numbers.get(row.turn_id)) if row.turn_id else row for row in layout]
 
 
 async def _layout(
     rt: Runtime, audit: Audit, refs: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
-) -> list[JsonObject]:
+) -> list[LaidOut]:
     """Counted with the estimator of then; the first count of a text is made off the event loop."""
     parts = list(rebuilt_parts(refs, blocks, messages))
     texts = [content_text(part.sent["content"]) for part in parts]
@@ -136,17 +164,17 @@ async def _counting(
 
 async def list_messages(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
-) -> Page[JsonObject]:
+) -> Page[MessageRecord]:
     """The session's messages in time order. Raises `NotFound`, `InvalidRequest` for a cursor that is none."""
     scope = f"messages:{session_id}"
     after = after_seq(scope, cursor) or 0
     async with rt.database.autocommit() as tx:
         await check_session(tx, tenant_id, session_id)
         rows = await page_of_messages(tx, session_id, after, limit + 1)
-    return page_of(scope, rows, limit, lambda row: row, lambda row: row["seq"])
+    return page_of(scope, rows, limit, lambda message: message.seq)
 
 
-async def get_messages(rt: Runtime, tenant_id: TenantId, session_id: SessionId, ids: list[UUID]) -> Page[JsonObject]:
+async def get_messages(rt: Runtime, tenant_id: TenantId, session_id: SessionId, ids: list[UUID]) -> Page[MessageRecord]:
     """Those of the messages that are the session's, in time order, on one page. Raises `NotFound` for the session."""
     async with rt.database.autocommit() as tx:
         await check_session(tx, tenant_id, session_id)

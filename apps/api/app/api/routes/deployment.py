@@ -1,0 +1,103 @@
+"""The deployment: `/`, `/healthz`, `/readyz` and `/metrics` for people, balancers and Prometheus, which need no key and
+name no tenant; `/v1/models`, the aliases of the catalogue; and `/v1/policies`, presets and fields."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header
+from pydantic import BaseModel, Field
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+from app.api.direct_route import Call, DirectRoute, OpenRoute, json_response
+from app.api.openapi import openai_refusals, refusals
+from app.api.schemas.deployment import HealthOut, ListedModel, ModelList, PolicyList, ReadyOut
+from app.domain.types import JsonObject
+from app.services.views.deployment import list_models, list_policies, listed_model, readiness
+
+router = APIRouter(tags=["operations"], route_class=OpenRoute)
+models_router = APIRouter(prefix="/v1/models", tags=["models"], route_class=DirectRoute)
+policies_router = APIRouter(prefix="/v1/policies", tags=["policies"], route_class=DirectRoute)
+
+_LINKS = {
+    "ui": "/ui",
+    "docs": "/docs",
+    "openapi": "/openapi.json",
+    "sessions": "/v1/sessions",
+    "models": "/v1/models",
+    "health": "/healthz",
+    "ready": "/readyz",
+    "metrics": "/metrics",
+}
+
+
+class RootOut(BaseModel):
+    """Name, version and addresses of the service."""
+
+    name: str
+    version: str
+    links: dict[str, str] = Field(description="Addresses by name.")
+
+
+@router.head("/healthz", include_in_schema=False)
+@router.get("/healthz", response_model=HealthOut)
+async def live() -> JsonObject:
+    """200 while the process serves. It does not use the database, so an outage restarts no worker."""
+    return {"status": "ok"}
+
+
+@router.head("/readyz", include_in_schema=False)
+@router.get("/readyz", response_model=ReadyOut, responses={503: {"model": ReadyOut, "description": "Not ready"}})
+async def ready(call: Call) -> Response:
+    """200 when the database answers and accepts writes and its schema is current; else 503 with the reason.
+
+    503 with the status `draining` from the signal to end on.
+    """
+    state = await readiness(call.rt)
+    draining = call.service.drain.announced
+    ready_now = state.ready and not draining
+    body = {
+        "status": "draining" if draining else "ready" if ready_now else "not_ready",
+        "database": state.database,
+        "migrations": state.migrations,
+    }
+    return json_response(body, 200 if ready_now else 503)
+
+
+@router.head("/metrics", include_in_schema=False)
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(call: Call) -> Response:
+    """Prometheus text, of all workers."""
+    body, content_type = call.rt.telemetry.render()
+    return Response(body, media_type=content_type)
+
+
+@router.head("/", include_in_schema=False)
+@router.get("/", response_model=RootOut, responses={307: {"description": "To the inspector, for browsers"}})
+async def get_root(call: Call, accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
+    """The service's name, version and addresses; browsers are redirected to the inspector."""
+    vary = {"Vary": "Accept"}
+    if "text/html" in accept:
+        return RedirectResponse("ui/", 307, vary)
+    app = call.scope["app"]
+    answer = json_response({"name": app.title, "version": app.version, "links": _LINKS})
+    answer.headers.update(vary)
+    return answer
+
+
+@models_router.get("", response_model=ModelList, responses=refusals(401, 503))
+async def get_models(call: Call) -> JsonObject:
+    """The aliases: window and its source, prices where known, and the correction of estimates."""
+    return list_models(call.rt, call.tenant_id)
+
+
+@models_router.get("/{alias:path}", response_model=ListedModel, responses=openai_refusals(401, 404, 503))
+async def get_model(call: Call, alias: str) -> JsonObject:
+    """One alias, as OpenAI's clients read it."""
+    return listed_model(call.rt, alias)
+
+
+@policies_router.get("", response_model=PolicyList, responses=refusals(401, 503))
+async def get_policies(call: Call) -> JsonObject:
+    """The presets with all their values, and each field with its range and meaning."""
+    return list_policies(call.rt)

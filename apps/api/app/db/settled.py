@@ -1,0 +1,117 @@
+"""A session's settled past as columns, read a range at a time: an aggregate in place of a row a message."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import groupby
+from uuid import UUID
+
+from app.db.database import Transaction
+from app.db.sql import sql
+from app.db.table_parts import OPEN_STATUSES_SQL
+from app.domain.stored import StoredTexts
+from app.domain.types import SessionId
+
+_LONGEST_TEXT_BYTES = 16_384
+"""Of a text's JSON: an aggregate of longer ones could be larger than a value may be."""
+
+# Of a sum, since the least of a column is looked for in the order of its index: through the whole session, to its end.
+_SETTLED_THROUGH = sql(f"""
+    SELECT coalesce(min(m.seq + 0) - 1, 0) FROM messages m
+    WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = (
+        SELECT t.id FROM turns t
+        WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq < CAST(:before_seq AS bigint)
+            AND t.status NOT IN {OPEN_STATUSES_SQL} AND t.status <> 'rejected'
+        ORDER BY t.seq DESC LIMIT 1)
+    """)
+
+# The aggregates get their rows in the order of the index (session_id, seq), which costs no sort.
+_TEXTS = sql(f"""
+    SELECT coalesce(string_agg(uuid_send(id), ''), '') AS ids,
+        coalesce(string_agg(uuid_send(turn_id), ''), '') AS turn_ids,
+        coalesce(string_agg(int8send(seq), ''), '') AS seqs,
+        coalesce(string_agg(int8send(token_estimate), ''), '') AS tokens,
+        coalesce(string_agg(int8send(reasoning_tokens), ''), '') AS reasoning_tokens,
+        coalesce(string_agg(letter, ''), '') AS roles,
+        coalesce(array_agg(CASE WHEN letter <> '-' THEN convert_to(text, 'UTF8') END), '{{}}') AS contents
+    FROM (
+        SELECT id, turn_id, seq, token_estimate, reasoning_tokens, content::text AS text,
+            CASE WHEN role <> 'tool' AND tool_calls IS NULL AND tool_call_id IS NULL
+                    AND token_encoding = :encoding AND jsonb_typeof(content) = 'string'
+                    AND octet_length(content::text) <= {_LONGEST_TEXT_BYTES}
+                THEN left(role, 1) ELSE '-' END AS letter
+        FROM messages
+        WHERE session_id = CAST(:session_id AS uuid) AND seq > CAST(:after_seq AS bigint)
+            AND seq <= CAST(:through_seq AS bigint) AND NOT withdrawn
+        ORDER BY seq
+    ) AS m
+    """)
+
+# Each of two turns is found in the order of the key: a planner that believes in sessions of one row may look for an
+# equal one in the order of their numbers, through the whole session.
+_TURNS = sql("""
+    SELECT coalesce(string_agg(uuid_send(id), ''), '') AS ids, coalesce(string_agg(int8send(seq), ''), '') AS seqs,
+        coalesce(array_agg(status = 'completed'), '{}') AS completed
+    FROM (
+        SELECT id, seq, status FROM turns
+        WHERE session_id = CAST(:session_id AS uuid)
+            AND seq >= (SELECT seq FROM turns WHERE session_id = CAST(:session_id AS uuid)
+                AND id >= CAST(:first_id AS uuid) ORDER BY id LIMIT 1)
+            AND seq <= (SELECT seq FROM turns WHERE session_id = CAST(:session_id AS uuid)
+                AND id >= CAST(:last_id AS uuid) ORDER BY id LIMIT 1)
+        ORDER BY seq
+    ) AS t
+    """)
+_ID_BYTES = 16
+
+
+async def settled_through(tx: Transaction, session_id: SessionId, before_seq: int) -> int:
+    """The number of the last message before the newest turn below a number that has ended, rejected ones left out; 0
+    where there is none. Nothing of what comes through it runs again."""
+    return await tx.fetchval(_SETTLED_THROUGH, session_id=session_id, before_seq=before_seq)
+
+
+async def settled_texts(
+    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, encoding: str
+) -> StoredTexts:
+    """The messages of a range that were not taken back, turn by turn; one without a count in `encoding` is no text."""
+    row = await tx.fetchrow(
+        _TEXTS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, encoding=encoding
+    )
+    assert row is not None, "an aggregate gives a row"
+    turns = [(turn_id, len(list(run))) for turn_id, run in groupby(_ids(row["turn_ids"]))]
+    seqs, completed = await _turns(tx, session_id, [turn_id for turn_id, _ in turns])
+    return StoredTexts(
+        ids=row["ids"],
+        seqs=_integers(row["seqs"]),
+        tokens=_integers(row["tokens"]),
+        reasoning_tokens=_integers(row["reasoning_tokens"]),
+        roles=row["roles"],
+        contents=row["contents"],
+        turn_ids=b"".join([turn_id for turn_id, _ in turns]),
+        turn_seqs=seqs,
+        turn_messages=[messages for _, messages in turns],
+        turn_completed=completed,
+    )
+
+
+async def _turns(tx: Transaction, session_id: SessionId, turn_ids: Sequence[bytes]) -> tuple[list[int], list[bool]]:
+    """The numbers of turns, and whether each was completed."""
+    if not turn_ids:
+        return [], []
+    first_id, last_id = UUID(bytes=turn_ids[0]), UUID(bytes=turn_ids[-1])
+    row = await tx.fetchrow(_TURNS, session_id=session_id, first_id=first_id, last_id=last_id)
+    assert row is not None, "an aggregate gives a row"
+    figures = dict(zip(_ids(row["ids"]), zip(_integers(row["seqs"]), row["completed"], strict=True), strict=True))
+    found = [figures[turn_id] for turn_id in turn_ids]
+    return [seq for seq, _ in found], [completed for _, completed in found]
+
+
+def _integers(data: bytes) -> tuple[int, ...]:
+    """Of 8 bytes each, highest first."""
+    return struct.unpack(f">{len(data) // 8}q", data)
+
+
+def _ids(data: bytes) -> list[bytes]:
+    return [data[at : at + _ID_BYTES] for at in range(0, len(data), _ID_BYTES)]

@@ -1,0 +1,103 @@
+"""What recall brought into a prompt: as it is answered, a row a message, and as it is stored, packed.
+
+A row of the answer takes a hundred bytes, and a prompt may have recalled hundreds of messages. Stored is what the
+messages themselves do not have, four small numbers each: which message it is, what it cost, what it scored, and which
+of the user's words it has; and these words once.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from app.domain.types import JsonObject, MessageId, ReasoningForm
+
+RECALLED: Final = "r"
+"""The kind of the reference that has a prompt's recalled messages, packed."""
+_FORMS: Final[tuple[ReasoningForm | None, ...]] = (None, "text", "blocks")
+_BITS: Final = 7
+_MORE: Final = 1 << _BITS
+
+
+class Recalled(NamedTuple):
+    """A message that came back: `score` is what it was chosen by, in hundredths, `tokens` its cost on the wire, and
+    `form` that of the reasoning it was sent with. `matched` are the user's words that it has, sorted and each once; one
+    that has none stands beside one that has some."""
+
+    seq: int
+    message_id: MessageId
+    form: ReasoningForm | None
+    score: int
+    tokens: int
+    matched: tuple[str, ...] = ()
+
+    def public(self) -> JsonObject:
+        """The shape of a row of `recalled` in `context_trim_log`."""
+        return public_row(self.message_id, self.score, self.tokens, self.matched)
+
+
+class PackedRow(NamedTuple):
+    """The same as it is stored."""
+
+    seq: int
+    form: ReasoningForm | None
+    score: int
+    tokens: int
+    matched: tuple[str, ...]
+
+
+def public_row(message_id: UUID, score: int, tokens: int, matched: Sequence[str]) -> JsonObject:
+    """The row of a message that was recalled."""
+    row: JsonObject = {"message_id": str(message_id), "score": score / 100, "tokens": tokens}
+    return row | ({"matched": list(matched)} if matched else {})
+
+
+def recalled_ref(rows: Sequence[Recalled]) -> list[Any]:
+    """The reference of rows in the order of their messages: `["r", packed, word, ...]`.
+
+    Packed is base64 of numbers of 7 bits a byte, the lowest first. A row is the distance from the message before and
+    the form of its reasoning in the lowest 2 bits; the tokens; the score; and a bit a word that it matched.
+    """
+    places = {word: place for place, word in enumerate(sorted({word for row in rows for word in row.matched}))}
+    numbers: list[int] = []
+    before = 0
+    for row in rows:
+        bits = sum(1 << places[word] for word in row.matched)
+        numbers += ((row.seq - before) << 2 | _FORMS.index(row.form), row.tokens, row.score, bits)
+        before = row.seq
+    found = bytearray()
+    for number in numbers:
+        rest = number
+        while rest >= _MORE:
+            found.append(rest & (_MORE - 1) | _MORE)
+            rest >>= _BITS
+        found.append(rest)
+    return [RECALLED, b64encode(found).decode(), *places]
+
+
+def rows_of(ref: Sequence[Any]) -> Iterator[PackedRow]:
+    """The rows of a reference that `recalled_ref` gave."""
+    _, text, *words = ref
+    seq = 0
+    numbers = _numbers(b64decode(text))
+    for distance, tokens, score, bits in zip(numbers, numbers, numbers, numbers, strict=True):
+        seq += distance >> 2
+        matched = tuple(word for place, word in enumerate(words) if bits >> place & 1)
+        yield PackedRow(seq, _FORMS[distance & 3], score, tokens, matched)
+
+
+def _numbers(data: bytes) -> Iterator[int]:
+    number = shift = 0
+    for byte in data:
+        number |= (byte & (_MORE - 1)) << shift
+        shift += _BITS
+        if byte < _MORE:
+            yield number
+            number = shift = 0
+
+
+def recalled_rows(refs: Mapping[str, Any]) -> list[PackedRow]:
+    """The messages that the references of a prompt have as recalled."""
+    return [row for ref in refs["items"] if ref[0] == RECALLED for row in rows_of(ref)]

@@ -1,0 +1,128 @@
+"""A stored turn counted for a model, with all of it that no policy changes: made once, for every simulation of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from app.domain.types import Message, Pin, ReasoningRule, ToolDefinition, Turn, TurnStatus
+from app.engine.messages.reasoning import with_reasoning
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
+from app.engine.messages.turns import wire_tokens_of
+from app.engine.window.window import head_items
+
+CountKey: TypeAlias = tuple[str, str]
+"""(alias, encoding): what a message's count depends on, images included."""
+_Seen: TypeAlias = tuple[tuple[tuple[str, str], ...], tuple[Pin, ...], tuple[ToolDefinition, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCall:
+    """A model call of a turn.
+
+    `current` is the turn as it ran then, and `resent_tokens` what all of it costs on the wire. `output_tokens` are
+    those of the answer; None where none came.
+    """
+
+    current: Turn
+    resent_tokens: int
+    output_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CountedTurn:
+    """A stored turn, its messages counted for one model.
+
+    `fixed_tokens` are of what stands before the history, the summary left out, with tools and framing; `user_tokens` of
+    all that its user said. As history the turn is `latest`, and `older` once another follows; `resent_tokens` (on the
+    wire, without reasoning) are of what is sent of it then.
+    """
+
+    turn: Turn
+    calls: tuple[SimulatedCall, ...]
+    fixed_tokens: int
+    user_tokens: int
+    latest: Turn
+    older: Turn
+    resent_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PastTurn:
+    """A stored turn as it ended; `versions` has it counted for each model that is reckoned with.
+
+    `model_alias` is who answered it, `completion_tokens` what its calls were reported to have written, and `pins` those
+    that were there when it was posted. `stored_tokens` has what each message, by number, was counted as when it was
+    stored, which is what a search goes by.
+    """
+
+    model_alias: str
+    layers: tuple[tuple[str, str], ...]
+    tools: tuple[ToolDefinition, ...]
+    pins: tuple[Pin, ...]
+    completion_tokens: int | None
+    versions: Mapping[CountKey, CountedTurn]
+    stored_tokens: Mapping[int, int]
+
+
+class TurnCounter:
+    """Makes the versions of turns for one model. What stands before the history is counted where it changes."""
+
+    def __init__(self, estimate: Estimate, goal: str | None, reasoning_rule: ReasoningRule | None) -> None:
+        self.estimate = estimate
+        self._goal = goal
+        self._rule = reasoning_rule
+        self._fixed: tuple[_Seen | None, int] = (None, 0)
+
+    def version(
+        self,
+        turn: Turn,
+        layers: tuple[tuple[str, str], ...] = (),
+        pins: tuple[Pin, ...] = (),
+        tools: tuple[ToolDefinition, ...] = (),
+    ) -> CountedTurn:
+        """The turn, whose messages are counted already, below these system layers and pins, with these tools."""
+        if self._fixed[0] != (layers, pins, tools):
+            self._fixed = (layers, pins, tools), self._fixed_tokens(layers, pins, tools)
+        # What was refused then and fits now has no reply to go on with: it stays as a turn that failed does.
+        rejected = turn.status is TurnStatus.REJECTED
+        settled = replace(turn, status=TurnStatus.FAILED, unresolved=True) if rejected else turn
+        latest = with_reasoning(settled, self._rule)
+        return CountedTurn(
+            turn=turn,
+            calls=tuple(self._call(turn, end) for end in _call_ends(turn.messages)),
+            fixed_tokens=self._fixed[1],
+            user_tokens=sum(message.tokens for message in turn.messages if message.role == "user"),
+            latest=latest,
+            older=replace(latest, unresolved=False) if latest.unresolved else latest,
+            resent_tokens=wire_tokens_of((settled,)),
+        )
+
+    def _call(self, turn: Turn, end: int) -> SimulatedCall:
+        current = replace(turn, status=TurnStatus.RUNNING, unresolved=True, messages=turn.messages[:end])
+        answer = turn.messages[end] if end < len(turn.messages) else None
+        return SimulatedCall(
+            with_reasoning(current, self._rule),
+            _wire_tokens(turn.messages[:end]),
+            answer.tokens + answer.reasoning_tokens if answer else None,
+        )
+
+    def _fixed_tokens(
+        self, layers: tuple[tuple[str, str], ...], pins: tuple[Pin, ...], tools: tuple[ToolDefinition, ...]
+    ) -> int:
+        head = sum(item.wire_tokens for item in head_items(layers, self._goal, pins, self.estimate))
+        return head + PROMPT_FRAMING_TOKENS + tools_tokens(tools, self.estimate)
+
+
+def _call_ends(messages: Sequence[Message]) -> list[int]:
+    """How many of a turn's messages each of its model calls was asked with: one call for every assistant message, and
+    one whose answer never came where the last message is not an assistant's."""
+    ends = [at for at, message in enumerate(messages) if at and message.role == "assistant"]
+    if messages and messages[-1].role != "assistant":
+        ends.append(len(messages))
+    return ends
+
+
+def _wire_tokens(messages: Iterable[Message]) -> int:
+    return sum(message.tokens + MESSAGE_FRAMING_TOKENS for message in messages)

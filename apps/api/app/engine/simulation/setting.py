@@ -1,0 +1,87 @@
+"""What holds for a whole simulation, and what its calls cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TypeAlias
+
+from app.domain.extractive import ReadSentence, read_sentence
+from app.domain.prices import Prices, call_cost
+from app.domain.types import ReasoningRule, Usage
+from app.engine.messages.tokens import Estimate
+from app.engine.policy.budget import Budget
+from app.engine.policy.policy import ContextPolicy
+from app.engine.simulation.counted import CountKey
+
+PricesOf: TypeAlias = Callable[[int], Prices]
+"""What a call pays whose prompt has so many tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summarizer:
+    """Who would be asked for summaries: the largest prompt it takes, in tokens, and its prices."""
+
+    alias: str
+    prompt_ceiling: int
+    prices: PricesOf
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedModel:
+    """A model as turns are reckoned for it under one policy."""
+
+    alias: str
+    encoding: str
+    budget: Budget
+    estimate: Estimate
+    calibration_ratio: float
+    prices: PricesOf
+    summarizer: Summarizer
+    reasoning_rule: ReasoningRule | None = None
+
+    @property
+    def key(self) -> CountKey:
+        return self.alias, self.encoding
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What holds for a whole simulation: `models` has every alias that a turn may be asked of. `read` may keep what it
+    gives: other policies summarize the same sentences."""
+
+    policy: ContextPolicy
+    goal: str | None
+    models: Mapping[str, SimulatedModel]
+    read: ReadSentence = read_sentence
+
+
+class Bill:
+    """Tokens by the prices that they pay."""
+
+    def __init__(self) -> None:
+        self._prompt_tokens: Counter[Prices] = Counter()
+        self._output_tokens: Counter[Prices] = Counter()
+
+    def add(self, prices: Prices, prompt_tokens: int, output_tokens: int) -> None:
+        """Puts so many more on it."""
+        self._prompt_tokens[prices] += prompt_tokens
+        self._output_tokens[prices] += output_tokens
+
+    def add_turn(self, prompts: list[int], output_tokens: int, prices: PricesOf) -> None:
+        """Puts a turn's calls on it, the output at the prices of the largest prompt."""
+        for tokens in prompts:
+            self.add(prices(tokens), tokens, 0)
+        self.add(prices(max(prompts, default=0)), 0, output_tokens)
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """US dollars, exact; None where a price is not known."""
+        costs = [
+            call_cost(Usage(tokens, self._output_tokens[prices]), prices)
+            for prices, tokens in self._prompt_tokens.items()
+        ]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known, Decimal(0)) if len(known) == len(costs) else None

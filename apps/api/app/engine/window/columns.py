@@ -1,0 +1,341 @@
+"""A session's settled past as columns: what is sent of it as ready JSON, and what it costs as prefix sums.
+
+Columns are only ever appended to, whole turns at a time. Who reads them says how far (`past.Kept`), so that readers of
+one session need no copies of their own, and what was read stays as it was. Turns that were rejected are not in them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import nsmallest
+from itertools import accumulate, pairwise, repeat
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+
+from app.domain.types import Message, MessageId, ToolCall, Turn, TurnId, TurnStatus
+from app.engine.window.pieces import Piece
+from app.engine.window.prompt import OPENING, Hash, PromptItem, Stretch
+from app.engine.window.whole_turns import ANSWERED, FORMS, KINDS, MEDIA, NEWEST, STATUSES, WholeTurns, of_turns
+
+_ID_BYTES: Final = 16
+
+
+class Columns:
+    """The settled turns of a session whose messages come after `from_seq`, in time order.
+
+    A *piece* is a unit of a turn that later prompts may hold; messages that none has are kept with their turn.
+    """
+
+    def __init__(self, from_seq: int) -> None:
+        self.from_seq = from_seq
+        # By turn. The sums and places before it are one longer than the turns.
+        self._turn_ids = bytearray()
+        self.turn_seqs = array("q")
+        self._statuses = bytearray()
+        self._turn_messages = array("q", [0])
+        self._turn_pieces = array("q", [0])
+        self._most_tokens = array("q", [0])
+        # By message. Its JSON, led by a comma, ends at `_ends` in `_wire`.
+        self._ids = bytearray()
+        self._seqs = array("q")
+        self._message_tokens = array("q")
+        self._marks = bytearray()
+        self._ends = array("q", [0])
+        self._wire = bytearray()
+        self.other_seqs = array("q")
+        # By piece; as above.
+        self._traits = bytearray()
+        self._first_messages = array("q")
+        self._longest = array("q")
+        self.tokens = array("q", [0])
+        self.messages = array("q", [0])
+        # Runs of neighbouring numbers among what may be sent: places of messages, the ends not included.
+        self._stretch_firsts = array("q")
+        self._stretch_ends = array("q")
+        self._hashed: tuple[bytes, int, int, Hash] | None = None
+        self.has_reasoning = False
+
+    @property
+    def turns(self) -> int:
+        """How many there are."""
+        return len(self.turn_seqs)
+
+    @property
+    def through_seq(self) -> int:
+        """The number of the last message, or that after which the columns begin."""
+        return self._seqs[-1] if self._seqs else self.from_seq
+
+    @property
+    def size_bytes(self) -> int:
+        """What they hold, without what Python reserves to grow."""
+        columns = (
+            getattr(self, name) for name in self.__dict__ if name not in {"from_seq", "_hashed", "has_reasoning"}
+        )
+        return sum(len(column) * getattr(column, "itemsize", 1) for column in columns)
+
+    def copy(self) -> Columns:
+        """The same, to be added to by itself."""
+        made = Columns(self.from_seq)
+        for name, column in vars(self).items():
+            setattr(made, name, column[:] if isinstance(column, (array, bytearray)) else column)
+        return made
+
+    def extend(self, turns: Iterable[Turn]) -> None:
+        """Adds settled turns, counted and marked as they are sent; those that are there already, or were rejected, are
+        not added. Many at once cost less than one by one."""
+        last_seq = self.turn_seqs[-1] if self.turn_seqs else 0
+        # First of all: what has no canonical JSON raises here, as it does where it is sent.
+        self.add(of_turns([turn for turn in turns if turn.seq > last_seq and turn.status is not TurnStatus.REJECTED]))
+
+    def add(self, new: WholeTurns) -> None:
+        """Adds turns that come after those that are there."""
+        place = len(self._seqs)
+        self._ids += new.ids
+        self._seqs.extend(new.seqs)
+        self._message_tokens.extend(new.message_tokens)
+        self._marks += new.marks
+        self.has_reasoning = self.has_reasoning or any(mark >> 2 for mark in new.marks)
+        self._wire += b"".join(new.wires)
+        _extend_sums(self._ends, [len(wire) for wire in new.wires])
+        self.other_seqs.extend([seq for seq, mark in zip(new.seqs, new.marks, strict=True) if mark & 3])
+        self._traits += new.traits
+        self._first_messages.extend([place + first for first in new.first_messages])
+        self._longest.extend(new.longest)
+        _extend_sums(self.tokens, new.tokens)
+        _extend_sums(self.messages, new.messages)
+        self._extend_stretches(new, place)
+        self._turn_ids += new.turn_ids
+        self.turn_seqs.extend(new.turn_seqs)
+        self._statuses += new.statuses
+        _extend_sums(self._turn_messages, new.turn_messages)
+        _extend_sums(self._turn_pieces, new.turn_pieces)
+        _extend_sums(self._most_tokens, new.most_tokens)
+
+    def _extend_stretches(self, new: WholeTurns, place: int) -> None:
+        """Has the new pieces, whose messages begin at this place, in the last stretch, or begins others."""
+        if new.is_one_stretch:
+            self._stretch(range(place, place + len(new.seqs)))
+            return
+        for first, size in zip(new.first_messages, new.messages, strict=True):
+            for at in range(place + first, place + first + size):
+                self._stretch(range(at, at + 1))
+
+    def _stretch(self, places: range) -> None:
+        """Has neighbours of one form in the last stretch, or begins another with them."""
+        seqs, marks, at = self._seqs, self._marks, places.start
+        follows = bool(self._stretch_ends) and self._stretch_ends[-1] == at
+        if follows and seqs[at] == seqs[at - 1] + 1 and marks[at] >> 2 == marks[at - 1] >> 2:
+            self._stretch_ends[-1] = places.stop
+        else:
+            self._stretch_firsts.append(at)
+            self._stretch_ends.append(places.stop)
+
+    def turn(self, at: int) -> Turn:
+        """A turn with its messages; reasoning that is not sent is not in them."""
+        turn_id = self._turn_id(at)
+        messages = range(self._turn_messages[at], self._turn_messages[at + 1])
+        status = STATUSES[self._statuses[at]]
+        return Turn(turn_id, self.turn_seqs[at], status, False, tuple([self._message(m, turn_id) for m in messages]))
+
+    def completed(self, first_turn: int, end_turn: int) -> int:
+        """How many of these turns are completed."""
+        return self._statuses.count(STATUSES.index(TurnStatus.COMPLETED), first_turn, end_turn)
+
+    def most_tokens(self, first_turn: int, end_turn: int) -> int:
+        """What all messages of these turns cost on the wire, with their reasoning."""
+        return self._most_tokens[end_turn] - self._most_tokens[first_turn]
+
+    def first_piece(self, turn: int) -> int:
+        """The place of a turn's first piece, or that behind all of them."""
+        return self._turn_pieces[turn]
+
+    def first_seq(self, turn: int) -> int:
+        """The number of a turn's first message."""
+        return self._seqs[self._turn_messages[turn]]
+
+    def last_seq(self, end_turn: int) -> int:
+        """The number of the last message before a turn, or that after which the columns begin."""
+        message = self._turn_messages[end_turn]
+        return self._seqs[message - 1] if message else self.from_seq
+
+    def turn_after(self, seq: int) -> int | None:
+        """The place of the turn that the first message after a number begins; None if it is in the middle of one."""
+        message = bisect_right(self._seqs, seq)
+        turn = bisect_left(self._turn_messages, message)
+        return turn if self._turn_messages[turn] == message else None
+
+    def turn_behind(self, turn_seq: int) -> int:
+        """The place behind the last turn up to this number."""
+        return bisect_right(self.turn_seqs, turn_seq)
+
+    def turn_of(self, piece: int) -> int:
+        """The place of a piece's turn."""
+        return bisect_right(self._turn_pieces, piece) - 1
+
+    def pieces_citing(self, message_ids: frozenset[MessageId], first: int, end: int) -> Iterator[int]:
+        """The first number of each of these pieces that has one of the messages."""
+        for message_id in message_ids:
+            message = self._place_of(message_id.bytes)
+            piece = bisect_right(self._first_messages, message) - 1
+            if message >= 0 and first <= piece < end and message - self._first_messages[piece] < self._size(piece):
+                yield self._seqs[self._first_messages[piece]]
+
+    def _place_of(self, message_id: bytes) -> int:
+        at = self._ids.find(message_id)
+        while at % _ID_BYTES and at >= 0:
+            at = self._ids.find(message_id, at + 1)
+        return at // _ID_BYTES
+
+    def _size(self, piece: int) -> int:
+        return self.messages[piece + 1] - self.messages[piece]
+
+    def piece(self, place: int) -> Piece:
+        """A piece without its texts."""
+        return self.pieces(place, place + 1)[0]
+
+    def pieces(self, first: int, end: int) -> list[Piece]:
+        """These pieces without their texts."""
+        messages, turn = self._first_messages[first:end], self.turn_of(first)
+        sizes = [after - before for before, after in pairwise(self.messages[first : end + 1])]
+        turns = [self.turn_seqs[turn]] * max(0, min(end, self._turn_pieces[turn + 1]) - first) if first < end else []
+        while len(turns) < end - first:
+            turn += 1
+            turns += [self.turn_seqs[turn]] * (min(end, self._turn_pieces[turn + 1]) - self._turn_pieces[turn])
+        traits = self._traits[first:end]
+        return list(
+            map(
+                Piece,
+                [KINDS[trait & 3] for trait in traits],
+                repeat("settled"),
+                [trait & NEWEST != 0 for trait in traits],
+                [trait & ANSWERED != 0 for trait in traits],
+                [trait & MEDIA != 0 for trait in traits],
+                repeat("history"),
+                turns,
+                [self._seqs[message] for message in messages],
+                [self._seqs[message + size - 1] for message, size in zip(messages, sizes, strict=True)],
+                sizes,
+                [after - before for before, after in pairwise(self.tokens[first : end + 1])],
+                self._longest[first:end],
+                repeat(()),
+                repeat(self),
+                range(first, end),
+            )
+        )
+
+    def items(self, place: int) -> tuple[PromptItem, ...]:
+        """The messages of a piece as they are sent."""
+        first, turn_id = self._first_messages[place], self.turn_id(place)
+        return tuple([self._item(message, turn_id) for message in range(first, first + self._size(place))])
+
+    def items_of_run(self, first: int, end: int) -> Iterator[PromptItem]:
+        """The messages of these pieces as they are sent."""
+        for place in range(first, end):
+            yield from self.items(place)
+
+    def ids_of_run(self, first: int, end: int) -> Iterator[tuple[int, MessageId, TurnId]]:
+        """What each message of these pieces costs, its id and its turn's, without its text."""
+        for place in range(first, end):
+            turn_id, message = self.turn_id(place), self._first_messages[place]
+            for at in range(message, message + self._size(place)):
+                yield self._message_tokens[at], self._message_id(at), turn_id
+
+    def label(self, place: int) -> str:
+        """A piece's first message as trim logs name it."""
+        at = self._first_messages[place] * _ID_BYTES
+        name = self._ids[at : at + _ID_BYTES].hex()
+        return f"message:{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:]}"
+
+    def turn_id(self, place: int) -> TurnId:
+        """Of a piece's turn."""
+        return self._turn_id(self.turn_of(place))
+
+    def largest_of_run(self, first: int, end: int, count: int) -> list[PromptItem]:
+        """The dearest messages of these pieces in time order, the earlier of equals."""
+        places = [place for stretch in self._stretches(first, end) for place in stretch]
+        largest = sorted(nsmallest(count, places, key=lambda place: -self._message_tokens[place]))
+        return [self._item(place, self._turn_id(bisect_right(self._turn_messages, place) - 1)) for place in largest]
+
+    def json_of_run(self, first: int, end: int) -> bytes:
+        """The canonical JSON of these pieces' messages, each led by a comma."""
+        parts = [self._wire[self._ends[part.start] : self._ends[part.stop]] for part in self._stretches(first, end)]
+        return b"".join(parts)
+
+    def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]:
+        """The messages of these pieces in runs of neighbouring numbers in which reasoning is sent in one form."""
+        for part in self._stretches(first, end):
+            roles = self._marks[part.start : part.stop]
+            users = next((at for at, mark in enumerate(roles) if mark & 3), len(roles))
+            form = FORMS[self._marks[part.start] >> 2]
+            yield Stretch(form, self._seqs[part.start], self._seqs[part.stop - 1], users)
+
+    def _stretches(self, first: int, end: int) -> Iterator[range]:
+        """The places of these pieces' messages."""
+        if first == end:
+            return
+        start, stop = self._first_messages[first], self._first_messages[end - 1] + self._size(end - 1)
+        for at in range(bisect_right(self._stretch_firsts, start) - 1, len(self._stretch_firsts)):
+            if self._stretch_firsts[at] >= stop:
+                return
+            yield range(max(start, self._stretch_firsts[at]), min(stop, self._stretch_ends[at]))
+
+    def hash_of_run(self, before: bytes, first: int, end: int) -> Hash:
+        """The state of the SHA-256 of a prompt that begins with these bytes and goes on with these pieces.
+
+        A hash that was taken of the same beginning is continued: a turn hashes what is new.
+        """
+        start = self._first_messages[first]
+        stop = self._first_messages[end - 1] + self._size(end - 1)
+        kept = self._hashed
+        if kept is not None and kept[:2] == (before, start) and kept[2] <= stop:
+            done = kept[2]
+            state = kept[3].copy()
+        else:
+            done = start
+            state = hashlib.sha256(before)
+        for part in self._stretches(first, end):
+            if part.stop > done:
+                at = self._ends[max(part.start, done)]
+                # What stands first in its list has no comma.
+                at += at == self._ends[start] and before == OPENING
+                state.update(self._wire[at : self._ends[part.stop]])
+        self._hashed = before, start, stop, state.copy()
+        return state
+
+    def _item(self, message: int, turn_id: TurnId) -> PromptItem:
+        return PromptItem("history", self._message_tokens[message], message=self._message(message, turn_id))
+
+    def _turn_id(self, turn: int) -> TurnId:
+        return TurnId(UUID(bytes=bytes(self._turn_ids[turn * _ID_BYTES : (turn + 1) * _ID_BYTES])))
+
+    def _message_id(self, message: int) -> MessageId:
+        return MessageId(UUID(bytes=bytes(self._ids[message * _ID_BYTES : (message + 1) * _ID_BYTES])))
+
+    def _message(self, at: int, turn_id: TurnId) -> Message:
+        fields: dict[str, Any] = orjson.loads(self._wire[self._ends[at] + 1 : self._ends[at + 1]])
+        calls = fields.get("tool_calls", ())
+        return Message(
+            id=self._message_id(at),
+            turn_id=turn_id,
+            seq=self._seqs[at],
+            role=fields["role"],
+            content=fields["content"],
+            tokens=self._message_tokens[at],
+            tool_calls=tuple(
+                ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls
+            ),
+            tool_call_id=fields.get("tool_call_id"),
+            reasoning=fields.get("reasoning_content"),
+            reasoning_blocks=tuple(fields.get("reasoning_blocks", ())),
+            reasoning_sent=FORMS[self._marks[at] >> 2],
+        )
+
+
+def _extend_sums(sums: array[int], more: Sequence[int]) -> None:
+    """Goes on with running sums, of which the last is there."""
+    sums.extend([*accumulate(more, initial=sums[-1])][1:])

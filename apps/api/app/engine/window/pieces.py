@@ -1,0 +1,114 @@
+"""What a turn gives to later prompts, in pieces that stay or go together, each with what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from app.domain.types import Message, Region, Turn, TurnId
+from app.engine.messages.media import has_media
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
+from app.engine.messages.turns import Unit, UnitKind, sendable_units
+from app.engine.window.prompt import PromptItem, RunOfPast
+
+PieceState: TypeAlias = Literal["settled", "unresolved", "running"]
+"""Of its turn; unresolved is only the latest turn of the past."""
+
+
+class Stored(RunOfPast, Protocol):
+    """Where the items of a piece come from that has none of its own."""
+
+    def items(self, place: int) -> tuple[PromptItem, ...]: ...
+
+    def turn_id(self, place: int) -> TurnId: ...
+
+    def label(self, place: int) -> str: ...
+
+
+class Piece(NamedTuple):
+    """A unit of the history with what it costs; its items are made when they are asked for.
+
+    `newest` says that none of its kind follows in its turn, `answered` that an assistant spoke after it there.
+    `tokens` are without framing and `longest_tokens` those of its dearest item; `seq` and `last_seq` are of its first
+    and last message. It has `made` items, or those of the `stored` past at a `place`.
+    """
+
+    kind: UnitKind
+    state: PieceState
+    newest: bool
+    answered: bool
+    has_media: bool
+    region: Region
+    turn_seq: int
+    seq: int
+    last_seq: int
+    messages: int
+    tokens: int
+    longest_tokens: int
+    made: tuple[PromptItem, ...] = ()
+    stored: Stored | None = None
+    place: int = 0
+
+    @property
+    def items(self) -> tuple[PromptItem, ...]:
+        """Its messages as they are sent."""
+        return self.stored.items(self.place) if self.stored else self.made
+
+    @property
+    def unit(self) -> Unit:
+        """Its messages as they are stored."""
+        return Unit(self.kind, tuple([item.message for item in self.items if item.message]))
+
+    @property
+    def turn_id(self) -> TurnId:
+        """Of the turn it belongs to."""
+        return self.stored.turn_id(self.place) if self.stored else self.unit.messages[0].turn_id
+
+    @property
+    def label(self) -> str:
+        """Its first message as trim logs name it."""
+        return self.stored.label(self.place) if self.stored else self.made[0].label
+
+    @property
+    def wire_tokens(self) -> int:
+        """With the framing of its messages."""
+        return self.tokens + MESSAGE_FRAMING_TOKENS * self.messages
+
+    def with_items(self, now: Iterable[PromptItem]) -> Piece:
+        """The piece with these in the place of its items of the same messages."""
+        by_seq = {item.message.seq: item for item in now if item.message}
+        items = tuple(by_seq.get(item.message.seq, item) if item.message else item for item in self.items)
+        tokens = [item.tokens for item in items]
+        return self._replace(tokens=sum(tokens), longest_tokens=max(tokens), made=items, stored=None)
+
+
+def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
+    """What may be sent of a turn."""
+    pieces: list[Piece] = []
+    later: set[UnitKind] = set()
+    for unit in reversed(sendable_units(turn)):
+        region: Region = "user" if state == "running" and unit.kind == "user" else "history"
+        pieces.append(_piece(unit, turn.seq, region, state, later))
+        later.add(unit.kind)
+    pieces.reverse()
+    return pieces
+
+
+def _piece(unit: Unit, turn_seq: int, region: Region, state: PieceState, later: set[UnitKind]) -> Piece:
+    messages: Sequence[Message] = unit.messages
+    tokens = [message.tokens for message in messages]
+    return Piece(
+        kind=unit.kind,
+        state=state,
+        newest=unit.kind not in later,
+        answered=bool(later) and later != {"user"},
+        has_media=any(has_media(message.content) for message in messages),
+        region=region,
+        turn_seq=turn_seq,
+        seq=messages[0].seq,
+        last_seq=messages[-1].seq,
+        messages=len(messages),
+        tokens=sum(tokens),
+        longest_tokens=max(tokens),
+        made=tuple([PromptItem(region, message.tokens, message=message) for message in messages]),
+    )

@@ -1,0 +1,153 @@
+"""Settled turns on their way into columns, a list for each, made of messages or of texts as they were read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import Final, Literal
+
+from app.domain.stored import StoredTexts
+from app.domain.types import Message, ReasoningForm, Role, Turn, TurnStatus
+from app.engine.messages.media import has_media
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
+from app.engine.messages.turns import Unit, UnitKind, sendable_units
+from app.engine.window.prompt import message_json, text_format
+
+STATUSES: Final = tuple(TurnStatus)
+KINDS: Final[tuple[UnitKind, ...]] = ("user", "assistant", "tool_group")
+FORMS: Final[tuple[ReasoningForm | None, ...]] = (None, "text", "blocks")
+NEWEST, ANSWERED, MEDIA = 4, 8, 16
+_ROLES: Final[tuple[Role, ...]] = ("user", "assistant", "tool")
+_MARKS: Final = {
+    (role, form): at | of_form << 2 for at, role in enumerate(_ROLES) for of_form, form in enumerate(FORMS)
+}
+_STATUS_MARKS: Final = {status: at for at, status in enumerate(STATUSES)}
+_COMPLETED: Final = bytes([_STATUS_MARKS[TurnStatus.COMPLETED]])
+_ROLE_OF: Final[dict[str, Literal["user", "assistant"]]] = {"u": "user", "a": "assistant"}
+"""By the letters of `StoredTexts.roles`."""
+_FORMATS: Final = {letter: text_format(role) for letter, role in _ROLE_OF.items()}
+_MARKS_OF: Final = str.maketrans({letter: chr(_MARKS[role, None]) for letter, role in _ROLE_OF.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class WholeTurns:
+    """Turns in order: a value each of `turn_*` and `most_tokens`, a value a message of those below, a value a piece of
+    the last ones. `first_messages` are places among these messages. A message's JSON is led by a comma."""
+
+    turn_ids: bytes
+    turn_seqs: Sequence[int]
+    statuses: bytes
+    turn_messages: Sequence[int]
+    turn_pieces: Sequence[int]
+    most_tokens: Sequence[int]
+
+    ids: bytes
+    seqs: Sequence[int]
+    message_tokens: Sequence[int]
+    marks: bytes
+    wires: Sequence[bytes]
+
+    traits: bytes
+    first_messages: Sequence[int]
+    longest: Sequence[int]
+    tokens: Sequence[int]
+    messages: Sequence[int]
+
+    @property
+    def is_one_stretch(self) -> bool:
+        """Whether all messages are sent, have neighbouring numbers, and have their reasoning in one form."""
+        count = len(self.seqs)
+        is_whole = sum(self.messages) == count > 0 and self.seqs[-1] - self.seqs[0] == count - 1
+        return is_whole and len({mark >> 2 for mark in set(self.marks)}) == 1
+
+
+def of_turns(turns: Sequence[Turn]) -> WholeTurns:
+    """Of turns that are counted and marked as they are sent. Raises what has no canonical JSON."""
+    messages = [message for turn in turns for message in turn.messages]
+    pieces: list[tuple[int, int, int, int]] = []
+    of_turns: list[int] = []
+    traits = bytearray()
+    place = 0
+    for turn in turns:
+        units, at = sendable_units(turn), place
+        of_turns.append(len(units))
+        traits += _traits(tuple([unit.kind for unit in units]))
+        for number, unit in enumerate(units, len(traits) - len(units)):
+            while messages[at].seq != unit.messages[0].seq:
+                at += 1
+            tokens = [message.tokens for message in unit.messages]
+            pieces.append((at, max(tokens), sum(tokens), len(tokens)))
+            at += len(tokens)
+            traits[number] |= MEDIA * _has_media(unit)
+        place += len(turn.messages)
+    return WholeTurns(
+        turn_ids=b"".join([turn.id.bytes for turn in turns]),
+        turn_seqs=[turn.seq for turn in turns],
+        statuses=bytes([_STATUS_MARKS[turn.status] for turn in turns]),
+        turn_messages=[len(turn.messages) for turn in turns],
+        turn_pieces=of_turns,
+        most_tokens=[sum(map(_most_tokens, turn.messages)) for turn in turns],
+        ids=b"".join([message.id.bytes for message in messages]),
+        seqs=[message.seq for message in messages],
+        message_tokens=[message.tokens for message in messages],
+        marks=bytes([_MARKS[message.role, message.reasoning_sent] for message in messages]),
+        wires=[message_json(message) for message in messages],
+        traits=bytes(traits),
+        first_messages=[piece[0] for piece in pieces],
+        longest=[piece[1] for piece in pieces],
+        tokens=[piece[2] for piece in pieces],
+        messages=[piece[3] for piece in pieces],
+    )
+
+
+def of_texts(texts: StoredTexts) -> WholeTurns:
+    """Of completed turns in which there is nothing but text: each message is a piece, and costs what it was counted."""
+    ends = [*accumulate(texts.turn_messages, initial=0)]
+    most = [*accumulate(map(sum, zip(texts.tokens, texts.reasoning_tokens, strict=True)), initial=0)]
+    kinds = [texts.roles[first:end] for first, end in pairwise(ends)]
+    count = len(texts.seqs)
+    return WholeTurns(
+        turn_ids=texts.turn_ids,
+        turn_seqs=texts.turn_seqs,
+        statuses=_COMPLETED * len(texts.turn_seqs),
+        turn_messages=texts.turn_messages,
+        turn_pieces=texts.turn_messages,
+        most_tokens=[most[end] - most[first] + MESSAGE_FRAMING_TOKENS * (end - first) for first, end in pairwise(ends)],
+        ids=texts.ids,
+        seqs=texts.seqs,
+        message_tokens=texts.tokens,
+        marks=texts.roles.translate(_MARKS_OF).encode(),
+        wires=[_FORMATS[letter] % text for letter, text in zip(texts.roles, texts.contents, strict=True)],
+        traits=b"".join(map(_traits_of_letters, kinds)),
+        first_messages=range(count),
+        longest=texts.tokens,
+        tokens=texts.tokens,
+        messages=[1] * count,
+    )
+
+
+@lru_cache(1024)
+def _traits_of_letters(letters: str) -> bytes:
+    return _traits(tuple([_ROLE_OF[letter] for letter in letters]))
+
+
+@lru_cache(1024)
+def _traits(kinds: tuple[UnitKind, ...]) -> bytes:
+    """Of the pieces of a turn, in its order; whether they have media is not known yet."""
+    traits: list[int] = []
+    for at, kind in enumerate(kinds):
+        later = set(kinds[at + 1 :])
+        answered = bool(later) and later != {"user"}
+        traits.append(KINDS.index(kind) | (kind not in later) * NEWEST | answered * ANSWERED)
+    return bytes(traits)
+
+
+def _has_media(unit: Unit) -> bool:
+    return any(not isinstance(message.content, str) and has_media(message.content) for message in unit.messages)
+
+
+def _most_tokens(message: Message) -> int:
+    unsent = 0 if message.reasoning_sent else message.reasoning_tokens
+    return message.tokens + unsent + MESSAGE_FRAMING_TOKENS

@@ -1,0 +1,106 @@
+"""The session of a chat client's request: named, recognized by the messages that it resends, or new."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.db.known_sessions import lock_name, name_session, session_of_name, turn_of_list
+from app.db.sessions import erase_later, keep_key, session_of_key
+from app.domain.errors import InvalidRequest, located
+from app.domain.types import JsonObject, SessionId, TenantId
+from app.openai.items import joined_directions
+from app.openai.new_messages import next_step
+from app.services.archive.fork import fork_session
+from app.services.openai.chat import ChatRequest
+from app.services.runtime import Runtime, retried
+from app.services.sessions import check_session, insert_checked, with_defaults
+
+
+async def open_session(
+    rt: Runtime,
+    tenant_id: TenantId,
+    named: SessionId | str | None,
+    request: ChatRequest,
+    idempotency_key: str | None,
+    *,
+    erase_after_s: float | None = None,
+) -> tuple[SessionId, ChatRequest]:
+    """The session of a request, and the request as it is to be answered there.
+
+    The session is the one that the request names by its id, or by the client's own name, under which it is made when
+    there is none; else the one its key made before; else the one that its messages go on from; else a new one of the
+    request's model. With `erase_after_s` a new one is not to be kept.
+    Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`.
+    """
+    check_options(rt, request)
+    if isinstance(named, str):
+        return await _named(rt, tenant_id, named, request), request
+    if named is not None:
+        async with rt.database.autocommit() as tx:
+            await check_session(tx, tenant_id, named)
+        return named, request
+    if request.known is not None and (found := await _recognized(rt, tenant_id, request, idempotency_key)) is not None:
+        return found
+    fields = _new_session(rt, request)
+    async with rt.database.begin() as tx:
+        known = await session_of_key(tx, tenant_id, idempotency_key) if idempotency_key else None
+        if known is not None:
+            return known, request
+        session = await insert_checked(rt, tx, tenant_id, fields)
+        if idempotency_key:
+            await keep_key(tx, tenant_id, session.id, idempotency_key)
+        if erase_after_s is not None:
+            await erase_later(tx, session.id, erase_after_s)
+    return session.id, request
+
+
+def check_options(rt: Runtime, request: ChatRequest) -> None:
+    """Raises `InvalidRequest` for an option that the model's provider does not support."""
+    unknown = sorted(request.options.provider_options.keys() - rt.catalogue.provider(request.model_alias).options)
+    if unknown:
+        raise InvalidRequest(f"The provider of this model does not know {unknown[0]}.", ("body", unknown[0]))
+
+
+def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:
+    with located("body", request.within):
+        next_step(request.messages, waiting=False)
+    return with_defaults(
+        rt,
+        {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)},
+    )
+
+
+@retried
+async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatRequest) -> SessionId:
+    async with rt.database.autocommit() as tx:
+        found = await session_of_name(tx, tenant_id, name)
+    if found is not None:
+        return found
+    fields = _new_session(rt, request)
+    async with rt.database.begin() as tx:
+        await lock_name(tx, tenant_id, name)
+        found = await session_of_name(tx, tenant_id, name)
+        if found is not None:
+            return found
+        session = await insert_checked(rt, tx, tenant_id, fields)
+        await name_session(tx, tenant_id, session.id, name)
+    return session.id
+
+
+async def _recognized(
+    rt: Runtime, tenant_id: TenantId, request: ChatRequest, idempotency_key: str | None
+) -> tuple[SessionId, ChatRequest] | None:
+    """The session whose past the list begins with: itself while nothing followed, else a fork that ends there."""
+    if request.known is None or not request.known.beginnings:
+        return None
+    repeated_sha256 = request.request_sha256 if request.is_retry or idempotency_key else None
+    async with rt.database.autocommit() as tx:
+        turn = await turn_of_list(tx, tenant_id, request.known.beginnings, repeated_sha256)
+    if turn is None:
+        return None
+    again = replace(request, all_new=False)
+    if turn.is_repeated:
+        return turn.session_id, again
+    if turn.is_last:
+        return turn.session_id, replace(again, after_turn_seq=turn.last_turn_seq)
+    return (await fork_session(rt, tenant_id, turn.session_id, turn.turn_id)).id, again

@@ -1,0 +1,127 @@
+import { useEffect, useState } from "preact/hooks";
+import { call } from "../api";
+import { dollars, percent, plural, shortId, tokens } from "../format";
+import { sentenceOf } from "../resource";
+import { addressOf, type Tab } from "../router";
+import { SessionSearch } from "../search/session-search";
+import { givenTitle, titleOf } from "../title";
+import type { Figures, Session } from "../types";
+import { StateBadge } from "../ui/state-badge";
+
+interface Props {
+  session: Session | null;
+  tab: Tab;
+  onChange: () => void;
+}
+
+export function SessionHead({ session, tab, onChange }: Props) {
+  const [naming, setNaming] = useState(false);
+  const title = session ? titleOf(session) : "Reading the session…";
+  useEffect(() => {
+    document.title = session ? `${title} – Plimsoll` : "Plimsoll inspector";
+  }, [title, session]);
+  const figures = session?.figures;
+  return (
+    <header class="session-head">
+      <div class="crumb-row">
+        <p class="small quiet crumbs">
+          <a href={addressOf()}>Sessions</a> / <code>{session ? shortId(session.id) : "…"}</code>
+        </p>
+        {session && <SessionSearch sessionId={session.id} tab={tab} total={figures?.turns ?? 0} />}
+      </div>
+      {session && naming ? (
+        <NameForm
+          session={session}
+          onLeave={() => setNaming(false)}
+          onSaved={() => {
+            setNaming(false);
+            onChange();
+          }}
+        />
+      ) : (
+        <div class="name-row">
+          <h1 tabIndex={-1}>{title}</h1>
+          {session && (
+            <button type="button" class="plain small" onClick={() => setNaming(true)}>
+              Rename
+            </button>
+          )}
+        </div>
+      )}
+      {session && figures && (
+        <p class="facts">
+          <StateBadge state={figures.state} />
+          <span>{plural(figures.turns, "turn")}</span>
+          <span>
+            {session.model_alias} · {String(session.policy.preset ?? "guarded")}
+          </span>
+          <LastPrompt figures={figures} />
+          {figures.cost_usd !== null && <span>{dollars(figures.cost_usd)}</span>}
+          {session.room_goal && session.room_goal !== title && <span>Goal: {session.room_goal}</span>}
+          {session.forked_from && (
+            <a href={addressOf(session.forked_from.session_id, "window", session.forked_from.turn_id)}>forked from</a>
+          )}
+        </p>
+      )}
+    </header>
+  );
+}
+
+/** The newest turn's prompt. One that was refused is not the window: that is still as it was. */
+function LastPrompt({ figures: { window, state } }: { figures: Figures }) {
+  if (!window) return null;
+  const { estimated_input_tokens: size, input_budget: budget } = window;
+  return (
+    <span title="Tokens of the newest turn's prompt that count against the input budget">
+      {state === "rejected" ? "last prompt refused at " : "last prompt "}
+      {tokens(size)} of {tokens(budget)} tokens ({percent(size, budget)})
+    </span>
+  );
+}
+
+function NameForm({ session, onLeave, onSaved }: { session: Session; onLeave: () => void; onSaved: () => void }) {
+  const [name, setName] = useState(givenTitle(session) ?? titleOf(session));
+  const [problem, setProblem] = useState<string | null>(null);
+
+  async function save(event: Event) {
+    event.preventDefault();
+    try {
+      // Metadata is replaced as a whole: what others set meanwhile is read first.
+      const { metadata } = await call<Session>(`sessions/${session.id}`);
+      const { title: _, ...rest } = metadata;
+      const body = { metadata: name.trim() ? { ...rest, title: name.trim() } : rest };
+      await call(`sessions/${session.id}`, { method: "PATCH", body });
+      onSaved();
+    } catch (error) {
+      setProblem(sentenceOf(error));
+    }
+  }
+
+  return (
+    <form class="name-form" onSubmit={(event) => void save(event)}>
+      <label class="unseen" for="session-title">
+        Title
+      </label>
+      <input
+        id="session-title"
+        maxLength={200}
+        placeholder="From the first exchange"
+        value={name}
+        ref={(input) => input?.focus()}
+        onInput={(event) => setName(event.currentTarget.value)}
+        onKeyDown={(event) => event.key === "Escape" && onLeave()}
+      />
+      <button type="submit" class="primary">
+        Save
+      </button>
+      <button type="button" onClick={onLeave}>
+        Cancel
+      </button>
+      {problem && (
+        <p class="notice bad" role="alert">
+          {problem}
+        </p>
+      )}
+    </form>
+  );
+}

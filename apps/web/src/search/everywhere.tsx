@@ -1,0 +1,68 @@
+import { useState } from "preact/hooks";
+import { call, type Page } from "../api";
+import { sentenceOf, useResource } from "../resource";
+import { addressOf } from "../router";
+import { Marked } from "../ui/marked";
+import { excerptOf, termsOf } from "../words";
+
+interface Hit {
+  session_id: string;
+  message_id: string;
+  turn_seq: number;
+  role: string;
+  excerpt: string;
+}
+
+const AT_ONCE = 20;
+
+/** Messages of all sessions that have the words, below the sessions that are found by them. */
+export function FoundEverywhere({ words, titles }: { words: string; titles: Map<string, string> }) {
+  const [more, setMore] = useState<Page<Hit>[]>([]);
+  const [problem, setProblem] = useState<string | null>(null);
+  const read = (cursor: string | null, signal?: AbortSignal) =>
+    call<Page<Hit>>("search", { query: { q: words, limit: AT_ONCE, cursor }, ...(signal && { signal }) });
+  const first = useResource<Page<Hit>>((signal) => read(null, signal), [words]);
+  const pages = first.value ? [first.value, ...more] : [];
+  const hits = pages.flatMap((page) => page.items);
+  const cursor = pages.at(-1)?.next_cursor ?? null;
+  const terms = termsOf(words);
+
+  async function readOn() {
+    try {
+      const page = await read(cursor);
+      setMore((before) => [...before, page]);
+    } catch (error) {
+      setProblem(sentenceOf(error));
+    }
+  }
+
+  return (
+    <section aria-labelledby="in-messages">
+      <h2 id="in-messages">In messages</h2>
+      {(first.problem ?? problem) && (
+        <p class="notice bad" role="alert">
+          {first.problem ?? problem}
+        </p>
+      )}
+      {first.loading && <p class="quiet">Searching…</p>}
+      {!first.loading && hits.length === 0 && (
+        <p class="quiet">{cursor ? "None in the newest sessions." : "No message has all of these words."}</p>
+      )}
+      <ol class="plain-list found">
+        {hits.map((hit) => (
+          <li key={hit.message_id}>
+            <a href={addressOf(hit.session_id, "window", hit.turn_seq)}>
+              {titles.get(hit.session_id) ?? `Session ${hit.session_id.slice(-8)}`}, turn {hit.turn_seq}
+            </a>{" "}
+            <span class="quiet">{hit.role}</span> <Marked text={excerptOf(hit.excerpt, terms, 200)} terms={terms} />
+          </li>
+        ))}
+      </ol>
+      {cursor && (
+        <button type="button" onClick={() => void readOn()}>
+          Search older sessions
+        </button>
+      )}
+    </section>
+  );
+}

@@ -1,0 +1,36 @@
+import { useState } from "preact/hooks";
+import { call } from "../api";
+import { sentenceOf } from "../resource";
+
+interface Props {
+  sessionId: string;
+  /** What the pin is called. */
+  name: string;
+  content: string;
+  label: string;
+}
+
+/** Makes a message part of every prompt from now on. */
+export function PinButton({ sessionId, name, content, label }: Props) {
+  const [done, setDone] = useState<string | null>(null);
+
+  async function pin() {
+    try {
+      const body = { content, source: name.replaceAll("-", " ") };
+      await call(`sessions/${sessionId}/pins/${encodeURIComponent(name)}`, { method: "PUT", body });
+      setDone("Pinned: it is in every prompt from now on.");
+    } catch (error) {
+      setDone(sentenceOf(error));
+    }
+  }
+
+  return done ? (
+    <span class="small quiet" role="status">
+      {done}
+    </span>
+  ) : (
+    <button type="button" class="plain small" title="Keep it in every prompt" onClick={() => void pin()}>
+      {label}
+    </button>
+  );
+}

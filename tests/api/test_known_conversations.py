@@ -1,0 +1,199 @@
+"""A chat client that names no session has one all the same, and a name of its own is as good as an id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.api.chatting import TOOLS, Chat, chat_service, openai_at, say
+from tests.api.test_auth import make_key
+from tests.providers.server import Answer
+
+SYSTEM: Any = {"role": "system", "content": "Answer in one line."}
+
+
+def user(text: str) -> Any:
+    return {"role": "user", "content": text}
+
+
+def post(at: Chat, messages: list[Any], client: openai.OpenAI | None = None, **options: Any) -> tuple[str, Any]:
+    """The session of an answer, and the reply as the client appends it to its list."""
+    create: Callable[..., Any] = (client or at.client).chat.completions.with_raw_response.create
+    raw = create(model="main", messages=messages, **options)
+    return raw.headers["x-session-id"], raw.parse().choices[0].message
+
+
+def talk(at: Chat, history: list[Any], *texts: str, **options: Any) -> list[str]:
+    """A client that resends everything: the session of each of its turns. `history` grows."""
+    sessions: list[str] = []
+    for text in texts:
+        history.append(user(text))
+        session_id, reply = post(at, history, **options)
+        history.append(reply)
+        sessions.append(session_id)
+    return sessions
+
+
+def test_a_client_that_resends_everything_stays_in_one_session(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, *(say(f"Reply {number} ") for number in range(5))) as at:
+        sessions = talk(at, [SYSTEM], "One", "Two", "Three", "Four", "Five")
+        assert len(set(sessions)) == 1
+        turns = at.turns(sessions[0])
+        assert [turn["user_input"] for turn in turns] == ["One", "Two", "Three", "Four", "Five"]
+        assert at.sent()[0] == SYSTEM
+        assert len(at.sent()) == 10
+
+
+def test_a_branch_is_a_fork_that_ends_where_the_lists_part(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, *(say(f"Reply {number}") for number in range(5))) as at:
+        history: list[Any] = []
+        (session_id, _, _) = talk(at, history, "One", "Two", "Three")
+        (branch,) = talk(at, history[:4], "Otherwise")
+        assert branch != session_id
+        assert [turn["user_input"] for turn in at.turns(branch)] == ["One", "Two", "Otherwise"]
+        assert [turn["user_input"] for turn in at.turns(session_id)] == ["One", "Two", "Three"]
+        forked_from = at.http.get(f"/v1/sessions/{branch}").json()["forked_from"]
+        assert forked_from == {"session_id": session_id, "turn_id": at.turns(session_id)[1]["id"]}
+        assert talk(at, history, "Four") == [session_id]
+
+
+def test_rounds_of_tools_go_on_in_the_session(database_url: str, tmp_path: Path) -> None:
+    script = (say("Hello."), say(None, "c1", "c2"), say("Found."), say("Bye."))
+    with chat_service(database_url, tmp_path, *script) as at:
+        history: list[Any] = [SYSTEM]
+        (first,) = talk(at, history, "Hi", tools=TOOLS)
+        history.append(user("Look up"))
+        second, reply = post(at, history, tools=TOOLS)
+        outputs = [{"role": "tool", "tool_call_id": call.id, "content": "found"} for call in reply.tool_calls]
+        history += [reply, *outputs]
+        third, reply = post(at, history, tools=TOOLS)
+        history.append(reply)
+        assert {first, second, third, *talk(at, history, "Bye", tools=TOOLS)} == {first}
+        assert [turn["status"] for turn in at.turns(first)] == ["completed"] * 3
+
+
+def test_two_conversations_with_the_same_beginning_are_never_mixed(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Hello.")) as at:
+        histories: list[list[Any]] = [[], []]
+        for text in ("Hi", "Next"):
+            for number, history in enumerate(histories):
+                talk(at, history, text if text == "Hi" else f"{text} {number}")
+        sessions = [talk(at, history, "Last")[0] for history in histories]
+        assert sessions[0] != sessions[1]
+        for number, session_id in enumerate(sessions):
+            assert [turn["user_input"] for turn in at.turns(session_id)] == ["Hi", f"Next {number}", "Last"]
+
+
+def test_of_two_at_once_one_goes_on_and_the_other_forks(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Hello.")) as at:
+        history: list[Any] = []
+        talk(at, history, "Hi")
+        with ThreadPoolExecutor(4) as threads:
+            running = [threads.submit(post, at, [*history, user(f"Post {number}")]) for number in range(4)]
+            answers = [each.result() for each in running]
+        assert len({session_id for session_id, _ in answers}) == 4
+        for number, (session_id, _) in enumerate(answers):
+            assert [turn["user_input"] for turn in at.turns(session_id)] == ["Hi", f"Post {number}"]
+
+
+@pytest.mark.parametrize("what", ["model", "instructions", "key"])
+def test_another_model_other_instructions_and_another_key_begin_anew(
+    database_url: str, tmp_path: Path, what: str
+) -> None:
+    with chat_service(database_url, tmp_path, say("Hello."), key=make_key(database_url, "acme")[1]) as at:
+        history: list[Any] = []
+        (session_id,) = talk(at, history, "Hi")
+        again = [*history, user("More")]
+        if what == "key":
+            with openai_at(at.address, make_key(database_url, "acme")[1]) as other:
+                assert post(at, again, other)[0] != session_id
+        elif what == "instructions":
+            assert post(at, [SYSTEM, *again])[0] != session_id
+        else:
+            raw = at.client.chat.completions.with_raw_response.create(model="offline", messages=again)
+            assert raw.headers["x-session-id"] != session_id
+        assert post(at, again)[0] == session_id
+
+
+def test_a_retry_of_what_was_answered_is_answered_again(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("One."), say("Two.")) as at:
+        history: list[Any] = []
+        (session_id,) = talk(at, history, "Hi")
+        again = [*history, user("More")]
+        for headers in ({}, {"X-Stainless-Retry-Count": "1"}):
+            answered_in, reply = post(at, again, extra_headers=headers)
+            assert (answered_in, reply.content) == (session_id, "Two.")
+        assert len(at.model.seen) == 2
+        keyed = [post(at, [*history, user("Keyed")], extra_headers={"Idempotency-Key": "k1"}) for _ in range(2)]
+        assert keyed[0] == keyed[1]
+        assert len(at.model.seen) == 3
+
+
+def test_a_turn_that_failed_is_run_again_in_its_session(database_url: str, tmp_path: Path) -> None:
+    refused = Answer({"error": {"message": "no"}}, status=400)
+    with chat_service(database_url, tmp_path, say("One."), refused, say("Two.")) as at:
+        history: list[Any] = []
+        (session_id,) = talk(at, history, "Hi")
+        with pytest.raises(openai.APIError):
+            post(at, [*history, user("More")])
+        assert talk(at, history, "More") == [session_id]
+        assert [turn["status"] for turn in at.turns(session_id)] == ["completed", "completed"]
+
+
+def test_recognition_is_turned_off_for_a_request_and_for_a_deployment(database_url: str, tmp_path: Path) -> None:
+    off: dict[str, Any] = {"extra_headers": {"X-Session-Recognition": "off"}}
+    with chat_service(database_url, tmp_path, say("Hello.")) as at:
+        history: list[Any] = []
+        (session_id,) = talk(at, history, "Hi")
+        assert talk(at, [*history], "More", **off) != [session_id]
+        assert talk(at, history, "More") == [session_id]
+    with chat_service(database_url, tmp_path, say("Hello."), recognize_conversations=False) as at:
+        assert len(set(talk(at, [], "Hi", "More", "And more"))) == 3
+
+
+def test_a_name_of_the_clients_own_makes_its_session_and_finds_it(database_url: str, tmp_path: Path) -> None:
+    named: dict[str, Any] = {"extra_headers": {"X-Session-Id": "my-chat-42"}}
+    with chat_service(database_url, tmp_path, say("Hello."), key=make_key(database_url, "acme")[1]) as at:
+        with ThreadPoolExecutor(4) as threads:
+            asked = [threads.submit(lambda: post(at, [user("Hi")], **named)[0]) for _ in range(4)]
+        (session_id,) = {each.result() for each in asked}
+        assert post(at, [user("Next")], metadata={"session_id": "my-chat-42"})[0] == session_id
+        assert at.http.get(f"/v1/sessions/{session_id}").json()["external_id"] == "my-chat-42"
+        with openai_at(at.address, make_key(database_url, "other")[1]) as other:
+            assert post(at, [user("Hi")], other, **named)[0] != session_id
+        answer = at.http.post(
+            "/v1/chat/completions",
+            json={"model": "main", "messages": [user("Hi")]},
+            headers={"X-Session-Id": "n" * 201},
+        )
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "X-Session-Id"
+
+
+def test_responses_take_the_header_and_recognize_a_full_history(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, *(say(f"Reply {number}") for number in range(4))) as at:
+        items: list[Any] = []
+        sessions: list[str] = []
+        for text in ("One", "Two", "Three"):
+            items.append(user(text))
+            raw = at.client.responses.with_raw_response.create(model="main", input=items)
+            items += [item.model_dump(exclude_none=True) for item in raw.parse().output]
+            sessions.append(raw.headers["x-session-id"])
+        assert len(set(sessions)) == 1
+        assert [turn["user_input"] for turn in at.turns(sessions[0])] == ["One", "Two", "Three"]
+        raw = at.client.responses.with_raw_response.create(
+            model="main", input=[*items, user("Four")], extra_headers={"X-Session-Id": sessions[0]}
+        )
+        assert raw.headers["x-session-id"] == sessions[0]
+        assert len(at.turns(sessions[0])) == 4
+        answer = at.http.post(
+            "/v1/responses",
+            json={"model": "main", "input": "Hi", "previous_response_id": raw.parse().id},
+            headers={"X-Session-Id": sessions[0]},
+        )
+        assert answer.status_code == 400

@@ -1,0 +1,98 @@
+"""A simulation goes on with the past it had before; its figures are those of a past that is laid out anew each call."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from functools import cache
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.extractive import read_sentence
+from app.domain.prices import Prices
+from app.domain.types import ReasoningRule, Turn
+from app.engine.messages.tokens import Estimate
+from app.engine.policy.policy import ContextPolicy
+from app.engine.simulation.counted import CountKey, PastTurn, TurnCounter
+from app.engine.simulation.setting import Setting, SimulatedModel, Summarizer
+from app.engine.simulation.simulation import Simulation
+from app.engine.window.past import Past, past_of
+from app.engine.window.snapshot import Snapshot
+from tests.engine.histories import GUARDED, estimate
+from tests.engine.strategies import policies, snapshots
+
+_PRICES = Prices(2.5, 10.0)
+_rules = st.sampled_from((None, ReasoningRule("text", "tool_turns"), ReasoningRule("text", "tool_loop")))
+
+
+class Planned(Simulation):
+    """The same with every sentence read, and the past laid out, anew."""
+
+    def _past_for(self, key: CountKey) -> Past:
+        return past_of(super()._past_for(key).turns)
+
+
+def _thrice(text: str) -> int:
+    return 3 * estimate(text)
+
+
+def _model(alias: str, snapshot: Snapshot, count: Estimate, rule: ReasoningRule | None) -> SimulatedModel:
+    return SimulatedModel(
+        alias=alias,
+        encoding="test",
+        budget=snapshot.budget,
+        estimate=count,
+        calibration_ratio=snapshot.calibration_ratio,
+        prices=_PRICES.of_prompt,
+        summarizer=Summarizer(alias, snapshot.budget.prompt_ceiling, _PRICES.of_prompt),
+        reasoning_rule=rule,
+    )
+
+
+def _thrice_counted(turn: Turn) -> Turn:
+    return replace(turn, messages=tuple(replace(message, tokens=3 * message.tokens) for message in turn.messages))
+
+
+def _past_turns(snapshot: Snapshot, setting: Setting, other_from: int) -> list[PastTurn]:
+    """The snapshot's turns and its running one; those from a place on were answered by the other model."""
+    counters = {
+        alias: TurnCounter(model.estimate, setting.goal, model.reasoning_rule)
+        for alias, model in setting.models.items()
+    }
+    seen = (snapshot.layers, snapshot.pins, snapshot.tools)
+    return [
+        PastTurn(
+            model_alias="other" if at >= other_from else "one",
+            layers=snapshot.layers,
+            tools=snapshot.tools,
+            pins=snapshot.pins,
+            completion_tokens=None if at % 3 else 77,
+            versions={
+                setting.models["one"].key: counters["one"].version(turn, *seen),
+                setting.models["other"].key: counters["other"].version(_thrice_counted(turn), *seen),
+            },
+            stored_tokens={message.seq: message.tokens for message in turn.messages},
+        )
+        for at, turn in enumerate((*snapshot.turns, snapshot.current))
+    ]
+
+
+def _figures(simulation: Simulation) -> list[Any]:
+    bills = simulation.calls_bill.cost_usd, simulation.summaries_bill.cost_usd
+    return [*map(asdict, simulation.turns), asdict(simulation.losses), bills]
+
+
+@given(
+    st.one_of(snapshots(), snapshots(long=True)), st.one_of(st.just(GUARDED), policies()), _rules, st.integers(0, 14)
+)
+def test_figures_are_those_of_a_past_that_is_laid_out_anew(
+    snapshot: Snapshot, policy: ContextPolicy, rule: ReasoningRule | None, other_from: int
+) -> None:
+    models = {"one": _model("one", snapshot, estimate, None), "other": _model("other", snapshot, _thrice, rule)}
+    setting = Setting(policy, snapshot.goal, models)
+    simulation, planned = Simulation(replace(setting, read=cache(read_sentence))), Planned(setting)
+    for past in _past_turns(snapshot, setting, other_from):
+        simulation.feed(past)
+        planned.feed(past)
+        assert _figures(simulation) == _figures(planned)

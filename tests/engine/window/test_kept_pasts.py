@@ -1,0 +1,152 @@
+"""A past that is kept as columns is the past that was read: decided, sent, hashed and stored of it is the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.types import ReasoningRule, Summary, SummaryBody, SummaryId, Turn, TurnStatus
+from app.engine.messages.reasoning import with_reasoning
+from app.engine.policy.policy import ContextPolicy
+from app.engine.summary.fold import Fold
+from app.engine.summary.summarizer_prompt import summary_of
+from app.engine.window.columns import Columns
+from app.engine.window.layout import layout_of
+from app.engine.window.past import Kept, Past, past_of, past_of_kept
+from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, assemble, plan
+from app.engine.window.prompt import prompt_sha256
+from app.engine.window.snapshot import Snapshot, in_ranges
+from app.engine.window.triggers import fold_after_turn
+from tests.engine.histories import History, chat, estimate, snapshot_of
+from tests.engine.readings import sent_turns
+from tests.engine.strategies import policies, snapshots
+
+_rules = st.sampled_from((None, ReasoningRule("text", "tool_turns"), ReasoningRule("blocks", "tool_turns")))
+
+
+def _settled(snapshot: Snapshot, kept_turns: int, rule: ReasoningRule | None) -> tuple[list[Turn], list[Turn]]:
+    """The first turns as they may be kept, all of them settled, and those after them, as a model wants them back."""
+    turns = [with_reasoning(turn, rule) for turn in sent_turns(snapshot.turns)]
+    cut = min(kept_turns, max(0, len(turns) - 1))
+    return [replace(turn, unresolved=False) for turn in turns[:cut]], turns[cut:]
+
+
+def _pasts(snapshot: Snapshot, kept_turns: int, before: int, rule: ReasoningRule | None) -> tuple[Past, Past]:
+    """The past as it was read, and with its first turns kept, in columns that begin some turns before."""
+    settled, newest = _settled(snapshot, kept_turns, rule)
+    before = min(before, len(settled))
+    columns = Columns(0)
+    columns.extend(settled[: len(settled) // 2])
+    columns.extend(settled)  # those that are there already are not added
+    read = past_of([*settled[before:], *newest])
+    return read, past_of_kept(Kept(columns, before, len(settled)), newest)
+
+
+@given(snapshots(), policies(), st.integers(0, 12), st.integers(0, 3), _rules)
+def test_what_is_decided_and_sent_of_a_kept_past_is_what_would_be_of_the_one_that_was_read(
+    snapshot: Snapshot, policy: ContextPolicy, kept_turns: int, before: int, rule: ReasoningRule | None
+) -> None:
+    read, kept = _pasts(snapshot, kept_turns, before, rule)
+    one, other = replace(snapshot, past=read), replace(snapshot, past=kept)
+    decided, again = plan(one, policy, estimate), plan(other, policy, estimate)
+    _same(decided, again)
+    if isinstance(decided, SummaryDue) and isinstance(again, SummaryDue):
+        summary = _summary(decided.fold)
+        after = (due.with_summary(summary, policy, estimate) for due in (decided, again))
+        for pair in (after, (one, other)):
+            _same(*(plan(each, policy, estimate, may_summarize=False) for each in pair))
+
+
+@given(snapshots(), policies(summarizes=True), st.integers(0, 12), st.integers(0, 3))
+def test_what_is_summarized_behind_a_turn_is_the_same(
+    snapshot: Snapshot, policy: ContextPolicy, kept_turns: int, before: int
+) -> None:
+    empty = replace(snapshot.current, messages=())
+    folds = [
+        fold_after_turn(replace(snapshot, past=past, current=empty), policy, estimate)
+        for past in _pasts(snapshot, kept_turns, before, None)
+    ]
+    _same_fold(*folds)
+
+
+def _same(decided: Decision, again: Decision) -> None:
+    assert type(decided) is type(again)
+    if isinstance(decided, SummaryDue):
+        assert isinstance(again, SummaryDue)
+        _same_fold(decided.fold, again.fold)
+        return
+    assert isinstance(again, Ready | Refused)
+    assert again.accounts == decided.accounts
+    assert in_ranges(again.accounts.actions) == in_ranges(decided.accounts.actions)
+    assert (again.prompt.wire_tokens, again.prompt.regions()) == (decided.prompt.wire_tokens, decided.prompt.regions())
+    assert layout_of(again.prompt) == layout_of(decided.prompt)
+    if isinstance(decided, Refused):
+        assert isinstance(again, Refused)
+        assert again.overflow == decided.overflow
+        return
+    assert isinstance(again, Ready)
+    assembled, sent = assemble(decided), assemble(again)
+    assert sent.messages.json == assembled.messages.json
+    assert (sent.refs, sent.blocks, sent.tools) == (assembled.refs, assembled.blocks, assembled.tools)
+    assert sent.sha256 == assembled.sha256 == prompt_sha256(list(sent.messages), sent.tools)
+    assert assemble(again).sha256 == sent.sha256, "taken up where it was left"
+
+
+def _same_fold(one: Fold | None, other: Fold | None) -> None:
+    if one is None or other is None:
+        assert one is other
+        return
+    stripped = (_without_unsent_reasoning(fold) for fold in (one, other))
+    assert next(stripped) == next(stripped)
+
+
+def _without_unsent_reasoning(fold: Fold) -> Fold:
+    def plain(turn: Turn) -> Turn:
+        messages = [
+            replace(message, reasoning=None, reasoning_blocks=(), reasoning_tokens=0) for message in turn.messages
+        ]
+        return replace(turn, messages=tuple(messages))
+
+    return replace(fold, turns=tuple(map(plain, fold.turns)), protected=tuple(map(plain, fold.protected)))
+
+
+def _summary(fold: Fold) -> Summary:
+    return summary_of(SummaryId(fold.turns[0].id), fold, SummaryBody("What was there before."), "fallback")
+
+
+@given(snapshots(), st.integers(0, 12), st.integers(0, 12))
+def test_a_past_asks_the_same_of_its_columns_as_of_its_turns(snapshot: Snapshot, kept_turns: int, seq: int) -> None:
+    read, kept = _pasts(snapshot, kept_turns, 0, None)
+    assert (kept.turn_count, kept.messages[-1], kept.tokens[-1]) == (
+        len(read.turns),
+        read.messages[-1],
+        read.tokens[-1],
+    )
+    assert [piece.items for piece in kept.pieces] == [piece.items for piece in read.pieces]
+    assert [piece[:12] for piece in kept.pieces] == [piece[:12] for piece in read.pieces]
+    assert [kept.pieces[at][:12] for at in range(len(kept.pieces))] == [piece[:12] for piece in read.pieces]
+    assert kept.completed_after(seq) == read.completed_after(seq)
+    for at in range(kept.turn_count):
+        assert kept.first_seq(at) == read.first_seq(at)
+        assert kept.place_of_turn(read.turns[at].seq) == at
+        assert kept.wire_tokens(at) == read.wire_tokens(at)
+    ids = frozenset(message.id for turn in read.turns[::2] for message in turn.messages)
+    assert kept.pieces_citing(ids) == read.pieces_citing(ids)
+
+
+def test_a_turn_hashes_what_is_new_and_a_run_of_any_length_is_one_reference() -> None:
+    history = History()
+    turns = chat(history, 40)
+    columns = Columns(0)
+    columns.extend(turns)
+    policy = ContextPolicy(auto_summarize=False)
+    for end in (20, 30, 40):
+        current = replace(history.turn(status=TurnStatus.RUNNING), seq=100 + end)
+        snapshot = snapshot_of(turns[:end], current, input_budget=1_000_000)
+        kept = replace(snapshot, past=past_of_kept(Kept(columns, 0, end)))
+        decided, again = plan(snapshot, policy, estimate), plan(kept, policy, estimate)
+        _same(decided, again)
+        assert isinstance(again, Ready)
+        assert len(again.prompt.parts) <= 3

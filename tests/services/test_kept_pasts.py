@@ -1,0 +1,258 @@
+"""What a process keeps of a session is what is stored of it: workers that keep pasts, and one that keeps none, decide
+and send the same, whatever happens to the session and whoever's turn it is."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from app.domain.errors import ContextBudgetExceeded, NotFound, NothingToSummarize, ProviderError, SummaryNotActive
+from app.domain.responses import item_id
+from app.domain.types import JsonObject, SessionId, TurnId, TurnStatus
+from app.services.archive.fork import fork_session
+from app.services.openai.conversations import withdraw_item
+from app.services.pasts import Counting, Pasts
+from app.services.runtime import Runtime
+from app.services.sessions import change_session
+from app.services.summaries import summarize_now, undo_summary
+from app.services.turn.take import cancel_turn, retry_turn
+from app.services.turn.types import TurnOptions, TurnRequest
+from app.services.views.context import window_now
+from app.services.views.preview import preview_turn
+from app.services.views.turns import get_prompt, list_turns
+from app.telemetry import Telemetry
+from tests.engine.histories import History
+from tests.engine.histories import chat as chat_history
+from tests.engine.pictures import image, png
+from tests.providers.server import Answer, Seen, serving
+from tests.services.service import TENANT, Service, chat, model, service
+from tests.services.test_tools import TOOLS, calls
+
+_STEPS = 45
+_ANY_ID = UUID(int=7)
+_POLICIES: tuple[JsonObject, ...] = (
+    {},
+    {"preset": "rolling"},
+    {"preset": "turn_atomic", "max_messages": 12},
+    {"preset": "allocated"},
+    {"auto_summarize": False, "prune_order": "value"},
+    {"auto_summarize": False, "protected_turns": 1},
+    {"mandatory_summary_turn": 3},
+)
+_OTHER = """
+[models.other]
+provider = "openai"
+model = "gpt-4-vision-preview"
+base_url = "{url}"
+context_window = 3000
+"""
+
+
+def _answer(request: Seen) -> Answer:
+    last = request.json["messages"][-1]
+    content = str(last["content"])
+    if "break" in content:
+        return Answer({"error": {"message": "no such thing"}}, status=400)
+    if "look" in content and last["role"] == "user" and request.json.get("tools"):
+        return calls("one", "two", text="Let me see.")
+    return chat("So it is. " + content[:400])
+
+
+class _Workers:
+    """Processes on one database: two that keep pasts, and one that keeps none. `at` is the one whose turn it is."""
+
+    def __init__(self, at: Service, random: Random) -> None:
+        self.random = random
+        self.reader = _worker(at.rt, 0)
+        self.keepers = (at, Service(_worker(at.rt, 1 << 24)))
+
+    @property
+    def at(self) -> Service:
+        return self.random.choice(self.keepers)
+
+    async def agree(self, session_id: SessionId, content: Any, policy: JsonObject | None, alias: str) -> str | None:
+        """All of them would send the same; its hash."""
+        request = TurnRequest(content, "0" * 64, TurnOptions(policy=policy), alias)
+        seen = [
+            await preview_turn(replace(rt, new_id=lambda: _ANY_ID), TENANT, session_id, request)
+            for rt in (self.reader, *(keeper.rt for keeper in self.keepers))
+        ]
+        assert seen[1:] == seen[:1] * 2
+        windows = [await window_now(rt, TENANT, session_id) for rt in (self.reader, self.keepers[1].rt)]
+        assert windows[0] == windows[1]
+        return seen[0].context["prompt_sha256"]
+
+
+def _worker(rt: Runtime, most_bytes: int) -> Runtime:
+    return replace(rt, pasts=Pasts(most_bytes, monotonic, rt.telemetry))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_workers_that_keep_pasts_send_what_one_does_that_reads_everything(
+    database_url: str, tmp_path: Path, seed: int
+) -> None:
+    random = Random(seed)  # noqa: S311 - no secret
+    async with (
+        serving(model(_answer)) as server,
+        service(database_url, _catalogue(server.base_url), folder=tmp_path) as at,
+    ):
+        workers = _Workers(at, random)
+        session_id = (await at.session(policy=random.choice(_POLICIES))).id
+        for _ in range(_STEPS):
+            session_id = await _step(workers, session_id)
+        turns = (await list_turns(at.rt, TENANT, session_id, 200, None)).items
+        for turn in turns:
+            with suppress(NotFound):
+                await get_prompt(at.rt, TENANT, session_id, turn.id, None)  # rebuilt, and held against its hash
+        assert _figure(at, "session_cache_hits_total") > _STEPS
+
+
+async def test_what_is_kept_is_given_for_the_same_counts_from_the_beginning_of_a_turn_and_in_its_bytes() -> None:
+    telemetry = Telemetry(())
+    pasts = Pasts(1 << 22, monotonic, telemetry)
+    session_id, counting = SessionId(_ANY_ID), Counting(3, "o200k_base", "gpt-4o", None)
+    turns = chat_history(History(), 700)
+    last_seq = turns[-1].messages[-1].seq + 2
+    made = await pasts.keep(session_id, counting, pasts.kept(session_id, counting, 0, last_seq), turns[:650])
+    assert (made.first_turn, made.turns, pasts.size_bytes > made.columns.size_bytes) == (0, 650, True)
+    assert pasts.kept(session_id, counting, 0, last_seq) == made
+    for other in (replace(counting, past_version=4), replace(counting, encoding="x"), replace(counting, model="y")):
+        assert pasts.kept(session_id, other, 0, last_seq).turns == 0
+    assert pasts.kept(session_id, counting, turns[4].messages[0].seq, last_seq).turns == 0, "in the middle of a turn"
+    assert pasts.kept(session_id, counting, 0, made.last_seq).turns == 0, "it may be the turn that ended last"
+    later = pasts.kept(session_id, counting, turns[599].messages[-1].seq, last_seq)
+    assert (later.first_turn, later.turns) == (600, 50)
+    shorter = await pasts.keep(session_id, counting, later, turns[650:])
+    assert shorter.columns is not made.columns, "what nobody looks at any more was let go"
+    assert (shorter.first_turn, shorter.columns.turns) == (0, 100)
+    assert [shorter.columns.turn(at) for at in range(100)] == list(turns[600:])
+    assert pasts.kept(session_id, counting, turns[599].messages[-1].seq, last_seq) == shorter
+    assert pasts.kept(session_id, counting, 0, last_seq).turns == 0, "it begins later"
+    older = replace(counting, past_version=2)
+    await pasts.keep(session_id, older, pasts.kept(session_id, older, 0, last_seq), turns[:2])
+    assert pasts.kept(session_id, counting, shorter.columns.from_seq, last_seq) == shorter, "what is newer stays"
+    assert "session_cache_misses_total 8.0" in telemetry.render()[0].decode()
+    small = Pasts(20_000, monotonic, telemetry)
+    await small.keep(session_id, counting, small.kept(session_id, counting, 0, last_seq), turns[:650])
+    assert small.size_bytes == 0
+
+
+async def test_a_fork_begins_with_what_is_kept_of_its_source_and_goes_on_by_itself(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, _catalogue(server.base_url), folder=tmp_path) as at,
+    ):
+        reader = _worker(at.rt, 0)
+        session = await at.session(policy={"auto_summarize": False})
+        turns = [(await at.turn(session.id, f"Point {number}.")).turn for number in range(6)]
+        forks = [(await fork_session(at.rt, TENANT, session.id, through)).id for through in (None, turns[2].id)]
+        each = (*forks, session.id)
+        request = TurnRequest("And here?", "any")
+        read = [(await preview_turn(reader, TENANT, one, request)).context["prompt_sha256"] for one in each]
+        misses = _figure(at, "session_cache_misses_total")
+        for one, sha256 in zip(each, read, strict=True):
+            assert (await preview_turn(at.rt, TENANT, one, request)).context["prompt_sha256"] == sha256
+            await at.turn(one, "On its own.")
+        assert _figure(at, "session_cache_misses_total") == misses + 1, "of the one that ends in the middle alone"
+        sent = [(await preview_turn(at.rt, TENANT, one, request)).messages for one in each]
+        assert [str(messages).count("On its own") for messages in sent] == [1, 1, 1]
+
+
+def _catalogue(base_url: str) -> str:
+    other = _OTHER.format(url=base_url)
+    return (
+        'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "gpt-4o"\n'
+        f'base_url = "{base_url}"\ncontext_window = 4096\n{other}'
+    )
+
+
+def _figure(at: Service, name: str) -> float:
+    text = at.rt.telemetry.render()[0].decode()
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} "))
+
+
+async def _step(workers: _Workers, session_id: SessionId) -> SessionId:
+    random, at = workers.random, workers.at
+    match random.choices(("turn", "policy", "withdraw", "undo", "summarize", "fork"), (20, 2, 2, 1, 1, 1))[0]:
+        case "policy":
+            await change_session(at.rt, TENANT, session_id, {"policy": random.choice(_POLICIES)})
+        case "withdraw":
+            await _withdraw(at, session_id, random)
+        case "undo":
+            with suppress(NotFound, SummaryNotActive):
+                await undo_summary(at.rt, TENANT, session_id, None)
+        case "summarize":
+            with suppress(NothingToSummarize):
+                await summarize_now(at.rt, TENANT, session_id)
+        case "fork":
+            return (await fork_session(at.rt, TENANT, session_id, None)).id
+        case _:
+            await _turn(workers, session_id)
+    return session_id
+
+
+async def _withdraw(at: Service, session_id: SessionId, random: Random) -> None:
+    rows = await at.rows(
+        "SELECT m.seq FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id"
+        " WHERE m.session_id = :id AND NOT m.withdrawn AND t.status <> 'rejected' AND m.tool_calls IS NULL"
+        " AND m.role <> 'tool' ORDER BY m.seq",
+        id=session_id,
+    )
+    if rows:
+        await withdraw_item(at.rt, TENANT, session_id, item_id("msg", session_id, random.choice(rows)["seq"]))
+
+
+async def _turn(workers: _Workers, session_id: SessionId) -> None:
+    random, at = workers.random, workers.at
+    words = " ".join(random.choices(("bees", "cranes", "ledger", "invoice", "rows"), k=random.choice((5, 40, 150))))
+    picture = image(png(600, 400))
+    content: Any = random.choices(
+        (
+            words,
+            f"{words} break",
+            f"{words} look",
+            f"{words} " * 400,
+            [{"type": "text", "text": words}, picture],
+        ),
+        (10, 2, 3, 1, 1),
+    )[0]
+    alias, policy = random.choices(("main", "other"), (6, 1))[0], random.choices((None, _POLICIES[0]), (6, 1))[0]
+    would_be = await workers.agree(session_id, content, policy, alias)
+    options: dict[str, Any] = {"tools": TOOLS} if "look" in str(content) else {}
+    try:
+        outcome = await at.turn(session_id, content, model_alias=alias, policy=policy, **options)
+    except ContextBudgetExceeded:
+        return
+    except ProviderError:
+        await _try_again(workers, session_id, alias)
+        return
+    if not options and would_be:
+        assert outcome.context["prompt_sha256"] == would_be
+    if outcome.turn.status is TurnStatus.AWAITING_TOOLS:
+        await _go_on(workers, session_id, outcome.turn.id)
+
+
+async def _try_again(workers: _Workers, session_id: SessionId, alias: str) -> None:
+    (newest,) = (await list_turns(workers.at.rt, TENANT, session_id, 200, None)).items[-1:]
+    if workers.random.random() < 0.5:
+        await workers.agree(session_id, "Between the tries.", None, alias)
+    with suppress(ProviderError, ContextBudgetExceeded):
+        await retry_turn(workers.at.rt, TENANT, session_id, newest.id, TurnOptions(), alias)
+
+
+async def _go_on(workers: _Workers, session_id: SessionId, turn_id: TurnId) -> None:
+    if workers.random.random() < 0.3:
+        await cancel_turn(workers.at.rt, TENANT, session_id, turn_id)
+        return
+    await workers.agree(session_id, "While it waits.", None, "main")
+    with suppress(ContextBudgetExceeded):
+        await workers.at.outputs(session_id, turn_id, {"one": "1 " * 300, "two": "2"})

@@ -1,0 +1,46 @@
+"""A text counted by its words has the count of the whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.tokenizers import ENCODINGS, HEURISTIC, Tokenizers, by_words, load_vocabulary
+
+TOKENIZERS = Tokenizers(load_vocabulary)
+PROSE = "She said: \"I don't know, we'll see.\" That was 12,500.75 EUR;  café, naïve, 日本語 и так далее 👍🏽! "
+_near_blanks = st.text(" \t\n\r\x0b\x85\u00a0\u2003\u3000.,:;!?'\"{}[]/aAzZéß9٣日本カ👍\u0301\u200d", max_size=24)
+_texts = st.one_of(
+    _near_blanks,
+    st.text(st.characters(exclude_categories=("Cs",)), max_size=200),
+    st.lists(st.one_of(_near_blanks, st.sampled_from(PROSE.split(" ")))).map(" ".join),
+)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(texts=st.lists(_texts, min_size=1, max_size=4))
+def test_a_text_has_the_count_of_its_words(encoding: str, texts: list[str]) -> None:
+    whole = TOKENIZERS.estimator(encoding)
+    count = by_words(TOKENIZERS.estimator(encoding))
+    for text in [*texts, " ".join(texts), *texts, PROSE, PROSE * 40]:
+        assert count(text) == whole(text)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_long_words_and_many_words_are_counted_and_not_kept_for_ever(encoding: str) -> None:
+    whole = TOKENIZERS.estimator(encoding)
+    count = by_words(TOKENIZERS.estimator(encoding))
+    for text in ("x" * 5000 + " " + "ab" * 3000, " ".join(f"w{number}" for number in range(60_000))):
+        assert count(text) == whole(text)
+
+
+def test_where_no_vocabulary_counts_a_text_is_counted_whole() -> None:
+    def broken(_encoding: str) -> object:
+        raise OSError("no vocabulary")
+
+    for tokenizers, encoding in ((TOKENIZERS, HEURISTIC), (Tokenizers(broken), ENCODINGS[0])):  # pyright: ignore[reportArgumentType] - it never returns
+        count, whole = by_words(tokenizers.estimator(encoding)), tokenizers.estimator(encoding)
+        for _ in range(2):
+            assert count(PROSE) == whole(PROSE)
