@@ -12,6 +12,9 @@ from tests.docs.pages import ROOT
 
 OURS = ("PLIMSOLL_", "CONTEXT_", "DATABASE_URL", "MODELS_FILE", "PROMETHEUS_", "OPENAI_")
 
+OF_AN_OUTER_MAKE = ("MAKELEVEL", "MFLAGS")
+"""`make` names the folders it enters where another `make` started it, as `make test` does with these tests."""
+
 STAMPS = ("TOOLS", "READY", "INSTALLED")
 """Of the Makefile: each stands for a part of the environment that is there."""
 
@@ -36,7 +39,7 @@ def make_checkout(folder: Path) -> Path:
 
 def environment(checkout: Path, **settings: str) -> dict[str, str]:
     """Nothing of a developer's settings, and `make` that takes the environment of this test for the installed one."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS + OF_AN_OUTER_MAKE)}
     installed = checkout / "installed"
     paths = {
         "PYTHONPATH": os.pathsep.join([str(Path(app.__file__).parents[1]), str(ROOT)]),
