@@ -16,11 +16,13 @@ from app.domain.types import REGIONS, JsonObject, MessageId
 _SHA256 = st.binary(min_size=32, max_size=32).map(bytes.hex)
 _SEQ = st.integers(1, 2**40)
 _WORD = st.text("aé1'’", min_size=1, max_size=8)
-_RECALLED = st.builds(
-    lambda seq, words: recalled_ref([Recalled(seq, MessageId(UUID(int=1)), None, 7, 9, tuple(sorted(words)))]),
-    _SEQ,
-    st.sets(_WORD, max_size=3),
-)
+
+
+def _recalled(seq: int, words: set[str]) -> list[Any]:
+    return recalled_ref([Recalled(seq, MessageId(UUID(int=1)), None, 7, 9, tuple(sorted(words)))])
+
+
+_RECALLED = st.builds(_recalled, _SEQ, st.sets(_WORD, max_size=3))
 _ITEMS = st.one_of(
     st.tuples(st.just("b"), _SHA256, st.sampled_from(("system", "user", "assistant"))),
     st.tuples(st.sampled_from(("s", "j")), _SEQ, _SHA256),

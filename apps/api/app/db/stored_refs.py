@@ -1,8 +1,8 @@
 """A prompt's references as an audit row has them: a line each, which takes half of the bytes that their JSON does.
 
-The first line has the regions, `name messages name messages …`. Then come `t hash` where there were tools, `b hash role`,
-`s hash seq` and `j hash seq`, `m first last` and the other runs, and `r packed word …`. The kinds are those of
-`engine/window/prompt_refs.py`. Hashes are base64 without its `=`. Rows of before and of imports have the JSON.
+The first line has the regions, `name messages name messages …`. Then come `t hash` where there were tools, and the
+items: `b hash role`, `s hash seq` and `j hash seq`, `m first last` and the other runs, `r packed word …`. The kinds are
+those of `engine/window/prompt_refs.py`. Hashes are base64 without its `=`. Older rows and imported ones have the JSON.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ def short_refs(refs: JsonObject) -> str:
     lines = [" ".join([f"{region} {messages}" for region, messages in refs["regions"]])]
     if refs["tools"]:
         lines.append(f"{_TOOLS} {_short(refs['tools'])}")
-    for kind, *rest in refs["items"]:
+    for kind, first, *rest in refs["items"]:
         if kind == "b":
-            rest = [_short(rest[0]), rest[1]]
+            lines.append(f"{kind} {_short(first)} {rest[0]}")
         elif kind in _OF_MESSAGE:
-            rest = [_short(rest[1]), rest[0]]
-        lines.append(" ".join([kind, *map(str, rest)]))
+            lines.append(f"{kind} {_short(rest[0])} {first}")
+        else:
+            lines.append(" ".join([kind, str(first), *map(str, rest)]))
     return "\n".join(lines)
 
 
