@@ -281,7 +281,7 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
     longer = {**body, "messages": [*body["messages"], reply, {"role": "user", "content": "And now?"}]}
     branch, _ = await at.call("complete_chat", longer)
     assert (await at.call("get_session", branch)).forked_from.session_id == chat_session
-    apart, _ = await at.call("complete_chat", longer, session_recognition="off")
+    apart, _ = await at.call("complete_chat", longer, session_new=True)
     assert (await at.call("get_session", apart)).forked_from is None
     assert apart not in {branch, chat_session}
     named, _ = await at.call("complete_chat", body, session_id="my-chat-42")

@@ -192,7 +192,7 @@ async def _runtime(
         now=_now,
         new_id=uuid7,
         tracer=_tracer(settings, owned),
-        recognizes_lists=settings.recognize_conversations,
+        recognizes_sessions=settings.recognize_sessions,
         log_content=settings.log_content,
     )
 

@@ -537,19 +537,19 @@ def complete_chat(
     body: Json,
     *,
     session_id: str | None = None,
-    session_recognition: Literal["on", "off"] | None = None,
+    session_new: bool = False,
     idempotency_key: str | None = None,
 ) -> Asked[tuple[str, dict[str, Any]]]:
     """OpenAI's form, without its streams: gives the session's id and the completion. The `openai` package does more.
 
     `session_id` may also be a name of your own, under which the session is created at first. Without it the session is
-    recognized by the messages before the newest ones, or created; `session_recognition="off"` always creates one.
+    recognized by the messages before the newest ones, or created; `session_new=True` always creates one.
     """
     headers = {"Idempotency-Key": idempotency_key or f"client-{uuid4().hex}"}
     if session_id is not None:
         headers["X-Session-Id"] = session_id
-    if session_recognition is not None:
-        headers["X-Session-Recognition"] = session_recognition
+    if session_new:
+        headers["X-Session-New"] = "true"
     return Asked(_completion, body=body, headers=headers)
 
 

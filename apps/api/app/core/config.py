@@ -54,7 +54,7 @@ class Settings(BaseSettings):
         default="system", validation_alias=_named("CONTEXT_SUMMARY_ROLE")
     )
     summarize_ahead: bool = True
-    recognize_conversations: bool = True
+    recognize_sessions: bool = True
 
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_import_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)

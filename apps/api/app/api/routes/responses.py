@@ -17,7 +17,7 @@ from app.api.openapi import IdempotencyKey, event_stream, openai_refusals
 from app.api.response_json import ResponseForm, list_json, stored_json
 from app.api.routes.chat import (
     SESSION_HEADER,
-    RecognitionHeader,
+    NewSessionHeader,
     RetryCount,
     SessionHeader,
     named_session,
@@ -59,7 +59,7 @@ async def create_response(
     call: Call,
     body: ResponseIn,
     x_session_id: SessionHeader = None,
-    x_session_recognition: RecognitionHeader = None,
+    x_session_new: NewSessionHeader = False,
     idempotency_key: IdempotencyKey = None,
     x_stainless_retry_count: RetryCount = None,
 ) -> Response:
@@ -67,7 +67,7 @@ async def create_response(
     rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
     named = await referenced(rt, tenant_id, references_of(input_of(raw)))
     request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
-    request = _in_session(call, request, body, x_session_id, recognize=x_session_recognition != "off")
+    request = _in_session(call, request, body, x_session_id, recognize=not x_session_new)
     target = await resolve_target(rt, tenant_id, request, idempotency_key)
     note = request.chat.options.note
     assert note is not None
