@@ -225,9 +225,9 @@ async def test_the_asynchronous_client_asks_and_streams_too(database_url: str, t
         assert at.sent() == [user("Hi"), assistant("Hello."), user("More")]
 
 
-def test_wishes_reach_the_provider_and_the_output_limit_is_clamped(database_url: str, tmp_path: Path) -> None:
+def test_options_reach_the_provider_and_the_output_limit_is_clamped(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path) as at:
-        wishes: dict[str, Any] = {
+        options: dict[str, Any] = {
             "temperature": 0.0,
             "top_p": 0.5,
             "stop": ["END"],
@@ -235,10 +235,10 @@ def test_wishes_reach_the_provider_and_the_output_limit_is_clamped(database_url:
             "response_format": {"type": "json_object"},
         }
         at.client.chat.completions.create(
-            model="main", messages=[user("Hi")], max_tokens=50, user="u1", n=1, presence_penalty=0, **wishes
+            model="main", messages=[user("Hi")], max_tokens=50, user="u1", n=1, presence_penalty=0, **options
         )
         sent = at.model.seen[-1].json
-        assert wishes.items() <= sent.items()
+        assert options.items() <= sent.items()
         assert sent["max_tokens"] == 50
         assert not {"user", "n", "presence_penalty"} & sent.keys()
         at.client.chat.completions.create(model="main", messages=[user("Hi")], max_completion_tokens=100_000)
