@@ -146,13 +146,13 @@ def test_a_turn_that_failed_is_run_again_in_its_session(database_url: str, tmp_p
 
 
 def test_recognition_is_turned_off_for_a_request_and_for_a_deployment(database_url: str, tmp_path: Path) -> None:
-    off: dict[str, Any] = {"extra_headers": {"X-Session-Recognition": "off"}}
+    off: dict[str, Any] = {"extra_headers": {"X-Session-New": "true"}}
     with chat_service(database_url, tmp_path, say("Hello.")) as at:
         history: list[Any] = []
         (session_id,) = talk(at, history, "Hi")
         assert talk(at, [*history], "More", **off) != [session_id]
         assert talk(at, history, "More") == [session_id]
-    with chat_service(database_url, tmp_path, say("Hello."), recognize_conversations=False) as at:
+    with chat_service(database_url, tmp_path, say("Hello."), recognize_sessions=False) as at:
         assert len(set(talk(at, [], "Hi", "More", "And more"))) == 3
 
 

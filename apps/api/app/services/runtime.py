@@ -52,8 +52,8 @@ class Runtime:
 
     `now` is the wall clock (UTC) for what people read; leases use the database's clock. `new_id` makes UUIDv7s, so ids
     sort by creation. `guarded` is the default policy with the deployment's `CONTEXT_*` settings in it.
-    `recognizes_lists` is whether a chat client that names no session is found by what it resends, `log_content` whether
-    prompts and answers go into the log.
+    `recognizes_sessions` is whether the session of a client that names none is found by what it resends, `log_content`
+    whether prompts and answers go into the log.
     """
 
     database: Database
@@ -72,5 +72,5 @@ class Runtime:
     now: Callable[[], datetime]
     new_id: Callable[[], UUID]
     tracer: Tracer = NO_TRACES
-    recognizes_lists: bool = True
+    recognizes_sessions: bool = True
     log_content: bool = False

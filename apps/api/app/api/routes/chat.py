@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import UUID
 
 import orjson
@@ -48,7 +48,6 @@ _DEFAULTS: Mapping[str, Any] = {
     "stop": [],
 }
 
-RECOGNITION_HEADER = "X-Session-Recognition"
 SessionHeader = Annotated[
     str | None,
     Header(
@@ -57,9 +56,8 @@ SessionHeader = Annotated[
         "it the session is recognized by the messages before the newest ones, or created; the answer has its id.",
     ),
 ]
-RecognitionHeader = Annotated[
-    Literal["on", "off"] | None,
-    Header(alias=RECOGNITION_HEADER, description="`off` creates a session for a request that names none."),
+NewSessionHeader = Annotated[
+    bool, Header(alias="X-Session-New", description="`true` creates a session for a request that names none.")
 ]
 RetryCount = Annotated[str | None, Header(alias="X-Stainless-Retry-Count", include_in_schema=False)]
 
@@ -71,7 +69,7 @@ async def create_chat_completion(
     call: Call,
     body: ChatIn,
     x_session_id: SessionHeader = None,
-    x_session_recognition: RecognitionHeader = None,
+    x_session_new: NewSessionHeader = False,
     idempotency_key: IdempotencyKey = None,
     x_stainless_retry_count: RetryCount = None,
 ) -> Response:
@@ -82,7 +80,7 @@ async def create_chat_completion(
     check_tool_choice(body)
     named = named_session(x_session_id, body.metadata.session_id if body.metadata else None)
     request = _request(call.raw_body, body, is_retry=x_stainless_retry_count not in (None, "0"))
-    if named is None and x_session_recognition != "off":
+    if named is None and not x_session_new:
         request = recognizable(call, request)
     session_id, request = await open_session(rt, tenant_id, named, request, idempotency_key)
     call.note(session_id=str(session_id))
@@ -119,7 +117,7 @@ def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
             tool_choice=raw.get("tool_choice"),
             max_output_tokens=body.max_completion_tokens or body.max_tokens,
             instructions=listed.instructions,
-            provider_options=provider_options(raw),
+            provider_options=provider_options(raw) | (body.model_extra or {}),
         ),
         model_alias=body.model,
         request_sha256=request_sha256({name: value for name, value in raw.items() if name != "stream_options"}),
@@ -130,7 +128,7 @@ def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
 def recognizable(call: Call, request: ChatRequest) -> ChatRequest:
     """The request with what its session is recognized by, where the deployment wants it: whose it is, the model, the
     instructions and the messages. Two API keys never have a conversation in common."""
-    if not call.rt.recognizes_lists:
+    if not call.rt.recognizes_sessions:
         return request
     instructions = joined_directions(request.options.instructions, request.directions)
     owner = (call.tenant_id, call.headers.get("authorization"), request.model_alias, instructions)

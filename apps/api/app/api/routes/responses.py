@@ -17,7 +17,7 @@ from app.api.openapi import IdempotencyKey, event_stream, openai_refusals
 from app.api.response_json import ResponseForm, list_json, stored_json
 from app.api.routes.chat import (
     SESSION_HEADER,
-    RecognitionHeader,
+    NewSessionHeader,
     RetryCount,
     SessionHeader,
     named_session,
@@ -26,11 +26,12 @@ from app.api.routes.chat import (
 )
 from app.api.routes.turns import request_sha256
 from app.api.schemas.items import DeletedOut, ItemListOut
-from app.api.schemas.responses import AllowedTools, ConversationRef, NamedFunction, ResponseIn, ResponseOut
+from app.api.schemas.responses import AllowedTools, ConversationRef, NamedTool, ResponseIn, ResponseOut
 from app.api.streaming import Work, events_response, stream_turn
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError, located
 from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
+from app.openai.client_tools import function_of
 from app.openai.items import read_items, references_of
 from app.services.openai import responses
 from app.services.openai.chat import ChatRequest
@@ -59,7 +60,7 @@ async def create_response(
     call: Call,
     body: ResponseIn,
     x_session_id: SessionHeader = None,
-    x_session_recognition: RecognitionHeader = None,
+    x_session_new: NewSessionHeader = False,
     idempotency_key: IdempotencyKey = None,
     x_stainless_retry_count: RetryCount = None,
 ) -> Response:
@@ -67,7 +68,7 @@ async def create_response(
     rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
     named = await referenced(rt, tenant_id, references_of(input_of(raw)))
     request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
-    request = _in_session(call, request, body, x_session_id, recognize=x_session_recognition != "off")
+    request = _in_session(call, request, body, x_session_id, recognize=not x_session_new)
     target = await resolve_target(rt, tenant_id, request, idempotency_key)
     note = request.chat.options.note
     assert note is not None
@@ -278,10 +279,10 @@ def _conversation(body: ResponseIn) -> SessionId | None:
 
 def _tools(raw: JsonObject, body: ResponseIn) -> tuple[tuple[ToolDefinition, ...], str | JsonObject | None]:
     """Tools and choice in the form of chat completions, in which they are kept and sent."""
-    tools = [_tool(tool) for tool in raw.get("tools") or ()]
+    tools = [function_of(tool) for tool in raw.get("tools") or ()]
     names = {tool["function"]["name"] for tool in tools}
     choice = body.tool_choice
-    if isinstance(choice, NamedFunction):
+    if isinstance(choice, NamedTool):
         _check_offered({choice.name}, names)
         return tuple(tools), {"type": "function", "function": {"name": choice.name}}
     if isinstance(choice, AllowedTools):
@@ -289,11 +290,6 @@ def _tools(raw: JsonObject, body: ResponseIn) -> tuple[tuple[ToolDefinition, ...
         _check_offered(allowed, names)
         return tuple(tool for tool in tools if tool["function"]["name"] in allowed), choice.mode
     return tuple(tools), choice
-
-
-def _tool(tool: JsonObject) -> JsonObject:
-    kept = ("name", "description", "parameters", "strict")
-    return {"type": "function", "function": {name: tool[name] for name in kept if tool.get(name) is not None}}
 
 
 def _check_offered(chosen: set[str], offered: set[str]) -> None:
