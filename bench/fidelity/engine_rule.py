@@ -89,7 +89,9 @@ class EngineRule:
     def ask(self, conversation: Conversation, state: _State, question: Question) -> Sent:
         """The prompt of the question, of which the state keeps nothing."""
         turn_id = TurnId(UUID(int=10**9))
-        message = numbered_message(turn_id, state.seq + 1, "user", question.text, self._estimate)
+        message = numbered_message(
+            turn_id, state.seq + 1, "user", question.text, self._estimate, said_at=conversation.ended_at
+        )
         current = Turn(turn_id, 10**9, TurnStatus.RUNNING, unresolved=True, messages=(message,))
         copied = replace(state, raw=list(state.raw), spent=(0, 0))
         return self._send(conversation, copied, current, keep=False)
@@ -97,8 +99,8 @@ class EngineRule:
     def _send(self, conversation: Conversation, state: _State, current: Turn, *, keep: bool = True) -> Sent:
         snapshot = self._snapshot(conversation, state, current)
         if self._policy.recall.enabled and state.summary is not None:
-            text, budget = content_text(current.messages[0].content), snapshot.budget.input_budget
-            evicted = evicted_among(state.index, state.folded.__getitem__, text, self._policy.recall, budget)
+            asked, budget = current.messages[0], snapshot.budget.input_budget
+            evicted = evicted_among(state.index, state.folded.__getitem__, asked, self._policy.recall, budget)
             snapshot = replace(snapshot, evicted=evicted)
         decided = plan(snapshot, self._policy, self._estimate)
         if isinstance(decided, SummaryDue):
