@@ -43,7 +43,7 @@ _DATE: Final = re.compile(
     | (?P<month>{_MONTH}),?\ (?:of\ )?(?P<year_of_month>{_YEAR})
     | (?:in|during|of|since|by|until|last|this|early|late|mid)[\ -](?P<bare_month>{_MONTH})(?!,?\ {_YEAR})
     | (?P<only_month>january|february|april|june|july|august|september|october|november|december)
-    | (?:in|during|of|since)\ (?:the\ year\ )?(?P<year>{_YEAR})
+    | (?:in|during|of|since)\ (?:the\ year\ )?(?P<year>{_YEAR})(?!-[0-9])
     | (?P<count>{_COUNT})\ (?P<unit>day|week|month|year)s?\ ago
     | (?P<which>last|past|previous|this)\ (?P<period>week|weekend|month|year)
     | (?:on|last|this\ past)\ (?P<weekday>{"|".join(_WEEKDAYS)})
