@@ -352,8 +352,6 @@ def regenerate_turn(
         max_output_tokens=max_output_tokens,
         model_alias=model_alias,
         policy=policy,
-        name=name,
-        said_at=said_at,
         recorded_reply=recorded_reply,
     )
     return Asked(reads(RegeneratedAnswer), {"session_id": session_id, "turn_id": turn_id}, body=body)
