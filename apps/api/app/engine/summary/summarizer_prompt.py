@@ -70,9 +70,9 @@ Answer with one JSON object and nothing else:
 Each list holds objects {"text": "...", "message_ids": ["m1", ...]} with the ids of the messages an item comes from.
 
 {carrying} Keep names,
-numbers, dates, identifiers, file names, constraints and standing wishes of the user word for word. A message's `date`
-holds until the next one: write dates for words like "yesterday". Record what was decided and why. Leave out greetings
-and repetition. Write in the language of the conversation. Stay under {max_tokens} tokens."""
+numbers, dates, identifiers, file names, constraints and standing wishes of the user word for word. Resolve "yesterday"
+by the last `date` before it. Record what was decided and why. Leave out greetings and repetition. Write in the language
+of the conversation. Stay under {max_tokens} tokens."""
 
 
 _CARRY_OVER = "Carry over what still matters of the previous summary, with its ids; drop what was settled or replaced."
