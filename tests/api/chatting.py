@@ -43,14 +43,25 @@ class Chat:
 
 @contextmanager
 def chat_service(
-    database_url: str, folder: Path, *script: Play, window: int = 4096, key: str = "none", **changes: Any
+    database_url: str,
+    folder: Path,
+    *script: Play,
+    window: int = 4096,
+    key: str = "none",
+    provider: str = "openai",
+    extra: str = "",
+    **changes: Any,
 ) -> Generator[Chat]:
-    """A service with the aliases `main`, behind which the script is played, and `offline`."""
+    """A service with the aliases `main`, behind which the script is played, and `offline`.
+
+    `extra` is more of `main`.
+    """
     with threaded_serving(*(script or (say("Noted."),))) as model:
         models = folder / "models.toml"
         models.write_text(
-            f'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "served"\ncontext_window = {window}\n'
-            f'timeout_s = 5\nbase_url = "{model.base_url}"\n[models.offline]\nprovider = "offline"\nmodel = "offline"\n'
+            f'default = "main"\n[models.main]\nprovider = "{provider}"\nmodel = "served"\n'
+            f'context_window = {window}\ntimeout_s = 5\nbase_url = "{model.base_url}"\n{extra}'
+            '[models.offline]\nprovider = "offline"\nmodel = "offline"\n'
         )
         headers = {"authorization": f"Bearer {key}"}
         with (

@@ -34,6 +34,7 @@ from app.api.routes import (
     deployment,
     events,
     inspector,
+    messages,
     pins,
     responses,
     sessions,
@@ -76,6 +77,7 @@ _COLLECT_AFTER_OBJECTS = 20_000
 _ROUTERS = (
     turns.router,
     chat.router,
+    messages.router,
     responses.router,
     conversations.router,
     sessions.router,

@@ -73,6 +73,16 @@ def tool_calls_from_json(calls: Sequence[Mapping[str, Any]] | None) -> tuple[Too
     return tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls)
 
 
+def call_input(arguments: str) -> JsonObject:
+    """A tool call's arguments as an object; a text that is none stands in one under a name of its own."""
+    try:
+        value = orjson.loads(arguments.strip() or "{}")
+        orjson.dumps(value)  # what nests too deep can be read but not written
+    except (orjson.JSONDecodeError, TypeError):
+        value = None
+    return cast("JsonObject", value) if isinstance(value, dict) else {"malformed_arguments": arguments}
+
+
 def canonical_json(value: object) -> str:
     """Compact, key-sorted JSON: what hashes are taken of (contract.md, decision 10)."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
