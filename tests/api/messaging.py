@@ -28,7 +28,7 @@ def anthropic_at(at: Chat, key: str | None = "none", **options: Any) -> anthropi
 
 def create(client: anthropic.Anthropic, **asked: Any) -> tuple[httpx.Headers, Message]:
     """The headers of an answer of `main`, and the message, which the client's own type takes as it is."""
-    raw = client.messages.with_raw_response.create(**cast(Any, {"model": "main", "max_tokens": 1000, **asked}))
+    raw = cast(Any, client.messages.with_raw_response).create(**{"model": "main", "max_tokens": 1000, **asked})
     return raw.headers, Message.model_validate(raw.http_response.json(), strict=True)
 
 

@@ -12,7 +12,7 @@ from app.engine.window.plan import assert_tool_pairing
 from app.tokenizers import Tokenizers
 from tests.api.chatting import chat_service, say
 from tests.api.messaging import TOOLS, anthropic_at, create, result, text, user
-from tests.providers.server import Answer, Seen
+from tests.providers.server import Seen, Step
 from tests.services.service import is_summary, sound_summary
 
 TURNS = 200
@@ -29,7 +29,9 @@ def test_two_hundred_turns_of_tools_stay_within_the_window(database_url: str, tm
             return sound_summary(request)
         answered += 1
         calls = [f"call-{answered}-{n}" for n in range(3)] if answered % 2 else []
-        return _played(say("Looking." if calls else f"Row {answered} is settled.", *calls), request)
+        reply = say("Looking." if calls else f"Row {answered} is settled.", *calls)
+        assert callable(reply)
+        return reply(request)
 
     estimate = Tokenizers().estimator("o200k_base")
     with chat_service(database_url, tmp_path, agent, window=WINDOW) as at, anthropic_at(at) as client:

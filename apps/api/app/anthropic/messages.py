@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
 from app.domain.incoming import IncomingList, IncomingMessage
-from app.domain.types import Content, ContentPart, ToolCall
+from app.domain.types import Content, ContentPart, JsonObject, ToolCall
 
 Block: TypeAlias = Mapping[str, Any]
 
@@ -52,7 +52,7 @@ def conversation_of(user_id: str | None) -> str | None:
         fields = orjson.loads(user_id)
     except orjson.JSONDecodeError:
         return None
-    session_id = fields.get("session_id") if isinstance(fields, dict) else None
+    session_id = cast("JsonObject", fields).get("session_id") if isinstance(fields, dict) else None
     return session_id if isinstance(session_id, str) and session_id else None
 
 

@@ -129,8 +129,8 @@ def _document(app: FastAPI) -> dict[str, Any]:
         "key": {
             "type": "http",
             "scheme": "bearer",
-            "description": "An API key (`plimsoll keys create`). Not needed while no key exists. The header `x-api-key` "
-            "with the key alone is taken too.",
+            "description": "An API key (`plimsoll keys create`). Not needed while no key exists. The header "
+            "`x-api-key` with the key alone is taken too.",
         }
     }
     for path, operations in document["paths"].items():

@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from app.api.schemas.chat import CallId
 from app.api.schemas.content import TextOrParts, TextPart
 from app.api.schemas.values import In, Open
-from app.domain.types import Name
+from app.domain.types import JsonObject, Name
 
 _Data = Annotated[str, StringConstraints(min_length=1)]
-_EXAMPLE = {
+_EXAMPLE: JsonObject = {
     "model": "offline",
     "max_tokens": 1024,
     "system": "Answer in one line.",
