@@ -42,6 +42,7 @@ def test_neighbours_of_one_role_are_one_message_at_the_place_of_the_first() -> N
         ("Stop it.", False),
         ("<a>1</a> and stop", False),
         ("<a>never closed", False),
+        ("<a></a>" * 65, False),
         ("1 < 2 and 3 > 2", False),
     ],
 )

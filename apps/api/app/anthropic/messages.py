@@ -22,6 +22,8 @@ Block: TypeAlias = Mapping[str, Any]
 _BILLING_LINE: Final = "x-anthropic-billing-header:"
 """The first line of Claude Code's system text. It is meant for Anthropic's server and differs with every request."""
 _SESSION_OF_USER: Final = re.compile(r"_session_([0-9a-f-]{36})$")
+_MOST_ELEMENTS: Final = 64
+"""Of one text that is the agent's own."""
 _ELEMENT: Final = re.compile(r"\s*<([A-Za-z][\w-]*)>")
 
 
@@ -107,7 +109,10 @@ def _is_note(text: str) -> bool:
     """Whether a text beside tool results is the agent's own: it consists of elements like `<system-reminder>` alone, or
     is blank. As a user's message it would end the tool loop."""
     at = 0
-    while opened := _ELEMENT.match(text, at):
+    for _ in range(_MOST_ELEMENTS):
+        opened = _ELEMENT.match(text, at)
+        if opened is None:
+            break
         end = f"</{opened[1]}>"
         closed = text.find(end, opened.end())
         if closed < 0:

@@ -10,6 +10,9 @@ import orjson
 
 from app.domain.types import Content, JsonObject, PromptMessage, ToolCall
 
+_SURELY_WRITABLE = 200
+"""Of brackets in a JSON text; orjson writes 254 levels."""
+
 
 class JsonMessages(Sequence[PromptMessage]):
     """The messages of a prompt as canonical JSON, without the list's brackets; parsed when one is looked at.
@@ -77,7 +80,8 @@ def call_input(arguments: str) -> JsonObject:
     """A tool call's arguments as an object; a text that is none stands in one under a name of its own."""
     try:
         value = orjson.loads(arguments.strip() or "{}")
-        orjson.dumps(value)  # what nests too deep can be read but not written
+        if arguments.count("[") + arguments.count("{") > _SURELY_WRITABLE:
+            orjson.dumps(value)  # it reads deeper nesting than it writes
     except (orjson.JSONDecodeError, TypeError):
         value = None
     return cast("JsonObject", value) if isinstance(value, dict) else {"malformed_arguments": arguments}

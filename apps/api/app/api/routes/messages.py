@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter
@@ -58,6 +60,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     }
 }
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_LARGE_BODY_BYTES = 256 * 1024
 _NO_METADATA = MessagesMetadata()
 
 router = APIRouter(prefix="/v1/messages", tags=["messages"], route_class=DirectRoute)
@@ -76,9 +79,14 @@ async def create_message(
     rt, tenant_id = call.rt, call.tenant_id
     metadata = body.metadata or _NO_METADATA
     named = named_session(x_session_id, metadata.session_id)
-    request = _request(call, body, is_retry=x_stainless_retry_count not in (None, "0"))
-    if named is None and not x_session_new:
-        request = recognizable(call, request, conversation_of(metadata.user_id))
+
+    def read() -> ChatRequest:
+        request = _request(call, body, is_retry=x_stainless_retry_count not in (None, "0"))
+        if named is not None or x_session_new:
+            return request
+        return recognizable(call, request, conversation_of(metadata.user_id))
+
+    request = await _aside(call, read)
     session_id, request = await open_session(rt, tenant_id, named, request, idempotency_key)
     call.note(session_id=str(session_id))
     form = MessageForm(
@@ -109,11 +117,16 @@ async def create_message(
 )
 async def count_message_tokens(call: Call, body: CountIn) -> Response:
     """Counts a prompt as a turn would. Nothing is stored and no model is called."""
-    request = _request(call, body, is_retry=False)
+    request = await _aside(call, lambda: _request(call, body, is_retry=False))
     tokens = await count_tokens(call.rt, call.tenant_id, body.model, request.messages, request.options)
     answer = json_response({"input_tokens": tokens})
     answer.headers.update(request_id_header())
     return answer
+
+
+async def _aside(call: Call, read: Callable[[], ChatRequest]) -> ChatRequest:
+    """What is read of a body: on a thread where it is large, for reading it must not block other requests."""
+    return await asyncio.to_thread(read) if len(call.unread_body) > _LARGE_BODY_BYTES else read()
 
 
 def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
