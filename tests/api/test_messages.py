@@ -270,3 +270,6 @@ def test_errors_are_the_sdks_own(database_url: str, tmp_path: Path) -> None:
         assert len(at.model.seen) == 1
         wrong = at.http.get("/v1/messages")
         assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+        assert at.http.head("/").status_code == 200
+        lost = at.http.get("/v1/messages/batches")
+        assert (lost.status_code, lost.json()["error"]["type"]) == (404, "not_found_error")

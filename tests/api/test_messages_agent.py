@@ -1,4 +1,4 @@
-"""An agent that uses many tools and resends everything, for 200 turns in a small window."""
+"""An agent that uses many tools and resends everything, in a small window."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from tests.api.messaging import TOOLS, anthropic_at, create, result, text, user
 from tests.providers.server import Seen, Step
 from tests.services.service import is_summary, sound_summary
 
-TURNS = 200
+ROUNDS = (*(1,) * 40, 30)
+"""Of tools, by turn."""
 WINDOW = 8192
 OUTPUT = "ledger row 4711 of the bank statement does not match the invoice; " * 8
 
 
-def test_two_hundred_turns_of_tools_stay_within_the_window(database_url: str, tmp_path: Path) -> None:
-    answered = 0
+def test_an_agent_of_many_turns_and_many_rounds_stays_within_the_window(database_url: str, tmp_path: Path) -> None:
+    steps = (number for rounds in ROUNDS for number in range(rounds, -1, -1))
 
     def agent(request: Seen) -> Step:
-        nonlocal answered
         if is_summary(request):
             return sound_summary(request)
-        answered += 1
-        calls = [f"call-{answered}-{n}" for n in range(3)] if answered % 2 else []
-        reply = say("Looking." if calls else f"Row {answered} is settled.", *calls)
+        calls = [f"call-{at.model.hits}-{n}" for n in range(3)] if next(steps) else []
+        reply = say("Looking." if calls else "It is settled.", *calls)
         assert callable(reply)
         return reply(request)
 
@@ -37,7 +36,7 @@ def test_two_hundred_turns_of_tools_stay_within_the_window(database_url: str, tm
     with chat_service(database_url, tmp_path, agent, window=WINDOW) as at, anthropic_at(at) as client:
         history: list[Any] = []
         sessions: set[str] = set()
-        for number in range(TURNS):
+        for number in range(len(ROUNDS)):
             history.append(
                 user(text(f"Settle row {number}."), text("<env>main</env>", cache_control={"type": "ephemeral"}))
             )
@@ -51,9 +50,9 @@ def test_two_hundred_turns_of_tools_stay_within_the_window(database_url: str, tm
                 history.append(user(*results, text("<system-reminder>Go on.</system-reminder>")))
         (session_id,) = sessions
         turns = at.http.get(f"/v1/sessions/{session_id}/turns", params={"limit": 200}).json()["items"]
-        assert [turn["status"] for turn in turns] == ["completed"] * TURNS
+        assert [turn["status"] for turn in turns] == ["completed"] * len(ROUNDS)
     prompts = [seen.json["messages"] for seen in at.model.seen if not is_summary(seen)]
-    assert len(prompts) == 2 * TURNS
+    assert len(prompts) == sum(ROUNDS) + len(ROUNDS)
     for prompt in prompts:
         assert_tool_pairing(prompt)
         tokens = sum(
@@ -67,4 +66,4 @@ def test_two_hundred_turns_of_tools_stay_within_the_window(database_url: str, tm
             for message in prompt
         )
         assert tokens + len(json.dumps(TOOLS)) < WINDOW
-    assert f"Settle row {TURNS - 1}." in str(prompts[-1])
+    assert f"Settle row {len(ROUNDS) - 1}." in str(prompts[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from app.domain.types import ToolCall
 from tests.api.chatting import Chat, chat_service, say
 from tests.api.messaging import TOOLS, anthropic_at, create, post, said, user
 from tests.providers.server import Stream
-from tests.providers.wires import OPENAI, ModelReply
+from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 THOUGHT = ModelReply("Let me see.", "They ask for a.", (ToolCall("a", "look_up", '{"id": "a"}'),))
@@ -68,6 +69,17 @@ def test_blocks_come_one_after_the_other_each_opened_and_closed(database_url: st
         assert events[-2]["usage"]["output_tokens"] == 3
         shown = shape_of(events_of(at))
         assert not [each for each in shown if "thinking" in each]
+
+
+def test_a_thought_that_no_text_follows_is_signed(database_url: str, tmp_path: Path) -> None:
+    silent = replace(THOUGHT, text="")
+    with chat_service(database_url, tmp_path, said(ANTHROPIC, silent), provider="anthropic") as at:
+        events = events_of(at, thinking={"type": "enabled", "budget_tokens": 1024})
+        assert shape_of(events)[2:9] == [
+            *("0 thinking", "0 thinking_delta", "0 thinking_delta", "0 signature_delta", "0 end"),
+            *("1 tool_use", "1 input_json_delta"),
+        ]
+        assert events[5]["delta"]["signature"] == "sig"
 
 
 def test_the_clients_own_message_is_the_one_that_is_not_streamed(database_url: str, tmp_path: Path) -> None:
