@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from app.anthropic.messages import conversation_of, read_list
@@ -77,11 +78,21 @@ def test_a_conversation_is_known_by_what_claude_code_sends_of_it(user_id: str | 
 
 
 @pytest.mark.parametrize(
-    "arguments", ['{"id": 1}', '{ "b":[1,2], "a":"ü"}', "", "not json", "[1]", "[" * 300 + "]" * 300]
+    "arguments",
+    [
+        '{"id": 1}',
+        '{ "b":[1,2], "a":"ü"}',
+        "",
+        "not json",
+        "[1]",
+        "[" * 300 + "]" * 300,
+        '{"a":' * 250 + "1" + "}" * 250,
+    ],
 )
 def test_a_call_that_comes_back_as_an_object_is_recognized(arguments: str) -> None:
     owner = ("acme", "Bearer k", "main", None)
     answered = known_list(owner, read(("user", "Hi")))
     use = {"type": "tool_use", "id": "a", "name": "f", "input": call_input(arguments)}
+    assert orjson.loads(orjson.dumps({"content": [use]})) == {"content": [use]}
     resent = known_list(owner, read(("user", "Hi"), ("assistant", [use]), ("user", [result("a")])))
     assert resent.beginnings == (with_reply(answered.whole, None, [ToolCall("a", "f", arguments)]),)

@@ -10,8 +10,8 @@ import orjson
 
 from app.domain.types import Content, JsonObject, PromptMessage, ToolCall
 
-_SURELY_WRITABLE = 200
-"""Of brackets in a JSON text; orjson writes 254 levels."""
+_MOST_NESTING = 200
+"""Of a call's input in an answer, which has some levels around it: orjson reads 1,024 levels and writes 254."""
 
 
 class JsonMessages(Sequence[PromptMessage]):
@@ -80,11 +80,21 @@ def call_input(arguments: str) -> JsonObject:
     """A tool call's arguments as an object; a text that is none stands in one under a name of its own."""
     try:
         value = orjson.loads(arguments.strip() or "{}")
-        if arguments.count("[") + arguments.count("{") > _SURELY_WRITABLE:
-            orjson.dumps(value)  # it reads deeper nesting than it writes
-    except (orjson.JSONDecodeError, TypeError):
+    except orjson.JSONDecodeError:
+        value = None
+    if arguments.count("[") + arguments.count("{") > _MOST_NESTING and _is_too_deep(value):
         value = None
     return cast("JsonObject", value) if isinstance(value, dict) else {"malformed_arguments": arguments}
+
+
+def _is_too_deep(value: object) -> bool:
+    for _ in range(254 - _MOST_NESTING):
+        value = [value]
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return True
+    return False
 
 
 def canonical_json(value: object) -> str:
