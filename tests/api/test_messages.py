@@ -80,6 +80,21 @@ def _ask(client: anthropic.Anthropic, messages: list[Any], *, stream: bool) -> M
         return events.get_final_message()
 
 
+def test_the_clients_own_tool_runner_goes_on_without_a_thread(database_url: str, tmp_path: Path) -> None:
+    @anthropic.beta_tool
+    def look_up(id: str) -> str:  # noqa: A002 - the model's name for it
+        """Looks an order up."""
+        return f"{id} is paid"
+
+    with chat_service(database_url, tmp_path, say(None, "a", "b"), say("Paid.")) as at, anthropic_at(at) as client:
+        messages: list[Any] = [user("Are a and b paid?")]
+        runner = client.beta.messages.tool_runner(model="main", max_tokens=100, tools=[look_up], messages=messages)
+        assert cast(Any, runner.until_done().content[0]).text == "Paid."
+        assert [sent["content"] for sent in at.sent() if sent["role"] == "tool"] == ["a is paid", "b is paid"]
+        (session,) = at.http.get("/v1/sessions").json()["items"]
+        assert [turn["status"] for turn in at.turns(session["id"])] == ["completed"]
+
+
 def test_words_of_the_user_beside_tool_results_end_the_loop(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, say(None, "a"), say("Stopped.")) as at:
         first = post(at, {"messages": [user("Is a paid?")], "tools": TOOLS})

@@ -32,6 +32,7 @@ from app.api.schemas.messages import (
     MessagesMetadata,
     NamedTool,
     PromptIn,
+    ThinkingIn,
     TokenCountOut,
 )
 from app.api.streaming import stream_turn
@@ -93,7 +94,7 @@ async def create_message(
         message_id=f"msg_{rt.new_id().hex}",
         model=body.model,
         headers={SESSION_HEADER: str(session_id), **request_id_header()},
-        with_thinking=body.thinking is not None and body.thinking.type != "disabled",
+        with_thinking=_wants_thinking(body.thinking),
     )
     try:
         if body.stream:
@@ -124,6 +125,20 @@ async def count_message_tokens(call: Call, body: CountIn) -> Response:
     return answer
 
 
+class _ThreadUnsupported(InvalidRequest):
+    """Anthropic's clients know this refusal by its details: their tool runners send the request again without."""
+
+    def __init__(self) -> None:
+        super().__init__("Threads are not supported; X-Session-Id names a conversation.", ("body", "thread"))
+
+    def members(self) -> JsonObject:
+        return {"details": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
+
+
+def _wants_thinking(thinking: ThinkingIn | None) -> bool:
+    return thinking is not None and thinking.type != "disabled" and thinking.display != "omitted"
+
+
 async def _aside(call: Call, read: Callable[[], ChatRequest]) -> ChatRequest:
     """What is read of a body: on a thread where it is large, for reading it must not block other requests."""
     return await asyncio.to_thread(read) if len(call.unread_body) > _LARGE_BODY_BYTES else read()
@@ -132,6 +147,8 @@ async def _aside(call: Call, read: Callable[[], ChatRequest]) -> ChatRequest:
 def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
     if body.model not in call.rt.catalogue.aliases:
         raise NotFound("model")
+    if body.thread is not None:
+        raise _ThreadUnsupported
     raw: JsonObject = call.raw_body
     listed = read_list(raw.get("system"), raw["messages"])
     return ChatRequest(

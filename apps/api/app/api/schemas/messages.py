@@ -146,7 +146,8 @@ class MessagesMetadata(Open):
 class ThinkingIn(Open):
     """Whether answers have thinking blocks. How much a model thinks is configured with its alias."""
 
-    type: Literal["enabled", "adaptive", "disabled"]
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class OutputFormat(Open):
@@ -185,6 +186,9 @@ class PromptIn(In):
     output_config: OutputConfig | None = Field(default=None, description="Of it `format` is passed on.")
     context_management: ContextManagement | None = None
     cache_control: dict[str, Any] | None = None
+    thread: dict[str, Any] | None = Field(
+        default=None, description="Refused in the way that has clients go on without: sessions do the same."
+    )
     speed: str | None = Field(default=None, description="Taken without effect.")
 
 
