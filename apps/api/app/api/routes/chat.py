@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 from uuid import UUID
 
 import orjson
@@ -17,7 +17,7 @@ from app.api.openai_errors import error_of
 from app.api.openapi import IdempotencyKey, event_stream, openai_refusals
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn
-from app.api.streaming import stream_turn
+from app.api.streaming import StreamForm, stream_turn
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, Usage
@@ -26,7 +26,7 @@ from app.openai.items import joined_directions
 from app.openai.known_lists import known_list
 from app.services.openai.chat import ChatRequest, complete_chat
 from app.services.openai.open_session import open_session
-from app.services.turn.types import TurnEvent, TurnOptions, TurnOutcome
+from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
 SESSION_HEADER = "X-Session-Id"
 _ANSWERS: dict[int | str, dict[str, Any]] = {
@@ -91,15 +91,33 @@ async def create_chat_completion(
         headers={SESSION_HEADER: str(session_id)},
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
+    return await answer_list(call, session_id, request, idempotency_key, form, stream=bool(body.stream))
+
+
+class ListForm(StreamForm, Protocol):
+    """How the reply to a list of messages is written, whole or streamed."""
+
+    def whole(self, outcome: TurnOutcome) -> JsonObject: ...
+
+
+async def answer_list(
+    call: Call,
+    session_id: SessionId,
+    request: ChatRequest,
+    idempotency_key: str | None,
+    form: ListForm,
+    *,
+    stream: bool,
+) -> Response:
+    """The answer to a list of messages in its session; the form's headers are on errors too."""
+
+    async def work(listen: Listener | None) -> TurnOutcome:
+        return await complete_chat(call.rt, call.tenant_id, session_id, request, idempotency_key, listen)
+
     try:
-        if body.stream:
-            return await stream_turn(
-                call,
-                session_id,
-                lambda listen: complete_chat(rt, tenant_id, session_id, request, idempotency_key, listen),
-                form,
-            )
-        outcome = await complete_chat(rt, tenant_id, session_id, request, idempotency_key)
+        if stream:
+            return await stream_turn(call, session_id, work, form)
+        outcome = await work(None)
     except PlimsollError as error:
         return problems.answer_to(call.scope["path"], error, form.headers)
     call.note(turn_id=str(outcome.turn.id))

@@ -10,7 +10,6 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.anthropic.messages import conversation_of, read_list
-from app.api import problems
 from app.api.anthropic_errors import request_id_header
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.message_json import MessageForm
@@ -20,6 +19,7 @@ from app.api.routes.chat import (
     NewSessionHeader,
     RetryCount,
     SessionHeader,
+    answer_list,
     named_session,
     provider_options,
     recognizable,
@@ -35,11 +35,10 @@ from app.api.schemas.messages import (
     ThinkingIn,
     TokenCountOut,
 )
-from app.api.streaming import stream_turn
-from app.domain.errors import InvalidRequest, NotFound, PlimsollError
+from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, ToolDefinition
 from app.services.anthropic.count_tokens import count_tokens
-from app.services.openai.chat import ChatRequest, complete_chat
+from app.services.openai.chat import ChatRequest
 from app.services.openai.open_session import open_session
 from app.services.turn.types import TurnOptions
 
@@ -96,21 +95,7 @@ async def create_message(
         headers={SESSION_HEADER: str(session_id), **request_id_header()},
         with_thinking=_wants_thinking(body.thinking),
     )
-    try:
-        if body.stream:
-            return await stream_turn(
-                call,
-                session_id,
-                lambda listen: complete_chat(rt, tenant_id, session_id, request, idempotency_key, listen),
-                form,
-            )
-        outcome = await complete_chat(rt, tenant_id, session_id, request, idempotency_key)
-    except PlimsollError as error:
-        return problems.answer_to(call.scope["path"], error, form.headers)
-    call.note(turn_id=str(outcome.turn.id))
-    answer = json_response(form.whole(outcome))
-    answer.headers.update(form.headers)
-    return answer
+    return await answer_list(call, session_id, request, idempotency_key, form, stream=bool(body.stream))
 
 
 @router.post(
