@@ -138,7 +138,7 @@ def test_thinking_is_answered_to_who_wants_it_and_goes_back_signed_in_the_loop(
         *script,
         window=32768,
         provider="anthropic",
-        extra='[models.main.parameters]\nthinking = {type = "adaptive"}\n',
+        of_main='parameters = {thinking = {type = "adaptive"}}',
     ) as at:
         asked: dict[str, Any] = {"tools": TOOLS, "thinking": {"type": "enabled", "budget_tokens": 2000}}
         first = post(at, {"messages": [user("Is a paid?")], **asked}).json()
@@ -247,7 +247,7 @@ def test_a_key_is_taken_from_either_header(database_url: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("body", "named"),
     [
-        ({"top_k": 5}, "top_k: There is no such field"),
+        ({"inference_geo": "eu"}, "inference_geo: There is no such field"),
         ({"mcp_servers": []}, "mcp_servers: There is no such field"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
         ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management.edits.0.type"),

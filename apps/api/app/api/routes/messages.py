@@ -175,6 +175,7 @@ def _chat_options(raw: JsonObject, body: PromptIn) -> JsonObject:
     return {
         "temperature": raw.get("temperature"),
         "top_p": raw.get("top_p"),
+        "top_k": raw.get("top_k"),
         "stop": raw.get("stop_sequences"),
         "parallel_tool_calls": False if choice is not None and choice.disable_parallel_tool_use else None,
         "response_format": schema

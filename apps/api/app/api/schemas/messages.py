@@ -209,6 +209,7 @@ class MessagesIn(PromptIn):
     # Passed on to the provider.
     temperature: float | None = Field(default=None, ge=0, le=1)
     top_p: float | None = Field(default=None, ge=0, le=1)
+    top_k: int | None = Field(default=None, ge=0, description="A 400 where the model's provider takes none.")
     stop_sequences: list[str] | None = None
     # Taken without effect.
     service_tier: str | None = None
