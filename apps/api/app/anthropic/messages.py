@@ -95,7 +95,7 @@ def _of_user(place: int, blocks: Sequence[Block]) -> list[IncomingMessage]:
     notes: list[Block] = []
     for block in blocks:
         if block["type"] != "tool_result":
-            is_note = results and block["type"] == "text" and _is_note(str(block["text"]))
+            is_note = results and block["type"] == "text" and _is_note(block["text"])
             (notes if is_note else words).append(block)
     last = len(results) - 1
     outputs = [
@@ -124,7 +124,9 @@ def _is_note(text: str) -> bool:
 def _output(result: Block, notes: Sequence[Block]) -> Content:
     """What a tool gave. The neutral form has no mark of failure, so that is said in words."""
     failed = [_text_part("The tool failed.")] if result.get("is_error") else []
-    return _content([*failed, *_as_blocks(result.get("content") or ()), *notes])
+    return _content(
+        [*failed, *_as_blocks(result.get("content") or ()), *(note for note in notes if note["text"].strip())]
+    )
 
 
 def _content(blocks: Sequence[Block]) -> Content:
