@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 from torture.balancer import REPLICAS, fleet
 from torture.databases import Servers
 from torture.nodes import Node, find_citus, nodes
-from torture.outage import CLIENTS, LEASE_S, TOLD, Load, client, judge
+from torture.outage import CLIENTS, LEASE_S, REFUSED, Load, client, judge
 from torture.results import Result
 from torture.site import Site, connect
 
@@ -41,7 +41,7 @@ async def clusters(site: Site) -> Result:
     if programs is None:
         result.not_tried = "no Postgres on this machine has Citus"
         return result
-    for fault, times in ((_MOVED, 2), (_DIED, 1), (_ELSEWHERE, CLIENTS), (TOLD, CLIENTS)):
+    for fault, times in ((_MOVED, 2), (_DIED, 1), (_ELSEWHERE, CLIENTS), (REFUSED, CLIENTS)):
         result.expect(fault, times)
     with nodes(site.folder / f"citus-{uuid4().hex[:6]}", programs) as found:
         url = await Servers(tuple(node.url for node in found)).make_migrated("plimsoll")

@@ -20,7 +20,7 @@ from app.db.embedded_server import find_binaries
 from app.db.migrate import upgrade
 from bench.programs import free_port
 from torture.databases import execute
-from torture.outage import CLIENTS, LEASE_S, TOLD, Load, client, is_gone, judge, recovery_s
+from torture.outage import CLIENTS, LEASE_S, REFUSED, Load, client, is_gone, judge, recovery_s
 from torture.replicas import Replica
 from torture.results import Result
 from torture.site import Site, connect
@@ -110,7 +110,7 @@ async def failovers(site: Site) -> Result:
     )
     result.expect(_SWITCHED, SWITCHES)
     result.expect(_NOT_READY, SWITCHES)
-    result.expect(TOLD, SWITCHES * CLIENTS)
+    result.expect(REFUSED, SWITCHES * CLIENTS)
     folder = site.folder / f"failover-{uuid4().hex[:6]}"
     await asyncio.to_thread(lambda: embedded.start(folder).stop())  # made as the embedded one is, and then by our hands
     identity = embedded_identity.identity_for(folder / "postgres", find_binaries() / "postgres")

@@ -28,7 +28,7 @@ _UP_S = 4.0
 _RECOVERED_WITHIN_S = 5.0
 _MOST_GROWTH_BYTES = 20 * 1024 * 1024
 _STOPPED = "Postgres stopped"
-TOLD = "answers 503 with Retry-After"
+REFUSED = "answers 503 with Retry-After"
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ async def outages(site: Site) -> Result:
         f"recovered within {_RECOVERED_WITHIN_S:g} s; memory flat (+{_MOST_GROWTH_BYTES / 2**20:g} MiB at most)",
     )
     result.expect(_STOPPED, OUTAGES)
-    result.expect(TOLD, OUTAGES * CLIENTS)
+    result.expect(REFUSED, OUTAGES * CLIENTS)
     programs = find_citus() if site.servers.is_citus else None
     with nodes(site.folder / f"outage-{uuid4().hex[:6]}", programs) as found:
         url = await Servers(tuple(node.url for node in found)).make_migrated("plimsoll")
@@ -153,7 +153,7 @@ async def _turn(site: Site, url: str, load: Load, result: Result) -> None:
         if answered.code == "worker_lost":
             return  # stored as such: a retry with the key says it again
         if answered.status == 503 and answered.headers.get("Retry-After", "").isdigit():
-            result.fire(TOLD)
+            result.fire(REFUSED)
             load.refused[url] += 1
         elif answered.code not in ("turn_in_progress", "idempotency_in_flight"):
             load.odd.append(f"a client got {answered.status} {answered.code}")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from app.db.embedded import count_restarts
-from torture.outage import CLIENTS, LEASE_S, TOLD, Load, client, is_gone, judge, recovery_s
+from torture.outage import CLIENTS, LEASE_S, REFUSED, Load, client, is_gone, judge, recovery_s
 from torture.results import Result
 from torture.site import Site
 
@@ -27,7 +27,7 @@ async def postmasters(site: Site) -> Result:
         f"started again by the service within {_RECOVERED_WITHIN_S:g} s; 503 meanwhile; nothing acknowledged lost",
     )
     result.expect(_KILLED, KILLS)
-    result.expect(TOLD, KILLS)
+    result.expect(REFUSED, KILLS)
     folder = site.folder / f"own-{uuid4().hex[:6]}"
     url = f"postgresql://postgres@/plimsoll?host={quote(str(folder / 'postgres' / 'run'))}&port=5432"
     environment = site.environment(url, turn_lease_s=LEASE_S, data_dir=folder)

@@ -11,7 +11,7 @@ from typing import Any, Self
 import orjson
 
 from plimsoll_sdk import Plimsoll, Problem
-from plimsoll_sdk.call import Asked, Call, reads_nothing
+from plimsoll_sdk.call import Call, Request, reads_nothing
 from plimsoll_sdk.errors import PlimsollError, UnexpectedAnswer
 
 MOST_RETRIES = 20
@@ -115,7 +115,7 @@ class Service:
     ) -> Answer:
         """One request, sent again where the client does so; raises `ServiceUnavailableError` when nothing answers."""
         given = {name: str(value) for name, value in query.items() if value is not None}
-        call = Call(method, path, method == "GET", Asked(reads_nothing, query=given, body=body))
+        call = Call(method, path, method == "GET", Request(reads_nothing, query=given, body=body))
         started = time.perf_counter()
         status, answered = self._answered(call, self._client.with_patience(max_retries=max_retries))
         return Answer(status, answered, time.perf_counter() - started)

@@ -1,6 +1,6 @@
 """The first tables.
 
-Plain SQL rather than `op.create_table`: what the server is told is what stands here, with every constraint named.
+Plain SQL rather than `op.create_table`: the server gets what stands here, with every constraint named.
 `make check` holds it against `app/db/tables.py`.
 """
 

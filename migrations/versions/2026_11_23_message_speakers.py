@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import op
 
 revision = "2026_11_23_message_speakers"
-down_revision = "2026_11_23_known_conversations"
+down_revision = "2026_11_23_edited_summaries"
 branch_labels = None
 depends_on = None
 

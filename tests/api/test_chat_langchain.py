@@ -1,4 +1,4 @@
-"""LangChain's `ChatOpenAI`, unmodified, at the service: asks, streams, binds tools, and is told what does not fit."""
+"""LangChain's `ChatOpenAI`, unmodified: calls, streams, binds tools, and is refused what does not fit."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_a_database_that_refuses_to_write_is_503_not_ready_and_recovered_from(
             assert (ready.status_code, ready.json()["database"]) == (503, "read_only")
             assert client.get(f"/v1/sessions/{session}").status_code == 200  # what only reads goes on
             assert client.get("/healthz").status_code == 200
-        # Sessions of before would refuse for ever: they are thrown away, and nobody had to be told.
+        # Sessions of before would refuse for ever: they are thrown away, without a word to anybody.
         assert client.get("/readyz").status_code == 200
         made = post(client, session)
         assert made.status_code == 201, made.text

@@ -19,8 +19,8 @@ from plimsoll_sdk.errors import BY_CODE, NotFound, problem_of
 from plimsoll_sdk.models import Answer
 from tests.client.clients import BOTH, Kind, Talker, talker
 
-OPENAIS_OWN = ("/v1/responses", "/v1/conversations")
-"""In OpenAI's form, with OpenAI's own client: the `openai` package is what calls them."""
+VENDORS_OWN = ("/v1/responses", "/v1/conversations", "/v1/messages")
+"""In a vendor's form, with the vendor's own client: the packages `openai` and `anthropic` are what calls them."""
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 CALLS = {"tool_calls": [{"id": "a", "function": {"name": "look_up", "arguments": '{"order": 7}'}}]}
 LONG = "The reconciliation job compares ledger rows with bank lines. " * 12
@@ -37,7 +37,7 @@ def routes(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
     return {
         (method.upper(), path): operation
         for path, methods in document["paths"].items()
-        if not path.startswith(OPENAIS_OWN)
+        if not path.startswith(VENDORS_OWN)
         for method, operation in methods.items()
     }
 
@@ -242,8 +242,12 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
     for name in ("get_turn", "get_audit", "get_prompt"):
         await ask(name, sid, turn.id)
     await ask("get_session", sid)
-    summary = await ask("summarize_now", sid)
-    assert (await ask("list_summaries", sid)).items[0].id == summary.id
+    summary = await ask("summarize_now", sid, focus="what was decided")
+    facts = [{"text": "The harbour closes at nine.", "message_ids": [summary.from_message_id]}]
+    edited = await ask("edit_summary", sid, summary.id, key_facts=facts)
+    assert (edited.origin, edited.previous_summary_id) == ("person", summary.id)
+    assert (await ask("undo_summary", sid, edited.id)).status == "undone"
+    assert (await ask("list_summaries", sid)).items[0].id == edited.id
     assert (await ask("undo_summary", sid, summary.id)).status == "undone"
     summary = await ask("summarize_now", sid)
     assert (await ask("undo_active_summary", sid)).id == summary.id

@@ -1,4 +1,4 @@
-"""What operators see is there: every series of alerts and dashboard is exported, every alert fires, and is told of."""
+"""What operators see is there: each series of alerts and dashboard is exported; each alert fires and notifies."""
 
 from __future__ import annotations
 
@@ -132,9 +132,9 @@ def test_every_alert_links_to_its_entry_in_the_operations_page(rule: dict[str, A
 
 def test_the_operations_page_names_every_series_and_of_no_other() -> None:
     text = Telemetry(["main"]).render()[0].decode()
-    told = {name for cell, _ in table("series", OPERATIONS) for name in re.findall(r"`(\w+)`", cell)}
+    documented = {name for cell, _ in table("series", OPERATIONS) for name in re.findall(r"`(\w+)`", cell)}
     labels = {"status", "model_alias", "when", "outcome", "purpose", "kind"}
-    assert told - labels == set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    assert documented - labels == set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
 
 
 def test_the_operations_page_names_no_alert_that_is_not_there() -> None:

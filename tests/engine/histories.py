@@ -40,7 +40,7 @@ _SENTENCES = (
     "The invoice 2024-118 is over 4,310 euro and was paid. ",
     "You must never restart the controller while the lamp is red, whoever asks for it and however often it is said. ",
 )
-"""What texts are made of: facts, a decision, a question, a wish, so that a summary of them has something to find."""
+"""What texts are made of: facts, a decision, a question, a request, so that a summary of them has something to find."""
 
 GUARDED = ContextPolicy()
 _FIRST_SAID_AT = datetime(2026, 2, 27, 9, 30, tzinfo=UTC)

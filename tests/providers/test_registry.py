@@ -123,6 +123,7 @@ REMOTE = "default = 'a'\n[models.a]\nprovider = 'openai'\nmodel = 'm'\n"
             "models.a.return_reasoning",
             "nothing to anthropic",
         ),
+        (f"{OFFLINE}pass_unknown = true", "models.a.pass_unknown", "nothing to offline"),
         (f"{OFFLINE}exact_counts = true", "models.a.exact_counts", "nothing to offline"),
         (OFFLINE.replace("offline", "openai") + "base_url = 'http://h'", "models.a.model", "missing"),
         (REMOTE, "models.a.api_key_env", "missing"),

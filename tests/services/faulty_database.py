@@ -68,7 +68,7 @@ class DatabaseFaults:
         with contextlib.suppress(ConnectionError):
             while data := await server.read(65536):
                 if swallowing.is_set():
-                    # The server has answered, so what it was told is committed.
+                    # The server has answered, so what was sent to it is committed.
                     self.fired += 1
                     writer.transport.abort()
                     return

@@ -1,4 +1,4 @@
-"""A process on its way out: balancers are told, what runs ends, and new work is refused."""
+"""A process on its way out: balancers see it, what runs ends, and new work is refused."""
 
 from __future__ import annotations
 

@@ -128,10 +128,10 @@ async def test_dollars_are_counted_at_the_published_price(database_url: str, tmp
             await post_until_refused()
         spent = sum(costs)
         assert 0 < spent <= 0.00005
-        told = refused.value.limit
-        assert (told["scope"], told["name"], told["value"]) == ("tenant", "usd_per_month", 0.00005)
-        assert told["used"] == pytest.approx(spent)
-        assert told["resets_at"].endswith("-01T00:00:00Z")
+        exceeded = refused.value.limit
+        assert (exceeded["scope"], exceeded["name"], exceeded["value"]) == ("tenant", "usd_per_month", 0.00005)
+        assert exceeded["used"] == pytest.approx(spent)
+        assert exceeded["resets_at"].endswith("-01T00:00:00Z")
         assert refused.value.retry_after_s is not None
         assert refused.value.retry_after_s > 1
         assert float((await usage(at))[0]["usd"]) == pytest.approx(spent)
@@ -326,10 +326,10 @@ async def test_text_that_was_delivered_counts_though_its_stream_broke(database_u
         session = await at.session()
         got_text = 0
         for number in range(8):
-            told: list[TurnEvent] = []
+            events: list[TurnEvent] = []
             with pytest.raises((ProviderError, LimitExceeded)):
-                await at.turn(session.id, f"Turn {number}", listen=told.append)
-            got_text += any(event.name == "output.delta" for event in told)
+                await at.turn(session.id, f"Turn {number}", listen=events.append)
+            got_text += any(event.name == "output.delta" for event in events)
         assert got_text == server.hits == 3
         (counted,) = await usage(at)
         assert (counted["turns"], counted["reserved_tokens"]) == (3, 0)

@@ -41,8 +41,8 @@ async def test_the_summarizer_gets_the_existing_summary_and_only_the_new_message
         assert documents[0]["previous_summary"] is None
         assert all(document["previous_summary"]["summary_text"] == "The earlier part." for document in documents[1:])
         assert all(document["context_messages"] == [] for document in documents)
-        told = [request.json["messages"][0]["content"] for request in server.seen if is_summary(request)]
-        assert all("Extend the previous summary" in instructions for instructions in told)
+        prompts = [request.json["messages"][0]["content"] for request in server.seen if is_summary(request)]
+        assert all("Extend the previous summary" in instructions for instructions in prompts)
 
 
 async def test_a_message_is_summarized_once_and_how_far_is_stored(database_url: str, tmp_path: Path) -> None:

@@ -76,9 +76,9 @@ async def test_replaying_a_session_under_its_own_policy_gives_what_happened(
         session = await at.session(room_goal="Reconcile June", instructions="Be brief.", policy=POLICIES[name])
         await _converse(at, session.id)
         before = await contents(at)
-        told = await simulate(at.rt, TENANT, session.id, [Variant("same", {})])
+        report = await simulate(at.rt, TENANT, session.id, [Variant("same", {})])
         assert await contents(at) == before
-        happened, (same,) = told["happened"], told["policies"]
+        happened, (same,) = report["happened"], report["policies"]
         assert same["per_turn"] == happened["per_turn"]
         assert 15 in same["rejections"]
         assert same["calls"] > 26
@@ -98,8 +98,8 @@ async def test_other_policies_are_what_a_session_under_them_then_does(database_u
         session = await at.session()
         await _converse(at, session.id, turns=14)
         variants = [Variant(name, POLICIES[name]) for name in ("early", "late", "as a user", "smaller")]
-        told = await simulate(at.rt, TENANT, session.id, variants)
-        for variant, simulated in zip(variants, told["policies"], strict=True):
+        report = await simulate(at.rt, TENANT, session.id, variants)
+        for variant, simulated in zip(variants, report["policies"], strict=True):
             run = await at.session(policy=variant.overrides)
             await _converse(at, run.id, turns=14)
             happened = (await simulate(at.rt, TENANT, run.id, [Variant("same", {})]))["happened"]
@@ -118,16 +118,16 @@ async def test_the_documented_thresholds_side_by_side_summarize_ever_later(datab
     ):
         session = await at.session(policy={"mandatory_summary_turn": 100})
         await _converse(at, session.id, turns=40)
-        told = await simulate(at.rt, TENANT, session.id, THRESHOLDS)
-        assert [policy["name"] for policy in told["policies"]] == ["at 70 %", "at 80 %", "at 90 %", "at 95 %"]
-        firsts = [policy["summaries"][0] for policy in told["policies"]]
+        report = await simulate(at.rt, TENANT, session.id, THRESHOLDS)
+        assert [policy["name"] for policy in report["policies"]] == ["at 70 %", "at 80 %", "at 90 %", "at 95 %"]
+        firsts = [policy["summaries"][0] for policy in report["policies"]]
         assert firsts == sorted(firsts)
         assert firsts[0] < firsts[-1]
-        assert told["policies"][0]["per_turn"] == told["happened"]["per_turn"]
-        (full,) = told["full_history"]
-        assert all(policy["wire_tokens"] < full["wire_tokens"] for policy in told["policies"])
+        assert report["policies"][0]["per_turn"] == report["happened"]["per_turn"]
+        (full,) = report["full_history"]
+        assert all(policy["wire_tokens"] < full["wire_tokens"] for policy in report["policies"])
         assert full["first_turn_over_the_window"] < 40
-        for policy in told["policies"]:
+        for policy in report["policies"]:
             lost = policy["lost"]
             assert 0 < lost["users_words_verbatim_at_end"] < lost["users_words_verbatim_mean"] < 1
             assert policy["summarizer_prompt_tokens"] > policy["summarizer_completion_tokens"] > 0
@@ -156,22 +156,22 @@ async def test_cost_is_by_the_catalogues_prices_and_unknown_where_one_is_missing
             session = await at.session()
             await _converse(at, session.id, turns=12)
             variants = [Variant("own", {}), Variant("by big", {"summary_model": "big"})]
-            told = await simulate(at.rt, TENANT, session.id, variants, ["main", "mini"])
-            main, mini, _, mini_by_big = told["policies"]
-            assert [(p["name"], p["model_alias"]) for p in told["policies"]] == [
+            report = await simulate(at.rt, TENANT, session.id, variants, ["main", "mini"])
+            main, mini, _, mini_by_big = report["policies"]
+            assert [(p["name"], p["model_alias"]) for p in report["policies"]] == [
                 ("own", "main"),
                 ("own", "mini"),
                 ("by big", "main"),
                 ("by big", "mini"),
             ]
             assert main["cost_usd"] is None
-            assert told["full_history"][0]["cost_usd"] is None
+            assert report["full_history"][0]["cost_usd"] is None
             prompt, output = mini["wire_tokens"], mini["output_tokens"]
             asked, written = mini["summarizer_prompt_tokens"], mini["summarizer_completion_tokens"]
             assert mini["cost_usd"] == pytest.approx((0.15 * (prompt + asked) + 0.60 * (output + written)) / 1e6)
             assert mini["summaries_cost_usd"] == pytest.approx((0.15 * asked + 0.60 * written) / 1e6)
             assert mini_by_big["summaries_cost_usd"] == pytest.approx((2.5 * asked + 10 * written) / 1e6)
-            assert mini["output_tokens"] == told["happened"]["output_tokens"] == 11 * 12 + 10 * 2
+            assert mini["output_tokens"] == report["happened"]["output_tokens"] == 11 * 12 + 10 * 2
 
 
 async def test_a_turn_that_was_refused_is_sent_where_it_fits_and_one_that_was_sent_is_refused_where_it_does_not(
@@ -185,12 +185,12 @@ async def test_a_turn_that_was_refused_is_sent_where_it_fits_and_one_that_was_se
     ):
         session = await at.session()
         await _converse(at, session.id, turns=18)
-        told = await simulate(at.rt, TENANT, session.id, [Variant("own", {})], ["large", "tiny"])
-        large, tiny = told["policies"]
-        assert 15 in told["happened"]["rejections"]
+        report = await simulate(at.rt, TENANT, session.id, [Variant("own", {})], ["large", "tiny"])
+        large, tiny = report["policies"]
+        assert 15 in report["happened"]["rejections"]
         assert large["rejections"] == []
         assert large["per_turn"][14]["calls"] == 1
-        assert set(told["happened"]["rejections"]) < set(tiny["rejections"])
+        assert set(report["happened"]["rejections"]) < set(tiny["rejections"])
         assert all(tiny["per_turn"][seq - 1]["wire_tokens"] == 0 for seq in tiny["rejections"] if seq % 6)
 
 
@@ -252,13 +252,13 @@ async def test_the_database_itself_refuses_to_write_while_a_simulation_reads(dat
 
 
 def test_a_policy_is_named_by_its_preset_its_name_or_its_overrides() -> None:
-    told: list[tuple[Any, str, JsonObject]] = [
+    policies: list[tuple[Any, str, JsonObject]] = [
         ("rolling", "rolling", {"preset": "rolling"}),
         ({"name": "mine", "protected_turns": 2}, "mine", {"protected_turns": 2}),
         ({"protected_turns": 2}, '{"protected_turns":2}', {"protected_turns": 2}),
         ({}, "as the session has it", {}),
     ]
-    for given, name, overrides in told:
+    for given, name, overrides in policies:
         assert variant_of(given) == Variant(name, overrides)
 
 

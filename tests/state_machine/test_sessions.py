@@ -98,8 +98,8 @@ class Sessions(RuleBasedStateMachine):
                 assert answer.status_code in {409, 422}, answer.text
             return
         outputs = [{"tool_call_id": call, "content": f"{call} {_WORDS * words}"} for call in reversed(turn.open_calls)]
-        wish = {name: value for name, value in self._reply(reply, calls).items() if name != "tools"}
-        answer = self.client.post(f"{self.path}/turns/{turn.id}/tool-outputs", json={"outputs": outputs, **wish})
+        options = {name: value for name, value in self._reply(reply, calls).items() if name != "tools"}
+        answer = self.client.post(f"{self.path}/turns/{turn.id}/tool-outputs", json={"outputs": outputs, **options})
         if answer.status_code == 422:
             assert_problem(answer, 422, "context_budget_exceeded")
             found = self.client.get(f"{self.path}/turns/{turn.id}").json()

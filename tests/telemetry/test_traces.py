@@ -322,5 +322,5 @@ def test_a_collector_that_is_away_costs_no_turn_and_delays_no_end(tmp_path: Path
         assert process.wait(timeout=45) == 0
         assert time.monotonic() - ended < 25, "the SDK's own 30 s were waited for"
     log = (tmp_path / "log").read_text()
-    assert "encountered while exporting spans" in log, "nobody is told"
+    assert "encountered while exporting spans" in log, "nothing is logged"
     assert "aborting retry" in log, "the export was not given up"

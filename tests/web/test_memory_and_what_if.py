@@ -30,13 +30,13 @@ async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_c
         await page.goto(f"{origin}/ui/#/sessions/{sid}/memory")
         await expect(page.get_by_text("There is none yet.")).to_be_visible()
         await page.get_by_role("button", name="Summarize now").click()
-        told = page.get_by_role("region", name="Summaries").get_by_role("status")
-        await expect(told).to_contain_text("Summarized: turns 1–2, in ")
-        await expect(told).to_contain_text("Verbatim turns: 4 before, 2 now.")
+        status = page.get_by_role("region", name="Summaries").get_by_role("status")
+        await expect(status).to_contain_text("Summarized: turns 1–2, in ")
+        await expect(status).to_contain_text("Verbatim turns: 4 before, 2 now.")
 
         watch.expected = ("status of 409",)
         await page.get_by_role("button", name="Summarize now").click()
-        await expect(told).to_contain_text("nothing that a summary would make smaller")
+        await expect(status).to_contain_text("nothing that a summary would make smaller")
         await expect(page.get_by_role("alert")).to_have_count(0)
 
         source = page.get_by_text(re.compile(r"^from \d message")).first
@@ -47,7 +47,7 @@ async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_c
 
         say(api, sid, 5, 6)
         await page.get_by_role("button", name="Summarize now").click()
-        await expect(told).to_contain_text("Summarized: turns 1–4")
+        await expect(status).to_contain_text("Summarized: turns 1–4")
         newest, older = page.get_by_role("article").nth(0), page.get_by_role("article").nth(1)
         await expect(newest).to_have_accessible_name("Summary of turns 1–4, active")
         await expect(newest).to_contain_text("made by offline")
@@ -64,10 +64,36 @@ async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_c
         await expect(newest.get_by_role("button", name="Undo")).to_be_focused()
         await page.keyboard.press("Enter")
         await asked.get_by_role("button", name="Undo").click()
-        await expect(told).to_contain_text("Undone. The summary of turns 1–2 is active again")
-        await expect(told).to_contain_text("Verbatim turns: 2 before, 4 now.")
+        await expect(status).to_contain_text("Undone. The summary of turns 1–2 is active again")
+        await expect(status).to_contain_text("Verbatim turns: 2 before, 4 now.")
         await expect(newest).to_have_accessible_name("Summary of turns 1–4, undone")
         await expect(older).to_have_accessible_name("Summary of turns 1–2, active")
+
+
+async def test_a_summary_is_edited_and_the_version_before_it_comes_back(
+    browser: Browser, origin: str, api: httpx.Client
+) -> None:
+    sid = new_session(api, policy={"protected_turns": 2})
+    say(api, sid, 1, 4)
+    api.post(f"/v1/sessions/{sid}/summaries", json={"focus": "berths"}).raise_for_status()
+    async with open_page(browser, origin) as (page, _):
+        await page.goto(f"{origin}/ui/#/sessions/{sid}/memory")
+        newest = page.get_by_role("article").nth(0)
+        await newest.get_by_role("button", name="Edit").click()
+        save = newest.get_by_role("button", name="Save as a new version")
+        await expect(save).to_be_disabled()
+        await newest.get_by_role("textbox", name="Key facts, a new one").fill("The quay is closed in May.")
+        assert await faults(page) == []
+        await save.click()
+        await expect(newest).to_contain_text("edited by a person")
+        await expect(newest).to_contain_text("The quay is closed in May.")
+        await newest.get_by_role("button", name="Undo").click()
+        await page.get_by_role("dialog", name="Undo this summary?").get_by_role("button", name="Undo").click()
+        await expect(newest).to_have_accessible_name("Summary of turns 1–2, undone")
+        assert [each["status"] for each in api.get(f"/v1/sessions/{sid}/summaries").json()["items"]] == [
+            "undone",
+            "active",
+        ]
 
 
 async def test_pins_show_size_and_relevance_and_are_made_changed_and_taken_away(page: Page, api: httpx.Client) -> None:
@@ -144,10 +170,10 @@ async def test_a_turn_that_is_run_again_and_does_not_fit_is_reported_with_its_fi
         await page.goto(f"{origin}/ui/#/sessions/{sid}/memory")
         await page.get_by_label("Run turn 1 again with the message").fill("tide " * 2000)
         await page.get_by_role("button", name="Run it again").click()
-        told = page.get_by_role("region", name="Branch").get_by_role("status").filter(has_text="Over the budget by")
-        await expect(told).to_contain_text("the input budget is 615")
-        await expect(told).to_contain_text(re.compile(r"shorten by [\d,]+ tokens"))
-        await expect(told.get_by_role("link", name="The new session")).to_be_visible()
+        status = page.get_by_role("region", name="Branch").get_by_role("status").filter(has_text="Over the budget by")
+        await expect(status).to_contain_text("the input budget is 615")
+        await expect(status).to_contain_text(re.compile(r"shorten by [\d,]+ tokens"))
+        await expect(status.get_by_role("link", name="The new session")).to_be_visible()
         await expect(page.get_by_role("alert")).to_have_count(0)
 
 

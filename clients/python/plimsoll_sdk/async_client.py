@@ -197,7 +197,7 @@ class AsyncPlimsoll:
 
     async def send(self, call: Call[T]) -> T:
         """Sends a call of `operations`, again where that makes sense, and reads its answer."""
-        return call.asked.read(await self.exchanged(call, time.monotonic() + self.patience.deadline_s))
+        return call.request.read(await self.exchanged(call, time.monotonic() + self.patience.deadline_s))
 
     async def perform(self, step: ToolStep) -> Any:
         """Does what a loop of tools asks for next."""
@@ -237,7 +237,7 @@ class AsyncPlimsoll:
         request = request_of(self._http, self._options.url, step.call, step.timeout_s)
         try:
             response = await self._http.send(request, stream=True)
-            if step.call.asked.streamed and response.is_success:
+            if step.call.request.streamed and response.is_success:
                 return Reply(response.status_code, response.headers, b"", response)
             try:
                 body = await response.aread()
@@ -285,6 +285,7 @@ class AsyncPlimsoll:
     iterate_found_messages = _pages(operations.search_messages)
     list_summaries = _method(operations.list_summaries)
     iterate_summaries = _pages(operations.list_summaries)
+    edit_summary = _method(operations.edit_summary)
     summarize_now = _method(operations.summarize_now)
     undo_summary = _method(operations.undo_summary)
     undo_active_summary = _method(operations.undo_active_summary)

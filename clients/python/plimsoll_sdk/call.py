@@ -39,7 +39,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Asked(Generic[T]):
+class Request(Generic[T]):
     """What an operation fills in: the places of its address, query, body and headers, and how its answer is read."""
 
     read: Callable[[Reply], T]
@@ -60,16 +60,16 @@ class Call(Generic[T]):
     method: str
     path: str
     repeatable: bool
-    asked: Asked[T]
+    request: Request[T]
 
     def at(self, cursor: str) -> Call[T]:
         """The same call for the page that begins at the cursor."""
-        return replace(self, asked=replace(self.asked, query={**self.asked.query, "cursor": cursor}))
+        return replace(self, request=replace(self.request, query={**self.request.query, "cursor": cursor}))
 
     @property
     def content(self) -> bytes | None:
         """The body as JSON, or None where there is none."""
-        body = self.asked.body
+        body = self.request.body
         return None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
 
 
@@ -79,16 +79,16 @@ OPERATIONS: Final[dict[tuple[str, str], list[Callable[..., Call[Any]]]]] = {}
 
 def operation(
     method: str, template: str, *, repeatable: bool = False
-) -> Callable[[Callable[P, Asked[T]]], Callable[P, Call[T]]]:
-    """Makes a function that says what is asked one that gives the call, and keeps it in `OPERATIONS`."""
+) -> Callable[[Callable[P, Request[T]]], Callable[P, Call[T]]]:
+    """Makes a function that describes a request one that gives the call, and keeps it in `OPERATIONS`."""
 
-    def make(ask: Callable[P, Asked[T]]) -> Callable[P, Call[T]]:
-        @wraps(ask)
+    def make(describe: Callable[P, Request[T]]) -> Callable[P, Call[T]]:
+        @wraps(describe)
         def call(*args: P.args, **kwargs: P.kwargs) -> Call[T]:
-            asked = ask(*args, **kwargs)
-            places = {name: _place(name, value) for name, value in asked.places.items()}
-            again = repeatable or "Idempotency-Key" in asked.headers
-            return Call(method, template.format_map(places), again, asked)
+            request = describe(*args, **kwargs)
+            places = {name: _place(name, value) for name, value in request.places.items()}
+            again = repeatable or "Idempotency-Key" in request.headers
+            return Call(method, template.format_map(places), again, request)
 
         OPERATIONS.setdefault((method, template), []).append(call)
         return call

@@ -187,7 +187,7 @@ class Plimsoll:
 
     def send(self, call: Call[T]) -> T:
         """Sends a call of `operations`, again where that makes sense, and reads its answer."""
-        return call.asked.read(self.exchanged(call, time.monotonic() + self.patience.deadline_s))
+        return call.request.read(self.exchanged(call, time.monotonic() + self.patience.deadline_s))
 
     def perform(self, step: ToolStep) -> Any:
         """Does what a loop of tools asks for next."""
@@ -219,7 +219,7 @@ class Plimsoll:
         request = request_of(self._http, self._options.url, step.call, step.timeout_s)
         try:
             response = self._http.send(request, stream=True)
-            if step.call.asked.streamed and response.is_success:
+            if step.call.request.streamed and response.is_success:
                 return Reply(response.status_code, response.headers, b"", response)
             try:
                 body = bytearray()
@@ -270,6 +270,7 @@ class Plimsoll:
     iterate_found_messages = _pages(operations.search_messages)
     list_summaries = _method(operations.list_summaries)
     iterate_summaries = _pages(operations.list_summaries)
+    edit_summary = _method(operations.edit_summary)
     summarize_now = _method(operations.summarize_now)
     undo_summary = _method(operations.undo_summary)
     undo_active_summary = _method(operations.undo_active_summary)

@@ -61,9 +61,9 @@ def request_of(client: httpx.Client | httpx.AsyncClient, url: str, call: Call[An
     return client.build_request(
         call.method,
         url + call.path,
-        params=call.asked.query or None,
+        params=call.request.query or None,
         content=content,
-        headers={**typed, **call.asked.headers},
+        headers={**typed, **call.request.headers},
         timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S)),
     )
 
@@ -71,7 +71,7 @@ def request_of(client: httpx.Client | httpx.AsyncClient, url: str, call: Call[An
 def came_of(error: httpx.RequestError, out_of_time: bool) -> Came:
     """What a transport's error means. Raises `ValueError` for a request that can not be sent at all.
 
-    Only the error's type is told: its text may quote what was sent.
+    Only the type of the error is logged: its text may quote what was sent.
     """
     if isinstance(error, (httpx.LocalProtocolError, httpx.UnsupportedProtocol)):
         raise ValueError("The request can not be sent: a header or the address is none.") from None  # noqa: TRY004 - of its value

@@ -1,4 +1,4 @@
-"""What is told of a turn while it runs, typed, and how it is read from server-sent events."""
+"""The events of a turn while it runs, typed, and how it is read from server-sent events."""
 
 from __future__ import annotations
 

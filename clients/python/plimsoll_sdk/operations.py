@@ -12,9 +12,9 @@ from uuid import uuid4
 
 from plimsoll_sdk.call import (
     NOT_GIVEN,
-    Asked,
     NotGiven,
     Reply,
+    Request,
     given,
     operation,
     query,
@@ -71,7 +71,7 @@ def create_session(
     policy: Json | None = None,
     metadata: Json | None = None,
     limits: Json | None = None,
-) -> Asked[Session]:
+) -> Request[Session]:
     """Creates a session. All fields are optional."""
     body = given(
         model_alias=model_alias,
@@ -83,25 +83,25 @@ def create_session(
         metadata=metadata,
         limits=limits,
     )
-    return Asked(reads(Session), body=body)
+    return Request(reads(Session), body=body)
 
 
 @operation("GET", "/v1/sessions", repeatable=True)
 def list_sessions(
     *, limit: int | None = None, cursor: str | None = None, q: str | None = None, figures: bool | None = None
-) -> Asked[Page[ListedSession]]:
+) -> Request[Page[ListedSession]]:
     """One page of the tenant's sessions, newest first; `q` selects those with its words, `figures` adds window, use and
     state.
 
     A page of a search may be short, or empty, and still go on.
     """
-    return Asked(reads(Page[ListedSession]), query=query(limit=limit, cursor=cursor, q=q, figures=figures))
+    return Request(reads(Page[ListedSession]), query=query(limit=limit, cursor=cursor, q=q, figures=figures))
 
 
 @operation("GET", _SESSION, repeatable=True)
-def get_session(session_id: str) -> Asked[SessionDetail]:
+def get_session(session_id: str) -> Request[SessionDetail]:
     """One session, with its tokens and cost so far."""
-    return Asked(reads(SessionDetail), {"session_id": session_id})
+    return Request(reads(SessionDetail), {"session_id": session_id})
 
 
 @operation("PATCH", _SESSION, repeatable=True)
@@ -116,7 +116,7 @@ def change_session(
     policy: Json | NotGiven | None = NOT_GIVEN,
     metadata: Json | NotGiven | None = NOT_GIVEN,
     limits: Json | NotGiven | None = NOT_GIVEN,
-) -> Asked[Session]:
+) -> Request[Session]:
     """Sets the given fields: None removes a value; `policy`, `metadata` and `limits` are replaced whole."""
     fields = {
         "model_alias": model_alias,
@@ -129,31 +129,31 @@ def change_session(
         "limits": limits,
     }
     body = {name: value for name, value in fields.items() if value is not NOT_GIVEN}
-    return Asked(reads(Session), {"session_id": session_id}, body=body)
+    return Request(reads(Session), {"session_id": session_id}, body=body)
 
 
 @operation("DELETE", _SESSION, repeatable=True)
-def delete_session(session_id: str) -> Asked[None]:
+def delete_session(session_id: str) -> Request[None]:
     """Permanently deletes the session with everything in it."""
-    return Asked(reads_nothing, {"session_id": session_id})
+    return Request(reads_nothing, {"session_id": session_id})
 
 
 @operation("POST", f"{_SESSION}/fork")
-def fork_session(session_id: str, *, through_turn_id: str | None = None) -> Asked[Session]:
+def fork_session(session_id: str, *, through_turn_id: str | None = None) -> Request[Session]:
     """Creates a new session with the same history, through the given turn or the last one that has ended."""
-    return Asked(reads(Session), {"session_id": session_id}, body=given(through_turn_id=through_turn_id))
+    return Request(reads(Session), {"session_id": session_id}, body=given(through_turn_id=through_turn_id))
 
 
 @operation("GET", f"{_SESSION}/export", repeatable=True)
-def export_session(session_id: str) -> Asked[dict[str, Any]]:
+def export_session(session_id: str) -> Request[dict[str, Any]]:
     """The whole session as one JSON document, for `import_session`."""
-    return Asked(reads(dict[str, Any]), {"session_id": session_id})
+    return Request(reads(dict[str, Any]), {"session_id": session_id})
 
 
 @operation("POST", "/v1/sessions/import")
-def import_session(document: Json) -> Asked[Session]:
+def import_session(document: Json) -> Request[Session]:
     """Creates a session from an export, with new ids: completely or not at all."""
-    return Asked(reads(Session), body=document)
+    return Request(reads(Session), body=document)
 
 
 @operation("POST", "/v1/sessions/import")
@@ -168,7 +168,7 @@ def import_messages(
     policy: Json | None = None,
     metadata: Json | None = None,
     limits: Json | None = None,
-) -> Asked[Session]:
+) -> Request[Session]:
     """Creates a session from existing messages in OpenAI's form: completely or not at all."""
     body = given(
         messages=list(messages),
@@ -181,7 +181,7 @@ def import_messages(
         metadata=metadata,
         limits=limits,
     )
-    return Asked(reads(Session), body=body)
+    return Request(reads(Session), body=body)
 
 
 @operation("POST", f"{_SESSION}/turns")
@@ -198,7 +198,7 @@ def post_turn(
     said_at: str | None = None,
     recorded_reply: Json | None = None,
     idempotency_key: str | None = None,
-) -> Asked[TurnAnswer]:
+) -> Request[TurnAnswer]:
     """Sends a message and returns the answer. Retries do not create another turn.
 
     `name` is who of several people speaks, `said_at` when, in UTC (`2026-05-08T13:56:00Z`), where that is not now.
@@ -235,7 +235,7 @@ def stream_turn(
     said_at: str | None = None,
     recorded_reply: Json | None = None,
     idempotency_key: str | None = None,
-) -> Asked[TurnAnswer]:
+) -> Request[TurnAnswer]:
     """Sends a message and streams the events of its turn. Retries do not create another turn.
 
     A stream that breaks is taken up again where it broke.
@@ -269,7 +269,7 @@ def _turn(
     said_at: str | None,
     recorded_reply: Json | None,
     idempotency_key: str | None,
-) -> Asked[TurnAnswer]:
+) -> Request[TurnAnswer]:
     body = given(
         content=content,
         tools=tools,
@@ -283,28 +283,28 @@ def _turn(
         stream=stream or None,
     )
     headers = {"Idempotency-Key": idempotency_key or f"client-{uuid4().hex}"}
-    return Asked(reads(TurnAnswer), {"session_id": session_id}, body=body, headers=headers, streamed=stream)
+    return Request(reads(TurnAnswer), {"session_id": session_id}, body=body, headers=headers, streamed=stream)
 
 
 @operation("GET", f"{_SESSION}/turns", repeatable=True)
 def list_turns(
     session_id: str, *, limit: int | None = None, cursor: str | None = None, from_seq: int | None = None
-) -> Asked[Page[Turn]]:
+) -> Request[Page[Turn]]:
     """One page of the session's turns, oldest first, from the one with number `from_seq` on."""
-    asked = query(limit=limit, cursor=cursor, from_seq=from_seq)
-    return Asked(reads(Page[Turn]), {"session_id": session_id}, asked)
+    parameters = query(limit=limit, cursor=cursor, from_seq=from_seq)
+    return Request(reads(Page[Turn]), {"session_id": session_id}, parameters)
 
 
 @operation("GET", _TURN, repeatable=True)
-def get_turn(session_id: str, turn_id: str) -> Asked[Turn]:
+def get_turn(session_id: str, turn_id: str) -> Request[Turn]:
     """One turn."""
-    return Asked(reads(Turn), {"session_id": session_id, "turn_id": turn_id})
+    return Request(reads(Turn), {"session_id": session_id, "turn_id": turn_id})
 
 
 @operation("POST", f"{_TURN}/tool-outputs")
 def post_tool_outputs(
     session_id: str, turn_id: str, outputs: Mapping[str, Content], *, recorded_reply: Json | None = None
-) -> Asked[TurnAnswer]:
+) -> Request[TurnAnswer]:
     """Answers a turn's open tool calls, all of them, by call id, and returns the answer of its next round."""
     return _outputs(session_id, turn_id, outputs, False, recorded_reply)
 
@@ -312,23 +312,23 @@ def post_tool_outputs(
 @operation("POST", f"{_TURN}/tool-outputs")
 def stream_tool_outputs(
     session_id: str, turn_id: str, outputs: Mapping[str, Content], *, recorded_reply: Json | None = None
-) -> Asked[TurnAnswer]:
+) -> Request[TurnAnswer]:
     """Answers a turn's open tool calls, all of them, by call id, and streams the events of its next round."""
     return _outputs(session_id, turn_id, outputs, True, recorded_reply)
 
 
 def _outputs(
     session_id: str, turn_id: str, outputs: Mapping[str, Content], stream: bool, recorded_reply: Json | None
-) -> Asked[TurnAnswer]:
+) -> Request[TurnAnswer]:
     listed = [{"tool_call_id": call_id, "content": content} for call_id, content in outputs.items()]
     body = given(outputs=listed, recorded_reply=recorded_reply, stream=stream or None)
-    return Asked(reads(TurnAnswer), {"session_id": session_id, "turn_id": turn_id}, body=body, streamed=stream)
+    return Request(reads(TurnAnswer), {"session_id": session_id, "turn_id": turn_id}, body=body, streamed=stream)
 
 
 @operation("POST", f"{_TURN}/cancel")
-def cancel_turn(session_id: str, turn_id: str) -> Asked[Turn]:
+def cancel_turn(session_id: str, turn_id: str) -> Request[Turn]:
     """Ends a turn that runs or waits for tools. Its message is kept."""
-    return Asked(reads(Turn), {"session_id": session_id, "turn_id": turn_id})
+    return Request(reads(Turn), {"session_id": session_id, "turn_id": turn_id})
 
 
 @operation("POST", f"{_TURN}/regenerate")
@@ -343,7 +343,7 @@ def regenerate_turn(
     model_alias: str | None = None,
     policy: Json | None = None,
     recorded_reply: Json | None = None,
-) -> Asked[RegeneratedAnswer]:
+) -> Request[RegeneratedAnswer]:
     """Runs the session's last turn again in a fork that ends before it, with the given fields changed."""
     body = given(
         content=content,
@@ -354,7 +354,7 @@ def regenerate_turn(
         policy=policy,
         recorded_reply=recorded_reply,
     )
-    return Asked(reads(RegeneratedAnswer), {"session_id": session_id, "turn_id": turn_id}, body=body)
+    return Request(reads(RegeneratedAnswer), {"session_id": session_id, "turn_id": turn_id}, body=body)
 
 
 @operation("GET", f"{_TURN}/audit", repeatable=True)
@@ -364,24 +364,24 @@ def get_audit(
     *,
     round: int | None = None,  # noqa: A002 - the parameter's public name
     expand: Literal["actions"] | None = None,
-) -> Asked[Audit]:
+) -> Request[Audit]:
     """How the turn's prompt was built, in the last tool round or in `round`.
 
     With `expand="actions"` the trim log has each message and turn of its ranges by itself.
     """
-    return Asked(reads(Audit), {"session_id": session_id, "turn_id": turn_id}, query(round=round, expand=expand))
+    return Request(reads(Audit), {"session_id": session_id, "turn_id": turn_id}, query(round=round, expand=expand))
 
 
 @operation("GET", f"{_TURN}/prompt", repeatable=True)
-def get_prompt(session_id: str, turn_id: str, *, round: int | None = None) -> Asked[Prompt]:  # noqa: A002 - the parameter's public name
+def get_prompt(session_id: str, turn_id: str, *, round: int | None = None) -> Request[Prompt]:  # noqa: A002 - the parameter's public name
     """The exact messages and tools that were sent, in the last tool round or in `round`."""
-    return Asked(reads(Prompt), {"session_id": session_id, "turn_id": turn_id}, query(round=round))
+    return Request(reads(Prompt), {"session_id": session_id, "turn_id": turn_id}, query(round=round))
 
 
 @operation("GET", f"{_SESSION}/context", repeatable=True)
-def get_context(session_id: str) -> Asked[Window]:
+def get_context(session_id: str) -> Request[Window]:
     """The window now: tokens by region, budget, limit and its source, turns to the next summary."""
-    return Asked(reads(Window), {"session_id": session_id})
+    return Request(reads(Window), {"session_id": session_id})
 
 
 @operation("POST", f"{_SESSION}/context/preview", repeatable=True)
@@ -396,7 +396,7 @@ def preview_turn(
     policy: Json | None = None,
     name: str | None = None,
     said_at: str | None = None,
-) -> Asked[Preview]:
+) -> Request[Preview]:
     """The prompt that the next turn would send. Calls no model and writes nothing."""
     body = given(
         content=content,
@@ -408,104 +408,131 @@ def preview_turn(
         name=name,
         said_at=said_at,
     )
-    return Asked(reads(Preview), {"session_id": session_id}, body=body)
+    return Request(reads(Preview), {"session_id": session_id}, body=body)
 
 
 @operation("GET", f"{_SESSION}/timeline", repeatable=True)
-def get_timeline(session_id: str, *, limit: int | None = None, cursor: str | None = None) -> Asked[Page[TimelineTurn]]:
+def get_timeline(
+    session_id: str, *, limit: int | None = None, cursor: str | None = None
+) -> Request[Page[TimelineTurn]]:
     """The window turn by turn, newest first: tokens by region, budget, thresholds, summaries, prunes and recalls."""
-    return Asked(reads(Page[TimelineTurn]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
+    return Request(reads(Page[TimelineTurn]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
 
 
 @operation("GET", f"{_SESSION}/timeline/overview", repeatable=True)
 def get_overview(
     session_id: str, *, points: int | None = None, from_seq: int | None = None, through_seq: int | None = None
-) -> Asked[Page[TimelineRange]]:
+) -> Request[Page[TimelineRange]]:
     """The timeline, or a part of it, oldest first, in at most `points` ranges of turns, each with its largest prompt.
 
     `from_seq` and `through_seq` are the numbers of the first and the last turn. There is only one page.
     """
-    asked = query(points=points, from_seq=from_seq, through_seq=through_seq)
-    return Asked(reads(Page[TimelineRange]), {"session_id": session_id}, asked)
+    parameters = query(points=points, from_seq=from_seq, through_seq=through_seq)
+    return Request(reads(Page[TimelineRange]), {"session_id": session_id}, parameters)
 
 
 @operation("GET", f"{_SESSION}/messages", repeatable=True)
 def list_messages(
     session_id: str, *, limit: int | None = None, cursor: str | None = None, ids: Sequence[str] | None = None
-) -> Asked[Page[Message]]:
+) -> Request[Page[Message]]:
     """One page of the session's stored messages in time order; or those of `ids`, at most 100."""
     some = None if ids is None else ",".join(ids)
-    return Asked(reads(Page[Message]), {"session_id": session_id}, query(limit=limit, cursor=cursor, ids=some))
+    return Request(reads(Page[Message]), {"session_id": session_id}, query(limit=limit, cursor=cursor, ids=some))
 
 
 @operation("GET", f"{_SESSION}/search", repeatable=True)
-def search_session(session_id: str, q: str, *, limit: int | None = None) -> Asked[Found]:
+def search_session(session_id: str, q: str, *, limit: int | None = None) -> Request[Found]:
     """The session's messages that match the words of `q`, best first."""
-    return Asked(reads(Found), {"session_id": session_id}, query(q=q, limit=limit))
+    return Request(reads(Found), {"session_id": session_id}, query(q=q, limit=limit))
 
 
 @operation("GET", "/v1/search", repeatable=True)
-def search_messages(q: str, *, limit: int | None = None, cursor: str | None = None) -> Asked[Page[FoundInSession]]:
+def search_messages(q: str, *, limit: int | None = None, cursor: str | None = None) -> Request[Page[FoundInSession]]:
     """One page of the messages of all sessions that have all the words of `q`, newest session first.
 
     Of each session there are at most the newest three, and never more than `limit`. A page may be short, or empty, and
     still go on.
     """
-    return Asked(reads(Page[FoundInSession]), query=query(q=q, limit=limit, cursor=cursor))
+    return Request(reads(Page[FoundInSession]), query=query(q=q, limit=limit, cursor=cursor))
 
 
 @operation("GET", f"{_SESSION}/summaries", repeatable=True)
-def list_summaries(session_id: str, *, limit: int | None = None, cursor: str | None = None) -> Asked[Page[Summary]]:
+def list_summaries(session_id: str, *, limit: int | None = None, cursor: str | None = None) -> Request[Page[Summary]]:
     """One page of the session's summaries, newest first, active and past."""
-    return Asked(reads(Page[Summary]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
+    return Request(reads(Page[Summary]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
 
 
 @operation("POST", f"{_SESSION}/summaries")
-def summarize_now(session_id: str) -> Asked[Summary]:
-    """Summarizes now what can be summarized, regardless of thresholds."""
-    return Asked(reads(Summary), {"session_id": session_id})
+def summarize_now(session_id: str, *, focus: str | None = None) -> Request[Summary]:
+    """Summarizes now what can be summarized, regardless of thresholds; `focus` is kept in most detail."""
+    return Request(reads(Summary), {"session_id": session_id}, body=given(focus=focus))
+
+
+@operation("PATCH", f"{_SESSION}/summaries/{{summary_id}}")
+def edit_summary(
+    session_id: str,
+    summary_id: str,
+    *,
+    summary_text: str | None = None,
+    key_facts: Sequence[Json] | None = None,
+    open_questions: Sequence[Json] | None = None,
+    decisions: Sequence[Json] | None = None,
+    action_items: Sequence[Json] | None = None,
+) -> Request[Summary]:
+    """Makes a person's version of the active summary the active one; an undo brings the summary back.
+
+    An item is `{"text": …, "message_ids": […]}`; a list that is given replaces the whole list.
+    """
+    body = given(
+        summary_text=summary_text,
+        key_facts=key_facts,
+        open_questions=open_questions,
+        decisions=decisions,
+        action_items=action_items,
+    )
+    return Request(reads(Summary), {"session_id": session_id, "summary_id": summary_id}, body=body)
 
 
 @operation("POST", f"{_SESSION}/summaries/active/undo")
-def undo_active_summary(session_id: str) -> Asked[Summary]:
+def undo_active_summary(session_id: str) -> Request[Summary]:
     """Withdraws whichever summary is active now, also one that was made meanwhile."""
-    return Asked(reads(Summary), {"session_id": session_id})
+    return Request(reads(Summary), {"session_id": session_id})
 
 
 @operation("POST", f"{_SESSION}/summaries/{{summary_id}}/undo")
-def undo_summary(session_id: str, summary_id: str) -> Asked[Summary]:
+def undo_summary(session_id: str, summary_id: str) -> Request[Summary]:
     """Withdraws the active summary: the previous one becomes active again."""
-    return Asked(reads(Summary), {"session_id": session_id, "summary_id": summary_id})
+    return Request(reads(Summary), {"session_id": session_id, "summary_id": summary_id})
 
 
 @operation("GET", f"{_SESSION}/pins", repeatable=True)
 def list_pins(
     session_id: str, *, limit: int | None = None, cursor: str | None = None, figures: bool | None = None
-) -> Asked[Page[ListedPin]]:
+) -> Request[Page[ListedPin]]:
     """One page of the session's pins, by name."""
-    asked = query(limit=limit, cursor=cursor, figures=figures)
-    return Asked(reads(Page[ListedPin]), {"session_id": session_id}, asked)
+    parameters = query(limit=limit, cursor=cursor, figures=figures)
+    return Request(reads(Page[ListedPin]), {"session_id": session_id}, parameters)
 
 
 @operation("PUT", f"{_SESSION}/pins/{{name}}", repeatable=True)
 def put_pin(
     session_id: str, name: str, content: str, *, relevance: float | None = None, source: str | None = None
-) -> Asked[Pin]:
+) -> Request[Pin]:
     """Adds content to every prompt of the session, or replaces the pin of this name."""
     body = given(content=content, relevance=relevance, source=source)
-    return Asked(reads(Pin), {"session_id": session_id, "name": name}, body=body)
+    return Request(reads(Pin), {"session_id": session_id, "name": name}, body=body)
 
 
 @operation("GET", f"{_SESSION}/pins/{{name}}", repeatable=True)
-def get_pin(session_id: str, name: str) -> Asked[Pin]:
+def get_pin(session_id: str, name: str) -> Request[Pin]:
     """One pin."""
-    return Asked(reads(Pin), {"session_id": session_id, "name": name})
+    return Request(reads(Pin), {"session_id": session_id, "name": name})
 
 
 @operation("DELETE", f"{_SESSION}/pins/{{name}}", repeatable=True)
-def delete_pin(session_id: str, name: str) -> Asked[None]:
+def delete_pin(session_id: str, name: str) -> Request[None]:
     """Removes the pin."""
-    return Asked(reads_nothing, {"session_id": session_id, "name": name})
+    return Request(reads_nothing, {"session_id": session_id, "name": name})
 
 
 @operation("POST", f"{_SESSION}/simulate", repeatable=True)
@@ -515,34 +542,34 @@ def simulate(
     policies: Sequence[str | Json] | None = None,
     model_aliases: Sequence[str] | None = None,
     max_turns: int | None = None,
-) -> Asked[Simulation]:
+) -> Request[Simulation]:
     """Computes the session's turns under other policies and models. Calls no model and writes nothing."""
     body = given(policies=policies, model_aliases=model_aliases, max_turns=max_turns)
-    return Asked(reads(Simulation), {"session_id": session_id}, body=body)
+    return Request(reads(Simulation), {"session_id": session_id}, body=body)
 
 
 @operation("GET", "/v1/events", repeatable=True)
-def list_open_turns() -> Asked[Page[TurnNews]]:
+def list_open_turns() -> Request[Page[TurnNews]]:
     """The tenant's open turns, of all sessions."""
-    return Asked(reads(Page[TurnNews]))
+    return Request(reads(Page[TurnNews]))
 
 
 @operation("GET", "/v1/policies", repeatable=True)
-def get_policies() -> Asked[Policies]:
+def get_policies() -> Request[Policies]:
     """The presets with all their values, and each field with its range and meaning."""
-    return Asked(reads(Policies))
+    return Request(reads(Policies))
 
 
 @operation("GET", "/v1/models", repeatable=True)
-def get_models() -> Asked[Models]:
+def get_models() -> Request[Models]:
     """The aliases: window and its source, prices where known."""
-    return Asked(reads(Models))
+    return Request(reads(Models))
 
 
 @operation("GET", "/v1/models/{alias}", repeatable=True)
-def get_model(alias: str) -> Asked[ListedModel]:
+def get_model(alias: str) -> Request[ListedModel]:
     """One alias, as OpenAI lists a model."""
-    return Asked(reads(ListedModel), {"alias": alias})
+    return Request(reads(ListedModel), {"alias": alias})
 
 
 def _completion(reply: Reply) -> tuple[str, dict[str, Any]]:
@@ -556,7 +583,7 @@ def complete_chat(
     session_id: str | None = None,
     session_new: bool = False,
     idempotency_key: str | None = None,
-) -> Asked[tuple[str, dict[str, Any]]]:
+) -> Request[tuple[str, dict[str, Any]]]:
     """OpenAI's form, without its streams: gives the session's id and the completion. The `openai` package does more.
 
     `session_id` may also be a name of your own, under which the session is created at first. Without it the session is
@@ -567,28 +594,28 @@ def complete_chat(
         headers["X-Session-Id"] = session_id
     if session_new:
         headers["X-Session-New"] = "true"
-    return Asked(_completion, body=body, headers=headers)
+    return Request(_completion, body=body, headers=headers)
 
 
 @operation("GET", "/", repeatable=True)
-def get_root() -> Asked[Root]:
+def get_root() -> Request[Root]:
     """The service's name, version and addresses."""
-    return Asked(reads(Root))
+    return Request(reads(Root))
 
 
 @operation("GET", "/healthz", repeatable=True)
-def get_health() -> Asked[Health]:
+def get_health() -> Request[Health]:
     """Whether the process serves."""
-    return Asked(reads(Health))
+    return Request(reads(Health))
 
 
 @operation("GET", "/readyz", repeatable=True)
-def get_readiness() -> Asked[Readiness]:
+def get_readiness() -> Request[Readiness]:
     """Whether the database answers and has this version's schema; also where it does not."""
-    return Asked(reads(Readiness))
+    return Request(reads(Readiness))
 
 
 @operation("GET", "/metrics", repeatable=True)
-def get_metrics() -> Asked[str]:
+def get_metrics() -> Request[str]:
     """Prometheus text, of all workers."""
-    return Asked(reads_text)
+    return Request(reads_text)

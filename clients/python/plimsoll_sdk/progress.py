@@ -1,7 +1,7 @@
 """How far the telling of a turn has come, and how it goes on in a second stream when the first one broke.
 
 The same call with the same idempotency key is the same turn: once that has ended, the service tells it again with its
-whole text in one delta. What had been told before is left out of it.
+whole text in one delta. What earlier events had is left out of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from plimsoll_sdk.models import TurnAnswer
 
 
 class Progress:
-    """What of a turn has been told. `text` is the answer so far; `ended` is its last event."""
+    """How far the events of a turn have come. `text` is the answer so far; `ended` is its last event."""
 
     def __init__(self, call: Call[Any], most_resumptions: int) -> None:
         self._call = call
@@ -70,11 +70,11 @@ class Progress:
     def _new(self, event: TurnEvent) -> list[TurnEvent]:
         match event:
             case TurnCreated():
-                told, self._created = self._created is not None, event
-                return [] if told else [event]
+                seen, self._created = self._created is not None, event
+                return [] if seen else [event]
             case ContextAssembled():
-                told, self._assembled = self._assembled, True
-                return [] if told else [event]
+                seen, self._assembled = self._assembled, True
+                return [] if seen else [event]
             case OutputDelta():
                 return self._grown(event)
             case TurnCompleted() | TurnAwaitingTools() | TurnFailed():

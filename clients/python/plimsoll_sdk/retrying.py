@@ -112,7 +112,7 @@ def _again(repeatable: bool, status: int, code: str, asked_s: float | None) -> _
         case (409, "turn_in_progress") | (503, "shutting_down") | (408 | 429, _):
             return "counted"
         case 503, "worker_lost":
-            return "no"  # the same key is told the same end
+            return "no"  # the same key gets the same end
         case (503, _) | (502 | 504, "unknown") if repeatable:
             return "counted"
         case _:

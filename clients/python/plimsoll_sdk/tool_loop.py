@@ -61,7 +61,7 @@ def run_turn(
     """Sends a message, runs the functions that the model calls, and answers when the model has no more calls.
 
     `tools` describe the functions in the OpenAI form. A call of a function that is not there, arguments that are no
-    JSON object, and an exception of a function (its type and its message) are told to the model as the call's output.
+    JSON object, and an exception of a function (its type and its message) go to the model as the call's output.
     After `max_rounds` rounds of tools the turn is cancelled: `ToolLoopTooLong`.
     """
     answer: TurnAnswer = yield Ask(
@@ -103,7 +103,7 @@ def _output(call: ToolCall, functions: Functions) -> Generator[ToolStep, Any, st
     try:
         value = yield Invoke(function, cast("dict[str, Any]", arguments))
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    except Exception as error:  # the model is told, and can do something else
+    except Exception as error:  # the model sees it, and can do something else
         return json.dumps({"error": f"{type(error).__name__}: {error}"}, ensure_ascii=False)
 
 

@@ -61,18 +61,18 @@ def test_by_value_the_longest_answers_leave_first_and_of_equals_the_oldest() -> 
 def test_where_turns_leave_whole_one_with_a_standing_instruction_leaves_last() -> None:
     history = History()
     turns = chat(history, 6, user_tokens=40, assistant_tokens=60)
-    told, *others = (
+    first, *others = (
         replace(turn, messages=(replace(turn.messages[0], content=text.ljust(160, ".")), *turn.messages[1:]))
         for turn, text in zip(turns, ["From now on always answer in French", *["The ledger"] * 5], strict=True)
     )
     policy = replace(_BY_VALUE, prune_unit="turn")
     asking = history.turn(user_tokens=500)
-    decided = plan(snapshot_of((told, *others), asking, input_budget=1000), policy, estimate)
+    decided = plan(snapshot_of((first, *others), asking, input_budget=1000), policy, estimate)
     assert isinstance(decided, Ready)
     dropped = [action.target for action in decided.accounts.actions]
     assert dropped == [f"turn:{turn.id}" for turn in others[: len(dropped)]]
     assert 0 < len(dropped) < 4  # two are protected
-    assert told.messages[0].id in sent_ids(decided.prompt)
+    assert first.messages[0].id in sent_ids(decided.prompt)
 
 
 def test_what_tools_and_assistants_wrote_is_worth_less_the_longer_it_is_and_a_demand_most() -> None:

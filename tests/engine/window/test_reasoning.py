@@ -49,7 +49,7 @@ def alone(turn: Turn) -> Ready:
     return ready
 
 
-def told(turn: Turn, rule: ReasoningRule | None) -> list[list[str]]:
+def reasoning_sent(turn: Turn, rule: ReasoningRule | None) -> list[list[str]]:
     """The fields of reasoning that each of the turn's messages is sent with, alone in its window."""
     sent = assemble(alone(with_reasoning(turn, rule))).messages[1:]
     return [sorted(name for name in message if name.startswith("reasoning")) for message in sent]
@@ -62,7 +62,7 @@ def running(history: History, *units: Any) -> Turn:
 def test_nothing_is_sent_or_counted_where_nobody_wants_it() -> None:
     turn = running(History(), ("tool_group", 5, 2))
     assert with_reasoning(turn, None) is turn
-    assert told(turn, None) == [[], [], [], []]
+    assert reasoning_sent(turn, None) == [[], [], [], []]
 
 
 def test_signed_blocks_go_back_in_the_running_loop_alone() -> None:
@@ -70,7 +70,7 @@ def test_signed_blocks_go_back_in_the_running_loop_alone() -> None:
     past = thoughtful(history.turn(("tool_group", 5, 1), ("assistant", 9, 1)))
     turn = running(history, ("tool_group", 5, 1), ("tool_group", 5, 1))
     assert with_reasoning(past, LOOP) is past
-    assert told(turn, LOOP) == [[], ["reasoning_blocks"], [], ["reasoning_blocks"], []]
+    assert reasoning_sent(turn, LOOP) == [[], ["reasoning_blocks"], [], ["reasoning_blocks"], []]
 
 
 def test_a_loop_in_which_one_signature_is_missing_is_sent_without_any() -> None:
@@ -85,7 +85,7 @@ def test_text_goes_back_for_all_messages_of_turns_with_tools_and_for_no_other_tu
     history = History()
     used = thoughtful(history.turn(("tool_group", 5, 1), ("assistant", 9, 1)), blocks=False)
     plain = thoughtful(history.turn(("assistant", 9, 1)), blocks=False)
-    assert told(used, TURNS) == [[], ["reasoning_content"], [], ["reasoning_content"]]
+    assert reasoning_sent(used, TURNS) == [[], ["reasoning_content"], [], ["reasoning_content"]]
     assert with_reasoning(plain, TURNS) is plain
     assert with_reasoning(used, LOOP_TEXT) is used
 

@@ -139,7 +139,9 @@ class SummaryItem:
 SummaryList: TypeAlias = Literal["key_facts", "open_questions", "decisions", "action_items"]
 SUMMARY_LISTS: Final[tuple[SummaryList, ...]] = get_args(SummaryList)
 """The lists of a summary, in the order in which they are requested and answered."""
-SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency"]
+MOST_FOCUS_CHARS: Final = 500
+"""Of what a summary is to keep in most detail."""
+SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency", "person"]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -213,6 +215,10 @@ CHAT_OPTIONS: Final = frozenset(
         "reasoning_effort",
         "verbosity",
         "service_tier",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "chat_template_kwargs",
     }
 )
 """What a request to a model may have beside messages, tools and the length of its answer, by the names of chat

@@ -15,8 +15,9 @@ from typing import TypeAlias
 
 from app.domain.content import canonical_json, content_text
 from app.domain.errors import InvalidRequest
+from app.domain.incoming import IncomingMessage
 from app.domain.types import Content, Message
-from app.openai.chat_messages import IncomingMessage, IncomingTurn, as_one, check_pairing, cut_turns, misplaced
+from app.openai.chat_messages import IncomingTurn, as_one, check_pairing, cut_turns, misplaced
 
 _Key: TypeAlias = tuple[Hashable, ...]
 

@@ -15,9 +15,10 @@ from app.db.claims import cancel_turn as store_cancelled
 from app.db.forks import LastTurn
 from app.db.turns import get_turn
 from app.domain.errors import InvalidRequest, TurnCancelled, TurnNotOpen
+from app.domain.incoming import IncomingMessage
 from app.domain.types import Session, SessionId, TenantId, TurnId, TurnRecord
 from app.engine.window.plan import Refused
-from app.openai.chat_messages import IncomingMessage, as_one
+from app.openai.chat_messages import as_one
 from app.services.archive.fork import BeforeLast, fork_before_last
 from app.services.runtime import Runtime, retried
 from app.services.sessions import delete_session, not_found
