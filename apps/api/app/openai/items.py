@@ -13,9 +13,10 @@ from uuid import UUID
 
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest
+from app.domain.incoming import IncomingMessage
 from app.domain.responses import item_id
 from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall
-from app.openai.chat_messages import IncomingMessage, reply_text
+from app.openai.chat_messages import reply_text
 from app.openai.client_tools import ClientTool, call_fields, call_of
 
 _REFERENCE = "item_reference"
@@ -61,7 +62,15 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
                 if message.seq not in included:
                     included.add(message.seq)
                     messages.append(
-                        IncomingMessage(place, message.role, message.content, message.tool_calls, message.tool_call_id)
+                        IncomingMessage(
+                            place,
+                            message.role,
+                            message.content,
+                            message.tool_calls,
+                            message.tool_call_id,
+                            message.name,
+                            message.said_at,
+                        )
                     )
             case _:
                 continue

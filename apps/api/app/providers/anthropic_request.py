@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
+from app.domain.content import with_name
 from app.domain.types import CompletionRequest, JsonObject, PromptMessage
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of, list_of
 
 _LEAST_THINKING_TOKENS: Final = 1_024
 _THINKING_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
-MESSAGES_OPTIONS: Final = frozenset({"temperature", "top_p", "stop", "parallel_tool_calls"})
+MESSAGES_OPTIONS: Final = frozenset({"temperature", "top_p", "top_k", "stop", "parallel_tool_calls"})
 _EPHEMERAL: Final[Mapping[str, str]] = {"type": "ephemeral"}
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,(.*)", re.DOTALL | re.ASCII)
 _IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -62,13 +63,14 @@ def messages_body(request: CompletionRequest, *, model: str, parameters: Mapping
 
 
 def _sampling(options: Mapping[str, Any], *, is_thinking: bool) -> JsonObject:
-    """What the API knows of a client's options: temperature ends at 1, and with thinking there is none."""
+    """What the API knows of a client's options: temperature ends at 1, and with thinking there is no sampling."""
     sent: JsonObject = {}
     stop = options.get("stop")
     if stop:
         sent["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
     if not is_thinking:
         sent |= {name: min(1.0, options[name]) for name in ("temperature", "top_p") if options.get(name) is not None}
+        sent |= {"top_k": options["top_k"]} if options.get("top_k") is not None else {}
     return sent
 
 
@@ -105,10 +107,10 @@ def _alternating(messages: Sequence[PromptMessage], *, with_thinking: bool) -> l
             blocks = [_tool_result_block(message)]
         elif role == "assistant":
             thinking = _thinking_blocks(message) if with_thinking and place > loop_begins else []
-            texts = [block for block in _content_blocks(message.get("content")) if block["type"] == "text"]
+            texts = [block for block in _spoken_blocks(message) if block["type"] == "text"]
             blocks = thinking + texts + _tool_use_blocks(message)
         else:
-            blocks = _content_blocks(message.get("content"))
+            blocks = _spoken_blocks(message)
         role = "assistant" if role == "assistant" else "user"
         if not blocks:
             continue  # the API refuses messages without content
@@ -178,6 +180,11 @@ def _tool_choice(choice: str | Mapping[str, Any] | None) -> JsonObject | None:
 
 def _text_block(text: str) -> JsonObject:
     return {"type": "text", "text": text}
+
+
+def _spoken_blocks(message: PromptMessage) -> list[JsonObject]:
+    """The blocks of a message's content. The API has no field for who spoke: it stands before the words."""
+    return _content_blocks(with_name(message.get("name"), message.get("content")))
 
 
 def _content_blocks(content: Any) -> list[JsonObject]:

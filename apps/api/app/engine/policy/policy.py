@@ -63,8 +63,9 @@ class ContextPolicy:
     window from above, so that a model with a window of a million tokens still compacts at a chosen size.
     The window of an unknown model is `unknown_window_tokens`, or else `unknown_window_outputs` times
     `max_output_tokens`, the ceiling of the output reserve, which is the deployment's by default.
-    `allow_extreme` takes values that are mistakes most often. `whole_past` is no field of a session's policy
-    (`with_whole_past`).
+    `allow_extreme` takes values that are mistakes most often. With `show_time` a prompt says on which days its messages
+    were said; with `show_names` who spoke stands before the words for every model. `whole_past` is no field of a
+    session's policy (`with_whole_past`).
     """
 
     preset: PresetName = "guarded"
@@ -97,6 +98,8 @@ class ContextPolicy:
     estimator: EstimatorKind = "tiktoken"
     max_output_tokens: Count = 2048
     allow_extreme: bool = False
+    show_time: bool = False
+    show_names: bool = False
     whole_past: bool = False
 
     def prune_from(self, input_budget: int) -> float:

@@ -12,6 +12,7 @@ import orjson
 
 from app.archive.document import SECTIONS, archived_message, with_ids
 from app.domain.content import bytea_json, canonical_json, content_text, sha256_hex, tool_call_json
+from app.domain.incoming import IncomingMessage
 from app.domain.stored import Counters, JsonText, NewHistory, NewRows
 from app.domain.types import (
     SUMMARY_LISTS,
@@ -27,7 +28,7 @@ from app.domain.types import (
 from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens
 from app.engine.recall.index import packed_terms
 from app.engine.summary.block import render_summary
-from app.openai.chat_messages import IncomingMessage, IncomingTurn, joined
+from app.openai.chat_messages import IncomingTurn, joined
 from app.services.heavy.child import Tools
 from app.tokenizers import ENCODINGS, HEURISTIC, TWO_FIFTHS
 
@@ -120,7 +121,11 @@ def _message_row(tools: Tools, encoding: str, message: IncomingMessage) -> JsonO
     tokens, used = tools.tokenizers.count_with(
         encoding,
         lambda estimate: message_tokens(
-            message.content, estimate, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id
+            message.content,
+            estimate,
+            tool_calls=message.tool_calls,
+            tool_call_id=message.tool_call_id,
+            name=message.name,
         ),
     )
     return {
@@ -131,8 +136,15 @@ def _message_row(tools: Tools, encoding: str, message: IncomingMessage) -> JsonO
         "tool_call_id": message.tool_call_id,
         "token_estimate": tokens,
         "token_encoding": used,
-        "terms": bytea_json(packed_terms(message.role, message.content, has_calls=bool(message.tool_calls))),
+        "terms": _terms_json(message),
+        "name": message.name,
+        "said_at": message.said_at,
     }
+
+
+def _terms_json(message: IncomingMessage | Message) -> str:
+    packed = packed_terms(message.role, message.content, has_calls=bool(message.tool_calls), name=message.name)
+    return bytea_json(packed)
 
 
 def restored(tools: Tools, document: Mapping[str, Any], encoding: str) -> Generator[NewRows | Counters]:
@@ -219,8 +231,8 @@ def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> 
         (tokens, of_reasoning), used = tools.tokenizers.count_with(
             _known(row["token_encoding"], own), partial(_message_and_reasoning, message)
         )
-        terms = bytea_json(packed_terms(message.role, message.content, has_calls=bool(message.tool_calls)))
-        row |= {"token_estimate": tokens, "reasoning_tokens": of_reasoning, "token_encoding": used, "terms": terms}
+        row |= {"token_estimate": tokens, "reasoning_tokens": of_reasoning, "token_encoding": used}
+        row["terms"] = _terms_json(message)
     for row in rows["summaries"]:
         row["token_estimate"], row["token_encoding"] = tools.tokenizers.count_with(
             _known(row["token_encoding"], own), partial(message_tokens, render_summary(_body(row)))
@@ -228,7 +240,13 @@ def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> 
 
 
 def _message_and_reasoning(message: Message, estimate: Estimate) -> tuple[int, int]:
-    tokens = message_tokens(message.content, estimate, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id)
+    tokens = message_tokens(
+        message.content,
+        estimate,
+        tool_calls=message.tool_calls,
+        tool_call_id=message.tool_call_id,
+        name=message.name,
+    )
     return tokens, reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
 
 

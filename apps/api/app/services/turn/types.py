@@ -17,8 +17,10 @@ from app.domain.types import (
     Content,
     JsonObject,
     RecordedReply,
+    ToolCall,
     ToolDefinition,
     TurnRecord,
+    Usage,
 )
 from app.engine.window.plan import Assembled, Ready, Refused
 from app.engine.window.snapshot import Snapshot, in_ranges
@@ -81,7 +83,8 @@ class TurnOptions:
 class TurnRequest:
     """What a client posts. `request_sha256` is the hash of the body without `stream` (contract.md, decision 14).
 
-    With `seq` it is this turn of its session or none.
+    With `seq` it is this turn of its session or none. `name` is who of several people speaks, `said_at` when they did,
+    where that is not now.
     """
 
     content: Content
@@ -89,6 +92,8 @@ class TurnRequest:
     options: TurnOptions = TurnOptions()
     model_alias: str | None = None
     seq: int | None = None
+    name: str | None = None
+    said_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,27 @@ class TurnOutcome:
     context: JsonObject
     completion: Completion | None = None
     reply_seq: int | None = None
+
+    @property
+    def text(self) -> str | None:
+        """Of the reply; None where it only called tools."""
+        completion = self.completion
+        if completion is None:
+            return self.turn.assistant_output
+        return completion.text if completion.tool_calls else completion.text or ""
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Of the reply."""
+        return self.turn.tool_calls if self.completion is None else self.completion.tool_calls
+
+    @property
+    def usage(self) -> Usage | None:
+        """Of this call, or of the whole turn where a stored one is answered."""
+        if self.completion is not None:
+            return self.completion.usage
+        tokens = self.turn.prompt_tokens
+        return None if tokens is None else Usage(tokens, self.turn.completion_tokens or 0)
 
 
 EventName: TypeAlias = Literal["turn.created", "context.assembled", "output.delta"]
