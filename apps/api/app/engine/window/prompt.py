@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 import orjson
 
@@ -90,8 +90,6 @@ class PromptItem:
 
     def json(self) -> bytes:
         """Its canonical JSON, led by a comma."""
-        if self.message is not None and self.block is None:
-            return message_json(self.message)
         return b"," + orjson.dumps(self.as_sent(), option=orjson.OPT_SORT_KEYS)
 
     def as_sent(self) -> PromptMessage:
@@ -297,17 +295,12 @@ def neutral_message(message: Message, *, content: Content = None) -> PromptMessa
 
 def message_json(message: Message) -> bytes:
     """The canonical JSON of a stored message that is sent as it is, led by a comma."""
-    if message.tool_calls or message.tool_call_id is not None or message.reasoning_sent:
-        return b"," + orjson.dumps(neutral_message(message), option=orjson.OPT_SORT_KEYS)
-    return _TEXT_FORMATS[message.role] % orjson.dumps(message.content, option=orjson.OPT_SORT_KEYS)
+    return b"," + orjson.dumps(neutral_message(message), option=orjson.OPT_SORT_KEYS)
 
 
 def text_format(role: Role) -> bytes:
     """The same of a message that is nothing but text, with `%b` for the JSON of its text."""
     return b',{"content":%%b,"role":"%b"}' % role.encode()
-
-
-_TEXT_FORMATS: Final[Mapping[Role, bytes]] = {role: text_format(role) for role in get_args(Role)}
 
 
 def prompt_sha256(messages: Sequence[PromptMessage], tools: Sequence[ToolDefinition]) -> str:
