@@ -90,7 +90,7 @@ def test_what_may_not_be_sent_of_turns_that_did_not_complete_is_not_sent(
             assert not present & {message.id for message in turn.messages}
 
 
-@given(snapshots(), policies())
+@given(snapshots(), policies(show_time=False))
 def test_the_logs_removals_sum_to_what_the_prompt_lost(snapshot: Snapshot, policy: ContextPolicy) -> None:
     taken = decide(snapshot, policy)
     accounts = taken.decision.accounts

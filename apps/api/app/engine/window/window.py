@@ -205,7 +205,9 @@ class Window:
             (*(item for _, item in lines), *(() if line is None else (line,)))
             for lines, line in ((self.days, self.today), (days, today))
         )
-        return replace(self._resized(before, now), days=tuple(days), today=today)
+        resized = self._resized(before, now)
+        history_tokens = self.history_tokens + resized.tokens - self.tokens
+        return replace(resized, history_tokens=history_tokens, days=tuple(days), today=today)
 
     def with_pieces(self, pieces: Sequence[Piece], actions: Iterable[Removal] = ()) -> Window:
         """The same with these in the place of its pieces, and how that came about."""
