@@ -83,6 +83,8 @@ class Message:
     `tokens` counts content, tool calls and tool call id in the encoding the caller named, without the provider's
     per-message framing. `reasoning_tokens` is what the reasoning would cost beside that; it is part of `tokens` only
     where `reasoning_sent` says in which form it goes back. `seq` rises through the session and never repeats.
+    A message that `is_look_back` belongs to its turn's prompts alone and has no row: `seq` is then that of the message
+    it follows.
     """
 
     id: MessageId
@@ -97,6 +99,7 @@ class Message:
     reasoning_blocks: tuple[JsonObject, ...] = ()
     reasoning_tokens: int = 0
     reasoning_sent: ReasoningForm | None = None
+    is_look_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ class ModelEntry(_Strict):
     max_tokens_field: MaxTokensField | None = None
     return_reasoning: ReturnReasoning | None = None
     exact_counts: bool = False
+    tools: bool | None = None
     parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(default_factory=dict[str, Any])
 
 
@@ -227,6 +228,7 @@ def _problems_between(entry: CatalogueEntry) -> list[str]:
                 "max_tokens_field",
                 "return_reasoning",
                 "exact_counts",
+                "tools",
                 "parameters",
             )
             problems.extend(f"{where}.{key}: means nothing to offline" for key in only_remote if getattr(model, key))

@@ -42,8 +42,16 @@ class RecalledOut(Open):
     )
 
 
-class TrimLogOut(row_of(TrimLog, without=("recalled",))):
+class LookedBackOut(Open):
+    """What the turn's look-backs added to the prompt."""
+
+    messages: Count
+    tokens: Count
+
+
+class TrimLogOut(row_of(TrimLog, without=("recalled", "looked_back"))):
     actions: list[TrimActionOut]
+    looked_back: LookedBackOut | None = Field(None, description="Absent where the turn has not looked back.")
     recalled: list[RecalledOut] = Field(default_factory=list[RecalledOut], description="Absent where nothing was.")
 
 
