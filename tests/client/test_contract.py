@@ -226,6 +226,8 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
     ]
     assert all(pin.figures.tokens > 0 for pin in (await ask("list_pins", sid, figures=True)).items)
     assert (await ask("search_session", sid, "reconciliation", limit=3)).items[0].excerpt
+    page = await ask("look_back", sid, q="reconciliation")
+    assert LONG in (await ask("look_back", sid, handle=page.handles[0], page=1)).content
     await ask("get_context", sid)
     (newest, *_) = (await ask("get_timeline", sid)).items
     assert newest.window.input_budget == 13312

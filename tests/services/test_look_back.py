@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.domain.types import JsonObject, TurnStatus
+from app.api.routes.archive import spooled
+from app.domain.errors import LimitExceeded, ProviderError, StoredFailure, TurnCancelled
+from app.domain.types import JsonObject, ToolCall, TurnStatus, Usage
 from app.engine.window.look_back import AT_THE_CAP, LOOK_BACK, MOST_CALLS, NAME
 from app.engine.window.plan import assert_tool_pairing
-from app.services.turn.types import TurnEvent
+from app.services.archive.fork import fork_session
+from app.services.archive.transfer import export_session
+from app.services.sessions import change_session
+from app.services.turn.take import cancel_turn, retry_turn
+from app.services.turn.types import TurnEvent, TurnOptions
 from app.services.views.turns import get_audit, get_prompt
-from tests.providers.server import Answer, Seen, serving
+from tests.providers.server import Answer, Seen, Stream, serving
+from tests.providers.wires import OPENAI, ModelReply
 from tests.services.service import TENANT, Service, chat, model, models_toml, service
 from tests.services.test_tools import TOOLS, calls
 
@@ -103,14 +112,15 @@ async def test_nothing_is_offered_before_anything_has_left_or_where_the_policy_o
         async with service(database_url, models, folder=tmp_path) as at:
             session = await summarized(at)
             assert tools_of(server.seen[0]) == []
-            for options, offered in (
+            cases: list[tuple[dict[str, Any], list[str]]] = [
                 ({}, [NAME]),
                 ({"policy": {"look_back": "off"}}, []),
                 ({"model_alias": "plain"}, []),
                 ({"tools": TOOLS}, ["look_up", NAME]),
                 ({"tools": TOOLS, "tool_choice": "none"}, ["look_up"]),
                 ({"tools": (LOOK_BACK,)}, [NAME]),
-            ):
+            ]
+            for options, offered in cases:
                 await at.turn(session.id, "Go on", **options)
                 assert tools_of(server.seen[-1]) == offered, options
             fresh = await at.session()
@@ -161,13 +171,136 @@ async def test_calls_of_the_client_beside_a_look_back_are_handed_out_and_the_tur
 async def test_what_is_streamed_is_the_answer_with_what_was_said_before_a_look_back(
     database_url: str, tmp_path: Path
 ) -> None:
-    script = (looks_back({"query": "vault code"}, text="Let me see."), chat("It is 7319-KILO."))
+    back = ToolCall("back", NAME, '{"query": "vault code"}')
+    script = [ModelReply("Let me see.", calls=(back,)), ModelReply("It is 7319-KILO.")]
+
+    def play(seen: Seen) -> Answer | Stream:
+        return OPENAI.stream(script.pop(0)) if seen.json.get("stream") else model()(seen)
+
     events: list[TurnEvent] = []
+    async with serving(play) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await summarized(at)
+        outcome = await at.turn(session.id, "What is the vault code?", listen=events.append)
+        assert outcome.turn.assistant_output == "Let me see.\n\nIt is 7319-KILO."
+        deltas = [event.data["text"] for event in events if event.name == "output.delta"]
+        assert "".join(deltas) == outcome.turn.assistant_output
+        assert [event.name for event in events if event.name != "output.delta"] == ["turn.created", "context.assembled"]
+        assert outcome.completion is not None
+        assert outcome.completion.usage == Usage(22, 6, 8)
+        stored = await at.rows("SELECT content FROM messages WHERE turn_id = :id ORDER BY seq", id=outcome.turn.id)
+        assert stored[-1]["content"] == outcome.turn.assistant_output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("", "[]", "{", "null", '{"query": 7}', '{"handle": "m0"}', '{"handle": "m99999"}', '{"page": 2}', "[" * 2000),
+        '{"query": "' + "vault " * 5000 + '"}',
+        '{"query": "\\u0000vault\\ud800", "page": -1}',
+        '{"query": "code", "page": 900}',
+    ],
+    ids=range(12),
+)
+async def test_a_call_that_cannot_be_understood_or_finds_nothing_gets_a_result_that_says_so(
+    database_url: str, tmp_path: Path, arguments: str
+) -> None:
+    hostile = OPENAI.whole(ModelReply("", calls=(ToolCall("", NAME, arguments),) * 9))
+    script = [hostile, chat("Well.")]
+    async with (
+        serving(lambda _: script.pop(0)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"look_back": "on"})
+        outcome = await at.turn(session.id, "Hello")
+        assert outcome.turn.assistant_output == "Well."
+        sent = server.seen[-1].json["messages"]
+        assert_tool_pairing(sent)
+        assert [message["role"] for message in sent] == ["user", "assistant"] + ["tool"] * MOST_CALLS
+        assert all(message["content"] for message in sent[2:])
+        assert len(server.seen[-1].body) < 8_000
+        assert (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, 2)).messages == sent
+
+
+async def test_when_the_model_is_away_after_a_look_back_the_turn_fails_once_and_is_paid_for_once(
+    database_url: str, tmp_path: Path
+) -> None:
+    script = [looks_back({"query": "anything"}), Answer({"error": {"message": "No."}}, status=400), chat("Here.")]
+    async with (
+        serving(lambda _: script.pop(0)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"look_back": "on"})
+        with pytest.raises(ProviderError):
+            await at.turn(session.id, "Hello", "key")
+        (turn,) = await at.rows("SELECT id, status FROM turns")
+        assert turn["status"] == "failed"
+        used = await at.rows("SELECT round, prompt_tokens FROM usage_records")
+        assert used == [{"round": 1, "prompt_tokens": 50}]
+        with pytest.raises(StoredFailure):
+            await at.turn(session.id, "Hello", "key")
+        again = await retry_turn(at.rt, TENANT, session.id, turn["id"], TurnOptions(), "main")
+        assert again.turn.assistant_output == "Here."
+        assert [message["role"] for message in server.seen[-1].json["messages"]] == ["user"]
+        audits = await at.rows("SELECT round, attempt FROM turn_context_audit ORDER BY round, attempt")
+        assert audits == [{"round": number, "attempt": 1} for number in (1, 2, 3)]
+
+
+async def test_every_call_of_a_turn_that_looks_back_counts_against_limits_and_one_too_many_ends_it(
+    database_url: str, tmp_path: Path
+) -> None:
+    script = [looks_back({"query": "anything"}), chat("Done.", prompt_tokens=70, completion_tokens=7)] * 2
+    async with (
+        serving(lambda _: script.pop(0)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"look_back": "on"}, limits={"tokens_total": 2200})
+        await at.turn(session.id, "Hello")
+        counted = "SELECT turns, tokens, reserved_tokens FROM session_usage"
+        assert await at.rows(counted) == [{"turns": 1, "tokens": 137, "reserved_tokens": 0}]
+        await change_session(at.rt, TENANT, session.id, {"limits": {"tokens_total": 1300}})
+        with pytest.raises(LimitExceeded):
+            await at.turn(session.id, "Hello again")
+        assert server.hits == 3
+        assert await at.rows(counted) == [{"turns": 2, "tokens": 197, "reserved_tokens": 0}]
+        assert (await at.rows("SELECT status FROM turns ORDER BY seq"))[-1]["status"] == "failed"
+
+
+async def test_a_turn_is_cancelled_while_it_looks_back(database_url: str, tmp_path: Path) -> None:
+    hold = asyncio.Event()
+    script = [looks_back({"query": "anything"}), replace(chat("Late."), after=hold)]
+    async with (
+        serving(lambda _: script.pop(0)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"look_back": "on"})
+        posted = asyncio.create_task(at.turn(session.id, "Hello"))
+        while server.hits < 2:
+            server.arrived.clear()
+            await server.arrived.wait()
+        (turn,) = await at.rows("SELECT id FROM turns")
+        await cancel_turn(at.rt, TENANT, session.id, turn["id"])
+        with pytest.raises(TurnCancelled):
+            await posted
+        hold.set()
+        assert await at.rows("SELECT status FROM turns") == [{"status": "cancelled"}]
+
+
+async def test_a_fork_and_an_export_of_a_session_that_looked_back_rebuild_the_same_prompts(
+    database_url: str, tmp_path: Path
+) -> None:
+    script = (looks_back({"query": "vault code"}), chat("It is 7319-KILO."))
     async with serving(answering(*script)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         session = await summarized(at)
-        outcome = await at.turn(session.id, "What is the vault code?")
-        assert outcome.turn.assistant_output == "Let me see.\n\nIt is 7319-KILO."
-        assert events == []
+        turn = (await at.turn(session.id, "What is the vault code?")).turn
+        sent = await get_prompt(at.rt, TENANT, session.id, turn.id, 2)
+        fork = await fork_session(at.rt, TENANT, session.id, None)
+        copied = await get_prompt(at.rt, TENANT, fork.id, turn.id, 2)
+        assert (copied.messages, copied.prompt_sha256) == (sent.messages, sent.prompt_sha256)
+        with await spooled(export_session(at.rt, TENANT, session.id)) as file:
+            imported = await at.imported(json.load(file))
+        turns = await at.rows("SELECT id FROM turns WHERE session_id = :id ORDER BY seq DESC LIMIT 1", id=imported.id)
+        copied = await get_prompt(at.rt, TENANT, imported.id, turns[0]["id"], 2)
+        assert (copied.messages, copied.prompt_sha256) == (sent.messages, sent.prompt_sha256)
 
 
 @pytest.mark.parametrize("size", [12_000, 120_000])

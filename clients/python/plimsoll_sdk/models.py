@@ -494,6 +494,18 @@ class Found(Page[FoundMessage]):
     unsearched_messages: int
 
 
+class LookBackPage(Answer):
+    """A page of a session's stored messages. `pages` is None where matches are shown; `content` is the text as a model
+    gets it, `handles` name the messages in it."""
+
+    page: int
+    pages: int | None
+    has_more: bool
+    content: str
+    handles: list[str]
+    estimated_tokens: int
+
+
 class FoundInSession(Answer):
     """A message of any session that has the words of a search. `complete` says whether `excerpt` is all of its text."""
 

@@ -52,8 +52,8 @@ async def look_back(
 ) -> FoundPage:
     """A page of a session's stored messages, as large as a turn of its own model would get it. Writes nothing.
 
-    Raises `NotFound` of the session, of the message that the handle names, or of a page that is not there, and
-    `InvalidRequest` where there is nothing to look for.
+    Raises `NotFound` of the session, or of the message that the handle names, and `InvalidRequest` where there is
+    nothing to look for.
     """
     if not query and handle is None:
         raise InvalidRequest("Name a handle, or words to look for.", ("query", "q"))

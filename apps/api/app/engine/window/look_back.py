@@ -92,10 +92,15 @@ def read_call(call: ToolCall) -> LookBack | None:
         return None
     values = cast("dict[str, Any]", given)
     query, handle, page = values.get("query"), values.get("handle"), values.get("page")
-    query = query[:_MOST_QUERY_CHARS].strip() if isinstance(query, str) else ""
-    handle = handle[:_MOST_HANDLE_CHARS].strip() or None if isinstance(handle, str) else None
+    query = _storable(query[:_MOST_QUERY_CHARS]) if isinstance(query, str) else ""
+    handle = _storable(handle[:_MOST_HANDLE_CHARS]) or None if isinstance(handle, str) else None
     is_number = isinstance(page, int) and not isinstance(page, bool) and 1 <= page <= _MOST_PAGES
     return LookBack(query, handle, page if is_number else None) if query or handle else None
+
+
+def _storable(text: str) -> str:
+    """Without what JSON can escape and no database keeps."""
+    return text.encode(errors="replace").decode().replace("\0", " ").strip()
 
 
 def exchange(

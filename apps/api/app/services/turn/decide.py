@@ -146,7 +146,7 @@ async def first_snapshot(
     on this very snapshot.
     """
     rows = await with_all_counts(rt, rows, store=store_counts)
-    current = await _current(rt, rows, turn_id, looked_back)
+    current = await _current(rt, rows, turn_id, looked_back if rows.model.takes_tools else ())
     snapshot = snapshot_of(
         rt,
         rows,
