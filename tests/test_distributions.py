@@ -54,6 +54,14 @@ def locked(names: Iterator[str]) -> str:
     return "".join(by_name[name] or pytest.fail(f"the lock has no {name}") for name in names)
 
 
+def install_locked(python: Path, needs: Path) -> None:
+    """What the file names, with its hashes. As in the Makefile: uv, which finds most in its cache, else pip."""
+    options = ("--require-hashes", "--only-binary", ":all:", "-r", needs)
+    by_uv = [sys.executable, "-m", "uv", "pip", "install", "-q", "--python", python, *options]
+    if subprocess.run([str(word) for word in by_uv], capture_output=True, check=False).returncode:
+        run(python, "-m", "pip", "install", "-q", *options)
+
+
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheels")
@@ -75,7 +83,7 @@ def test_both_install_with_every_extra_without_an_index_for_our_names(wheels: Pa
     python = tmp_path / "env" / "bin" / "python"
     needs = tmp_path / "third-parties.txt"
     needs.write_text(locked(third_parties("plimsoll-server", EXTRAS)))
-    run(python, "-m", "pip", "install", "-q", "--require-hashes", "--only-binary", ":all:", "-r", needs)
+    install_locked(python, needs)
     run(
         *(python, "-m", "pip", "install", "-q", "--no-index", "--find-links", wheels),
         f"plimsoll-server[{','.join(EXTRAS)}]",

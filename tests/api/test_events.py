@@ -23,6 +23,8 @@ from tests.api.test_auth import client_of, make_key
 from tests.api.test_timeline import say
 from tests.pooling import own_database
 
+HEARTBEAT_S = 1.0
+"""The end of a stream that a thread still reads is seen by the service when it next writes."""
 STREAM = {"Accept": "text/event-stream"}
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 CALL = {"tool_calls": [{"id": "c1", "function": {"name": "look_up", "arguments": "{}"}}]}
@@ -73,7 +75,7 @@ def hearing(address: str, key: str | None = None) -> Generator[Heard]:
 
 
 def test_turns_of_any_process_are_reported_as_they_change_tool_rounds_included(database_url: str) -> None:
-    settings = settings_for(database_url)
+    settings = settings_for(database_url, heartbeat_s=HEARTBEAT_S)
     with serving(settings) as here, serving(settings) as there, httpx.Client(base_url=there, timeout=30) as client:
         sid = new_session(client)
         waiting = say(client, sid, "Look it up", tools=TOOLS, recorded_reply=CALL)["turn"]
@@ -94,7 +96,7 @@ def test_turns_of_any_process_are_reported_as_they_change_tool_rounds_included(d
 def test_a_tenant_gets_events_of_its_own_turns_only_and_a_revoked_key_of_none(database_url: str) -> None:
     (made, anna), (_, bert) = make_key(database_url, "anna"), make_key(database_url, "bert")
     with (
-        serving(settings_for(database_url, heartbeat_s=1.0)) as address,
+        serving(settings_for(database_url, heartbeat_s=HEARTBEAT_S)) as address,
         client_of(address, anna) as hers,
         client_of(address, bert) as his,
         hearing(address, anna) as heard,
@@ -116,7 +118,7 @@ def test_without_the_accept_header_the_open_turns_are_a_plain_answer(client: htt
 
 def test_a_process_serves_so_many_streams_and_refuses_one_more(database_url: str) -> None:
     with (
-        serving(settings_for(database_url, max_event_streams=1)) as address,
+        serving(settings_for(database_url, max_event_streams=1, heartbeat_s=HEARTBEAT_S)) as address,
         hearing(address),
         httpx.Client(base_url=address, headers=STREAM) as client,
     ):

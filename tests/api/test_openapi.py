@@ -51,6 +51,7 @@ ROUTES = {
     "/v1/sessions/{session_id}/search": {"get"},
     "/v1/sessions/{session_id}/look-back": {"get"},
     "/v1/sessions/{session_id}/summaries": {"get", "post"},
+    "/v1/sessions/{session_id}/summaries/{summary_id}": {"patch"},
     "/v1/sessions/{session_id}/summaries/active/undo": {"post"},
     "/v1/sessions/{session_id}/summaries/{summary_id}/undo": {"post"},
     "/v1/sessions/{session_id}/pins": {"get"},

@@ -244,8 +244,12 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
     for name in ("get_turn", "get_audit", "get_prompt"):
         await ask(name, sid, turn.id)
     await ask("get_session", sid)
-    summary = await ask("summarize_now", sid)
-    assert (await ask("list_summaries", sid)).items[0].id == summary.id
+    summary = await ask("summarize_now", sid, focus="what was decided")
+    facts = [{"text": "The harbour closes at nine.", "message_ids": [summary.from_message_id]}]
+    edited = await ask("edit_summary", sid, summary.id, key_facts=facts)
+    assert (edited.origin, edited.previous_summary_id) == ("person", summary.id)
+    assert (await ask("undo_summary", sid, edited.id)).status == "undone"
+    assert (await ask("list_summaries", sid)).items[0].id == edited.id
     assert (await ask("undo_summary", sid, summary.id)).status == "undone"
     summary = await ask("summarize_now", sid)
     assert (await ask("undo_active_summary", sid)).id == summary.id

@@ -59,6 +59,7 @@ async def test_connections_that_a_server_lost_without_a_word_are_one_failure_and
                 client.transport.abort()
                 return
             writer.write(data)
+        writer.close()
 
     async def accept(reader: StreamReader, writer: StreamWriter) -> None:
         opened.append(writer)
@@ -69,7 +70,6 @@ async def test_connections_that_a_server_lost_without_a_word_are_one_failure_and
             await relay(reader, to_server, writer)
         to_server.close()
         await back
-        writer.close()
         ended[opened.index(writer)].set_result(None)
 
     one = compile_sql(sa.text("SELECT 1"))

@@ -21,10 +21,10 @@ def test_the_pages_table_is_what_the_command_prints_and_its_pictures_are_drawn(t
     command = [sys.executable, "-m", "plimsoll_demo.presets", "--pictures", str(tmp_path)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    printed, told = table("preset", ended.stdout), table("preset", PAGE)
-    assert [row[:6] for row in printed] == [row[:6] for row in told], f"the table should be\n{ended.stdout}"
+    printed, documented = table("preset", ended.stdout), table("preset", PAGE)
+    assert [row[:6] for row in printed] == [row[:6] for row in documented], f"the table should be\n{ended.stdout}"
     # The summarizer reads ids, which are random, and so a few tokens more or less.
-    for is_now, says in zip(printed, told, strict=True):
+    for is_now, says in zip(printed, documented, strict=True):
         assert [_tokens(cell) for cell in is_now[6:]] == pytest.approx([_tokens(cell) for cell in says[6:]], rel=1e-3)
     drawn = {path.name: ET.fromstring(path.read_text()) for path in tmp_path.iterdir()}  # noqa: S314 - written by ourselves
     assert len(drawn) == len(PRESETS)

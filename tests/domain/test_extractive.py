@@ -43,10 +43,21 @@ def test_a_conversation_is_sorted_into_facts_decisions_questions_and_actions() -
     ]
     assert made.open_questions == (ExtractItem("Who owns the DNS change?", ("m8",)),)
     assert ExtractItem("I will prepare a runbook by Friday.", ("m4",)) in made.action_items
-    told = made.summary_text + " ".join(item.text for item in made.key_facts)
+    kept = made.summary_text + " ".join(item.text for item in made.key_facts)
     for fact in ("12000 USD", "480 GB", "Never lock invoice_lines"):
-        assert fact in told
+        assert fact in kept
     assert made.summary_text
+
+
+def test_what_has_words_of_the_focus_is_kept_before_the_rest() -> None:
+    def kept(focus: str) -> str:
+        made = extract(CONVERSATION, max_chars=200, focus=focus)
+        return made.summary_text + " ".join(item.text for item in items_of(made))
+
+    assert "Sunday night" in kept("")
+    assert "logical replication" not in kept("")
+    assert "logical replication" in kept("the replication")
+    assert kept("the on of") == kept("")
 
 
 def test_numbers_and_constraints_outlive_small_talk_in_a_small_room() -> None:

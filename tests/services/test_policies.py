@@ -36,6 +36,7 @@ _VALID: dict[str, tuple[object, ...]] = {
     "summary_model": ("", "fast"),
     "summary_max_ratio": (0.01, 1),
     "summary_role": ("system", "user"),
+    "focus": ("", "prices and dates", "x" * 500),
     "max_context_tokens": (1, 2**31 - 1, None),
     "emergency_drop_ratio": (0.01, 1, None),
     "unknown_window_outputs": (1, 2**31 - 1, None),
@@ -68,6 +69,7 @@ _INVALID: dict[str, tuple[object, ...]] = {
     "summary_model": (1, None, [], {}),
     "summary_max_ratio": (*_RATIO_NOT, None),
     "summary_role": (*_CHOICE_NOT, "assistant"),
+    "focus": (None, 1, [], {}, "x" * 501),
     "allocation": (
         1,
         "goal",

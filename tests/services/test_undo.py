@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from app.domain.errors import NotFound, SummaryNotActive, TurnInProgress
+from app.domain.errors import InvalidRequest, NotFound, SummaryNotActive, TurnInProgress
 from app.domain.stored import StoredSummary
-from app.domain.types import Pin, SessionId, SummaryId, TenantId
+from app.domain.types import MessageId, Pin, SessionId, SummaryId, SummaryItem, TenantId
 from app.services.pins import delete_pin, put_pin
-from app.services.summaries import list_summaries, summarize_now, undo_summary
+from app.services.summaries import edit_summary, list_summaries, summarize_now, undo_summary
 from app.services.views.context import window_now
 from app.services.views.turns import get_prompt, list_turns
 from tests.providers.server import serving
-from tests.services.service import TENANT, Service, client_tools, model, models_toml, service
+from tests.services.service import TENANT, Service, chat, client_tools, is_summary, model, models_toml, service
 from tests.services.test_tools import TOOLS, calls
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
@@ -67,6 +68,66 @@ async def test_undoing_restores_the_predecessor_and_the_raw_range_and_the_next_t
         sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
         users = [message["content"].split(".")[0] for message in sent if message["role"] == "user"]
         assert users == [f"Point {number}" for number in range(5, 21)]
+
+
+async def test_an_edited_summary_is_a_version_of_its_own_that_is_sent_and_taken_back(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session(policy={"protected_turns": 1})
+        for number in range(1, 4):
+            await at.turn(session.id, f"Point {number}. {LONG}")
+        made = await summarize_now(at.rt, TENANT, session.id)
+        source = made.from_message_id
+        changes = {"summary_text": "Two points.", "decisions": (SummaryItem("Ship on the 9th.", (source,)),)}
+        edited = await edit_summary(at.rt, TENANT, session.id, made.id, changes)
+        assert (edited.origin, edited.previous_summary_id, edited.status) == ("person", made.id, "active")
+        assert (edited.from_message_id, edited.to_message_id) == (source, made.to_message_id)
+        assert (edited.summary_text, edited.decisions) == ("Two points.", changes["decisions"])
+        assert edited.key_facts == made.key_facts
+        assert await _statuses(at, session.id) == ["superseded", "active"]
+        outcome = await at.turn(session.id, "Point 4.")
+        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
+        assert any("Ship on the 9th." in str(message["content"]) for message in sent)
+        for refused, error, given in (
+            (made.id, SummaryNotActive, changes),
+            (uuid4(), NotFound, changes),
+            (edited.id, InvalidRequest, changes),  # nothing would be changed
+            (edited.id, InvalidRequest, {"key_facts": (SummaryItem("Invented.", (MessageId(uuid4()),)),)}),
+            (edited.id, InvalidRequest, {"summary_text": LONG * 60}),
+        ):
+            with pytest.raises(error):
+                await edit_summary(at.rt, TENANT, session.id, SummaryId(refused), given)
+        await _undo(at, session.id, edited.id)
+        assert await _statuses(at, session.id) == ["active", "undone"]
+        assert (await window_now(at.rt, TENANT, session.id)).active_summary_id == made.id
+        await _prompts(at, session.id)
+
+
+async def test_a_summary_is_not_edited_while_a_turn_is_open(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model(lambda seen: calls("c1") if seen.json.get("tools") else chat("Noted."))) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"protected_turns": 1})
+        for number in range(1, 4):
+            await at.turn(session.id, f"Point {number}. {LONG}")
+        made = await summarize_now(at.rt, TENANT, session.id)
+        await at.turn(session.id, "Look it up.", tools=TOOLS)
+        with pytest.raises(TurnInProgress):
+            await edit_summary(at.rt, TENANT, session.id, made.id, {"summary_text": "Short."})
+
+
+async def test_a_focus_of_the_policy_or_the_request_reaches_the_summarizer(database_url: str, tmp_path: Path) -> None:
+    async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session(policy={"protected_turns": 1, "focus": "the ferry"})
+        for number in range(1, 4):
+            await at.turn(session.id, f"Point {number}. {LONG}")
+        for requested, wanted in ((None, "the ferry"), ("prices", "prices")):
+            made = await summarize_now(at.rt, TENANT, session.id, requested)
+            asked = [json.loads(seen.json["messages"][1]["content"]) for seen in server.seen if is_summary(seen)]
+            assert asked[-1]["focus"] == wanted
+            await _undo(at, session.id, made.id)
 
 
 async def test_after_an_undo_the_next_turn_summarizes_again_when_it_is_over_the_threshold(

@@ -70,6 +70,32 @@ async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_c
         await expect(older).to_have_accessible_name("Summary of turns 1–2, active")
 
 
+async def test_a_summary_is_edited_and_the_version_before_it_comes_back(
+    browser: Browser, origin: str, api: httpx.Client
+) -> None:
+    sid = new_session(api, policy={"protected_turns": 2})
+    say(api, sid, 1, 4)
+    api.post(f"/v1/sessions/{sid}/summaries", json={"focus": "berths"}).raise_for_status()
+    async with open_page(browser, origin) as (page, _):
+        await page.goto(f"{origin}/ui/#/sessions/{sid}/memory")
+        newest = page.get_by_role("article").nth(0)
+        await newest.get_by_role("button", name="Edit").click()
+        save = newest.get_by_role("button", name="Save as a new version")
+        await expect(save).to_be_disabled()
+        await newest.get_by_role("textbox", name="Key facts, a new one").fill("The quay is closed in May.")
+        assert await faults(page) == []
+        await save.click()
+        await expect(newest).to_contain_text("edited by a person")
+        await expect(newest).to_contain_text("The quay is closed in May.")
+        await newest.get_by_role("button", name="Undo").click()
+        await page.get_by_role("dialog", name="Undo this summary?").get_by_role("button", name="Undo").click()
+        await expect(newest).to_have_accessible_name("Summary of turns 1–2, undone")
+        assert [each["status"] for each in api.get(f"/v1/sessions/{sid}/summaries").json()["items"]] == [
+            "undone",
+            "active",
+        ]
+
+
 async def test_pins_show_size_and_relevance_and_are_made_changed_and_taken_away(page: Page, api: httpx.Client) -> None:
     sid = new_session(api, room_goal="Festival in the harbour")
     await page.goto(f"{page.url.split('#')[0]}#/sessions/{sid}/memory")

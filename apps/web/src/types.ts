@@ -270,7 +270,7 @@ export interface Summary {
   decisions: SummaryItem[];
   action_items: SummaryItem[];
   status: "active" | "superseded" | "undone";
-  origin: "model" | "fallback" | "emergency";
+  origin: "model" | "fallback" | "emergency" | "person";
   model_alias: string;
   token_estimate: number;
   prompt_tokens: number | null;

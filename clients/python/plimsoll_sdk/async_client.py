@@ -286,6 +286,7 @@ class AsyncPlimsoll:
     iterate_found_messages = _pages(operations.search_messages)
     list_summaries = _method(operations.list_summaries)
     iterate_summaries = _pages(operations.list_summaries)
+    edit_summary = _method(operations.edit_summary)
     summarize_now = _method(operations.summarize_now)
     undo_summary = _method(operations.undo_summary)
     undo_active_summary = _method(operations.undo_active_summary)

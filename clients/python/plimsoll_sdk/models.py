@@ -338,7 +338,7 @@ class SummaryItem(Answer):
 class Summary(Answer):
     """A summary of the messages from `from_message_id` through `to_message_id`.
 
-    `status` is `active`, `superseded` or `undone`; `origin` is `model`, `fallback` or `emergency`.
+    `status` is `active`, `superseded` or `undone`; `origin` is `model`, `fallback`, `emergency` or `person`.
     """
 
     id: str

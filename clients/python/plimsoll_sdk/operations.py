@@ -455,9 +455,34 @@ def list_summaries(session_id: str, *, limit: int | None = None, cursor: str | N
 
 
 @operation("POST", f"{_SESSION}/summaries")
-def summarize_now(session_id: str) -> Request[Summary]:
-    """Summarizes now what can be summarized, regardless of thresholds."""
-    return Request(reads(Summary), {"session_id": session_id})
+def summarize_now(session_id: str, *, focus: str | None = None) -> Request[Summary]:
+    """Summarizes now what can be summarized, regardless of thresholds; `focus` is kept in most detail."""
+    return Request(reads(Summary), {"session_id": session_id}, body=given(focus=focus))
+
+
+@operation("PATCH", f"{_SESSION}/summaries/{{summary_id}}")
+def edit_summary(
+    session_id: str,
+    summary_id: str,
+    *,
+    summary_text: str | None = None,
+    key_facts: Sequence[Json] | None = None,
+    open_questions: Sequence[Json] | None = None,
+    decisions: Sequence[Json] | None = None,
+    action_items: Sequence[Json] | None = None,
+) -> Request[Summary]:
+    """Makes a person's version of the active summary the active one; an undo brings the summary back.
+
+    An item is `{"text": …, "message_ids": […]}`; a list that is given replaces the whole list.
+    """
+    body = given(
+        summary_text=summary_text,
+        key_facts=key_facts,
+        open_questions=open_questions,
+        decisions=decisions,
+        action_items=action_items,
+    )
+    return Request(reads(Summary), {"session_id": session_id, "summary_id": summary_id}, body=body)
 
 
 @operation("POST", f"{_SESSION}/summaries/active/undo")

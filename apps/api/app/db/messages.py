@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields, replace
 from operator import itemgetter
 from uuid import UUID
@@ -86,6 +86,10 @@ _BY_ID = sql(f"""
     SELECT {_LISTED} FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
     WHERE m.session_id = CAST(:session_id AS uuid) AND m.id = ANY(CAST(:ids AS uuid[]))
     ORDER BY m.seq
+    """)
+
+_COUNT_BY_ID = sql("""
+    SELECT count(*) FROM messages WHERE session_id = CAST(:session_id AS uuid) AND id = ANY(CAST(:ids AS uuid[]))
     """)
 
 _NEW_COUNTS = insert_from(
@@ -231,6 +235,11 @@ async def page_of_messages(tx: Transaction, session_id: SessionId, after_seq: in
     return [
         MessageRecord(**row) for row in await tx.fetch(_PAGE, session_id=session_id, after_seq=after_seq, limit=limit)
     ]
+
+
+async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[UUID]) -> bool:
+    """Whether all of them are messages of the session. The caller has checked whose it is."""
+    return await tx.fetchval(_COUNT_BY_ID, session_id=session_id, ids=list(ids)) == len(ids)
 
 
 async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[UUID]) -> list[MessageRecord]:

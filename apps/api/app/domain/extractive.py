@@ -32,6 +32,9 @@ _LONGEST_UNIT_CHARS: Final = 320
 _SHORTEST_UNIT_CHARS: Final = 12
 _MOST_SOURCES_OF_AN_ITEM: Final = 4
 _SAME_WORDS_RATIO: Final = 0.7
+_FOCUS_VALUE: Final = 3.0
+_LONGEST_PLAIN_WORD: Final = 3
+"""Shorter words of a focus are articles and prepositions, which every sentence has."""
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])|\n+")
 _PLAIN_SENTENCE_END: Final = re.compile(
@@ -166,14 +169,16 @@ def extract(
     *,
     max_chars: int,
     context: Sequence[SourceText] = (),
+    focus: str = "",
     read: ReadSentence = read_sentence,
 ) -> Extract:
     """Chooses what is worth keeping of `sources`, in at most `max_chars` characters of text over all parts.
 
     Every text is verbatim, only a part of a sentence where the whole is long. `context` are later messages that are
-    not summarized; they only show which questions have been answered. Cost is about linear in the characters.
+    not summarized; they only show which questions have been answered. Sentences with words of
+    `focus` weigh more. Cost is about linear in the characters.
     """
-    units = _units(sources, context, read)
+    units = _units(sources, context, read, focus)
     taken = _Taken()
     best_first = sorted(units, key=_best_first)
     of_kind: dict[SummaryList, list[_Unit]] = {kind: [] for kind in _SHARES}
@@ -229,7 +234,9 @@ def _beginning(units: Sequence[_Unit], room_chars: float) -> str:
     return best.text[: int(max(0, room_chars))] if best else ""
 
 
-def _units(sources: Sequence[SourceText], context: Sequence[SourceText], read: ReadSentence) -> list[_Unit]:
+def _units(
+    sources: Sequence[SourceText], context: Sequence[SourceText], read: ReadSentence, focus: str = ""
+) -> list[_Unit]:
     """The sentences of the sources, each weighed by what it carries for what it costs."""
     answered_before = _last_answer(sources, context)
     found = [
@@ -246,6 +253,7 @@ def _units(sources: Sequence[SourceText], context: Sequence[SourceText], read: R
     rarity_of = {
         word: weight_of[seen] if len(word) > 2 or not word.isascii() else 0.0 for word, seen in seen_in.items()
     }.__getitem__
+    wanted = frozenset(word for word in read(focus).words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii())
     units: list[_Unit] = []
     for at, source, sentence in found:
         text, words, kind, signals = sentence
@@ -255,6 +263,8 @@ def _units(sources: Sequence[SourceText], context: Sequence[SourceText], read: R
             kind = "key_facts"
         if kind in {"decisions", "open_questions"}:
             value += 2.0
+        if wanted and not wanted.isdisjoint(words):
+            value += _FOCUS_VALUE
         if source.role == "tool":
             value *= 0.5
         elif asks and kind == "key_facts" and text.endswith(("?", "？")):

@@ -139,7 +139,9 @@ class SummaryItem:
 SummaryList: TypeAlias = Literal["key_facts", "open_questions", "decisions", "action_items"]
 SUMMARY_LISTS: Final[tuple[SummaryList, ...]] = get_args(SummaryList)
 """The lists of a summary, in the order in which they are requested and answered."""
-SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency"]
+MOST_FOCUS_CHARS: Final = 500
+"""Of what a summary is to keep in most detail."""
+SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency", "person"]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

@@ -178,6 +178,7 @@ def _summary_text(document: Mapping[str, Any], max_chars: int) -> str:
         _sources(document, "messages"),
         max_chars=max(0, max_chars - used),
         context=_sources(document, "context_messages"),
+        focus=str(document.get("focus", "")),
     )
     answer: dict[str, Any] = {"summary_text": "\n".join(filter(None, (carried_text, new.summary_text)))}
     for kind in SUMMARY_LISTS:

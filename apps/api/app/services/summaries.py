@@ -6,22 +6,38 @@ takes away the next turn's own check, or the check before its call, finds again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
-from app.db.summaries import find_summary, get_summary, lock_and_restart_count, page_of_summaries, undo_active
-from app.domain.errors import NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress
+from app.db.messages import has_messages
+from app.db.summaries import (
+    AttemptNote,
+    find_summary,
+    get_summary,
+    lock_and_restart_count,
+    page_of_summaries,
+    store_attempt,
+    undo_active,
+)
+from app.domain.errors import InvalidRequest, NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress
 from app.domain.stored import StoredSummary
-from app.domain.types import OPEN_STATUSES, SessionId, SummaryId, TenantId, ToolDefinition
+from app.domain.types import OPEN_STATUSES, MessageId, SessionId, SummaryId, SummaryItem, TenantId, ToolDefinition
 from app.engine.window.ahead import fold_behind_answer, may_fold_behind_answer
 from app.engine.window.triggers import fold_on_request
 from app.services.paging import Page, after_id, page_of
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
-from app.services.turn.gather import estimator_of, planned, session_policy, snapshot_of
-from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, summarize
+from app.services.turn.ask_summarizer import Asking
+from app.services.turn.gather import budget_of, estimator_of, planned, session_policy, snapshot_of
+from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, new_summary, summarize
 from app.services.turn.types import RETRY_AFTER_S, ClaimedTurn, TurnPlan
 from app.services.views.context import no_turn, session_window
+
+SummaryChanges: TypeAlias = Mapping[str, str | tuple[SummaryItem, ...]]
+"""Parts of a summary by name, each as it is to be."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +54,12 @@ async def list_summaries(
     return page_of(scope, rows, limit, lambda row: row.id)
 
 
-async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> StoredSummary:
+async def summarize_now(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, focus: str | None = None
+) -> StoredSummary:
     """Summarizes what is older than the protected turns, whatever the triggers, and gives the new summary.
+
+    `focus` is what it keeps in most detail, in place of the policy's.
 
     Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` when a turn runs or something else
     became the active summary meanwhile.
@@ -47,6 +67,8 @@ async def summarize_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId)
     rows = await session_window(rt, tenant_id, session_id)
     if any(turn.status in OPEN_STATUSES for turn in rows.turns):
         raise TurnInProgress("The session runs a turn; summarize when it is done.", RETRY_AFTER_S)
+    if focus is not None:
+        rows = replace(rows, policy=replace(rows.policy, focus=focus))
     estimate = estimator_of(rt, rows)
     policy = rows.policy
     snapshot = snapshot_of(rt, rows, no_turn(rows.turn_seq))
@@ -104,6 +126,54 @@ async def summarize_after_turn(
         attempt = await summarize(rt, rows, SummaryJob(fold, "post_turn", rows.turns[-1].seq + 1), estimate)
         if attempt.failure in (STALE, IN_PROGRESS):
             logger.info("a summary in the background was dropped (%s): another one was faster", attempt.failure)
+
+
+async def edit_summary(
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    summary_id: SummaryId,
+    changes: SummaryChanges,
+) -> StoredSummary:
+    """Makes the active summary with these parts of it changed the active one, and gives it: a row of its own, of the
+    same messages, which an undo takes back.
+
+    Raises `NotFound`, `SummaryNotActive`, `TurnInProgress` while a turn decides on it, and `InvalidRequest` for no
+    change, for messages that are not the session's, and for more tokens than the policy lets a summary have.
+    """
+    rows = await session_window(rt, tenant_id, session_id)
+    async with rt.database.autocommit() as tx:
+        edited = await get_summary(tx, session_id, summary_id)
+        is_cited = not (cited := _cited(changes)) or await has_messages(tx, session_id, cited)
+    if edited is None:
+        raise NotFound("summary")
+    active = rows.context.summary
+    if active is None or active.id != summary_id:
+        raise SummaryNotActive(f"The summary is {edited.status}; only the active one can be edited.")
+    if any(turn.status in OPEN_STATUSES for turn in rows.turns):
+        raise TurnInProgress("The session runs a turn; edit the summary when it is done.", RETRY_AFTER_S)
+    if not is_cited:
+        raise InvalidRequest("An item cites a message that the session does not have.")
+    version = replace(active, id=SummaryId(rt.new_id()), body=replace(active.body, **changes), origin="person")
+    if version.body == active.body:
+        raise InvalidRequest("Nothing of the summary would be changed.")
+    asking = Asking(rows, edited.model_alias, estimator_of(rt, rows))
+    new = await asyncio.to_thread(new_summary, asking, version, active)
+    most_tokens = rows.policy.most_summary_tokens(budget_of(rows.model, rows.policy).input_budget)
+    if new.token_estimate > most_tokens:
+        raise InvalidRequest(f"It has {new.token_estimate} tokens; the policy lets a summary have {most_tokens}.")
+    async with rt.database.autocommit() as tx:
+        if not await store_attempt(tx, session_id, new, AttemptNote(), None):
+            raise SummaryNotActive("Another summary became active meanwhile.")
+        made = await get_summary(tx, session_id, new.id)
+    if made is None:
+        raise NotFound("session")  # erased meanwhile
+    return made
+
+
+def _cited(changes: SummaryChanges) -> frozenset[MessageId]:
+    lists = [items for items in changes.values() if not isinstance(items, str)]
+    return frozenset(message_id for items in lists for item in items for message_id in item.message_ids)
 
 
 @retried

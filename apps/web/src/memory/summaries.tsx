@@ -7,6 +7,7 @@ import type { Summary, WindowNow } from "../types";
 import { Confirm } from "../ui/confirm";
 import { Outcome, type Result, resultOf } from "../ui/outcome";
 import { beyond, type Coverage, changeOf, coverageOf, turnsOf } from "./coverage";
+import type { SummaryEdit } from "./edit-summary";
 import { SummaryCard } from "./summary-card";
 
 const AT_ONCE = 25;
@@ -28,6 +29,7 @@ export function Summaries({ sessionId, onChange }: Props) {
   const [pages, setPages] = useState(1);
   const [result, setResult] = useState<Result | null>(null);
   const [busy, setBusy] = useState(false);
+  const [focus, setFocus] = useState("");
   const [asking, setAsking] = useState<Summary | null>(null);
   const listed = useResource<Listed>((signal) => read(sessionId, pages, signal), [sessionId, pages]);
   const soon = useThrottled(listed.reload, 500);
@@ -58,9 +60,16 @@ export function Summaries({ sessionId, onChange }: Props) {
 
   const summarize = () =>
     change(async () => {
-      const made = await call<Summary>(`${path}/summaries`, { method: "POST" });
+      const body = focus.trim() ? { focus } : {};
+      const made = await call<Summary>(`${path}/summaries`, { method: "POST", body });
       const coverage = (await coverageOf(sessionId, [made], new AbortController().signal)).get(made.id);
       return `Summarized: ${coverage ? turnsOf(coverage) : "older turns"}, in ${tokens(made.token_estimate)} tokens.`;
+    });
+
+  const edited = (summary: Summary, edit: SummaryEdit) =>
+    change(async () => {
+      await call(`${path}/summaries/${summary.id}`, { method: "PATCH", body: edit });
+      return "Saved as a new version. Undo brings the one before it back.";
     });
 
   const undo = (summary: Summary) =>
@@ -73,9 +82,19 @@ export function Summaries({ sessionId, onChange }: Props) {
     <section aria-labelledby="summaries">
       <div class="title-row">
         <h2 id="summaries">Summaries</h2>
-        <button type="button" disabled={busy} onClick={() => void summarize()}>
-          {busy ? "Working…" : "Summarize now"}
-        </button>
+        <span class="buttons">
+          <input
+            type="text"
+            aria-label="What the summary keeps in most detail"
+            placeholder="Keep most of… (optional)"
+            maxLength={500}
+            value={focus}
+            onInput={(event) => setFocus(event.currentTarget.value)}
+          />
+          <button type="button" disabled={busy} onClick={() => void summarize()}>
+            {busy ? "Working…" : "Summarize now"}
+          </button>
+        </span>
       </div>
       <Outcome result={listed.problem ? { kind: "bad", text: listed.problem } : result} />
       {summaries.length === 0 && !listed.loading && <p class="quiet">There is none yet.</p>}
@@ -88,6 +107,7 @@ export function Summaries({ sessionId, onChange }: Props) {
               coverage={covered.get(summary.id)}
               predecessor={covered.get(summary.previous_summary_id ?? "")}
               onUndo={busy ? null : () => setAsking(summary)}
+              onEdited={(edit) => void edited(summary, edit)}
             />
           </li>
         ))}
@@ -116,6 +136,7 @@ export function Summaries({ sessionId, onChange }: Props) {
 }
 
 function comesBack(summary: Summary, covered: Map<string, Coverage>): string {
+  if (summary.origin === "person") return "The version before it is active again.";
   const own = covered.get(summary.id);
   const predecessor = covered.get(summary.previous_summary_id ?? "");
   const raw = own ? turnsOf(beyond(own, predecessor)) : "its turns";

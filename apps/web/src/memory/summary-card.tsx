@@ -6,16 +6,10 @@ import { addressOf } from "../router";
 import { wholeText } from "../text";
 import type { Summary, SummaryItem } from "../types";
 import { type Coverage, turnsOf } from "./coverage";
+import { EditSummary, LISTS, type SummaryEdit } from "./edit-summary";
 
 const MOST_SOURCES = 100;
 const MOST_CHARACTERS = 2000;
-const LISTS = [
-  { name: "key_facts", title: "Key facts" },
-  { name: "decisions", title: "Decisions" },
-  { name: "open_questions", title: "Open questions" },
-  { name: "action_items", title: "Action items" },
-] as const;
-
 interface Props {
   sessionId: string;
   summary: Summary;
@@ -23,12 +17,14 @@ interface Props {
   predecessor: Coverage | undefined;
   /** Null while something else is done. */
   onUndo: (() => void) | null;
+  onEdited: (edit: SummaryEdit) => void;
 }
 
 /** A summary: where it stands, what it covers, who made it, and what it says. Only the active one is open. */
-export function SummaryCard({ sessionId, summary, coverage, predecessor, onUndo }: Props) {
+export function SummaryCard({ sessionId, summary, coverage, predecessor, onUndo, onEdited }: Props) {
   const active = summary.status === "active";
   const [open, setOpen] = useState(active);
+  const [editing, setEditing] = useState(false);
   const title = coverage ? turnsOf(coverage) : "older turns";
   return (
     <article
@@ -61,7 +57,20 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, onUndo 
           <button type="button" disabled={onUndo === null} onClick={() => onUndo?.()}>
             Undo…
           </button>
+          <button type="button" disabled={onUndo === null || editing} onClick={() => setEditing(true)}>
+            Edit
+          </button>
         </div>
+      )}
+      {active && editing && (
+        <EditSummary
+          summary={summary}
+          onSave={(edit) => {
+            setEditing(false);
+            onEdited(edit);
+          }}
+          onLeave={() => setEditing(false)}
+        />
       )}
       <details open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
         <summary>Content</summary>
@@ -73,6 +82,7 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, onUndo 
 
 function originOf(summary: Summary): string {
   if (summary.origin === "model") return `made by ${summary.model_alias}`;
+  if (summary.origin === "person") return "edited by a person";
   return summary.origin === "fallback"
     ? `made by rule, ${summary.model_alias} gave no usable one`
     : "note of an emergency cut";

@@ -19,15 +19,17 @@ from app.api.schemas.context import (
     OverviewOut,
     SimulateIn,
     SimulationOut,
+    SummarizeIn,
     SummaryOut,
     SummaryPage,
+    SummaryPatch,
     TimelinePage,
     WindowOut,
 )
 from app.api.schemas.turns import PreviewIn, PreviewOut
 from app.domain.figures import CurrentWindow, TimelineRange, TurnPoint
 from app.domain.stored import StoredSummary
-from app.domain.types import LARGEST, JsonObject, SessionId, SummaryId
+from app.domain.types import LARGEST, SUMMARY_LISTS, JsonObject, MessageId, SessionId, SummaryId, SummaryItem
 from app.services import summaries
 from app.services.look_back import FoundPage, look_back
 from app.services.paging import Page
@@ -50,6 +52,7 @@ PageNumber = Annotated[
 ]
 DEFAULT_FOUND = 10
 _NOTHING_GIVEN = SimulateIn()
+_NO_FOCUS = SummarizeIn()
 Points = Annotated[int, Query(ge=1, le=500, description="Most runs of turns in the answer.")]
 ThroughSeq = Annotated[
     int | None, Query(ge=1, le=LARGEST, description="The last turn's number; the newest's if absent.")
@@ -118,10 +121,19 @@ async def list_summaries(
     return await summaries.list_summaries(call.rt, call.tenant_id, session_id, limit, cursor)
 
 
-@router.post("/summaries", status_code=201, response_model=SummaryOut, responses=refusals(*READ, 409, 429, 502, 504))
-async def summarize_now(call: Call, session_id: SessionId) -> StoredSummary:
-    """Summarizes now what can be summarized, regardless of thresholds. Takes no body."""
-    return await summaries.summarize_now(call.rt, call.tenant_id, session_id)
+@router.post("/summaries", status_code=201, response_model=SummaryOut, responses=refusals(*WRITE, 409, 429, 502, 504))
+async def summarize_now(call: Call, session_id: SessionId, body: SummarizeIn = _NO_FOCUS) -> StoredSummary:
+    """Summarizes now what can be summarized, regardless of thresholds."""
+    return await summaries.summarize_now(call.rt, call.tenant_id, session_id, body.focus)
+
+
+@router.patch("/summaries/{summary_id}", response_model=SummaryOut, responses=refusals(*WRITE, 409))
+async def edit_summary(call: Call, session_id: SessionId, summary_id: SummaryId, body: SummaryPatch) -> StoredSummary:
+    """Makes a person's version of the active summary the active one. The summary itself stays; an undo brings it back.
+
+    What is absent stays; a list is replaced whole.
+    """
+    return await summaries.edit_summary(call.rt, call.tenant_id, session_id, summary_id, _changes(body))
 
 
 @router.post("/summaries/active/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
@@ -134,6 +146,16 @@ async def undo_active_summary(call: Call, session_id: SessionId) -> StoredSummar
 async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId) -> StoredSummary:
     """Withdraws the active summary: the previous one becomes active again. Takes no body."""
     return await summaries.undo_summary(call.rt, call.tenant_id, session_id, summary_id)
+
+
+def _changes(body: SummaryPatch) -> summaries.SummaryChanges:
+    """What is given of the body, as the parts of a summary."""
+    given = {name: getattr(body, name) for name in SUMMARY_LISTS if getattr(body, name) is not None}
+    lists: dict[str, str | tuple[SummaryItem, ...]] = {
+        name: tuple(SummaryItem(item.text, tuple(map(MessageId, item.message_ids))) for item in items)
+        for name, items in given.items()
+    }
+    return lists if body.summary_text is None else lists | {"summary_text": body.summary_text}
 
 
 @simulate_router.post("/simulate", response_model=SimulationOut, responses=refusals(*WRITE))

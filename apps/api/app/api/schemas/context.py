@@ -3,10 +3,10 @@ what is found of what has left it, and stored turns under other policies."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Annotated, Any, cast
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model, field_validator
 
 from app.api.schemas.values import Id, In, Instant, Open, Paged, answer_of, row_of
 from app.domain import figures
@@ -14,7 +14,7 @@ from app.domain.audit import TurnContext
 from app.domain.figures import CurrentWindow, PointWindow, TimelineRange, TurnPoint
 from app.domain.stored import StoredSummary
 from app.domain.trim_log import TrimAction, TrimLog
-from app.domain.types import REGIONS, Count, Name
+from app.domain.types import MOST_FOCUS_CHARS, REGIONS, Count, Name
 from app.services.look_back import FoundPage
 from app.services.views.search import Found, FoundInSession, FoundMessage
 
@@ -130,6 +130,37 @@ class SummaryOut(SummaryFields):
     """A summary of the messages from `from_message_id` through `to_message_id`."""
 
     session_id: UUID
+
+
+SummaryText = Annotated[str, StringConstraints(min_length=1, max_length=20_000, strip_whitespace=True)]
+
+
+class SummarizeIn(In):
+    """How a requested summary is made."""
+
+    focus: str | None = Field(
+        default=None, max_length=MOST_FOCUS_CHARS, description="What it keeps in most detail; the policy's if absent."
+    )
+
+
+class SummaryItemIn(In):
+    """One fact, decision, question or action, and the messages it comes from, if any."""
+
+    text: SummaryText
+    message_ids: list[Annotated[UUID, Field(strict=False)]] = Field(default_factory=list[UUID], max_length=100)
+
+
+_Items = Annotated[list[SummaryItemIn], Field(max_length=200)] | None
+
+
+class SummaryPatch(In):
+    """What a person changes of a summary; a list that is given replaces the whole list."""
+
+    summary_text: SummaryText | None = None
+    key_facts: _Items = None
+    open_questions: _Items = None
+    decisions: _Items = None
+    action_items: _Items = None
 
 
 class SummaryPage(Paged[SummaryOut]): ...

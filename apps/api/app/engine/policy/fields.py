@@ -38,6 +38,7 @@ MEANINGS: Mapping[str, str] = {
     "summary_model": "Who summarizes; empty: the turn's own model.",
     "summary_max_ratio": "Share of the input budget that a summary may take.",
     "summary_role": "The role the summary is sent in.",
+    "focus": "What summaries keep in most detail, in words; empty: nothing in particular.",
     "allocation": "Shares of the window by region, in percent.",
     "context_priority": "Which region is served first where shares are held.",
     "max_context_tokens": "A cap on the model's window, in tokens.",

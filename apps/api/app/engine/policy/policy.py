@@ -7,6 +7,8 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Len
 
+from app.domain.types import MOST_FOCUS_CHARS
+
 PresetName: TypeAlias = Literal["guarded", "post_turn", "rolling", "allocated", "turn_atomic"]
 SummaryRole: TypeAlias = Literal["system", "user"]
 SummarizeWhen: TypeAlias = Literal["preflight", "post_turn", "both", "never"]
@@ -86,6 +88,7 @@ class ContextPolicy:
     summary_model: str = ""
     summary_max_ratio: Ratio = 0.15
     summary_role: SummaryRole = "system"
+    focus: Annotated[str, Len(0, MOST_FOCUS_CHARS)] = ""
     allocation: Allocation | None = None
     context_priority: Annotated[tuple[PriorityRegion, ...], Len(4, 4)] = PRIORITY_REGIONS
     max_context_tokens: Count | None = None
@@ -102,6 +105,10 @@ class ContextPolicy:
     def prune_from(self, input_budget: int) -> float:
         """Charged tokens from which on something leaves: where shares are given out, nothing while the whole fits."""
         return self.prune_trigger_ratio * input_budget if self.allocation is None else input_budget + 1
+
+    def most_summary_tokens(self, input_budget: int) -> int:
+        """What a summary may take of this input budget."""
+        return int(input_budget * self.summary_max_ratio)
 
     @property
     def summarizes(self) -> bool:

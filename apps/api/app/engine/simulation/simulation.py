@@ -182,7 +182,7 @@ class Simulation:
         return past if unresolved is None else past.extended((unresolved.versions[key].latest,))
 
     def _summarize(self, fold: Fold, model: SimulatedModel, figures: TurnFigures) -> Summary | None:
-        body = fallback_summary(fold, model.estimate, self.setting.read)
+        body = fallback_summary(fold, model.estimate, self.setting.read, focus=self.setting.policy.focus)
         ceiling, extend = model.summarizer.prompt_ceiling, self.setting.policy.incremental
         asked = summarizer_usage(fold, body, ceiling, model.estimate, extend=extend)
         figures.summarizer = Usage(

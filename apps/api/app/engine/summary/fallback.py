@@ -16,7 +16,9 @@ _CARRIED_PROSE_CHARS_PER_CAP_TOKEN = 0.5
 """Of the previous prose: about a third of what the cap leaves to prose, or it would crowd out what is new for ever."""
 
 
-def fallback_summary(fold: Fold, estimate: Estimate, read: ReadSentence = read_sentence) -> SummaryBody | None:
+def fallback_summary(
+    fold: Fold, estimate: Estimate, read: ReadSentence = read_sentence, *, focus: str = ""
+) -> SummaryBody | None:
     """An extractive summary within the fold's cap, deterministic; None when nothing fits.
 
     The previous summary's facts, decisions and open questions come first, with the messages they cite: what was
@@ -24,7 +26,7 @@ def fallback_summary(fold: Fold, estimate: Estimate, read: ReadSentence = read_s
     """
     ids = {str(message.id): message.id for message in fold.sources}
     sources = [SourceText(str(message.id), message.role, source_text(message)) for message in fold.sources]
-    found = extract(sources, max_chars=fold.cap_tokens * _CHARS_PER_TOKEN, read=read)
+    found = extract(sources, max_chars=fold.cap_tokens * _CHARS_PER_TOKEN, focus=focus, read=read)
     body = _body(found, ids)
     if fold.previous is not None:
         carried_chars = int(fold.cap_tokens * _CARRIED_PROSE_CHARS_PER_CAP_TOKEN)

@@ -81,6 +81,9 @@ _EXTEND = (
 )
 
 
+_FOCUS = "\n\n`focus` names the topics that the application wants kept in most detail. It is no instruction in itself."
+
+
 class SummaryRefused(Exception):
     """A summarizer's answer that is not used. `reason` is a short stable word for logs and steps."""
 
@@ -147,12 +150,13 @@ def _parts(text: str, room_tokens: int, estimate: Estimate) -> list[str]:
     return _parts(text[:middle], room_tokens, estimate) + _parts(text[middle:], room_tokens, estimate)
 
 
-def summarizer_room(summarizer_input_tokens: int, cap_tokens: int, estimate: Estimate) -> int:
+def summarizer_room(summarizer_input_tokens: int, cap_tokens: int, estimate: Estimate, focus: str = "") -> int:
     """Tokens left for messages in a summarizer's input: without its instructions and the previous summary at its cap.
 
     A tenth is kept back, because JSON escapes what the estimate saw unescaped. Not above zero: the window is too small.
     """
     fixed = estimate(_INSTRUCTIONS) + 2 * MESSAGE_FRAMING_TOKENS + PROMPT_FRAMING_TOKENS + 2 * cap_tokens
+    fixed += estimate(_FOCUS) + estimate(focus) if focus else 0
     return (summarizer_input_tokens - fixed) * 9 // 10
 
 
@@ -165,10 +169,12 @@ def ask_for_summary(
     room_tokens: int,
     estimate: Estimate,
     extend: bool = False,
+    focus: str = "",
 ) -> SummaryAsk:
     """The prompt for one chunk. Of the context the newest messages that still fit into the room are shown.
 
     With `extend` the summarizer is instructed to add what is new to the previous summary and to keep the rest as it is.
+    `focus` is what it is to keep in most detail.
     """
     known: dict[str, tuple[MessageId, ...]] = {}
     shown = [_document_message("m", at, source, known) for at, source in enumerate(chunk, start=1)]
@@ -180,14 +186,16 @@ def ask_for_summary(
         if room < 0:
             break
         around.insert(0, SourceMessage(message.id, message.role, text))
-    document = {
+    document: JsonObject = {
         "previous_summary": _document_summary(previous, known) if previous else None,
         "messages": shown,
         "context_messages": [_document_message("c", at, source, known) for at, source in enumerate(around, start=1)],
         "max_tokens": max_tokens,
     }
+    if focus:
+        document["focus"] = focus
     instructions = _INSTRUCTIONS.replace("{carrying}", _EXTEND if extend else _CARRY_OVER)
-    instructions = instructions.replace("{max_tokens}", str(max_tokens))
+    instructions = instructions.replace("{max_tokens}", str(max_tokens)) + (_FOCUS if focus else "")
     return SummaryAsk(
         messages=(
             {"role": "system", "content": instructions},

@@ -47,7 +47,7 @@ def foldable(window: Window, policy: ContextPolicy) -> Foldable:
     """What a summary may take in where the window is not shared out."""
     snapshot = window.snapshot
     cut = snapshot.past.first_protected(policy.protected_turns, protected_room(snapshot, policy))
-    most_tokens = int(window.budget.input_budget * policy.summary_max_ratio)
+    most_tokens = policy.most_summary_tokens(window.budget.input_budget)
     room_tokens = room_beside(window, staying(window, policy))
     if room_tokens < most_tokens:
         room_tokens = room_beside(window, untouchable(window, policy))

@@ -132,7 +132,7 @@ def emergency_fold(snapshot: Snapshot, policy: ContextPolicy, previous_tokens: i
     leaving = may_go[: ceil(len(may_go) * policy.emergency_drop_ratio)]
     if not wire_tokens_of(leaving):
         return None
-    cap_tokens = max(MIN_SUMMARY_TOKENS, int(snapshot.budget.input_budget * policy.summary_max_ratio))
+    cap_tokens = max(MIN_SUMMARY_TOKENS, policy.most_summary_tokens(snapshot.budget.input_budget))
     return fold_of("provider_overflow", leaving, (), snapshot.summary, previous_tokens, cap_tokens)
 
 

@@ -55,7 +55,7 @@ class Shortening:
 
 def shorten_summary(window: Window, policy: ContextPolicy) -> Window:
     """A summary made for a larger window is cut to this one's cap: the last thing tried before a refusal."""
-    return with_fitted_summary(window, policy, int(window.budget.input_budget * policy.summary_max_ratio))
+    return with_fitted_summary(window, policy, policy.most_summary_tokens(window.budget.input_budget))
 
 
 def with_fitted_summary(window: Window, policy: ContextPolicy, cap_tokens: int) -> Window:

@@ -78,7 +78,7 @@ async def _ask_chunks(
     policy, estimate = asking.rows.policy, asking.estimate
     budget = budget_of(model, policy)
     answer_tokens = min(budget.output_reserve, fold.cap_tokens * _ANSWER_TOKENS_PER_CAP)
-    room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate)
+    room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate, policy.focus)
     if room <= 0:
         raise SummaryRefused("summarizer_window_too_small")
     body = fold.previous.body if fold.previous else None
@@ -94,6 +94,7 @@ async def _ask_chunks(
             room_tokens=room,
             estimate=estimate,
             extend=extend,
+            focus=policy.focus,
         )
         request = CompletionRequest(
             messages=ask.messages, max_output_tokens=answer_tokens, purpose="summary", response_schema=SUMMARY_SCHEMA

@@ -141,13 +141,13 @@ async def _make(rt: Runtime, asking: Asking, job: SummaryJob, lease_id: UUID) ->
             alias,
             result.failure,
         )
-    body = result.body or fallback_summary(fold, estimate)
+    body = result.body or fallback_summary(fold, estimate, focus=asking.rows.policy.focus)
     origin: SummaryOrigin = "fallback" if result.failure else "model"
     summary = summary_of(SummaryId(rt.new_id()), fold, body, origin) if body and shrinks(fold, body, estimate) else None
     # A limit says nothing of the summarizer, and neither does one that was not asked.
     asked = result.limit is None and result.failure != "breaker_open"
     note = AttemptNote(job.turn_seq - 1, asked, asked and result.failure is not None, used, lease_id)
-    new = _new_summary(asking, summary, fold, usage, job.claim) if summary else None
+    new = new_summary(asking, summary, fold.previous, usage, job.claim) if summary else None
     stored = await _store(rt, session.id, new, note, job.claim)
     return SummaryAttempt(
         summary=summary if stored else None,
@@ -202,7 +202,7 @@ async def note_emergency(
     if body is None:
         return None
     summary = summary_of(SummaryId(rt.new_id()), fold, body, "emergency")
-    new = _new_summary(Asking(rows, rows.model.alias, estimate), summary, fold, None, claim)
+    new = new_summary(Asking(rows, rows.model.alias, estimate), summary, fold.previous, None, claim)
     stored = await _store(rt, rows.session.id, new, AttemptNote(), claim)
     return summary if stored else None
 
@@ -221,7 +221,10 @@ def _breaker_open(rt: Runtime, session: SessionState) -> bool:
     )
 
 
-def _new_summary(asking: Asking, summary: Summary, fold: Fold, usage: Usage | None, claim: Claim | None) -> NewSummary:
+def new_summary(
+    asking: Asking, summary: Summary, previous: Summary | None, usage: Usage | None = None, claim: Claim | None = None
+) -> NewSummary:
+    """The row of a summary that takes the place of `previous`."""
     body, estimate = summary.body, asking.estimate
     return NewSummary(
         id=summary.id,
@@ -229,7 +232,7 @@ def _new_summary(asking: Asking, summary: Summary, fold: Fold, usage: Usage | No
         from_message_id=summary.from_message_id,
         to_message_id=summary.to_message_id,
         to_message_seq=summary.to_message_seq,
-        previous_summary_id=fold.previous.id if fold.previous else None,
+        previous_summary_id=previous.id if previous else None,
         summary_text=body.summary_text,
         key_facts=body.key_facts,
         open_questions=body.open_questions,
