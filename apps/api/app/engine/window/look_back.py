@@ -8,13 +8,14 @@ be looked back to again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 from uuid import UUID
 
 from app.domain.content import canonical_json, tool_calls_from_json
 from app.domain.types import Completion, JsonObject, Message, MessageId, ToolCall, ToolDefinition, Turn, TurnId
+from app.engine.policy.policy import ContextPolicy
 
 NAME: Final = "look_back"
 LOOK_BACK: Final[ToolDefinition] = {
@@ -34,6 +35,7 @@ LOOK_BACK: Final[ToolDefinition] = {
 }
 """The same for every prompt, so that a provider's cache keeps it."""
 
+_MAY_CALL: Final[tuple[object, ...]] = (None, "auto", "required")
 MOST_CALLS: Final = 4
 """Of one turn."""
 _PAGE_SHARE: Final = 0.4
@@ -65,6 +67,26 @@ class LookBack:
         """As a call has them."""
         values = {"query": self.query or None, "handle": self.handle, "page": self.page}
         return {name: value for name, value in values.items() if value is not None}
+
+
+def may_look_back(
+    policy: ContextPolicy,
+    *,
+    takes_tools: bool,
+    tools: Sequence[ToolDefinition],
+    tool_choice: object,
+    provider_options: Mapping[str, Any],
+) -> bool:
+    """Whether a turn's model can be offered to look back, once something has left its window.
+
+    Not where the client chose which tools are called, or has one of the same name; and unless the policy says `on`, not
+    where it wants an answer of a set form, which not every server takes together with tools.
+    """
+    if policy.look_back == "off" or policy.whole_past or not takes_tools:
+        return False
+    names = {tool.get("function", {}).get("name") for tool in tools}
+    is_free = policy.look_back == "on" or "response_format" not in provider_options
+    return is_free and tool_choice in _MAY_CALL and NAME not in names
 
 
 def page_tokens(input_budget: int) -> int:

@@ -11,7 +11,7 @@ from app.domain.errors import ContextBudgetExceeded, ProviderError
 from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.policy.budget import Budget
-from app.engine.window.look_back import LOOK_BACK, with_look_backs, without_newest
+from app.engine.window.look_back import LOOK_BACK, may_look_back, with_look_backs, without_newest
 from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, plan, summary_actions, summary_wire_tokens
 from app.engine.window.prompt import Prompt
 from app.engine.window.provider_overflow import emergency_fold
@@ -29,7 +29,7 @@ from app.services.turn.gather import (
     with_all_counts,
     with_recall_anew,
 )
-from app.services.turn.look_back import counted, may_look_back
+from app.services.turn.look_back import counted
 from app.services.turn.record import Record
 from app.services.turn.steps import Steps, of_decision
 from app.services.turn.summarize import (
@@ -153,7 +153,13 @@ async def first_snapshot(
         current,
         tools=options.tools,
         instructions=options.instructions,
-        may_look_back=may_look_back(rows, options),
+        may_look_back=may_look_back(
+            rows.policy,
+            takes_tools=rows.model.takes_tools,
+            tools=options.tools,
+            tool_choice=options.tool_choice,
+            provider_options=options.provider_options,
+        ),
     )
     return rows, snapshot
 

@@ -11,7 +11,6 @@ from app.engine.recall.pages import handle_of
 from app.engine.window.look_back import (
     AT_THE_CAP,
     MOST_CALLS,
-    NAME,
     NOT_THERE,
     NOT_UNDERSTOOD,
     NOTHING_FOUND,
@@ -25,23 +24,9 @@ from app.engine.window.look_back import (
 from app.engine.window.prompt import Run, whole_message_block
 from app.services.look_back import read_page
 from app.services.runtime import Runtime
-from app.services.turn.gather import WindowRows, count_message, count_reasoning
+from app.services.turn.gather import count_message, count_reasoning
 from app.services.turn.record import Record, with_own_ids
-from app.services.turn.types import ClaimedTurn, TurnOptions, TurnPlan
-
-_MAY_CALL: tuple[object, ...] = (None, "auto", "required")
-
-
-def may_look_back(rows: WindowRows, options: TurnOptions) -> bool:
-    """Whether the turn's model can be offered to look back, once something has left its window.
-
-    Not where the client chose which tools are called, or has one of the same name; and unless the policy says `on`, not
-    where it wants an answer of a set form, which not every server takes together with tools.
-    """
-    mode = rows.policy.look_back
-    names = {tool.get("function", {}).get("name") for tool in options.tools}
-    is_free = options.tool_choice in _MAY_CALL and (mode == "on" or "response_format" not in options.provider_options)
-    return mode != "off" and not rows.policy.whole_past and rows.model.takes_tools and is_free and NAME not in names
+from app.services.turn.types import ClaimedTurn, TurnPlan
 
 
 async def counted(rt: Runtime, encoding: str, message: Message) -> Message:
