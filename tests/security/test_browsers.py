@@ -119,3 +119,27 @@ def test_the_names_that_are_remembered_are_bounded() -> None:
     for number in range(10_000):
         assert hosts.refusal_of({"type": "http"}, {b"host": b"h%d" % number}) is None
     assert len(hosts.known) <= 100
+
+
+def test_pages_of_named_origins_may_call_and_read_and_no_others(database_url: str) -> None:
+    origin = "https://chat.example.org"
+    settings = settings_for(database_url, cors_origins=f"{origin}, http://localhost:5173")
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, x-session-id"}
+    with serving(settings) as address, httpx.Client(base_url=address, timeout=30) as client:
+        allowed = client.options("/v1/chat/completions", headers={"Origin": origin, **asked})
+        assert allowed.status_code == 200
+        assert allowed.headers["access-control-allow-origin"] == origin
+        assert "x-session-id" in allowed.headers["access-control-allow-headers"]
+        made = client.post("/v1/sessions", json={}, headers=CROSS_SITE | {"Origin": origin})
+        assert (made.status_code, made.headers["access-control-allow-origin"]) == (201, origin)
+        for stranger in (OLDER_BROWSER, CROSS_SITE, SANDBOXED, {"Origin": f"{origin}.attacker.example"}):
+            answer = client.post("/v1/sessions", json={}, headers=stranger)
+            assert_problem(answer, 403, "origin_not_allowed")
+            assert "access-control-allow-origin" not in answer.headers
+        assert client.options("/v1/sessions", headers=OLDER_BROWSER | asked).status_code == 400
+
+
+@pytest.mark.parametrize("origins", ["*", "https://chat.example.org/page", "chat.example.org", "https://*.example.org"])
+def test_what_is_no_origin_is_refused_at_start(database_url: str, origins: str) -> None:
+    with pytest.raises(ValueError, match="no origin"):
+        settings_for(database_url, cors_origins=origins)

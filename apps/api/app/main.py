@@ -18,6 +18,7 @@ from time import monotonic
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.routing import Match
 from uuid_utils.compat import uuid7
@@ -133,11 +134,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         Edge,
         new_id=uuid7,
         max_body_bytes=settings.max_body_bytes,
-        hosts=Hosts(settings.host, settings.allowed_hosts),
+        hosts=Hosts(settings.host, settings.allowed_hosts, settings.origins),
         larger_bodies={archive.IMPORT_PATH: settings.max_import_bytes},
         authenticate=authenticate,
         bodies=Allowance("bytes of bodies", settings.max_bodies_bytes, settings.tenant_share),
     )
+    if settings.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["*"],
+        )
     describe(app)
     return app
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from starlette.types import Scope
 
@@ -24,10 +24,11 @@ class Hosts:
     """The accepted host names: loopback names, literal addresses, `host`, and those of `allowed`.
 
     `allowed` is a comma-separated list; `*` accepts any name. If it is empty, a service on a public literal address
-    accepts any name: it does not start without API keys, which other pages do not have.
+    accepts any name: it does not start without API keys, which other pages do not have. Pages of `origins` may call it.
     """
 
-    def __init__(self, host: str, allowed: str) -> None:
+    def __init__(self, host: str, allowed: str, origins: Iterable[str] = ()) -> None:
+        self._origins = frozenset(origin.encode() for origin in origins)
         named = {name.strip().lower() for name in allowed.split(",")} - {""}
         self._named = frozenset(name.encode() for name in named)
         any_name = "*" in named or (not named and _reached_by_others(host))
@@ -43,13 +44,16 @@ class Hosts:
                 return "host_not_allowed", "If this name is yours, add it to PLIMSOLL_ALLOWED_HOSTS."
             if len(self.known) < _REMEMBERED_NAMES:
                 self.known.add(host)
-        site = headers.get(b"sec-fetch-site")
+        site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+        if origin in self._origins:
+            return None
         if site is None:
-            origin = headers.get(b"origin")
             own = origin is None or self._is_own(origin.lower(), host.lower())
         else:
             own = site in _OWN_SITE or _follows_link_to_page(scope, headers)
-        return None if own else ("origin_not_allowed", "Browsers can call this service only from its own pages.")
+        if own:
+            return None
+        return "origin_not_allowed", "Browsers call this service from its own pages and those of PLIMSOLL_CORS_ORIGINS."
 
     def _is_own(self, origin: bytes, host: bytes) -> bool:
         authority = origin.partition(b"://")[2]

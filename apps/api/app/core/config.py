@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AliasChoices, Field, SecretStr, model_validator
+from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.core.fairness import share_of
+
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:\d{1,5})?")
 
 
 def _named(variable: str) -> AliasChoices:
@@ -33,6 +36,7 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65535)
     workers: int = Field(default=1, ge=1, le=64)
     allowed_hosts: str = ""
+    cors_origins: str = ""
     max_connections: int = Field(default=2048, ge=1)
     max_connections_per_address: int = Field(default=1024, ge=1)
     models_file: Path | None = Field(default=None, validation_alias=_named("MODELS_FILE"))
@@ -91,6 +95,19 @@ class Settings(BaseSettings):
         if self.data_dir is None and user.is_absolute() and not (before / "postgres").is_dir():
             return user / "plimsoll"
         return (self.data_dir or before).resolve()
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Of the pages that browsers may call the service from, besides its own."""
+        return tuple(origin.strip() for origin in self.cors_origins.split(",") if origin.strip())
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, value: str) -> str:
+        for origin in filter(None, map(str.strip, value.split(","))):
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin} is no origin, as https://chat.example.org is one; there is no wildcard")
+        return value
 
     @model_validator(mode="after")
     def _one_body_fits(self) -> Settings:
