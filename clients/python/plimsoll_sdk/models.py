@@ -212,14 +212,22 @@ class RecalledMessage(Answer):
     matched: list[str] = Field(default_factory=list[str])
 
 
+class LookedBack(Answer):
+    """What the turn's look-backs added to the prompt."""
+
+    messages: int
+    tokens: int
+
+
 class TrimLog(Answer):
-    """What was done to the prompt."""
+    """What was done to the prompt. `looked_back` is None where the turn has not looked back."""
 
     max_context_tokens: int
     estimated_tokens_before: int
     estimated_tokens_after: int
     actions: list[TrimAction]
     recalled: list[RecalledMessage] = Field(default_factory=list[RecalledMessage])
+    looked_back: LookedBack | None = None
 
 
 class Context(Answer):

@@ -8,7 +8,7 @@ be looked back to again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 from uuid import UUID
@@ -38,7 +38,7 @@ LOOK_BACK: Final[ToolDefinition] = {
 _MAY_CALL: Final[tuple[object, ...]] = (None, "auto", "required")
 MOST_CALLS: Final = 4
 """Of one turn."""
-_PAGE_SHARE: Final = 0.4
+_PAGE_SHARE: Final = 0.3
 _MOST_PAGE_TOKENS: Final = 2_400
 """Of a page: of the input budget, and of any window."""
 _PAGES_A_TURN: Final = 2
@@ -89,9 +89,15 @@ def may_look_back(
     return is_free and tool_choice in _MAY_CALL and NAME not in names
 
 
-def page_tokens(input_budget: int) -> int:
-    """The most tokens of one page, the same in every turn of a window, so that the pages of a message stay the same."""
-    return max(0, min(_MOST_PAGE_TOKENS, int(_PAGE_SHARE * input_budget)))
+def page_tokens(input_budget: int, room_tokens: int | None = None) -> int:
+    """The most tokens of one page: the same in every turn of a window, so that the pages of a message stay the same.
+
+    Where a turn has less room it is a half or a quarter of that, and never less: the window makes room for it then.
+    """
+    whole = max(0, min(_MOST_PAGE_TOKENS, int(_PAGE_SHARE * input_budget)))
+    if room_tokens is None or room_tokens >= whole:
+        return whole
+    return whole // 2 if room_tokens >= whole // 2 else whole // 4
 
 
 def most_tokens(input_budget: int) -> int:
@@ -169,8 +175,10 @@ def of_sent(turn_id: TurnId, after_seq: int, sent: JsonObject) -> Message:
     )
 
 
-def with_look_backs(turn: Turn, looked_back: Iterable[Message]) -> Turn:
+def with_look_backs(turn: Turn, looked_back: Sequence[Message]) -> Turn:
     """The turn with the messages of its look-backs, each behind the message that it follows."""
+    if not looked_back:
+        return turn
     messages = sorted((*turn.messages, *looked_back), key=lambda message: (message.seq, message.is_look_back))
     return replace(turn, messages=tuple(messages))
 

@@ -47,6 +47,9 @@ def _chosen(window: Window, policy: ContextPolicy, note_tokens: int) -> tuple[tu
     text = content_text(window.snapshot.current.messages[0].content)
     most_tokens = most_recalled_tokens(text, policy.recall, window.budget.input_budget)
     below = policy.prune_from(window.budget.input_budget)
+    if any(piece.kind == "look_back" for piece in window.current):
+        # What came back before a look-back stays beside what was read, as far as the whole budget has room for both.
+        below = max(below, window.budget.input_budget + 1)
 
     def has_room(tokens: int, messages: int) -> bool:
         more = tokens + note_tokens

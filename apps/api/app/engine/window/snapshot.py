@@ -82,8 +82,8 @@ class Snapshot:
 
     @property
     def offers_look_back(self) -> bool:
-        """Whether the service's own tool is among the tools."""
-        return LOOK_BACK in self.tools
+        """Whether the service's own tool is among the tools: it is the last then."""
+        return bool(self.tools) and self.tools[-1] is LOOK_BACK
 
     @property
     def turns(self) -> Sequence[Turn]:

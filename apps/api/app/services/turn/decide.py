@@ -11,7 +11,7 @@ from app.domain.errors import ContextBudgetExceeded, ProviderError
 from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.policy.budget import Budget
-from app.engine.window.look_back import LOOK_BACK, may_look_back, with_look_backs, without_newest
+from app.engine.window.look_back import may_look_back, with_look_backs, without_newest
 from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, plan, summary_actions, summary_wire_tokens
 from app.engine.window.prompt import Prompt
 from app.engine.window.provider_overflow import emergency_fold
@@ -182,7 +182,7 @@ async def decide_after_look_back(rt: Runtime, turn: ClaimedTurn, record: Record,
     if before is None:
         raise RuntimeError("a look-back without a prompt")
     rows, estimate, snapshot = before.rows, before.estimate, before.decided.window.snapshot
-    bare = tuple(tool for tool in snapshot.tools if tool != LOOK_BACK)
+    bare = snapshot.tools[:-1] if snapshot.offers_look_back else snapshot.tools
     for looked_back, offered in ((turn.looked_back, again), (without_newest(turn.looked_back), False), ((), False)):
         current = await _current(rt, rows, turn.claim.turn_id, looked_back)
         found = replace(

@@ -65,12 +65,13 @@ async def look_back(
         return turn, answer, False  # it may no more, and was told so
     turn = turn if turn.looked_back else replace(turn, shown=_shown(plan))
     started_at, used = rt.now(), _Used.of(turn, plan)
+    before = used.tokens
     own = tuple(call for call in completion.tool_calls if is_own(call))[:MOST_CALLS]
     answered: list[tuple[ToolCall, LookBack | None, str]] = []
     rows: list[JsonObject] = []
     for call in with_own_ids(own, f"{claim.turn_id.hex[-8:]}_back", claim.round):
         asked = read_call(call)
-        text, found = await _result(rt, turn, plan, asked, used)
+        text, found = await _result(rt, turn, plan, asked, used, before)
         tokens = plan.estimate(text)
         used = _Used(used.calls + 1, used.tokens + tokens)
         answered.append((call, asked, text))
@@ -100,11 +101,15 @@ class _Used:
 
 
 async def _result(
-    rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, asked: LookBack | None, used: _Used
+    rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, asked: LookBack | None, used: _Used, before: int
 ) -> tuple[str, list[str]]:
-    """The text of a call's result, and the handles of the messages in it."""
-    input_budget = plan.snapshot.budget.input_budget
-    size = page_tokens(input_budget)
+    """The text of a call's result, and the handles of the messages in it.
+
+    `before` of the tokens used are in the prompt already.
+    """
+    window = plan.decided.window
+    input_budget = window.budget.input_budget
+    size = page_tokens(input_budget, window.room_for_result(used.tokens - before))
     if used.calls >= MOST_CALLS or used.tokens + size > most_tokens(input_budget):
         return AT_THE_CAP, []
     if asked is None:
