@@ -43,14 +43,22 @@ class Chat:
 
 @contextmanager
 def chat_service(
-    database_url: str, folder: Path, *script: Play, window: int = 4096, key: str = "none", **changes: Any
+    database_url: str,
+    folder: Path,
+    *script: Play,
+    window: int = 4096,
+    key: str = "none",
+    of_main: str = "",
+    **changes: Any,
 ) -> Generator[Chat]:
-    """A service with the aliases `main`, behind which the script is played, and `offline`."""
+    """A service with the aliases `main`, behind which the script is played (`of_main` is more of its entry), and
+    `offline`."""
     with threaded_serving(*(script or (say("Noted."),))) as model:
         models = folder / "models.toml"
         models.write_text(
             f'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "served"\ncontext_window = {window}\n'
-            f'timeout_s = 5\nbase_url = "{model.base_url}"\n[models.offline]\nprovider = "offline"\nmodel = "offline"\n'
+            f'{of_main}\ntimeout_s = 5\nbase_url = "{model.base_url}"\n'
+            f'[models.offline]\nprovider = "offline"\nmodel = "offline"\n'
         )
         headers = {"authorization": f"Bearer {key}"}
         with (
@@ -66,12 +74,14 @@ def openai_at(address: str, key: str = "none", **options: Any) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{address}/v1", api_key=key, **options)
 
 
-def say(text: str | None, *calls: str) -> Play:
-    """A reply, whole or streamed as it is asked for; it calls `look_up` once for each id."""
-    tool_calls = [
-        {"id": call_id, "type": "function", "function": {"name": "look_up", "arguments": json.dumps({"id": call_id})}}
-        for call_id in calls
-    ]
+def tool_call(call_id: str, name: str, arguments: object) -> dict[str, Any]:
+    """A call as a model makes it."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
+def say(text: str | None, *calls: str | dict[str, Any]) -> Play:
+    """A reply, whole or streamed as it is asked for; it makes these calls, and calls `look_up` once for each id."""
+    tool_calls = [tool_call(call, "look_up", {"id": call}) if isinstance(call, str) else call for call in calls]
     finish_reason = "tool_calls" if calls else "stop"
     usage = {"prompt_tokens": 20, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 8}}
 

@@ -234,15 +234,39 @@ def test_options_reach_the_provider_and_the_output_limit_is_clamped(database_url
             "seed": 7,
             "response_format": {"type": "json_object"},
         }
+        of_servers: dict[str, Any] = {"top_k": 40, "min_p": 0.1, "chat_template_kwargs": {"enable_thinking": False}}
         at.client.chat.completions.create(
-            model="main", messages=[user("Hi")], max_tokens=50, user="u1", n=1, presence_penalty=0, **options
+            model="main",
+            messages=[user("Hi")],
+            max_tokens=50,
+            user="u1",
+            n=1,
+            presence_penalty=0,
+            extra_body=of_servers,
+            **options,
         )
         sent = at.model.seen[-1].json
-        assert options.items() <= sent.items()
+        assert (options | of_servers).items() <= sent.items()
         assert sent["max_tokens"] == 50
         assert not {"user", "n", "presence_penalty"} & sent.keys()
         at.client.chat.completions.create(model="main", messages=[user("Hi")], max_completion_tokens=100_000)
         assert at.model.seen[-1].json["max_tokens"] == 819
+
+
+def test_an_alias_may_pass_on_what_the_service_does_not_know(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say(None, "c1"), say("Paid."), of_main="pass_unknown = true") as at:
+        extra: dict[str, Any] = {"guided_choice": ["yes", "no"], "priority": 3}
+        asked: Any = [user("Is c1 paid?")]
+        first = at.client.chat.completions.create(model="main", messages=asked, tools=TOOLS, extra_body=extra)
+        assert extra.items() <= at.model.seen[-1].json.items()
+        asked += [first.choices[0].message.model_dump(), {"role": "tool", "tool_call_id": "c1", "content": "yes"}]
+        at.client.chat.completions.create(model="main", messages=asked, tools=TOOLS, extra_body=extra)
+        assert extra.items() <= at.model.seen[-1].json.items()
+        with pytest.raises(openai.BadRequestError):
+            at.client.chat.completions.create(model="main", messages=asked, extra_body={"n": 2})
+        (session,) = at.http.get("/v1/sessions").json()["items"]
+        exported = at.http.get(f"/v1/sessions/{session['id']}/export").json()
+        assert at.http.post("/v1/sessions/import", json=exported).status_code == 201
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from app.api import problems
 from app.api.openai_errors import error_of
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
 from app.domain.types import Completion, FinishReason, JsonObject, Session, SessionId, TurnStatus, Usage
+from app.openai.client_tools import client_tools
 from app.openai.items import reasoning_item, reply_items, text_item
 from app.services.openai.conversations import ItemPage
 from app.services.openai.responses import is_running
@@ -70,7 +71,7 @@ def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
             tool_calls=message.tool_calls,
             reasoning=message.reasoning,
         )
-        return _reply(found.ref, found.model_alias, completion)
+        return _reply(found.ref, found.model_alias, completion, found.form)
     if is_running(found):
         return ResponseOutcome("in_progress", found.model_alias)
     if found.turn_status is TurnStatus.CANCELLED and found.is_last_of_turn:
@@ -79,19 +80,27 @@ def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
     return ResponseOutcome("failed", found.model_alias, error=response_error(problem))
 
 
-def reply_of_outcome(outcome: TurnOutcome, ref: ResponseRef) -> ResponseOutcome:
+def reply_of_outcome(outcome: TurnOutcome, ref: ResponseRef, form: JsonObject) -> ResponseOutcome:
     """What became of a response whose turn has just been stored."""
     if outcome.completion is None:
         raise LookupError("a turn that was answered before has no completion")
-    return _reply(ref, outcome.turn.model_alias, outcome.completion)
+    return _reply(ref, outcome.turn.model_alias, outcome.completion, form)
 
 
-def _reply(ref: ResponseRef, model: str, completion: Completion) -> ResponseOutcome:
+def _reply(ref: ResponseRef, model: str, completion: Completion, form: JsonObject) -> ResponseOutcome:
     """The reply of a call that was answered. One that was cut off is incomplete, unless it calls tools."""
     calls = completion.tool_calls
     reason = None if calls else _INCOMPLETE.get(completion.finish_reason)
     status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
-    items = reply_items(ref.session_id, ref.reply_seq, completion.text, calls, completion.reasoning, status=status)
+    items = reply_items(
+        ref.session_id,
+        ref.reply_seq,
+        completion.text,
+        calls,
+        completion.reasoning,
+        client_tools=client_tools(form["tools"]),
+        status=status,
+    )
     return ResponseOutcome(status, model, tuple(items), completion.usage, reason)
 
 
@@ -140,6 +149,8 @@ def list_json(page: ItemPage) -> JsonObject:
     }
 
 
+_STREAMED = {"function_call": "arguments", "custom_tool_call": "input"}
+"""What of a call's item comes as a delta."""
 _TERMINAL = {"completed": "response.completed", "incomplete": "response.incomplete"}
 
 
@@ -171,7 +182,7 @@ class ResponseForm:
             return stored_json(self.stored)
         assert outcome.reply_seq is not None
         ref = ResponseRef(self._session_id, outcome.reply_seq)
-        return self._response(ref, reply_of_outcome(outcome, ref))
+        return self._response(ref, reply_of_outcome(outcome, ref, self._form))
 
     def begun(self, event: TurnEvent) -> JsonObject:
         """The `response` object of one that runs: `event` is its turn's first."""
@@ -201,7 +212,7 @@ class ResponseForm:
             return
         if not streamed or self._ref is None:
             return
-        reply = reply_of_outcome(outcome, self._ref)
+        reply = reply_of_outcome(outcome, self._ref, self._form)
         yield from self._end(self._ref, reply)
 
     def replay(self, stored: StoredResponse) -> Iterable[bytes]:
@@ -297,10 +308,15 @@ class ResponseForm:
         return self._event(name, **self._at(item_id), content_index=0, **fields)
 
     def _call(self, item: JsonObject) -> Iterable[bytes]:
-        yield self._item_event("added", item | {"arguments": "", "status": "in_progress"})
+        name = _STREAMED.get(item["type"])
+        yield self._item_event("added", item | ({name: ""} if name else {}) | {"status": "in_progress"})
         at = self._at(item["id"])
-        yield self._event("response.function_call_arguments.delta", **at, delta=item["arguments"])
-        yield self._event("response.function_call_arguments.done", **at, name=item["name"], arguments=item["arguments"])
+        if name == "arguments":
+            yield self._event("response.function_call_arguments.delta", **at, delta=item[name])
+            yield self._event("response.function_call_arguments.done", **at, name=item["name"], arguments=item[name])
+        elif name == "input":
+            yield self._event("response.custom_tool_call_input.delta", **at, delta=item[name])
+            yield self._event("response.custom_tool_call_input.done", **at, input=item[name])
         yield from self._item_done(item)
 
     def _item_done(self, item: JsonObject) -> Iterable[bytes]:

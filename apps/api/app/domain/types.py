@@ -215,6 +215,10 @@ CHAT_OPTIONS: Final = frozenset(
         "reasoning_effort",
         "verbosity",
         "service_tier",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "chat_template_kwargs",
     }
 )
 """What a request to a model may have beside messages, tools and the length of its answer, by the names of chat

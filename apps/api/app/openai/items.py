@@ -16,8 +16,10 @@ from app.domain.errors import InvalidRequest
 from app.domain.responses import item_id
 from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall
 from app.openai.chat_messages import IncomingMessage, reply_text
+from app.openai.client_tools import ClientTool, call_fields, call_of
 
 _REFERENCE = "item_reference"
+_NO_CLIENT_TOOLS: Mapping[str, ClientTool] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,11 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
                 messages.append(IncomingMessage(place, role, content))
             case "function_call":
                 _add_call(messages, place, ToolCall(item["call_id"], item["name"], item["arguments"]))
-            case "function_call_output":
-                messages.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=item["call_id"]))
+            case "custom_tool_call" | "local_shell_call":
+                _add_call(messages, place, call_of(item))
+            case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output":
+                call_id = item.get("call_id") or item["id"]
+                messages.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=call_id))
             case "item_reference":
                 message = (referenced or {}).get(item["id"])
                 if message is None:
@@ -112,15 +117,19 @@ def reply_items(
     calls: Sequence[ToolCall],
     reasoning: str | None,
     *,
+    client_tools: Mapping[str, ClientTool] = _NO_CLIENT_TOOLS,
     status: Literal["completed", "incomplete"] = "completed",
 ) -> list[JsonObject]:
-    """A model's answer: its reasoning where there is any, its text unless it only made calls, and its calls."""
+    """A model's answer: its reasoning where there is any, its text unless it only made calls, and its calls, of which
+    those of `client_tools` are no functions' calls.
+    """
     items: list[JsonObject] = []
     if reasoning:
         items.append(reasoning_item(session_id, seq, reasoning))
     if text or not calls:
         items.append(text_item(session_id, seq, text or "", status))
-    items += [call_item(session_id, seq, place, call) for place, call in enumerate(calls)]
+    for place, call in enumerate(calls):
+        items.append({"id": item_id("fc", session_id, seq, place), **call_fields(client_tools.get(call.name), call)})
     return items
 
 
@@ -148,17 +157,6 @@ def text_item(
 
 def output_text(text: str) -> JsonObject:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def call_item(session_id: UUID, seq: int, place: int, call: ToolCall) -> JsonObject:
-    return {
-        "id": item_id("fc", session_id, seq, place),
-        "type": "function_call",
-        "call_id": call.id,
-        "name": call.name,
-        "arguments": call.arguments,
-        "status": "completed",
-    }
 
 
 def _add_call(messages: list[IncomingMessage], place: int, call: ToolCall) -> None:

@@ -38,6 +38,7 @@ class AnthropicProvider:
 
     is_language_model = True
     options = MESSAGES_OPTIONS
+    takes_any_option = False
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         self._endpoint = endpoint

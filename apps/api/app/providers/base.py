@@ -23,6 +23,9 @@ class Provider(Protocol):
     options: frozenset[str]
     """The `options` of a request that its protocol supports; others are left out."""
 
+    takes_any_option: bool
+    """Whether others are sent to it as well."""
+
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """One call, with the alias's retries and whole-call deadline; gives the whole answer.
 
@@ -55,6 +58,7 @@ class Endpoint:
     api_key_header: str | None = None
     timeout_s: float = 120.0
     max_tokens_field: MaxTokensField | None = None
+    pass_unknown: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def headers(self, key_header: str) -> dict[str, str]:

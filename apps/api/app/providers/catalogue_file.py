@@ -87,6 +87,7 @@ class ModelEntry(_Strict):
     return_reasoning: ReturnReasoning | None = None
     exact_counts: bool = False
     tools: bool | None = None
+    pass_unknown: bool = False
     parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(default_factory=dict[str, Any])
 
 
@@ -218,6 +219,8 @@ def _problems_between(entry: CatalogueEntry) -> list[str]:
             problems.append(f"{where}.max_tokens_field: means nothing to anthropic")
         if model.provider == "anthropic" and model.return_reasoning is not None:
             problems.append(f"{where}.return_reasoning: means nothing to anthropic, whose own rule is followed")
+        if model.provider == "anthropic" and model.pass_unknown:
+            problems.append(f"{where}.pass_unknown: means nothing to anthropic")
         if model.provider == "openai" and model.exact_counts:
             problems.append(f"{where}.exact_counts: chat completions have no endpoint that counts")
         if model.provider == "offline":
@@ -229,6 +232,7 @@ def _problems_between(entry: CatalogueEntry) -> list[str]:
                 "return_reasoning",
                 "exact_counts",
                 "tools",
+                "pass_unknown",
                 "parameters",
             )
             problems.extend(f"{where}.{key}: means nothing to offline" for key in only_remote if getattr(model, key))

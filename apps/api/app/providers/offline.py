@@ -37,6 +37,7 @@ class OfflineProvider:
 
     is_language_model = False
     options = CHAT_OPTIONS
+    takes_any_option = False
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count

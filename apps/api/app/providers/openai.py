@@ -69,6 +69,7 @@ class OpenAIProvider:
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         self._endpoint = endpoint
+        self.takes_any_option: bool = endpoint.pass_unknown
         self._accepted: _Form = _Form(first_max_tokens_field(endpoint))
         self._remote = RemoteModel(
             label=endpoint.label,
@@ -115,7 +116,7 @@ class _ChatCall:
             "model": self._endpoint.model,
             "messages": _sent(request.messages, left_out),
             **self._endpoint.parameters,
-            **{name: value for name, value in request.options.items() if request.tools or name not in _FOR_TOOLS},
+            **self._options(),
         }
         body[form.max_tokens_field] = request.max_output_tokens
         if request.tools:
@@ -132,6 +133,16 @@ class _ChatCall:
             if form.with_usage:
                 body["stream_options"] = {"include_usage": True}
         return json_bytes(body)
+
+    def _options(self) -> JsonObject:
+        """Those of the client; of a stored request that was made for another alias, those that this one takes."""
+        request, any_option = self._request, self._endpoint.pass_unknown
+        left_out: frozenset[str] = frozenset() if request.tools else _FOR_TOOLS
+        return {
+            name: value
+            for name, value in request.options.items()
+            if name not in left_out and (any_option or name in CHAT_OPTIONS)
+        }
 
     def completion(self, answer: Any, *, attempts: int) -> Completion:
         return read_completion(answer, attempts=attempts)

@@ -117,7 +117,7 @@ def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
             tool_choice=raw.get("tool_choice"),
             max_output_tokens=body.max_completion_tokens or body.max_tokens,
             instructions=listed.instructions,
-            provider_options=provider_options(raw),
+            provider_options=provider_options(raw) | (body.model_extra or {}),
         ),
         model_alias=body.model,
         request_sha256=request_sha256({name: value for name, value in raw.items() if name != "stream_options"}),

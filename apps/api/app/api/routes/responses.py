@@ -26,11 +26,12 @@ from app.api.routes.chat import (
 )
 from app.api.routes.turns import request_sha256
 from app.api.schemas.items import DeletedOut, ItemListOut
-from app.api.schemas.responses import AllowedTools, ConversationRef, NamedFunction, ResponseIn, ResponseOut
+from app.api.schemas.responses import AllowedTools, ConversationRef, NamedTool, ResponseIn, ResponseOut
 from app.api.streaming import Work, events_response, stream_turn
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError, located
 from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
+from app.openai.client_tools import function_of
 from app.openai.items import read_items, references_of
 from app.services.openai import responses
 from app.services.openai.chat import ChatRequest
@@ -278,10 +279,10 @@ def _conversation(body: ResponseIn) -> SessionId | None:
 
 def _tools(raw: JsonObject, body: ResponseIn) -> tuple[tuple[ToolDefinition, ...], str | JsonObject | None]:
     """Tools and choice in the form of chat completions, in which they are kept and sent."""
-    tools = [_tool(tool) for tool in raw.get("tools") or ()]
+    tools = [function_of(tool) for tool in raw.get("tools") or ()]
     names = {tool["function"]["name"] for tool in tools}
     choice = body.tool_choice
-    if isinstance(choice, NamedFunction):
+    if isinstance(choice, NamedTool):
         _check_offered({choice.name}, names)
         return tuple(tools), {"type": "function", "function": {"name": choice.name}}
     if isinstance(choice, AllowedTools):
@@ -289,11 +290,6 @@ def _tools(raw: JsonObject, body: ResponseIn) -> tuple[tuple[ToolDefinition, ...
         _check_offered(allowed, names)
         return tuple(tool for tool in tools if tool["function"]["name"] in allowed), choice.mode
     return tuple(tools), choice
-
-
-def _tool(tool: JsonObject) -> JsonObject:
-    kept = ("name", "description", "parameters", "strict")
-    return {"type": "function", "function": {name: tool[name] for name in kept if tool.get(name) is not None}}
 
 
 def _check_offered(chosen: set[str], offered: set[str]) -> None:

@@ -90,7 +90,7 @@ class StoredRequest(In):
     @classmethod
     def _as_a_client_can_set_them(cls, value: dict[str, Any]) -> dict[str, Any]:
         """They go into a provider's request as they are, so they must be what chat completions accept."""
-        if not value.keys() <= CHAT_OPTIONS:
+        if (ChatIn.model_fields.keys() - CHAT_OPTIONS) & value.keys():
             raise ValueError("There is an option that no client can set")
         ChatIn.model_validate({"model": "any", "messages": [{"role": "user", "content": "any"}], **value})
         return value

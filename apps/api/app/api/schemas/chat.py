@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from app.api.schemas.content import ContentIn, TextOrParts, TextPart, ToolCallIn, ToolChoice, ToolIn
-from app.api.schemas.values import In, Open
+from app.api.schemas.values import Open
 from app.domain.types import Name
 
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -105,8 +105,12 @@ class ChatMetadata(Open):
     session_id: str | None = Field(default=None, description="As the header `X-Session-Id`. All else is not kept.")
 
 
-class ChatIn(In):
-    """A request of OpenAI's chat completions. A field that is not listed is refused, for it would be without effect."""
+class ChatIn(Open):
+    """A request of OpenAI's chat completions.
+
+    A field that is not listed goes to the provider where the alias has `pass_unknown`, else it is refused, for it would
+    be without effect.
+    """
 
     model: Name = Field(description="An alias of the catalogue.")
     messages: list[ChatMessageIn] = Field(
@@ -136,6 +140,10 @@ class ChatIn(In):
     reasoning_effort: Name | None = None
     verbosity: Name | None = None
     service_tier: Name | None = None
+    top_k: int | None = Field(default=None, description="This and the next three as vLLM and other servers take them.")
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0)
+    chat_template_kwargs: dict[str, Any] | None = None
     # Taken at the one value that this service can give.
     n: Literal[1] | None = None
     logprobs: Literal[False] | None = None

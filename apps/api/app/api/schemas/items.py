@@ -70,6 +70,34 @@ class FunctionCallOutputIn(Open):
     output: TextOrParts[PartIn]
 
 
+class CustomToolCallIn(Open):
+    type: Literal["custom_tool_call"]
+    call_id: CallId
+    name: Name
+    input: str
+
+
+class CustomToolOutputIn(Open):
+    type: Literal["custom_tool_call_output"]
+    call_id: CallId
+    output: TextOrParts[PartIn]
+
+
+class LocalShellCallIn(Open):
+    type: Literal["local_shell_call"]
+    call_id: CallId
+    action: dict[str, Any]
+
+
+class LocalShellOutputIn(Open):
+    """`id` is the call's, as is `call_id` where a client sends it."""
+
+    type: Literal["local_shell_call_output"]
+    id: CallId
+    call_id: CallId | None = None
+    output: str
+
+
 class ReasoningIn(Open):
     """Reasoning that a client sends back. Accepted, and not kept: the session has its own."""
 
@@ -94,7 +122,17 @@ class HostedItemIn(Open):
         raise ValueError(f"Items of {known} are of tools that OpenAI hosts; this service runs none")
 
 
-_ITEM_KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+_ITEM_KINDS = (
+    "message",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "local_shell_call",
+    "local_shell_call_output",
+    "reasoning",
+    "item_reference",
+)
 
 HOSTED_ITEMS = frozenset(
     {
@@ -104,12 +142,8 @@ HOSTED_ITEMS = frozenset(
         "compaction",
         "computer_call",
         "computer_call_output",
-        "custom_tool_call",
-        "custom_tool_call_output",
         "file_search_call",
         "image_generation_call",
-        "local_shell_call",
-        "local_shell_call_output",
         "mcp_approval_request",
         "mcp_approval_response",
         "mcp_call",
@@ -137,6 +171,10 @@ ItemIn = Annotated[
     Annotated[MessageItemIn, Tag("message")]
     | Annotated[FunctionCallIn, Tag("function_call")]
     | Annotated[FunctionCallOutputIn, Tag("function_call_output")]
+    | Annotated[CustomToolCallIn, Tag("custom_tool_call")]
+    | Annotated[CustomToolOutputIn, Tag("custom_tool_call_output")]
+    | Annotated[LocalShellCallIn, Tag("local_shell_call")]
+    | Annotated[LocalShellOutputIn, Tag("local_shell_call_output")]
     | Annotated[ReasoningIn, Tag("reasoning")]
     | Annotated[ItemReferenceIn, Tag("item_reference")]
     | Annotated[HostedItemIn, Tag("hosted")],
@@ -155,11 +193,13 @@ MetadataIn = Annotated[
 
 
 class ItemOut(BaseModel):
-    """A message, a function call, its output, or reasoning."""
+    """A message, a call of a tool, its output, or reasoning."""
 
     model_config = ConfigDict(extra="allow")
     id: str
-    type: Literal["message", "function_call", "function_call_output", "reasoning"]
+    type: Literal[
+        "message", "function_call", "function_call_output", "custom_tool_call", "local_shell_call", "reasoning"
+    ]
 
 
 class ItemListOut(BaseModel):

@@ -17,9 +17,30 @@ InputIn = Annotated[
 ]
 
 
+class CustomFormat(Open):
+    type: Literal["text", "grammar"]
+    syntax: str | None = None
+    definition: str | None = None
+
+
 class FunctionToolIn(FunctionIn):
     type: Literal["function"]
     strict: bool | None = None
+
+
+class CustomToolIn(Open):
+    """A tool of the client whose input is text. Models get it as a function with one argument."""
+
+    type: Literal["custom"]
+    name: Name
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
+class LocalShellIn(Open):
+    """A shell of the client. Models get it as the function `local_shell`."""
+
+    type: Literal["local_shell"]
 
 
 class HostedToolIn(Open):
@@ -30,7 +51,7 @@ class HostedToolIn(Open):
     @model_validator(mode="after")
     def _refused(self) -> HostedToolIn:
         known = self.type if self.type in HOSTED_TOOLS else "a tool of this type"
-        raise ValueError(f"OpenAI hosts {known}; this service runs no tools. Offer functions")
+        raise ValueError(f"OpenAI hosts {known}; this service runs no tools. Offer functions or custom tools")
 
 
 HOSTED_TOOLS = frozenset(
@@ -40,10 +61,8 @@ HOSTED_TOOLS = frozenset(
         "computer",
         "computer_use",
         "computer_use_preview",
-        "custom",
         "file_search",
         "image_generation",
-        "local_shell",
         "mcp",
         "namespace",
         "shell",
@@ -58,24 +77,30 @@ HOSTED_TOOLS = frozenset(
 
 def _tool_kind(value: object) -> str | None:
     kind = cast("dict[str, Any]", value).get("type") if isinstance(value, dict) else None
-    return None if not isinstance(kind, str) else "function" if kind == "function" else "hosted"
+    return None if not isinstance(kind, str) else kind if kind in _CLIENT_TOOLS else "hosted"
+
+
+_CLIENT_TOOLS = ("function", "custom", "local_shell")
 
 
 ResponseToolIn = Annotated[
-    Annotated[FunctionToolIn, Tag("function")] | Annotated[HostedToolIn, Tag("hosted")],
-    Discriminator(_tool_kind, custom_error_type="tool_type", custom_error_message="Must be a function tool"),
+    Annotated[FunctionToolIn, Tag("function")]
+    | Annotated[CustomToolIn, Tag("custom")]
+    | Annotated[LocalShellIn, Tag("local_shell")]
+    | Annotated[HostedToolIn, Tag("hosted")],
+    Discriminator(_tool_kind, custom_error_type="tool_type", custom_error_message="Must be a tool of the client's"),
 ]
 
 
-class NamedFunction(Open):
-    type: Literal["function"]
+class NamedTool(Open):
+    type: Literal["function", "custom"]
     name: Name
 
 
 class AllowedTools(Open):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: list[NamedFunction] = Field(min_length=1, max_length=128)
+    tools: list[NamedTool] = Field(min_length=1, max_length=128)
 
 
 class SchemaFormat(Open):
@@ -113,7 +138,7 @@ class ResponseIn(In):
         default=None, description="`auto`, the default, keeps to the budget by the policy; `disabled` refuses instead."
     )
     tools: list[ResponseToolIn] | None = Field(default=None, max_length=128)
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction | AllowedTools | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
     max_output_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Clamped to the reserve.")
     metadata: MetadataIn | None = None
     # Passed on to the provider.

@@ -56,8 +56,9 @@ async def open_session(
 
 def check_options(rt: Runtime, request: ChatRequest) -> None:
     """Raises `InvalidRequest` for an option that the model's provider does not support."""
-    unknown = sorted(request.options.provider_options.keys() - rt.catalogue.provider(request.model_alias).options)
-    if unknown:
+    provider = rt.catalogue.provider(request.model_alias)
+    unknown = sorted(request.options.provider_options.keys() - provider.options)
+    if unknown and not provider.takes_any_option:
         raise InvalidRequest(f"The provider of this model does not know {unknown[0]}.", ("body", unknown[0]))
 
 

@@ -1,0 +1,95 @@
+"""Tools of a Responses client that are no functions: any model gets them as functions, the client in their own form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.chatting import chat_service, say, tool_call
+from tests.api.test_responses import sessions
+
+GRAMMAR = 'start: "*** Begin Patch" line+ "*** End Patch"'
+PATCH = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Changes files.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": GRAMMAR},
+}
+TOOLS: Any = [PATCH, {"type": "local_shell"}, {"type": "function", "name": "look_up", "parameters": {"type": "object"}}]
+DIFF = "*** Begin Patch\n+ a\n*** End Patch"
+REPLY = say(
+    None,
+    tool_call("c1", "apply_patch", {"input": DIFF}),
+    tool_call("c2", "local_shell", {"command": ["ls", "-l"], "timeout_ms": 500}),
+    "c3",
+)
+OUTPUTS: Any = [
+    {"type": "custom_tool_call_output", "call_id": "c1", "output": "Done."},
+    {"type": "local_shell_call_output", "id": "c2", "output": "a"},
+    {"type": "function_call_output", "call_id": "c3", "output": "paid"},
+]
+
+
+def check_calls(output: Any) -> None:
+    patch, shell, function = output
+    assert (patch.type, patch.call_id, patch.name, patch.input) == ("custom_tool_call", "c1", "apply_patch", DIFF)
+    assert (shell.type, shell.call_id, shell.action.type) == ("local_shell_call", "c2", "exec")
+    assert (shell.action.command, shell.action.timeout_ms, shell.action.env) == (["ls", "-l"], 500, {})
+    assert (function.type, function.call_id, function.name) == ("function_call", "c3", "look_up")
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
+def test_custom_tools_and_the_local_shell_are_called_and_answered(
+    database_url: str, tmp_path: Path, streamed: bool
+) -> None:
+    with chat_service(database_url, tmp_path, REPLY, say("All done.")) as at:
+        if streamed:
+            with at.client.responses.stream(model="main", input="Patch it.", tools=TOOLS) as stream:
+                typed = "".join(
+                    event.delta for event in stream if event.type == "response.custom_tool_call_input.delta"
+                )
+                first = stream.get_final_response()
+            assert "".join(typed) == DIFF
+        else:
+            first = at.client.responses.create(model="main", input="Patch it.", tools=TOOLS)
+        check_calls(first.output)
+        offered = {tool["function"]["name"]: tool["function"] for tool in at.model.seen[-1].json["tools"]}
+        assert list(offered) == ["apply_patch", "local_shell", "look_up"]
+        assert GRAMMAR in offered["apply_patch"]["parameters"]["properties"]["input"]["description"]
+        check_calls(at.client.responses.retrieve(first.id).output)
+        chosen: Any = {"type": "custom", "name": "apply_patch"}
+        second = at.client.responses.create(
+            model="main", input=OUTPUTS, previous_response_id=first.id, tools=TOOLS, tool_choice=chosen
+        )
+        assert second.output_text == "All done."
+        assert [message["role"] for message in at.sent()] == ["user", "assistant", "tool", "tool", "tool"]
+        assert at.model.seen[-1].json["tool_choice"] == {"type": "function", "function": {"name": "apply_patch"}}
+
+
+def test_a_client_that_resends_all_its_items_goes_on_in_its_session(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, REPLY, say("All done."), say("Again.")) as at:
+        items: list[Any] = [{"role": "user", "content": "Patch it."}]
+        for newest in (OUTPUTS, [{"role": "user", "content": "And again."}], []):
+            answer = at.client.responses.create(model="main", input=items, tools=TOOLS)
+            items += [item.model_dump(exclude_none=True) for item in answer.output] + newest
+        assert len(sessions(at)) == 1
+        assert [message["role"] for message in at.sent()] == [
+            "user",
+            "assistant",
+            "tool",
+            "tool",
+            "tool",
+            "assistant",
+            "user",
+        ]
+
+
+def test_input_of_a_custom_tool_that_is_no_json_reaches_the_client_as_it_is(database_url: str, tmp_path: Path) -> None:
+    broken = tool_call("c1", "apply_patch", {})
+    broken["function"]["arguments"] = DIFF
+    with chat_service(database_url, tmp_path, say(None, broken)) as at:
+        (patch,) = at.client.responses.create(model="main", input="Patch it.", tools=TOOLS).output
+        assert patch.type == "custom_tool_call"
+        assert patch.input == DIFF
