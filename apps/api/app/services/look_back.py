@@ -55,14 +55,14 @@ async def look_back(
     Raises `NotFound` of the session, or of the message that the handle names, and `InvalidRequest` where there is
     nothing to look for.
     """
-    if not query and handle is None:
-        raise InvalidRequest("Name a handle, or words to look for.", ("query", "q"))
-    if handle is not None and seq_of(handle) is None:
-        raise InvalidRequest("A handle is an m and a message's number, such as m12.", ("query", "handle"))
     async with rt.database.autocommit() as tx:
         row = await get_prompt_view(tx, tenant_id, session_id)
     if row is None:
         raise NotFound("session")
+    if not query and handle is None:
+        raise InvalidRequest("Name a handle, or words to look for.", ("query", "q"))
+    if handle is not None and seq_of(handle) is None:
+        raise InvalidRequest("A handle is an m and a message's number, such as m12.", ("query", "handle"))
     policy, model = session_policy(rt, row["policy"]), rt.catalogue.model(row["model_alias"], tenant_id)
     estimate = rt.tokenizers.estimator(encoding_of(model, policy))
     tokens = max(_LEAST_PAGE_TOKENS, page_tokens(budget_of(model, policy).input_budget))
