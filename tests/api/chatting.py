@@ -48,6 +48,7 @@ def chat_service(
     *script: Play,
     window: int = 4096,
     key: str = "none",
+    provider: str = "openai",
     of_main: str = "",
     **changes: Any,
 ) -> Generator[Chat]:
@@ -56,8 +57,8 @@ def chat_service(
     with threaded_serving(*(script or (say("Noted."),))) as model:
         models = folder / "models.toml"
         models.write_text(
-            f'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "served"\ncontext_window = {window}\n'
-            f'{of_main}\ntimeout_s = 5\nbase_url = "{model.base_url}"\n'
+            f'default = "main"\n[models.main]\nprovider = "{provider}"\nmodel = "served"\n'
+            f'context_window = {window}\n{of_main}\ntimeout_s = 5\nbase_url = "{model.base_url}"\n'
             f'[models.offline]\nprovider = "offline"\nmodel = "offline"\n'
         )
         headers = {"authorization": f"Bearer {key}"}

@@ -22,7 +22,7 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi import checks as openapi_checks
 
 from tests.api.conftest import new_session
-from tests.security.routes import OPENAI_PATHS, openai_places
+from tests.security.routes import ANTHROPIC_PATHS, OPENAI_PATHS, openai_places
 
 _FEW = 80
 _MANY_CASES = 10_000
@@ -62,6 +62,8 @@ ROUTES = {
     "/v1/policies": {"get"},
     "/v1/search": {"get"},
     "/v1/chat/completions": {"post"},
+    "/v1/messages": {"post"},
+    "/v1/messages/count_tokens": {"post"},
     "/v1/responses": {"post"},
     "/v1/responses/{response_id}": {"get", "delete"},
     "/v1/responses/{response_id}/cancel": {"post"},
@@ -82,6 +84,7 @@ ROUTES = {
 PLAIN: dict[str, dict[str, Any]] = {
     "POST /v1/sessions/{session_id}/turns": {"content": "Hello"},
     "POST /v1/chat/completions": {"model": "offline", "messages": [{"role": "user", "content": "Hello"}]},
+    "POST /v1/messages": {"model": "offline", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]},
     "POST /v1/responses": {"model": "offline", "input": "Hello"},
 }
 """A body that is taken, of each operation that may answer with a stream."""
@@ -188,7 +191,7 @@ def _probe(
                 case.body = _of_known_models(cast("dict[str, Any]", body))
         answer = case.call_and_validate(checks=CHECKS, session=session)
         if answer.status_code >= 400:
-            wanted = "json" if case.operation.path.startswith(OPENAI_PATHS) else "problem+json"
+            wanted = "json" if case.operation.path.startswith(OPENAI_PATHS + ANTHROPIC_PATHS) else "problem+json"
             assert answer.headers["content-type"] == [f"application/{wanted}"]
         answers[f"{case.method} {case.operation.path}", answer.status_code] += 1
         streams[case.operation.label] += answer.headers.get("content-type", [""])[0].startswith("text/event-stream")

@@ -19,8 +19,8 @@ from plimsoll_sdk.errors import BY_CODE, NotFound, problem_of
 from plimsoll_sdk.models import Answer
 from tests.client.clients import BOTH, Kind, Talker, talker
 
-OPENAIS_OWN = ("/v1/responses", "/v1/conversations")
-"""In OpenAI's form, with OpenAI's own client: the `openai` package is what calls them."""
+VENDORS_OWN = ("/v1/responses", "/v1/conversations", "/v1/messages")
+"""In a vendor's form, with the vendor's own client: the packages `openai` and `anthropic` are what calls them."""
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 CALLS = {"tool_calls": [{"id": "a", "function": {"name": "look_up", "arguments": '{"order": 7}'}}]}
 LONG = "The reconciliation job compares ledger rows with bank lines. " * 12
@@ -37,7 +37,7 @@ def routes(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
     return {
         (method.upper(), path): operation
         for path, methods in document["paths"].items()
-        if not path.startswith(OPENAIS_OWN)
+        if not path.startswith(VENDORS_OWN)
         for method, operation in methods.items()
     }
 

@@ -1,4 +1,4 @@
-"""The unmodified `openai` package for Node, at the same service as the Python one."""
+"""The unmodified packages of OpenAI and Anthropic for Node, at the same service as those for Python."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,44 +20,43 @@ _NO_NETWORK = ("ENOTFOUND", "ECONNREFUSED", "ETIMEDOUT", "EAI_AGAIN", "ENETUNREA
 
 def _skip(reason: str) -> None:
     warnings.filterwarnings("default", message="NOT TESTED")
-    warnings.warn(f"NOT TESTED: the openai client for Node. {reason}", stacklevel=2)
+    warnings.warn(f"NOT TESTED: the clients for Node. {reason}", stacklevel=2)
     pytest.skip(reason)
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """The program beside its installed package, of exactly the versions of the lock."""
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs beside the packages that they use, of exactly the versions of the lock."""
     if not (shutil.which("node") and shutil.which("npm")):
         _skip("This machine has no Node.js with npm.")
-    for name in ("package.json", "package-lock.json", ".npmrc", "client.mjs"):
-        shutil.copy(HERE / name, tmp_path)
+    folder = tmp_path_factory.mktemp("node")
+    for name in ("package.json", "package-lock.json", ".npmrc", "client.mjs", "messages.mjs"):
+        shutil.copy(HERE / name, folder)
     made = subprocess.run(
-        ["npm", "ci", "--no-progress"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+        ["npm", "ci", "--no-progress"], cwd=folder, capture_output=True, text=True, timeout=240, check=False
     )
     if made.returncode and any(sign in made.stderr for sign in _NO_NETWORK):
         _skip("npm can reach no registry from here.")
     assert made.returncode == 0, made.stderr
-    return tmp_path / "client.mjs"
+    return folder
+
+
+def _run(program: Path, address: str) -> dict[str, Any]:
+    """What the program saw."""
+    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    run = subprocess.run(
+        ["node", str(program), address], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
 
 
 def test_the_client_for_node_sees_what_the_one_for_python_sees(
-    database_url: str, tmp_path: Path, program: Path
+    database_url: str, tmp_path: Path, programs: Path
 ) -> None:
     script = [say("Hello Anna."), say("You are Anna."), say("Looking.", "a", "b"), say(None, "c"), say("All paid.")]
-    folder = tmp_path / "service"
-    folder.mkdir()
-    with chat_service(database_url, folder, *script) as at:
-        environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-        run = subprocess.run(
-            ["node", str(program), at.address],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert run.returncode == 0, run.stderr
-        saw = json.loads(run.stdout)
+    with chat_service(database_url, tmp_path, *script) as at:
+        saw = _run(programs / "client.mjs", at.address)
         assert (saw["first"], saw["retrieved"], saw["answer"], saw["calls"]) == (
             "Hello Anna.",
             "Hello Anna.",
@@ -81,3 +81,17 @@ def test_the_client_for_node_sees_what_the_one_for_python_sees(
         assert saw["refused"] == {"status": 400, "code": "context_length_exceeded", "isBadRequest": True}
         assert saw["deleted"] is True
         assert at.model.hits == 5
+
+
+def test_anthropics_client_for_node_stays_in_one_session_with_tools_and_streams(
+    database_url: str, tmp_path: Path, programs: Path
+) -> None:
+    script = [say("Hello Anna."), say("Looking.", "a", "b"), say(None, "c"), say("All paid.")]
+    with chat_service(database_url, tmp_path, *script) as at:
+        saw = _run(programs / "messages.mjs", at.address)
+        assert (saw["first"], saw["answer"], saw["calls"], saw["hasRequestId"]) == ("Hello Anna.", "All paid.", 3, True)
+        assert saw["counted"] > 0
+        assert len(set(saw["sessions"])) == 1
+        assert len(at.turns(saw["sessions"][0])) == 2
+        assert saw["refused"] == {"status": 400, "type": "invalid_request_error", "isBadRequest": True}
+        assert at.model.hits == 4

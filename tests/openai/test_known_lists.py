@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.incoming import IncomingMessage
 from app.domain.types import ToolCall
-from app.openai.chat_messages import IncomingMessage, read_messages
+from app.openai.chat_messages import read_messages
 from app.openai.known_lists import known_list, with_reply
 
 OWNER = ("acme", "Bearer k", "main", "Be brief.")

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.errors import InvalidRequest
+from app.domain.incoming import IncomingMessage
 from app.domain.types import Message, MessageId, ToolCall, TurnId
-from app.openai.chat_messages import IncomingMessage, check_pairing, cut_turns, read_messages
+from app.openai.chat_messages import check_pairing, cut_turns, read_messages
 from app.openai.new_messages import new_messages, next_step
 
 PARTS: Any = [{"type": "text", "text": "u2"}]

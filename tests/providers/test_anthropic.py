@@ -411,12 +411,12 @@ async def test_a_count_that_is_no_number_is_none(answer: Any) -> None:
 
 
 async def test_a_clients_options_are_sent_by_this_wires_names_and_temperature_not_beside_thinking() -> None:
-    options = {"temperature": 1.6, "top_p": 0.5, "stop": "END", "parallel_tool_calls": False, "seed": 7}
+    options = {"temperature": 1.6, "top_p": 0.5, "top_k": 5, "stop": "END", "parallel_tool_calls": False, "seed": 7}
     body = await body_of([user("Hi")], tools=(WEATHER,), options=options)
-    assert (body["temperature"], body["top_p"], body["stop_sequences"]) == (1.0, 0.5, ["END"])
+    assert (body["temperature"], body["top_p"], body["top_k"], body["stop_sequences"]) == (1.0, 0.5, 5, ["END"])
     assert body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
     assert not {"seed", "stop", "parallel_tool_calls"} & body.keys()
     thinking = {"parameters": {"thinking": {"type": "enabled", "budget_tokens": 2000}}}
     (body,) = await bodies_sent(messages=[user("Hi")], endpoint=thinking, options=options)
     assert body["thinking"]["type"] == "enabled"
-    assert not {"temperature", "top_p", "tool_choice"} & body.keys()
+    assert not {"temperature", "top_p", "top_k", "tool_choice"} & body.keys()

@@ -15,7 +15,7 @@ import pytest
 
 from tests.api.conftest import new_session
 from tests.api.test_garbage import NOT_JSON
-from tests.security.routes import METHODS, OPENAI_PATHS, Operation, openai_places, operations
+from tests.security.routes import ANTHROPIC_PATHS, METHODS, OPENAI_PATHS, Operation, openai_places, operations
 
 JSON = "application/json"
 GARBAGE: dict[str, tuple[bytes, str | None]] = {
@@ -149,6 +149,11 @@ def _assert_shape(operation: Operation, answer: httpx.Response) -> None:
     if operation.path.startswith(OPENAI_PATHS):
         assert answer.headers["content-type"] == "application/json"
         assert set(problem["error"]) >= {"message", "type", "param", "code"}
+        return
+    if operation.path.startswith(ANTHROPIC_PATHS):
+        assert answer.headers["content-type"] == "application/json"
+        assert (problem["type"], set(problem["error"]) >= {"type", "message", "code"}) == ("error", True)
+        assert problem["request_id"]
         return
     assert answer.headers["content-type"] == "application/problem+json"
     assert (problem["status"], bool(problem["code"])) == (answer.status_code, True)

@@ -11,8 +11,8 @@ import pytest
 
 from app.db.sessions import erase_later
 from app.domain.errors import LimitExceeded, TurnInProgress
+from app.domain.incoming import IncomingMessage
 from app.domain.responses import ResponseNote, ResponseRef
-from app.openai.chat_messages import IncomingMessage
 from app.services.limits import set_limits
 from app.services.openai.chat import ChatRequest
 from app.services.openai.responses import ERASE_AFTER_S, ResponseRequest, ResponseTarget, resolve_target, respond

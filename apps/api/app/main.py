@@ -35,6 +35,7 @@ from app.api.routes import (
     deployment,
     events,
     inspector,
+    messages,
     pins,
     responses,
     sessions,
@@ -77,6 +78,7 @@ _COLLECT_AFTER_OBJECTS = 20_000
 _ROUTERS = (
     turns.router,
     chat.router,
+    messages.router,
     responses.router,
     conversations.router,
     sessions.router,

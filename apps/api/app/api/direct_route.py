@@ -84,6 +84,11 @@ class Call(Request):
         return self.service.rt
 
     @property
+    def credential(self) -> bytes | None:
+        """What the request proves its tenant with."""
+        return credential(cast(Exchange, self.scope["plimsoll"]).headers)
+
+    @property
     def raw_body(self) -> Any:
         """The body's JSON as it came, once it has been validated."""
         return self.scope["plimsoll.json"]
@@ -219,13 +224,19 @@ async def authenticate(scope: Scope) -> TenantId:
     if exchange.tenant_id is None:
         service: Service = scope["app"].state.service
         try:
-            exchange.tenant_id = await service.authenticator.tenant_of(exchange.headers.get(b"authorization"))
+            exchange.tenant_id = await service.authenticator.tenant_of(credential(exchange.headers))
         except (Unauthenticated, DatabaseUnavailable) as error:
             exchange.auth_error = error  # for the route as well: the body is discarded by then
             raise
         exchange.fields["tenant"] = exchange.tenant_id
         tenant_at_work.set(exchange.tenant_id)
     return exchange.tenant_id
+
+
+def credential(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The `Authorization` header, or what it would be with the key that Anthropic's clients send in `x-api-key`."""
+    authorization, key = headers.get(b"authorization"), headers.get(b"x-api-key")
+    return authorization if authorization or not key else b"Bearer " + key
 
 
 def json_response(value: object, status: int = 200) -> Response:

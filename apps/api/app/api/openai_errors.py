@@ -14,8 +14,9 @@ from starlette.responses import Response
 from app.domain.types import JsonObject
 
 CHAT_PATH = "/v1/chat/completions"
-_OUR_OWN = ("/v1/sessions", "/v1/policies", "/v1/events", "/v1/search")
-_OVERFLOWS = frozenset({"context_budget_exceeded", "provider_context_overflow"})
+_OTHERS = ("/v1/sessions", "/v1/policies", "/v1/events", "/v1/search", "/v1/messages")
+OVERFLOWS = frozenset({"context_budget_exceeded", "provider_context_overflow"})
+"""What is wrong is that the prompt is too long."""
 _CODES: Mapping[str, str] = {
     "context_budget_exceeded": "context_length_exceeded",
     "provider_context_overflow": "context_length_exceeded",
@@ -49,28 +50,44 @@ _PARAMETERS: Mapping[str, str] = {
 
 
 def is_openai_path(path: str) -> bool:
-    """Whether the clients of this path expect OpenAI's error shape: those of all of `/v1` that is no route of ours."""
-    ours = path == "/v1/models" or any(path == own or path.startswith(f"{own}/") for own in _OUR_OWN)
-    return path.startswith("/v1/") and not ours
+    """Whether the clients of this path expect OpenAI's error shape: those of all of `/v1` that has no other."""
+    other = path == "/v1/models" or any(path == other or path.startswith(f"{other}/") for other in _OTHERS)
+    return path.startswith("/v1/") and not other
 
 
 def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
     error = error_of(problem, "messages" if path == CHAT_PATH else "input")
-    retry = {} if error["code"] in _WORTH_ANOTHER_TRY else {"x-should-retry": "false"}
-    return Response(orjson.dumps({"error": error}), _status(problem), {**(headers or {}), **retry}, "application/json")
+    sent = {**(headers or {}), **retry_header(problem)}
+    return Response(orjson.dumps({"error": error}), status_of(problem), sent, "application/json")
+
+
+def retry_header(problem: JsonObject) -> dict[str, str]:
+    """What tells clients not to try again, where that can not help."""
+    return {} if _code(problem, status_of(problem)) in _WORTH_ANOTHER_TRY else {"x-should-retry": "false"}
+
+
+def members_of(problem: JsonObject) -> JsonObject:
+    """The problem's own members, beside those that every problem has."""
+    return {name: value for name, value in problem.items() if name not in ("type", "title", "status", "detail", "code")}
+
+
+def status_of(problem: JsonObject) -> int:
+    """The status that vendors answer such a problem with."""
+    if problem["code"] == "provider_error" and problem.get("kind") == "rate_limited":
+        return 429
+    return _STATUSES.get(problem["code"], problem["status"])
 
 
 def error_of(problem: JsonObject, within: str) -> JsonObject:
     """The `error` object, with the problem's own members; `within` is the field of a body that holds its messages."""
     code: str = problem["code"]
-    status = _status(problem)
-    kept = {name: value for name, value in problem.items() if name not in ("type", "title", "status", "detail", "code")}
+    status = status_of(problem)
     return {
-        "message": _overflow_message(problem) if code in _OVERFLOWS else problem["detail"].removeprefix("body."),
+        "message": _overflow_message(problem) if code in OVERFLOWS else problem["detail"].removeprefix("body."),
         "type": _TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error"),
         "param": _parameter(problem, within),
         "code": _code(problem, status),
-        **kept,
+        **members_of(problem),
     }
 
 
@@ -80,12 +97,6 @@ def _code(problem: JsonObject, status: int) -> str:
     if limit and not limit["name"].endswith("_minute"):
         return "insufficient_quota"
     return "rate_limit_exceeded" if status == 429 else _CODES.get(problem["code"], problem["code"])
-
-
-def _status(problem: JsonObject) -> int:
-    if problem["code"] == "provider_error" and problem.get("kind") == "rate_limited":
-        return 429
-    return _STATUSES.get(problem["code"], problem["status"])
 
 
 def _overflow_message(problem: JsonObject) -> str:
@@ -105,7 +116,7 @@ def _overflow_message(problem: JsonObject) -> str:
 
 def _parameter(problem: JsonObject, within: str) -> str | None:
     """The field at fault, as OpenAI writes it: `messages[3].content`."""
-    if problem["code"] in _OVERFLOWS or "missing" in problem:
+    if problem["code"] in OVERFLOWS or "missing" in problem:
         return within
     errors = problem.get("errors")
     if not errors:

@@ -8,9 +8,11 @@ from fastapi import FastAPI, Header, Query
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict
 
+from app.api.anthropic_errors import is_messages_path
 from app.api.openai_errors import is_openai_path
 from app.api.problems import KINDS, PROBLEM_JSON
 from app.api.schemas.chat import ChatErrorOut
+from app.api.schemas.messages import MessagesErrorOut
 from app.domain.types import LARGEST, JsonObject
 
 Limit = Annotated[int, Query(ge=1, le=200, description="Most items of one page.")]
@@ -67,12 +69,17 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 _BY_CONNECTION = (431,)
 _OF_BROWSERS = (403, 421)
-_OPENAI = (400, 401, 404, 408, 409, 413, 415, 422, 429, 502, 503, 504)
+_VENDORS = (400, 401, 404, 408, 409, 413, 415, 422, 429, 502, 503, 504)
 
 
 def openai_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The same for a route with OpenAI's error shape; every status without a choice."""
-    return {status: {"model": ChatErrorOut, "description": "OpenAI's error shape"} for status in statuses or _OPENAI}
+    return {status: {"model": ChatErrorOut, "description": "OpenAI's error shape"} for status in statuses or _VENDORS}
+
+
+def messages_refusals() -> dict[int | str, dict[str, Any]]:
+    """The same for a route with Anthropic's error shape."""
+    return {status: {"model": MessagesErrorOut, "description": "Anthropic's error shape"} for status in _VENDORS}
 
 
 def event_stream(event: JsonObject) -> JsonObject:
@@ -122,14 +129,15 @@ def _document(app: FastAPI) -> dict[str, Any]:
         "key": {
             "type": "http",
             "scheme": "bearer",
-            "description": "An API key (`plimsoll keys create`). Not needed while no key exists.",
+            "description": "An API key (`plimsoll keys create`). Not needed while no key exists. The header "
+            "`x-api-key` with the key alone is taken too.",
         }
     }
     for path, operations in document["paths"].items():
         for operation in operations.values():
             answered = operation["responses"]
             answered |= {str(status): answer for status, answer in refusals(*_BY_CONNECTION, *_OF_BROWSERS).items()}
-            if is_openai_path(path):
+            if is_openai_path(path) or is_messages_path(path):
                 answered |= {str(status): answered["401"] for status in _OF_BROWSERS}
             if path.startswith("/v1/"):
                 operation["security"] = [{}, {"key": []}]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -12,6 +12,7 @@ from uuid import UUID
 from app.db.database import Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
+from app.db.stored_refs import short_refs, whole_refs
 from app.domain.audit import Audit
 from app.domain.recalled import PackedRow, public_row, recalled_rows
 from app.domain.trim_log import ACTION_FIELDS, TRIM_LOG_FIELDS, TrimAction
@@ -59,24 +60,25 @@ async def get_audit(
 
 
 _OF_LOG = ("model_context_limit", "output_reserve", "estimated_wire_tokens")
+_COLUMNS = tuple(each.name for each in fields(Audit))
 
 
-def as_stored(audit: Audit) -> Audit:
-    """An audit as its row has it: without what other columns of the row say, regions of nothing, and the ids of
+def as_stored(audit: Audit) -> JsonObject:
+    """An audit's row by column: without what other columns of the row say, regions of nothing, and the ids of
     recalled messages, which the prompt's references have by number."""
     log, refs = audit.context_trim_log, audit.prompt_refs
     derived = _derived(audit.model_context_limit, audit.output_reserve, audit.estimated_wire_tokens, log["actions"])
     short = {name: value for name, value in log.items() if derived.get(name) != value}
     if recalled := log.get("recalled"):
         short["recalled"] = {"count": len(recalled), "tokens": sum(row["tokens"] for row in recalled)}
-    if refs:
-        refs = refs | {"regions": " ".join(f"{region} {messages}" for region, messages in refs["regions"])}
     regions = {region: tokens for region, tokens in audit.regions.items() if tokens}
-    return replace(audit, regions=regions, context_trim_log=short, prompt_refs=refs)
+    row = {name: getattr(audit, name) for name in _COLUMNS}
+    return row | {"regions": regions, "context_trim_log": short, "prompt_refs": refs and short_refs(refs)}
 
 
 async def as_recorded(tx: Transaction, session_id: SessionId, rows: Sequence[JsonObject]) -> list[JsonObject]:
     """Rows as `as_stored` was given them; those that were stored whole are as they are."""
+    rows = [row | {"prompt_refs": whole_refs(row["prompt_refs"])} for row in rows]
     recalled = [recalled_rows(row["prompt_refs"]) if _is_short(row) else [] for row in rows]
     seqs = sorted({each.seq for of_row in recalled for each in of_row})
     found = await tx.fetch(_IDS, session_id=session_id, seqs=seqs) if seqs else ()
@@ -96,7 +98,7 @@ def _recorded(row: JsonObject, recalled: Sequence[PackedRow], ids: Mapping[int, 
     if recalled:
         rows = [public_row(ids[each.seq], each.score, each.tokens, each.matched) for each in recalled]
         log = {**log, "recalled": rows}
-    if refs and isinstance(refs.get("regions"), str):
+    if refs and isinstance(refs.get("regions"), str):  # as rows had them before they had lines
         words = refs["regions"].split()
         runs = [[region, int(messages)] for region, messages in zip(words[::2], words[1::2], strict=True)]
         refs = refs | {"regions": runs}

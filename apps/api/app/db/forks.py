@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from app.db import tables
 from app.db.database import Record, Transaction, record_of
 from app.db.sql import Statement, insert_from, sql
+from app.db.stored_refs import BLOCKS_OF_TURNS
 from app.db.table_parts import OPEN_STATUSES_SQL
 from app.domain.types import Content, JsonObject, SessionId, TurnId, TurnStatus
 
@@ -118,13 +119,7 @@ COPIES: Final[Mapping[str, Statement]] = {
     "messages": _copy(tables.messages, "x.seq <= CAST(:last_message_seq AS bigint)"),
     "message_token_counts": _copy(tables.message_token_counts, _PAST_MESSAGE),
     "turn_context_audit": _copy(tables.turn_context_audit, _PAST_TURN),
-    "prompt_blocks": _copy(
-        tables.prompt_blocks,
-        """x.sha256 IN (SELECT text.value #>> '{}' FROM turn_context_audit a, turns t,
-            jsonb_path_query(a.prompt_refs, 'strict $.** ? (@.type() == "string")') AS text(value)
-            WHERE a.session_id = CAST(:source AS uuid) AND t.session_id = a.session_id AND t.id = a.turn_id
-                AND t.seq <= CAST(:through_seq AS bigint))""",
-    ),
+    "prompt_blocks": _copy(tables.prompt_blocks, f"x.sha256 IN ({BLOCKS_OF_TURNS})"),
     "session_summaries": _copy(
         tables.session_summaries,
         _PAST_SUMMARY,

@@ -9,6 +9,7 @@ from itertools import groupby
 from app.db.database import Record, Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
+from app.db.stored_refs import whole_refs
 from app.domain.stored import StoredMessage, StoredTurn
 from app.domain.types import Pin, SessionId, TurnStatus
 
@@ -165,7 +166,8 @@ async def trim_actions(tx: Transaction, session_id: SessionId, through_seq: int)
 
 async def dropped_ranges(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
     """The ranges of messages that prompts lost, and the references of these prompts, in time order."""
-    return await tx.fetch(_RANGES, session_id=session_id, through_seq=through_seq)
+    rows = await tx.fetch(_RANGES, session_id=session_id, through_seq=through_seq)
+    return [{**row, "prompt_refs": whole_refs(row["prompt_refs"])} for row in rows]
 
 
 async def droppable_seqs(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:

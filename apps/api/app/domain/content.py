@@ -10,6 +10,9 @@ import orjson
 
 from app.domain.types import Content, JsonObject, PromptMessage, ToolCall
 
+_MOST_NESTING = 200
+"""Of a call's input in an answer, which has some levels around it: orjson reads 1,024 levels and writes 254."""
+
 
 class JsonMessages(Sequence[PromptMessage]):
     """The messages of a prompt as canonical JSON, without the list's brackets; parsed when one is looked at.
@@ -71,6 +74,27 @@ def tool_calls_from_json(calls: Sequence[Mapping[str, Any]] | None) -> tuple[Too
     if not calls:
         return ()
     return tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls)
+
+
+def call_input(arguments: str) -> JsonObject:
+    """A tool call's arguments as an object; a text that is none stands in one under a name of its own."""
+    try:
+        value = orjson.loads(arguments.strip() or "{}")
+    except orjson.JSONDecodeError:
+        value = None
+    if arguments.count("[") + arguments.count("{") > _MOST_NESTING and _is_too_deep(value):
+        value = None
+    return cast("JsonObject", value) if isinstance(value, dict) else {"malformed_arguments": arguments}
+
+
+def _is_too_deep(value: object) -> bool:
+    for _ in range(254 - _MOST_NESTING):
+        value = [value]
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return True
+    return False
 
 
 def canonical_json(value: object) -> str:

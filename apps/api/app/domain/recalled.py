@@ -60,12 +60,13 @@ def recalled_ref(rows: Sequence[Recalled]) -> list[Any]:
     Packed is base64 of numbers of 7 bits a byte, the lowest first. A row is the distance from the message before and
     the form of its reasoning in the lowest 2 bits; the tokens; the score; and a bit a word that it matched.
     """
-    places = {word: place for place, word in enumerate(sorted({word for row in rows for word in row.matched}))}
+    sets = {row.matched for row in rows}
+    places = {word: place for place, word in enumerate(sorted({word for words in sets for word in words}))}
+    bits = {words: sum([1 << places[word] for word in words]) for words in sets}
     numbers: list[int] = []
     before = 0
     for row in rows:
-        bits = sum(1 << places[word] for word in row.matched)
-        numbers += ((row.seq - before) << 2 | _FORMS.index(row.form), row.tokens, row.score, bits)
+        numbers += ((row.seq - before) << 2 | _FORMS.index(row.form), row.tokens, row.score, bits[row.matched])
         before = row.seq
     found = bytearray()
     for number in numbers:

@@ -8,26 +8,8 @@ from typing import Any
 
 from app.domain.content import content_text, tool_calls_from_json
 from app.domain.errors import InvalidRequest
+from app.domain.incoming import IncomingList, IncomingMessage
 from app.domain.types import Content, ContentPart, Role, ToolCall
-
-
-@dataclass(frozen=True, slots=True)
-class IncomingMessage:
-    """A message of a client's list that is no instruction. `place` is its index in that list."""
-
-    place: int
-    role: Role
-    content: Content
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class IncomingList:
-    """A whole list: its system and developer messages as one text, and all else in its order."""
-
-    instructions: str | None
-    messages: tuple[IncomingMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ from uuid import UUID
 
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest
+from app.domain.incoming import IncomingMessage
 from app.domain.responses import item_id
 from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall
-from app.openai.chat_messages import IncomingMessage, reply_text
+from app.openai.chat_messages import reply_text
 from app.openai.client_tools import ClientTool, call_fields, call_of
 
 _REFERENCE = "item_reference"

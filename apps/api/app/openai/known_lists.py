@@ -11,9 +11,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.domain.content import canonical_json, content_text
+from app.domain.content import call_input, canonical_json, content_text
+from app.domain.incoming import IncomingMessage
 from app.domain.types import Content, ToolCall
-from app.openai.chat_messages import IncomingMessage
 
 _MOST_BEGINNINGS = 64
 """A list that goes on from further back is a new conversation."""
@@ -47,12 +47,12 @@ def with_reply(whole: bytes, text: str | None, calls: Sequence[ToolCall]) -> byt
 
 
 def _after(before: bytes, role: str, content: Content, calls: Sequence[ToolCall], call_id: str | None) -> bytes:
-    # Clients send a text as it is or as a part, and trim what a model wrote.
+    # Clients send a text as it is or as a part, trim what a model wrote, and may write its arguments anew.
     is_text = content is None or isinstance(content, str) or all(part.get("type") == "text" for part in content)
     form = [
         role,
         content_text(content).strip() if is_text else content,
-        [[call.id, call.name, call.arguments] for call in calls],
+        [[call.id, call.name, canonical_json(call_input(call.arguments))] for call in calls],
         call_id,
     ]
     return hashlib.sha256(before + canonical_json(form).encode()).digest()

@@ -14,8 +14,9 @@ from typing import TypeAlias
 
 from app.domain.content import canonical_json, content_text
 from app.domain.errors import InvalidRequest
+from app.domain.incoming import IncomingMessage
 from app.domain.types import Content, Message
-from app.openai.chat_messages import IncomingMessage, IncomingTurn, check_pairing, cut_turns, joined, misplaced
+from app.openai.chat_messages import IncomingTurn, check_pairing, cut_turns, joined, misplaced
 
 _Key: TypeAlias = tuple[Hashable, ...]
 

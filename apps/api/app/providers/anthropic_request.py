@@ -20,7 +20,7 @@ from app.providers.wire import MalformedAnswerError, decode_json, fields_of, lis
 
 _LEAST_THINKING_TOKENS: Final = 1_024
 _THINKING_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
-MESSAGES_OPTIONS: Final = frozenset({"temperature", "top_p", "stop", "parallel_tool_calls"})
+MESSAGES_OPTIONS: Final = frozenset({"temperature", "top_p", "top_k", "stop", "parallel_tool_calls"})
 _EPHEMERAL: Final[Mapping[str, str]] = {"type": "ephemeral"}
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,(.*)", re.DOTALL | re.ASCII)
 _IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -62,13 +62,14 @@ def messages_body(request: CompletionRequest, *, model: str, parameters: Mapping
 
 
 def _sampling(options: Mapping[str, Any], *, is_thinking: bool) -> JsonObject:
-    """What the API knows of a client's options: temperature ends at 1, and with thinking there is none."""
+    """What the API knows of a client's options: temperature ends at 1, and with thinking there is no sampling."""
     sent: JsonObject = {}
     stop = options.get("stop")
     if stop:
         sent["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
     if not is_thinking:
         sent |= {name: min(1.0, options[name]) for name in ("temperature", "top_p") if options.get(name) is not None}
+        sent |= {"top_k": options["top_k"]} if options.get("top_k") is not None else {}
     return sent
 
 

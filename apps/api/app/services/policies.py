@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -33,13 +35,30 @@ def _overrides_model() -> type[BaseModel]:
 _OVERRIDES = _overrides_model()
 _SHOWN_CHARS = 200
 """Of a value that is refused, in its error."""
+_KEPT_BYTES = 2_048
+"""Of overrides that are kept; nobody fills the memory with larger ones."""
 
 
 def resolve_policy(guarded: ContextPolicy, overrides: Mapping[str, object]) -> ContextPolicy:
     """The named preset's values, or those of `guarded`, the deployment's defaults, with a session's overrides in them.
 
     Raises `InvalidRequest` naming the field for an unknown field, an impossible value or an impossible combination.
+    Every turn asks for its session's, so the last ones are kept.
     """
+    written = _written(overrides)
+    return _kept(guarded, written) if len(written) <= _KEPT_BYTES else _resolved(guarded, overrides)
+
+
+@lru_cache(512)
+def _kept(guarded: ContextPolicy, written: bytes) -> ContextPolicy:
+    return _resolved(guarded, json.loads(written))
+
+
+def _written(overrides: Mapping[str, object]) -> bytes:
+    return to_json(overrides, inf_nan_mode="constants")
+
+
+def _resolved(guarded: ContextPolicy, overrides: Mapping[str, object]) -> ContextPolicy:
     values = read_fields(overrides)
     policy = replace(preset_policy(values.get("preset", guarded.preset), guarded), **values)
     check_combination(policy)
@@ -50,7 +69,7 @@ def read_fields(overrides: Mapping[str, object]) -> dict[str, Any]:
     """Each value by itself, as the policy has it. Raises `InvalidRequest` as `resolve_policy`, but for combinations."""
     try:
         # From JSON, where an array is what a tuple is read from and an object what a dataclass is, also if strict.
-        read = _OVERRIDES.model_validate_json(to_json(overrides, inf_nan_mode="constants"))
+        read = _OVERRIDES.model_validate_json(_written(overrides))
     except ValidationError as error:
         names = list(overrides)
         faults = error.errors(include_url=False, include_input=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 from uuid import UUID
 
 import orjson
@@ -17,16 +17,16 @@ from app.api.openai_errors import error_of
 from app.api.openapi import IdempotencyKey, event_stream, openai_refusals
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn
-from app.api.streaming import stream_turn
+from app.api.streaming import StreamForm, stream_turn
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
-from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, ToolCall, Usage
+from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, Usage
 from app.openai.chat_messages import read_messages
 from app.openai.items import joined_directions
 from app.openai.known_lists import known_list
 from app.services.openai.chat import ChatRequest, complete_chat
 from app.services.openai.open_session import open_session
-from app.services.turn.types import TurnEvent, TurnOptions, TurnOutcome
+from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
 SESSION_HEADER = "X-Session-Id"
 _ANSWERS: dict[int | str, dict[str, Any]] = {
@@ -91,15 +91,33 @@ async def create_chat_completion(
         headers={SESSION_HEADER: str(session_id)},
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
     )
+    return await answer_list(call, session_id, request, idempotency_key, form, stream=bool(body.stream))
+
+
+class ListForm(StreamForm, Protocol):
+    """How the reply to a list of messages is written, whole or streamed."""
+
+    def whole(self, outcome: TurnOutcome) -> JsonObject: ...
+
+
+async def answer_list(
+    call: Call,
+    session_id: SessionId,
+    request: ChatRequest,
+    idempotency_key: str | None,
+    form: ListForm,
+    *,
+    stream: bool,
+) -> Response:
+    """The answer to a list of messages in its session; the form's headers are on errors too."""
+
+    async def work(listen: Listener | None) -> TurnOutcome:
+        return await complete_chat(call.rt, call.tenant_id, session_id, request, idempotency_key, listen)
+
     try:
-        if body.stream:
-            return await stream_turn(
-                call,
-                session_id,
-                lambda listen: complete_chat(rt, tenant_id, session_id, request, idempotency_key, listen),
-                form,
-            )
-        outcome = await complete_chat(rt, tenant_id, session_id, request, idempotency_key)
+        if stream:
+            return await stream_turn(call, session_id, work, form)
+        outcome = await work(None)
     except PlimsollError as error:
         return problems.answer_to(call.scope["path"], error, form.headers)
     call.note(turn_id=str(outcome.turn.id))
@@ -125,13 +143,18 @@ def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
     )
 
 
-def recognizable(call: Call, request: ChatRequest) -> ChatRequest:
+def recognizable(call: Call, request: ChatRequest, conversation: str | None = None) -> ChatRequest:
     """The request with what its session is recognized by, where the deployment wants it: whose it is, the model, the
-    instructions and the messages. Two API keys never have a conversation in common."""
+    instructions and the messages. Two API keys never have a conversation in common.
+
+    The client's own id of a conversation stands in the place of its instructions, which may then differ.
+    """
     if not call.rt.recognizes_sessions:
         return request
     instructions = joined_directions(request.options.instructions, request.directions)
-    owner = (call.tenant_id, call.headers.get("authorization"), request.model_alias, instructions)
+    key = (call.credential or b"").decode("latin-1")
+    own = (instructions,) if conversation is None else (None, conversation)
+    owner = (call.tenant_id, key, request.model_alias, *own)
     known = known_list(owner, request.messages)
     return replace(request, known=known, options=replace(request.options, list_sha256=known.whole))
 
@@ -177,18 +200,18 @@ class ChatForm:
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
         """The `chat.completion`."""
-        text, calls, usage = _reply(outcome)
-        message: JsonObject = {"role": "assistant", "content": text, "refusal": None}
+        calls = outcome.tool_calls
+        message: JsonObject = {"role": "assistant", "content": outcome.text, "refusal": None}
         if calls:
             message["tool_calls"] = [tool_call_json(call) for call in calls]
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(outcome, calls)}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(outcome)}
         return {
             "id": self._id,
             "object": "chat.completion",
             "created": self._created,
             "model": outcome.turn.model_alias,
             "choices": [choice],
-            "usage": usage,
+            "usage": _usage(outcome.usage),
         }
 
     def event(self, event: TurnEvent) -> bytes:
@@ -200,14 +223,13 @@ class ChatForm:
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """Tool calls, each whole, the finish reason, and the end mark; before them the text, unless it was streamed."""
-        text, calls, usage = _reply(outcome)
         if not streamed:
-            yield self._chunk({"role": "assistant", "content": text or ""})
-        for index, call in enumerate(calls):
+            yield self._chunk({"role": "assistant", "content": outcome.text or ""})
+        for index, call in enumerate(outcome.tool_calls):
             yield self._chunk({"tool_calls": [{"index": index, **tool_call_json(call)}]})
-        yield self._chunk({}, _finish_reason(outcome, calls))
+        yield self._chunk({}, _finish_reason(outcome))
         if self._include_usage:
-            yield self._encoded({"choices": [], "usage": usage})
+            yield self._encoded({"choices": [], "usage": _usage(outcome.usage)})
         yield DONE
 
     def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
@@ -224,16 +246,6 @@ class ChatForm:
         return b"data: %b\n\n" % orjson.dumps(chunk | fields)
 
 
-def _reply(outcome: TurnOutcome) -> tuple[str | None, tuple[ToolCall, ...], JsonObject | None]:
-    """Text, tool calls and usage: of this call, or of the whole turn where a stored one is answered."""
-    completion, turn = outcome.completion, outcome.turn
-    if completion is not None:
-        text = completion.text if completion.tool_calls else completion.text or ""
-        return text, completion.tool_calls, _usage(completion.usage)
-    usage = Usage(turn.prompt_tokens, turn.completion_tokens or 0) if turn.prompt_tokens is not None else None
-    return turn.assistant_output, turn.tool_calls, _usage(usage)
-
-
 def _usage(usage: Usage | None) -> JsonObject | None:
     if usage is None:
         return None
@@ -245,6 +257,6 @@ def _usage(usage: Usage | None) -> JsonObject | None:
     }
 
 
-def _finish_reason(outcome: TurnOutcome, calls: tuple[ToolCall, ...]) -> str:
+def _finish_reason(outcome: TurnOutcome) -> str:
     reason = outcome.turn.finish_reason
-    return "tool_calls" if calls else reason if reason in ("length", "content_filter") else "stop"
+    return "tool_calls" if outcome.tool_calls else reason if reason in ("length", "content_filter") else "stop"

@@ -10,7 +10,7 @@ and by arrays: no text of the past is read to rank it, only what is chosen.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Final, NamedTuple
@@ -208,10 +208,10 @@ def candidates(
     alone, values = alone[order], values[order]
     wire_tokens = index.tokens[alone] + MESSAGE_FRAMING_TOKENS
     columns = (values, alone, alone + 1, wire_tokens, index.texts[alone])
-    found = list(map(_Found._make, zip(*(column.tolist() for column in columns), strict=True)))
+    found: Iterable[_Found] = map(_Found._make, zip(*(column.tolist() for column in columns), strict=True))
     if groups:
-        found += [group for group in groups if group.score >= min_score_ratio * best]
-        found.sort(key=lambda unit: (-unit.score, -unit.end))
+        good_groups = [group for group in groups if group.score >= min_score_ratio * best]
+        found = sorted((*found, *good_groups), key=lambda unit: (-unit.score, -unit.end))
     return _with_words(index, hits, _with_room(found, room_tokens))
 
 
@@ -225,7 +225,7 @@ class _Found(NamedTuple):
     text: int
 
 
-def _with_room(found: Sequence[_Found], room_tokens: int) -> list[_Found]:
+def _with_room(found: Iterable[_Found], room_tokens: int) -> list[_Found]:
     """The units that have room together, the best first."""
     chosen: list[_Found] = []
     texts: set[int] = set()
@@ -242,7 +242,9 @@ def _with_room(found: Sequence[_Found], room_tokens: int) -> list[_Found]:
 def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Candidate, ...]:
     """What was chosen, with the words that each message has."""
     words = {at: set[str]() for unit in chosen for at in range(unit.first, unit.end)}
-    theirs = np.flatnonzero(np.isin(hits.postings, np.fromiter(words, np.int64)))
+    is_chosen = np.zeros(len(hits.shared_terms), np.bool_)
+    is_chosen[list(words)] = True
+    theirs = np.flatnonzero(is_chosen[hits.postings])
     of_word = np.searchsorted(np.cumsum(hits.seen_in), theirs, "right")
     for at, word in zip(hits.postings[theirs].tolist(), of_word.tolist(), strict=True):
         words[at].add(hits.words[int(word)])
@@ -305,20 +307,29 @@ def choose(
     tokens (without framing) in so many messages still have room. One that has none leaves it to the next.
     """
     units = {unit.messages[0].seq: unit for turn in evicted.turns for unit in sendable_units(turn)}
-    texts = set(sent)
+    chosen = _chosen(evicted.candidates, units, set(sent), lambda _tokens, _messages: True)
+    found = [message for unit, _ in chosen for message in unit.messages]
+    if not fits(sum([message.tokens for message in found]), len(found)):  # nearly always all have room
+        chosen = _chosen(evicted.candidates, units, set(sent), fits)
+    return tuple(sorted(chosen, key=lambda found: found[0].last_seq))
+
+
+def _chosen(
+    candidates: Sequence[Candidate], units: Mapping[int, Unit], texts: set[str], fits: Callable[[int, int], bool]
+) -> list[tuple[Unit, Candidate]]:
     chosen: list[tuple[Unit, Candidate]] = []
     tokens = messages = 0
-    for candidate in evicted.candidates:
+    for candidate in candidates:
         unit = units.get(candidate.seqs[0])
         if unit is None:
             continue
         first, *others = unit.messages
         text = None if others else content_text(first.content)
-        more_tokens = tokens + first.tokens + sum(message.tokens for message in others)
+        more_tokens = tokens + first.tokens + sum([message.tokens for message in others])
         more_messages = messages + 1 + len(others)
         if text not in texts and fits(more_tokens, more_messages):
             chosen.append((unit, candidate))
             tokens, messages = more_tokens, more_messages
             if text is not None:
                 texts.add(text)
-    return tuple(sorted(chosen, key=lambda found: found[0].last_seq))
+    return chosen

@@ -283,6 +283,8 @@ def parts_of(pieces: Sequence[Piece]) -> list[PromptItem | Run]:
     """What a prompt has of these pieces, in their order: kept ones that are neighbours and sent whole are one."""
     if isinstance(pieces, Pieces):
         return pieces.parts()
+    if not any([piece.stored for piece in pieces]):  # noqa: C419 - a list is faster than a generator here
+        return [item for piece in pieces for item in piece.made]
     parts: list[PromptItem | Run] = []
     for _, run in groupby(enumerate(pieces), _neighbours):
         of_run = [piece for _, piece in run]

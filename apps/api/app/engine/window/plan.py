@@ -200,10 +200,17 @@ def assemble(ready: Ready) -> Assembled:
     prompt = ready.prompt
     for is_run, parts in groupby(prompt.parts, lambda part: isinstance(part, Run)):
         if not is_run:  # a run is of whole pieces
-            assert_tool_pairing([part.as_sent() for part in parts if isinstance(part, PromptItem)])
+            items = [part for part in parts if isinstance(part, PromptItem)]
+            if any(map(_is_of_tools, items)):
+                assert_tool_pairing([item.as_sent() for item in items])
     messages, sha256 = prompt.hashed()
     refs = refs_of(prompt, ready.accounts.recalled, ready.window.snapshot.past.others_between)
     return Assembled(messages, prompt.tools, sha256, refs, prompt.blocks())
+
+
+def _is_of_tools(item: PromptItem) -> bool:
+    message = item.message
+    return message is not None and (message.role == "tool" or bool(message.tool_calls))
 
 
 def assert_tool_pairing(messages: Sequence[PromptMessage]) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
+from functools import cached_property
+from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias, get_args
 
 import orjson
 
@@ -91,6 +92,8 @@ class PromptItem:
 
     def json(self) -> bytes:
         """Its canonical JSON, led by a comma."""
+        if self.message is not None and self.block is None:
+            return message_json(self.message)
         return b"," + orjson.dumps(self.as_sent(), option=orjson.OPT_SORT_KEYS)
 
     def as_sent(self) -> PromptMessage:
@@ -170,9 +173,9 @@ class Run:
 Part: TypeAlias = PromptItem | Run
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Prompt:
-    """All that goes over the wire for one model call."""
+    """All that goes over the wire for one model call. Its sums are asked for several times in a turn, and kept."""
 
     parts: tuple[Part, ...]
     tools: tuple[ToolDefinition, ...]
@@ -183,9 +186,9 @@ class Prompt:
         """Every message as an item of its own; those of runs are made for it."""
         return tuple(item for part in self.parts for item in _items_of(part))
 
-    @property
+    @cached_property
     def message_count(self) -> int:
-        return sum(part.messages for part in self.parts)
+        return sum([part.messages for part in self.parts])
 
     @property
     def framing_tokens(self) -> int:
@@ -196,9 +199,9 @@ class Prompt:
         """What the overhead reserve is there for."""
         return self.framing_tokens + self.tools_tokens
 
-    @property
+    @cached_property
     def wire_tokens(self) -> int:
-        return sum(part.tokens for part in self.parts) + self.overhead_tokens
+        return sum([part.tokens for part in self.parts]) + self.overhead_tokens
 
     def regions(self) -> dict[str, int]:
         """Tokens by region; they sum to `wire_tokens`."""
@@ -306,12 +309,17 @@ def whole_message_block(message: Message) -> Block:
 
 def message_json(message: Message) -> bytes:
     """The canonical JSON of a stored message that is sent as it is, led by a comma."""
-    return b"," + orjson.dumps(neutral_message(message), option=orjson.OPT_SORT_KEYS)
+    if message.tool_calls or message.tool_call_id is not None or message.reasoning_sent:
+        return b"," + orjson.dumps(neutral_message(message), option=orjson.OPT_SORT_KEYS)
+    return _TEXT_FORMATS[message.role] % orjson.dumps(message.content, option=orjson.OPT_SORT_KEYS)
 
 
 def text_format(role: Role) -> bytes:
     """The same of a message that is nothing but text, with `%b` for the JSON of its text."""
     return b',{"content":%%b,"role":"%b"}' % role.encode()
+
+
+_TEXT_FORMATS: Final[Mapping[Role, bytes]] = {role: text_format(role) for role in get_args(Role)}
 
 
 def prompt_sha256(messages: Sequence[PromptMessage], tools: Sequence[ToolDefinition]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
+
+import orjson
 
 from app.domain.content import content_text
 from app.domain.recalled import Recalled
@@ -10,7 +13,8 @@ from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Candidate, choose, most_recalled_tokens
-from app.engine.window.prompt import PromptItem, block_item
+from app.engine.window.past import parts_of
+from app.engine.window.prompt import PromptItem, Run, block_item
 from app.engine.window.window import Window
 
 RECALL_NOTE: Final = "[Earlier messages of this conversation that may matter now. The newest message comes last.]"
@@ -57,6 +61,13 @@ def _chosen(window: Window, policy: ContextPolicy, note_tokens: int) -> tuple[tu
 
     if not has_room(1, 1):
         return ()
-    items = [item for piece in window.pieces for item in piece.items if item.region != "user"]
-    sent = {content_text(item.message.content) for item in items if item.message}
-    return choose(evicted, sent=sent, fits=has_room)
+    return choose(evicted, sent=set(_sent_texts(window)), fits=has_room)
+
+
+def _sent_texts(window: Window) -> Iterator[str]:
+    """Of the messages before the user's; those of a run are read from its JSON."""
+    for part in (*parts_of(window.past), *parts_of(window.current)):
+        if isinstance(part, Run):
+            yield from (content_text(message["content"]) for message in orjson.loads(b"[%b]" % part.json()[1:]))
+        elif part.message and part.region != "user":
+            yield content_text(part.message.content)

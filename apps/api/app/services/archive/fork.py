@@ -12,8 +12,9 @@ from app.db.forks import ForkPoint, LastTurn, copy_past, fork_point, last_turn
 from app.db.messages import messages_of_turn
 from app.db.turns import get_turn
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, TurnNotLast
+from app.domain.incoming import IncomingMessage
 from app.domain.types import OPEN_STATUSES, Session, SessionId, TenantId, TurnId, TurnStatus
-from app.openai.chat_messages import IncomingMessage, IncomingTurn
+from app.openai.chat_messages import IncomingTurn
 from app.services.archive.transfer import add_history, analyze_large, draft_history
 from app.services.runtime import Runtime
 from app.services.turn.types import RETRY_AFTER_S

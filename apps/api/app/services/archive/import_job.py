@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 
 from app.archive.document import check_document
 from app.domain.errors import InvalidRequest, located
+from app.domain.incoming import IncomingList
 from app.domain.stored import Counters, NewHistory, NewRows
 from app.domain.types import JsonObject
 from app.engine.window.prompt_refs import SentHashes
-from app.openai.chat_messages import IncomingList, check_pairing, cut_turns, read_messages
+from app.openai.chat_messages import check_pairing, cut_turns, read_messages
 from app.services.archive.new_rows import drafted_in_batches, restored
 from app.services.heavy.child import Tools
 

@@ -12,6 +12,7 @@ import orjson
 
 from app.archive.document import SECTIONS, archived_message, with_ids
 from app.domain.content import bytea_json, canonical_json, content_text, sha256_hex, tool_call_json
+from app.domain.incoming import IncomingMessage
 from app.domain.stored import Counters, JsonText, NewHistory, NewRows
 from app.domain.types import (
     SUMMARY_LISTS,
@@ -27,7 +28,7 @@ from app.domain.types import (
 from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens
 from app.engine.recall.index import packed_terms
 from app.engine.summary.block import render_summary
-from app.openai.chat_messages import IncomingMessage, IncomingTurn, joined
+from app.openai.chat_messages import IncomingTurn, joined
 from app.services.heavy.child import Tools
 from app.tokenizers import ENCODINGS, HEURISTIC, TWO_FIFTHS
 

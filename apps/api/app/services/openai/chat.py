@@ -14,8 +14,8 @@ from app.db.claims import cancel_turn as store_cancelled
 from app.db.claims import fail_lost_turns, reclaim_turn, waiting_turn
 from app.db.turns import get_turn, turn_by_key
 from app.domain.errors import NotFound, TurnInProgress, located
+from app.domain.incoming import IncomingMessage
 from app.domain.types import Content, Message, SessionId, TenantId, TurnId, TurnStatus
-from app.openai.chat_messages import IncomingMessage
 from app.openai.known_lists import KnownList
 from app.openai.new_messages import NewMessages, NextStep, new_messages, next_step
 from app.services.archive.transfer import add_history, draft_history

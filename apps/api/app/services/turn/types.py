@@ -18,8 +18,10 @@ from app.domain.types import (
     JsonObject,
     Message,
     RecordedReply,
+    ToolCall,
     ToolDefinition,
     TurnRecord,
+    Usage,
 )
 from app.engine.window.plan import Assembled, Ready, Refused
 from app.engine.window.snapshot import Snapshot, in_ranges
@@ -117,6 +119,27 @@ class TurnOutcome:
     context: JsonObject
     completion: Completion | None = None
     reply_seq: int | None = None
+
+    @property
+    def text(self) -> str | None:
+        """Of the reply; None where it only called tools."""
+        completion = self.completion
+        if completion is None:
+            return self.turn.assistant_output
+        return completion.text if completion.tool_calls else completion.text or ""
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Of the reply."""
+        return self.turn.tool_calls if self.completion is None else self.completion.tool_calls
+
+    @property
+    def usage(self) -> Usage | None:
+        """Of this call, or of the whole turn where a stored one is answered."""
+        if self.completion is not None:
+            return self.completion.usage
+        tokens = self.turn.prompt_tokens
+        return None if tokens is None else Usage(tokens, self.turn.completion_tokens or 0)
 
 
 EventName: TypeAlias = Literal["turn.created", "context.assembled", "output.delta"]

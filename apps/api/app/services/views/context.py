@@ -44,7 +44,7 @@ async def uncounted_window(
     `alias_for` give the policy and the model it is read for, of the session's own. Raises `NotFound`, and
     `InvalidRequest` for a policy or an alias that can not be.
     """
-    async with rt.database.begin() as tx:
+    async with rt.database.autocommit() as tx:
         row = await get_prompt_view(tx, tenant_id, session_id)
         if row is None:
             raise NotFound("session")

@@ -1,0 +1,166 @@
+"""Anthropic's lists of messages -> messages in the neutral form.
+
+Neighbours of one role are one message to this API. A message of the user's may hold tool results and the user's words:
+results become messages of their own, and come first. Reasoning that a client sends back is left out: the session's own
+copy is sent where the model wants it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final, TypeAlias, cast
+
+import orjson
+
+from app.domain.incoming import IncomingList, IncomingMessage
+from app.domain.types import Content, ContentPart, JsonObject, ToolCall
+
+Block: TypeAlias = Mapping[str, Any]
+
+_BILLING_LINE: Final = "x-anthropic-billing-header:"
+"""The first line of Claude Code's system text. It is meant for Anthropic's server and differs with every request."""
+_SESSION_OF_USER: Final = re.compile(r"_session_([0-9a-f-]{36})$")
+_MOST_ELEMENTS: Final = 64
+"""Of one text that is the agent's own."""
+_ELEMENT: Final = re.compile(r"\s*<([A-Za-z][\w-]*)>")
+
+
+def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[str, Any]]) -> IncomingList:
+    """Splits a request whose form has been validated (`api/schemas/messages.py`).
+
+    A message's place is that of the first of its neighbours. System messages in the list stay where they are, as the
+    user's words with a mark: as instructions they would never leave the window again.
+    """
+    read: list[IncomingMessage] = []
+    for role, group in groupby(enumerate(messages), key=lambda each: _role_of(each[1])):
+        neighbours = list(group)
+        place = neighbours[0][0]
+        blocks = [block for _, message in neighbours for block in _blocks_of(message)]
+        read += [_reply(place, blocks)] if role == "assistant" else _of_user(place, blocks)
+    return IncomingList(_instructions(system), tuple(read))
+
+
+def conversation_of(user_id: str | None) -> str | None:
+    """The id of the client's conversation in `metadata.user_id`, where it has one: Claude Code sends it as JSON with
+    `session_id`, older versions as `user_…_account_…_session_…`. One such conversation has several lists: the main
+    one, and those of its subagents."""
+    if user_id is None:
+        return None
+    if found := _SESSION_OF_USER.search(user_id):
+        return found[1]
+    try:
+        fields = orjson.loads(user_id)
+    except orjson.JSONDecodeError:
+        return None
+    session_id = cast("JsonObject", fields).get("session_id") if isinstance(fields, dict) else None
+    return session_id if isinstance(session_id, str) and session_id else None
+
+
+def _role_of(message: Mapping[str, Any]) -> str:
+    return "assistant" if message["role"] == "assistant" else "user"
+
+
+def _blocks_of(message: Mapping[str, Any]) -> list[Block]:
+    blocks = _as_blocks(message["content"])
+    if message["role"] != "system":
+        return blocks
+    return [_text_part(f"<system-reminder>\n{_joined_texts(blocks)}\n</system-reminder>")]
+
+
+def _as_blocks(content: str | Sequence[Block]) -> list[Block]:
+    return [_text_part(content)] if isinstance(content, str) else list(content)
+
+
+def _instructions(system: str | Sequence[Block] | None) -> str | None:
+    texts = [str(block["text"]) for block in _as_blocks(system or ())]
+    texts = [text.partition("\n")[2] if text.startswith(_BILLING_LINE) else text for text in texts]
+    return "\n\n".join(text for text in texts if text.strip()) or None
+
+
+def _reply(place: int, blocks: Sequence[Block]) -> IncomingMessage:
+    text = "".join(str(block["text"]) for block in blocks if block["type"] == "text")
+    calls = tuple(
+        ToolCall(block["id"], block["name"], orjson.dumps(block["input"]).decode())
+        for block in blocks
+        if block["type"] == "tool_use"
+    )
+    return IncomingMessage(place, "assistant", text or (None if calls else ""), calls)
+
+
+def _of_user(place: int, blocks: Sequence[Block]) -> list[IncomingMessage]:
+    results = [block for block in blocks if block["type"] == "tool_result"]
+    words: list[Block] = []
+    notes: list[Block] = []
+    for block in blocks:
+        if block["type"] != "tool_result":
+            is_note = results and block["type"] == "text" and _is_note(block["text"])
+            (notes if is_note else words).append(block)
+    last = len(results) - 1
+    outputs = [
+        IncomingMessage(place, "tool", _output(result, notes if at == last else ()), tool_call_id=result["tool_use_id"])
+        for at, result in enumerate(results)
+    ]
+    return [*outputs, IncomingMessage(place, "user", _content(words))] if words or not results else outputs
+
+
+def _is_note(text: str) -> bool:
+    """Whether a text beside tool results is the agent's own: it consists of elements like `<system-reminder>` alone, or
+    is blank. As a user's message it would end the tool loop."""
+    at = 0
+    for _ in range(_MOST_ELEMENTS):
+        opened = _ELEMENT.match(text, at)
+        if opened is None:
+            break
+        end = f"</{opened[1]}>"
+        closed = text.find(end, opened.end())
+        if closed < 0:
+            return False
+        at = closed + len(end)
+    return not text[at:].strip()
+
+
+def _output(result: Block, notes: Sequence[Block]) -> Content:
+    """What a tool gave. The neutral form has no mark of failure, so that is said in words."""
+    failed = [_text_part("The tool failed.")] if result.get("is_error") else []
+    return _content(
+        [*failed, *_as_blocks(result.get("content") or ()), *(note for note in notes if note["text"].strip())]
+    )
+
+
+def _content(blocks: Sequence[Block]) -> Content:
+    """Texts as one: not every provider takes a list of them."""
+    parts = [_part(block) for block in blocks]
+    return _joined_texts(parts) if all(part["type"] == "text" for part in parts) else parts
+
+
+def _joined_texts(blocks: Sequence[Block]) -> str:
+    return "\n\n".join(text for block in blocks if (text := str(block["text"])).strip())
+
+
+def _part(block: Block) -> ContentPart:
+    match block["type"]:
+        case "image":
+            return {"type": "image_url", "image_url": {"url": _url(block["source"])}}
+        case "document":
+            return _document_part(block)
+        case "search_result":
+            return _text_part("\n".join((block["title"], block["source"], _joined_texts(block["content"]))))
+        case _:
+            return _text_part(str(block["text"]))
+
+
+def _document_part(block: Block) -> ContentPart:
+    source, title = block["source"], block.get("title")
+    if source["type"] == "base64":
+        return {"type": "file", "file": {"file_data": _url(source), **({"filename": title} if title else {})}}
+    return _text_part("\n\n".join(text for text in (title, source["data"]) if text))
+
+
+def _text_part(text: str) -> ContentPart:
+    return {"type": "text", "text": text}
+
+
+def _url(source: Block) -> str:
+    return source["url"] if source["type"] == "url" else f"data:{source['media_type']};base64,{source['data']}"

@@ -1,0 +1,159 @@
+"""A turn as Anthropic's clients read it: a message, or its stream of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import orjson
+
+from app.anthropic.replies import reply_blocks, stop_reason, thinking_blocks, usage_json
+from app.api.anthropic_errors import error_json
+from app.api.streaming import encoded_event
+from app.domain.types import JsonObject
+from app.services.turn.types import TurnEvent, TurnOutcome
+
+_EMPTY: Mapping[str, JsonObject] = {
+    "text": {"text": ""},
+    "thinking": {"thinking": "", "signature": ""},
+    "tool_use": {"input": {}},
+}
+
+
+class MessageForm:
+    """One answer. `with_thinking` is whether the client wants to see the model's reasoning.
+
+    Blocks come in this order: thinking, text, calls. A streamed thinking block ends where the text begins; a signature
+    is known only at the end, so a block that text follows has none in the stream.
+    """
+
+    def __init__(self, *, message_id: str, model: str, headers: Mapping[str, str], with_thinking: bool) -> None:
+        self.headers = headers
+        self._id = message_id
+        self._model = model
+        self._with_thinking = with_thinking
+        self._index = 0
+        self._open: Literal["thinking", "text"] | None = None
+        self._streamed: set[str] = set()
+
+    def whole(self, outcome: TurnOutcome) -> JsonObject:
+        """The `message`."""
+        return self._message(
+            outcome.turn.model_alias,
+            [*self._thinking(outcome), *reply_blocks(outcome.text, outcome.tool_calls)],
+            stop_reason(outcome.turn.finish_reason, outcome.tool_calls),
+            usage_json(outcome.usage, _estimated(outcome.context)),
+        )
+
+    def event(self, event: TurnEvent) -> bytes:
+        """The message's start once the context is assembled, then the model's reasoning and text."""
+        match event.name:
+            case "turn.created":
+                return b""
+            case "context.assembled":
+                return b"".join(self._begin(_estimated(event.data["context"])))
+            case "output.delta":
+                reasoning, text = event.data.get("reasoning"), event.data.get("text")
+                shown = reasoning if self._with_thinking and "text" not in self._streamed else None
+                return b"".join(
+                    (
+                        *(self._grow("thinking", shown) if shown else ()),
+                        *(self._grow("text", text) if text else ()),
+                    )
+                )
+
+    def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
+        """The blocks that were not streamed, each whole, why the model stopped, and the end."""
+        if not streamed:
+            yield from self._begin(_estimated(outcome.context))
+        message = self.whole(outcome)
+        yield from self._close(_only_signature(message["content"]))
+        for block in message["content"]:
+            kind = "thinking" if block["type"] == "redacted_thinking" else block["type"]
+            if kind not in self._streamed and not (kind == "thinking" and "text" in self._streamed):
+                yield from self._block(block)
+        stopped = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+        yield _event("message_delta", delta=stopped, usage=message["usage"])
+        yield _event("message_stop")
+
+    def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
+        """An error in the stream, without an end: the answer before it is incomplete."""
+        yield encoded_event("error", error_json(problem))
+
+    def _thinking(self, outcome: TurnOutcome) -> list[JsonObject]:
+        completion = outcome.completion
+        if completion is None or not self._with_thinking:
+            return []
+        return thinking_blocks(completion.reasoning, completion.reasoning_blocks)
+
+    def _message(self, model: str, content: list[JsonObject], stopped: str | None, usage: JsonObject) -> JsonObject:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": content,
+            "stop_reason": stopped,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+
+    def _begin(self, estimated_tokens: int) -> Iterable[bytes]:
+        yield _event("message_start", message=self._message(self._model, [], None, usage_json(None, estimated_tokens)))
+        yield _event("ping")
+
+    def _grow(self, kind: Literal["thinking", "text"], text: str) -> Iterable[bytes]:
+        if self._open != kind:
+            yield from self._close()
+            yield self._start(kind, {"type": kind})
+            self._open = kind
+            self._streamed.add(kind)
+        yield self._delta({"type": f"{kind}_delta", kind: text})
+
+    def _close(self, signature: str = "") -> Iterable[bytes]:
+        """Ends the open block, if there is one."""
+        if self._open is None:
+            return
+        if self._open == "thinking" and signature:
+            yield self._delta({"type": "signature_delta", "signature": signature})
+        self._open = None
+        yield self._stop()
+
+    def _block(self, block: JsonObject) -> Iterable[bytes]:
+        yield self._start(block["type"], block)
+        match block["type"]:
+            case "text" if block["text"]:
+                yield self._delta({"type": "text_delta", "text": block["text"]})
+            case "thinking":
+                yield self._delta({"type": "thinking_delta", "thinking": block["thinking"]})
+                yield self._delta({"type": "signature_delta", "signature": block["signature"]})
+            case "tool_use":
+                yield self._delta({"type": "input_json_delta", "partial_json": orjson.dumps(block["input"]).decode()})
+            case _:
+                pass
+        yield self._stop()
+
+    def _start(self, kind: str, block: JsonObject) -> bytes:
+        return _event("content_block_start", index=self._index, content_block={**block, **_EMPTY.get(kind, {})})
+
+    def _delta(self, delta: JsonObject) -> bytes:
+        return _event("content_block_delta", index=self._index, delta=delta)
+
+    def _stop(self) -> bytes:
+        self._index += 1
+        return _event("content_block_stop", index=self._index - 1)
+
+
+def _event(name: str, **fields: object) -> bytes:
+    return encoded_event(name, {"type": name, **fields})
+
+
+def _estimated(context: JsonObject) -> int:
+    """The estimate of the prompt; 0 where a stored turn has no audit."""
+    return context.get("estimated_wire_tokens", 0)
+
+
+def _only_signature(content: list[JsonObject]) -> str:
+    """The signature of the one block that a stream's thinking is; with several, none is of the whole."""
+    signed = [block.get("signature", "") for block in content if block["type"].endswith("thinking")]
+    return signed[0] if len(signed) == 1 else ""

@@ -1,0 +1,183 @@
+"""`/v1/messages`: Anthropic's Messages, whole or as events, over any provider. Each request is a turn of a session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from app.anthropic.messages import conversation_of, read_list
+from app.api.anthropic_errors import request_id_header
+from app.api.direct_route import Call, DirectRoute, json_response
+from app.api.message_json import MessageForm
+from app.api.openapi import IdempotencyKey, event_stream, messages_refusals
+from app.api.routes.chat import (
+    SESSION_HEADER,
+    NewSessionHeader,
+    RetryCount,
+    SessionHeader,
+    answer_list,
+    named_session,
+    provider_options,
+    recognizable,
+)
+from app.api.routes.turns import request_sha256
+from app.api.schemas.messages import (
+    CountIn,
+    MessageOut,
+    MessagesIn,
+    MessagesMetadata,
+    NamedTool,
+    PromptIn,
+    ThinkingIn,
+    TokenCountOut,
+)
+from app.domain.errors import InvalidRequest, NotFound
+from app.domain.types import JsonObject, ToolDefinition
+from app.services.anthropic.count_tokens import count_tokens
+from app.services.openai.chat import ChatRequest
+from app.services.openai.open_session import open_session
+from app.services.turn.types import TurnOptions
+
+_EVENTS = (
+    "message_start",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+    "message_delta",
+    "message_stop",
+    "ping",
+    "error",
+)
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The message, or with `stream: true` its events; `X-Session-Id` names the session.",
+        "content": event_stream({"type": "string", "enum": list(_EVENTS)}),
+        "headers": {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}},
+    }
+}
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_LARGE_BODY_BYTES = 256 * 1024
+_NO_METADATA = MessagesMetadata()
+
+router = APIRouter(prefix="/v1/messages", tags=["messages"], route_class=DirectRoute)
+
+
+@router.post("", response_model=MessageOut, responses=_ANSWERS | messages_refusals(), operation_id="create_message")
+async def create_message(
+    call: Call,
+    body: MessagesIn,
+    x_session_id: SessionHeader = None,
+    x_session_new: NewSessionHeader = False,
+    idempotency_key: IdempotencyKey = None,
+    x_stainless_retry_count: RetryCount = None,
+) -> Response:
+    """Answers a list of messages in Anthropic's form, within the token budget, as a turn of a stored session."""
+    rt, tenant_id = call.rt, call.tenant_id
+    metadata = body.metadata or _NO_METADATA
+    named = named_session(x_session_id, metadata.session_id)
+
+    def read() -> ChatRequest:
+        request = _request(call, body, is_retry=x_stainless_retry_count not in (None, "0"))
+        if named is not None or x_session_new:
+            return request
+        return recognizable(call, request, conversation_of(metadata.user_id))
+
+    request = await _aside(call, read)
+    session_id, request = await open_session(rt, tenant_id, named, request, idempotency_key)
+    call.note(session_id=str(session_id))
+    form = MessageForm(
+        message_id=f"msg_{rt.new_id().hex}",
+        model=body.model,
+        headers={SESSION_HEADER: str(session_id), **request_id_header()},
+        with_thinking=_wants_thinking(body.thinking),
+    )
+    return await answer_list(call, session_id, request, idempotency_key, form, stream=bool(body.stream))
+
+
+@router.post(
+    "/count_tokens", response_model=TokenCountOut, responses=messages_refusals(), operation_id="count_message_tokens"
+)
+async def count_message_tokens(call: Call, body: CountIn) -> Response:
+    """Counts a prompt as a turn would. Nothing is stored and no model is called."""
+    request = await _aside(call, lambda: _request(call, body, is_retry=False))
+    tokens = await count_tokens(call.rt, call.tenant_id, body.model, request.messages, request.options)
+    answer = json_response({"input_tokens": tokens})
+    answer.headers.update(request_id_header())
+    return answer
+
+
+class _ThreadUnsupported(InvalidRequest):
+    """Anthropic's clients know this refusal by its details: their tool runners send the request again without."""
+
+    def __init__(self) -> None:
+        super().__init__("Threads are not supported; X-Session-Id names a conversation.", ("body", "thread"))
+
+    def members(self) -> JsonObject:
+        return {"details": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
+
+
+def _wants_thinking(thinking: ThinkingIn | None) -> bool:
+    return thinking is not None and thinking.type != "disabled" and thinking.display != "omitted"
+
+
+async def _aside(call: Call, read: Callable[[], ChatRequest]) -> ChatRequest:
+    """What is read of a body: on a thread where it is large, for reading it must not block other requests."""
+    return await asyncio.to_thread(read) if len(call.unread_body) > _LARGE_BODY_BYTES else read()
+
+
+def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
+    if body.model not in call.rt.catalogue.aliases:
+        raise NotFound("model")
+    if body.thread is not None:
+        raise _ThreadUnsupported
+    raw: JsonObject = call.raw_body
+    listed = read_list(raw.get("system"), raw["messages"])
+    return ChatRequest(
+        messages=listed.messages,
+        options=TurnOptions(
+            tools=tuple(map(_tool, raw.get("tools") or ())),
+            tool_choice=_tool_choice(body),
+            max_output_tokens=raw.get("max_tokens"),
+            instructions=listed.instructions,
+            provider_options=provider_options(_chat_options(raw, body)),
+        ),
+        model_alias=body.model,
+        request_sha256=request_sha256(raw),
+        is_retry=is_retry,
+    )
+
+
+def _tool(tool: JsonObject) -> ToolDefinition:
+    """The tool in the neutral form."""
+    described = {"description": tool["description"]} if tool.get("description") else {}
+    return {"type": "function", "function": {"name": tool["name"], **described, "parameters": tool["input_schema"]}}
+
+
+def _tool_choice(body: PromptIn) -> str | JsonObject | None:
+    choice = body.tool_choice
+    if choice is None:
+        return None
+    if not isinstance(choice, NamedTool):
+        return _CHOICES[choice.type]
+    if choice.name not in {tool.name for tool in body.tools or ()}:
+        raise InvalidRequest("tool_choice names a tool that tools does not have.", ("body", "tool_choice"))
+    return {"type": "function", "function": {"name": choice.name}}
+
+
+def _chat_options(raw: JsonObject, body: PromptIn) -> JsonObject:
+    """By the names of chat completions."""
+    choice, output = body.tool_choice, body.output_config
+    schema = raw["output_config"]["format"]["schema"] if output is not None and output.format is not None else None
+    return {
+        "temperature": raw.get("temperature"),
+        "top_p": raw.get("top_p"),
+        "top_k": raw.get("top_k"),
+        "stop": raw.get("stop_sequences"),
+        "parallel_tool_calls": False if choice is not None and choice.disable_parallel_tool_use else None,
+        "response_format": schema
+        and {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}},
+    }

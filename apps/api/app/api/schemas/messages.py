@@ -1,0 +1,282 @@
+"""What comes in and goes out in Anthropic's Messages form. `cache_control` is taken everywhere and without effect:
+breakpoints are set where this service's prompts are stable."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from app.api.schemas.chat import CallId
+from app.api.schemas.content import TextOrParts, TextPart
+from app.api.schemas.values import In, Open
+from app.domain.types import JsonObject, Name
+
+_Data = Annotated[str, StringConstraints(min_length=1)]
+_EXAMPLE: JsonObject = {
+    "model": "offline",
+    "max_tokens": 1024,
+    "system": "Answer in one line.",
+    "messages": [{"role": "user", "content": "My name is Anna."}],
+}
+
+
+class Base64Image(Open):
+    type: Literal["base64"]
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: _Data
+
+
+class UrlSource(Open):
+    type: Literal["url"]
+    url: _Data
+
+
+class ImageBlock(Open):
+    type: Literal["image"]
+    source: Annotated[Base64Image | UrlSource, Field(discriminator="type")]
+
+
+class Base64Document(Open):
+    type: Literal["base64"]
+    media_type: Literal["application/pdf"]
+    data: _Data
+
+
+class TextDocument(Open):
+    type: Literal["text"]
+    media_type: Literal["text/plain"]
+    data: str
+
+
+class DocumentBlock(Open):
+    type: Literal["document"]
+    source: Annotated[Base64Document | TextDocument, Field(discriminator="type")]
+    title: str | None = None
+
+
+class SearchResultBlock(Open):
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: list[TextPart]
+
+
+ResultPart = Annotated[TextPart | ImageBlock | DocumentBlock | SearchResultBlock, Field(discriminator="type")]
+
+
+class ToolResultBlock(Open):
+    type: Literal["tool_result"]
+    tool_use_id: CallId
+    content: TextOrParts[ResultPart] | None = None
+    is_error: bool | None = None
+
+
+class ThinkingBlock(Open):
+    """Taken and not kept: the session has its own, with its signature."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
+class RedactedThinkingBlock(Open):
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+class ToolUseBlock(Open):
+    type: Literal["tool_use"]
+    id: CallId
+    name: Name
+    input: dict[str, Any]
+
+
+UserBlock = Annotated[
+    TextPart | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock, Field(discriminator="type")
+]
+ReplyBlock = Annotated[TextPart | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock, Field(discriminator="type")]
+
+
+class UserTurn(Open):
+    role: Literal["user"]
+    content: TextOrParts[UserBlock]
+
+
+class AssistantTurn(Open):
+    role: Literal["assistant"]
+    content: TextOrParts[ReplyBlock]
+
+
+class SystemNote(Open):
+    """Kept with the user's words that it stands beside, in a `<system-reminder>`."""
+
+    role: Literal["system"]
+    content: TextOrParts[TextPart]
+
+
+MessageIn = Annotated[UserTurn | AssistantTurn | SystemNote, Field(discriminator="role")]
+
+
+class MessagesTool(Open):
+    """A tool that the client runs. Those that Anthropic defines or runs are not known here."""
+
+    type: Literal["custom"] | None = None
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+    description: str | None = None
+    input_schema: dict[str, Any]
+
+
+class AnyTool(Open):
+    type: Literal["auto", "any", "none"]
+    disable_parallel_tool_use: bool | None = None
+
+
+class NamedTool(Open):
+    type: Literal["tool"]
+    name: Name
+    disable_parallel_tool_use: bool | None = None
+
+
+class MessagesMetadata(Open):
+    user_id: str | None = Field(default=None, description="Claude Code's has the id of its conversation.")
+    session_id: str | None = Field(default=None, description="As the header `X-Session-Id`. All else is not kept.")
+
+
+class ThinkingIn(Open):
+    """Whether answers have thinking blocks. How much a model thinks is configured with its alias."""
+
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputFormat(Open):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Open):
+    format: OutputFormat | None = None
+
+
+class ContextEdit(Open):
+    type: Annotated[str, StringConstraints(pattern=r"^clear_(thinking|tool_uses)_[0-9]{8}$")]
+
+
+class ContextManagement(In):
+    edits: list[ContextEdit] | None = Field(
+        default=None, description="Taken without effect: the session's policy says what leaves the window."
+    )
+
+
+class PromptIn(In):
+    """What counts as the prompt. A field that is not listed is refused, for it would be without effect."""
+
+    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
+    model: Name = Field(description="An alias of the catalogue.")
+    messages: list[MessageIn] = Field(
+        min_length=1,
+        description="The history, its newest part, or the newest message alone. What the session holds is not stored "
+        "twice.",
+    )
+    system: TextOrParts[TextPart] | None = Field(default=None, description="This turn's instructions.")
+    tools: list[MessagesTool] | None = Field(default=None, max_length=512)
+    tool_choice: Annotated[AnyTool | NamedTool, Field(discriminator="type")] | None = None
+    thinking: ThinkingIn | None = None
+    output_config: OutputConfig | None = Field(default=None, description="Of it `format` is passed on.")
+    context_management: ContextManagement | None = None
+    cache_control: dict[str, Any] | None = None
+    thread: dict[str, Any] | None = Field(
+        default=None, description="Refused in the way that has clients go on without: sessions do the same."
+    )
+    speed: str | None = Field(default=None, description="Taken without effect.")
+
+
+class CountIn(PromptIn):
+    """A prompt to be counted; what a request has beside it is taken too."""
+
+    max_tokens: int | None = None
+    stream: bool | None = None
+    metadata: MessagesMetadata | None = None
+
+
+class MessagesIn(PromptIn):
+    """A request of Anthropic's Messages."""
+
+    max_tokens: int = Field(ge=1, le=2**31 - 1, description="Clamped to the output reserve.")
+    stream: bool | None = None
+    metadata: MessagesMetadata | None = None
+    # Passed on to the provider.
+    temperature: float | None = Field(default=None, ge=0, le=1)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    top_k: int | None = Field(default=None, ge=0, description="A 400 where the model's provider takes none.")
+    stop_sequences: list[str] | None = None
+    # Taken without effect.
+    service_tier: str | None = None
+    diagnostics: dict[str, Any] | None = None
+
+
+class MessageUsage(BaseModel):
+    """The provider's figures for this one call."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class TextBlockOut(BaseModel):
+    type: Literal["text"]
+    text: str
+
+
+class ToolUseBlockOut(BaseModel):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ThinkingBlockOut(BaseModel):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
+class RedactedThinkingOut(BaseModel):
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+class MessageOut(BaseModel):
+    """Anthropic's `message`."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str = Field(description="The alias that answered: a fallback's, where the requested one was down.")
+    content: list[
+        Annotated[TextBlockOut | ToolUseBlockOut | ThinkingBlockOut | RedactedThinkingOut, Field(discriminator="type")]
+    ]
+    stop_reason: Literal["end_turn", "max_tokens", "tool_use", "refusal"]
+    stop_sequence: None
+    usage: MessageUsage
+
+
+class TokenCountOut(BaseModel):
+    input_tokens: int = Field(description="The whole prompt, before anything leaves it.")
+
+
+class MessagesErrorFields(BaseModel):
+    """Anthropic's type and message; the code and its members are those of the service's other routes."""
+
+    model_config = ConfigDict(extra="allow")
+    type: str
+    message: str
+    code: str
+
+
+class MessagesErrorOut(BaseModel):
+    type: Literal["error"]
+    error: MessagesErrorFields
+    request_id: str | None

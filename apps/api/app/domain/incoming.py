@@ -1,0 +1,26 @@
+"""A list of messages that a client sends, whatever the form of its API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.domain.types import Content, Role, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingMessage:
+    """A message of a client's list that is no instruction. `place` is its index in that list."""
+
+    place: int
+    role: Role
+    content: Content
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingList:
+    """A whole list: its system and developer messages as one text, and all else in its order."""
+
+    instructions: str | None
+    messages: tuple[IncomingMessage, ...]

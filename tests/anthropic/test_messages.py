@@ -1,0 +1,98 @@
+"""Anthropic's lists become messages of the neutral form, block by block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from app.anthropic.messages import conversation_of, read_list
+from app.domain.content import call_input
+from app.domain.incoming import IncomingMessage
+from app.domain.types import ToolCall
+from app.openai.known_lists import known_list, with_reply
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def result(call_id: str, content: Any = "found") -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content}
+
+
+def read(*messages: tuple[str, Any]) -> list[IncomingMessage]:
+    return list(read_list(None, [{"role": role, "content": content} for role, content in messages]).messages)
+
+
+def test_neighbours_of_one_role_are_one_message_at_the_place_of_the_first() -> None:
+    use = {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}}
+    assert read(("user", "One"), ("user", [text("Two")]), ("assistant", "Let "), ("assistant", [text("me."), use])) == [
+        IncomingMessage(0, "user", "One\n\nTwo"),
+        IncomingMessage(2, "assistant", "Let me.", (ToolCall("a", "f", '{"x":1}'),)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_note"),
+    [
+        ("<system-reminder>\nMind <b>this</b>.\n</system-reminder>", True),
+        ("<a>1</a>\n<b>2</b> ", True),
+        ("  ", True),
+        ("Stop it.", False),
+        ("<a>1</a> and stop", False),
+        ("<a>never closed", False),
+        ("<a></a>" * 65, False),
+        ("1 < 2 and 3 > 2", False),
+    ],
+)
+def test_of_what_stands_beside_tool_results_only_elements_are_the_agents_own(words: str, is_note: bool) -> None:
+    messages = read(("user", [result("a"), text(words), result("b")]))
+    assert [message.role for message in messages] == ["tool", "tool"] + ([] if is_note else ["user"])
+    assert [message.tool_call_id for message in messages[:2]] == ["a", "b"]
+    assert (words.strip() in str(messages[1].content)) is is_note or not words.strip()
+    assert read(("user", [text(words)]))[0].role == "user"
+
+
+def test_the_line_that_claude_code_sends_to_its_maker_is_no_instruction() -> None:
+    line = "x-anthropic-billing-header: cc_version=2; cch=1;"
+    assert read_list([text(line), text("Be brief."), text("Be kind.")], []).instructions == "Be brief.\n\nBe kind."
+    assert read_list(f"{line}\nBe brief.", []).instructions == "Be brief."
+    assert read_list([text(line)], []).instructions is None
+
+
+@pytest.mark.parametrize(
+    ("user_id", "conversation"),
+    [
+        ('{"device_id":"d","account_uuid":"","session_id":"s1"}', "s1"),
+        ("user_0a_account__session_7d0c7b57-0000-4000-8000-00000000000a", "7d0c7b57-0000-4000-8000-00000000000a"),
+        ("user-42", None),
+        ('{"session_id":7}', None),
+        ("[" * 2000, None),
+        (None, None),
+    ],
+)
+def test_a_conversation_is_known_by_what_claude_code_sends_of_it(user_id: str | None, conversation: str | None) -> None:
+    assert conversation_of(user_id) == conversation
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"id": 1}',
+        '{ "b":[1,2], "a":"ü"}',
+        "",
+        "not json",
+        "[1]",
+        "[" * 300 + "]" * 300,
+        '{"a":' * 250 + "1" + "}" * 250,
+    ],
+)
+def test_a_call_that_comes_back_as_an_object_is_recognized(arguments: str) -> None:
+    owner = ("acme", "Bearer k", "main", None)
+    answered = known_list(owner, read(("user", "Hi")))
+    use = {"type": "tool_use", "id": "a", "name": "f", "input": call_input(arguments)}
+    assert orjson.loads(orjson.dumps({"content": [use]})) == {"content": [use]}
+    resent = known_list(owner, read(("user", "Hi"), ("assistant", [use]), ("user", [result("a")])))
+    assert resent.beginnings == (with_reply(answered.whole, None, [ToolCall("a", "f", arguments)]),)
