@@ -87,7 +87,9 @@ _WAITING = sql("""
         (SELECT max(st.seq) FROM turn_steps st
          WHERE st.session_id = t.session_id AND st.turn_id = t.id) AS steps,
         (SELECT jsonb_agg(jsonb_build_array(st.detail -> 'after_seq', b.content) ORDER BY st.seq, x.place)
-         FROM turn_steps st, jsonb_array_elements_text(st.detail -> 'blocks') WITH ORDINALITY AS x(sha256, place),
+         FROM turn_steps st, jsonb_array_elements_text(
+                CASE WHEN jsonb_typeof(st.detail -> 'blocks') = 'array' THEN st.detail -> 'blocks' ELSE '[]' END
+            ) WITH ORDINALITY AS x(sha256, place),
             prompt_blocks b
          WHERE st.session_id = CAST(:session_id AS uuid) AND st.turn_id = CAST(:turn_id AS uuid)
             AND st.kind = 'look_back' AND b.session_id = CAST(:session_id AS uuid) AND b.sha256 = x.sha256

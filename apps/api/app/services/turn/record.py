@@ -78,6 +78,7 @@ class Record:
         self._delivered: list[str] = []
         self._looked_back: list[Completion] = []
         self._usages: list[JsonObject] = []
+        self._before_text = self._before_reasoning = ""
         self.listen = listen or to_nobody
         self.on_delta = self._deliver if listen else None
         self.model_alias = turn.rows.model.alias
@@ -120,6 +121,9 @@ class Record:
         self._usages += self._used(completion)
         self._looked_back.append(completion)
         self._delivered = []
+        # What came before a look-back is a paragraph of its own, in a stream as in the stored answer.
+        self._before_text = PARAGRAPH if any(each.text for each in self._looked_back) else ""
+        self._before_reasoning = PARAGRAPH if any(each.reasoning for each in self._looked_back) else ""
         self._turn = turn
 
     async def rejected(self, plan: TurnPlan, error: ContextBudgetExceeded) -> None:
@@ -140,8 +144,7 @@ class Record:
     async def broken(self, error: Exception) -> None:
         """The end of a turn that a fault of our own broke off."""
         stored = error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT
-        usages = await self._delivered_usages(None)
-        usages = [*self._usages, *usages]
+        usages = [*self._usages, *await self._delivered_usages(None)]
         end = TurnEnd(TurnStatus.FAILED, self.model_alias, self.steps.rows, [], error=stored, usages=usages)
         # A database that was waited for in vain is not waited for again: the lease ends the turn.
         await self._end(end, None, patience_s=0.0 if isinstance(error, DatabaseUnavailable) else None)
@@ -185,11 +188,10 @@ class Record:
 
     def _deliver(self, delta: Delta) -> None:
         text, reasoning = delta.text, delta.reasoning
-        # What came before a look-back is a paragraph of its own, here as in the stored answer.
-        if text and not any(self._delivered[::2]) and any(each.text for each in self._looked_back):
-            text = PARAGRAPH + text
-        if reasoning and not any(self._delivered[1::2]) and any(each.reasoning for each in self._looked_back):
-            reasoning = PARAGRAPH + reasoning
+        if text:
+            text, self._before_text = self._before_text + text, ""
+        if reasoning:
+            reasoning, self._before_reasoning = self._before_reasoning + reasoning, ""
         self._delivered += (text, reasoning)
         data: JsonObject = {"text": text}
         if reasoning:
