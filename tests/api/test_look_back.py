@@ -12,6 +12,7 @@ import pytest
 from app.domain.types import ToolCall
 from tests.api.chatting import Chat, chat_service
 from tests.api.conftest import assert_problem, new_session
+from tests.api.messaging import anthropic_at
 from tests.providers.server import Answer, Seen, Stream
 from tests.providers.wires import OPENAI, ModelReply
 
@@ -66,6 +67,21 @@ def _by_responses(at: Chat, session: str, *, stream: bool) -> tuple[str, Any]:
     return response.output_text, response.usage.input_tokens
 
 
+def _by_messages(at: Chat, session: str, *, stream: bool) -> tuple[str, Any]:
+    messages: list[Any] = [{"role": "user", "content": "What is the vault code?"}]
+    asked: dict[str, Any] = {"model": "main", "max_tokens": 100, "messages": messages}
+    asked["extra_headers"] = {"X-Session-Id": session}
+    with anthropic_at(at) as client:
+        if stream:
+            with cast(Any, client.messages.stream)(**asked) as events:
+                message = events.get_final_message()
+        else:
+            message = cast(Any, client.messages.create)(**asked)
+    assert [block.type for block in message.content] == ["text"]
+    assert message.stop_reason == "end_turn"
+    return message.content[0].text, message.usage.input_tokens + message.usage.cache_read_input_tokens
+
+
 def _by_turns(at: Chat, session: str, *, stream: bool) -> tuple[str, Any]:
     body = {"content": "What is the vault code?", "stream": stream}
     answer = at.http.post(f"/v1/sessions/{session}/turns", json=body)
@@ -79,7 +95,7 @@ def _by_turns(at: Chat, session: str, *, stream: bool) -> tuple[str, Any]:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("door", [_by_chat, _by_responses, _by_turns])
+@pytest.mark.parametrize("door", [_by_chat, _by_responses, _by_messages, _by_turns])
 def test_a_client_gets_one_answer_and_what_both_calls_used(
     database_url: str, tmp_path: Path, door: Any, stream: bool
 ) -> None:
