@@ -21,7 +21,7 @@ from uuid_utils.compat import uuid7
 from app.db import embedded
 from app.db.database import Database
 from app.db.migrate import upgrade
-from app.domain.types import SessionId
+from app.domain.types import Message, MessageId, SessionId, TurnId
 from app.engine.policy.policy import Recall
 from app.engine.recall.index import packed_terms
 from app.engine.recall.ranking import candidates
@@ -98,6 +98,7 @@ async def _timed(database: Database, session_id: SessionId, turns: int, asked: s
     """
     recall, telemetry, through_seq = Recall(), Telemetry(()), 2 * turns
     warm = Pasts(2**30, lambda: 0.0, telemetry)
+    message = Message(MessageId(uuid7()), TurnId(uuid7()), through_seq + 1, "user", asked, 0, said_at=datetime.now(UTC))
     choices: list[float] = []
     kept: list[float] = []
     read: list[float] = []
@@ -109,7 +110,7 @@ async def _timed(database: Database, session_id: SessionId, turns: int, asked: s
                     tx,
                     pasts,
                     session_id,
-                    asked,
+                    message,
                     recall,
                     through_seq=through_seq,
                     input_budget=INPUT_BUDGET,

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from app.engine.policy.presets import PRESETS
 from app.tokenizers import Tokenizers
+from bench.fidelity.engine_rule import EngineRule
 from bench.fidelity.measure import measure
 from bench.fidelity.plot import write_plot
 from bench.fidelity.recorded import Conversation, read_conversations, with_long_replies
 from bench.fidelity.rules import prune_rules, rules
+from bench.fidelity.updates import AROUND, measure_updates
 
 RESULTS = Path(__file__).parents[1] / "results"
 BUDGETS = (1024, 2048, 4096, 8192, 16384)
@@ -49,6 +53,8 @@ def main() -> None:
     for dataset in dict.fromkeys(row["dataset"] for row in rows):
         console.print(_table(dataset, [row for row in rows if row["dataset"] == dataset]))
     console.print(f"[dim]{_write_json(rows)}[/]")
+    if arguments.updates:
+        _print_updates(console, [path for path in files if _has_questions(path)], arguments.budgets)
     if arguments.plot:
         drawn = [row for row in rows if row["questions"] and row["rule"] not in prune_rules()]
         write_plot(arguments.plot, _panels(drawn))
@@ -61,6 +67,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tool-budget", type=int, default=TOOL_BUDGET, help="budget of files without questions")
     parser.add_argument("--rules", type=lambda text: text.split(";"), default=list(rules()), help="names, by semicolon")
     parser.add_argument("--long-replies", action="store_true", help="also with every message answered by 450 tokens")
+    parser.add_argument("--updates", action="store_true", help="also with facts that are stated and corrected")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--plot", type=Path, help="an SVG to write")
     return parser.parse_args()
@@ -113,6 +120,18 @@ def _table(dataset: str, rows: Sequence[Row]) -> Table:
             f"{row['recalled_tokens_per_question']:,}" if asked else "–",
         )
     return table
+
+
+def _print_updates(console: Console, files: Sequence[Path], budgets: Sequence[int]) -> None:
+    estimate = Tokenizers().estimator(ENCODING)
+    for path, budget, around in product(files, budgets, ("", AROUND)):
+        rule = EngineRule(PRESETS["guarded"].policy, budget, estimate)
+        found = measure_updates(rule, _conversations(path), estimate, around)
+        form = "long" if around else "short"
+        console.print(
+            f"{path.name} at {budget:,}, {form} corrections: newest statement present {found.newest_share:.1%} of "
+            f"{found.planted}, behind the older {found.in_order_share:.1%}"
+        )
 
 
 def _panels(rows: Sequence[Row]) -> dict[str, dict[str, dict[int, float]]]:

@@ -89,20 +89,18 @@ class EngineRule:
     def ask(self, conversation: Conversation, state: _State, question: Question) -> Sent:
         """The prompt of the question, of which the state keeps nothing."""
         turn_id = TurnId(UUID(int=10**9))
-        message = numbered_message(turn_id, state.seq + 1, "user", question.text, self._estimate)
+        message = numbered_message(
+            turn_id, state.seq + 1, "user", question.text, self._estimate, said_at=conversation.ended_at
+        )
         current = Turn(turn_id, 10**9, TurnStatus.RUNNING, unresolved=True, messages=(message,))
-        copied = replace(state, raw=list(state.raw), spent=(0, 0))
-        return self._send(conversation, copied, current, keep=False)
+        copied = replace(state, raw=list(state.raw), folded=dict(state.folded), spent=(0, 0))
+        return self._send(conversation, copied, current)
 
-    def _send(self, conversation: Conversation, state: _State, current: Turn, *, keep: bool = True) -> Sent:
-        snapshot = self._snapshot(conversation, state, current)
-        if self._policy.recall.enabled and state.summary is not None:
-            text, budget = content_text(current.messages[0].content), snapshot.budget.input_budget
-            evicted = evicted_among(state.index, state.folded.__getitem__, text, self._policy.recall, budget)
-            snapshot = replace(snapshot, evicted=evicted)
+    def _send(self, conversation: Conversation, state: _State, current: Turn) -> Sent:
+        snapshot = self._with_evicted(state, self._snapshot(conversation, state, current))
         decided = plan(snapshot, self._policy, self._estimate)
         if isinstance(decided, SummaryDue):
-            decided = self._summarize(state, decided, keep=keep)
+            decided = self._summarize(state, decided)
         elif decided.summary_worthless:
             state.since_summary = 0
         spent_in, spent_out = state.spent
@@ -113,12 +111,20 @@ class EngineRule:
         messages = assemble(decided).messages
         return Sent(messages, decided.accounts.tokens_after_prune, spent_in, spent_out, recalled_tokens)
 
-    def _summarize(self, state: _State, due: SummaryDue, *, keep: bool) -> Ready | Refused:
+    def _with_evicted(self, state: _State, snapshot: Snapshot) -> Snapshot:
+        """The same with what may come back of what the state's summary stands for."""
+        if not self._policy.recall.enabled or state.summary is None:
+            return snapshot
+        asked, budget = snapshot.current.messages[0], snapshot.budget.input_budget
+        evicted = evicted_among(state.index, state.folded.__getitem__, asked, self._policy.recall, budget)
+        return replace(snapshot, evicted=evicted)
+
+    def _summarize(self, state: _State, due: SummaryDue) -> Ready | Refused:
         summary = self._make(state, due.fold)
         snapshot = due.snapshot
         if summary is not None:
-            snapshot = due.with_summary(summary, self._policy, self._estimate)
-            self._take(state, due.fold, summary, keep=keep)
+            self._take(state, due.fold, summary)
+            snapshot = self._with_evicted(state, due.with_summary(summary, self._policy, self._estimate))
         return plan(snapshot, self._policy, self._estimate, may_summarize=False)
 
     def _after_turn(self, conversation: Conversation, state: _State) -> None:
@@ -127,16 +133,15 @@ class EngineRule:
         fold = fold_after_turn(self._snapshot(conversation, state, nobody), self._policy, self._estimate)
         summary = self._make(state, fold) if fold else None
         if fold and summary:
-            self._take(state, fold, summary, keep=True)
+            self._take(state, fold, summary)
 
-    def _take(self, state: _State, fold: Fold, summary: Summary, *, keep: bool) -> None:
+    def _take(self, state: _State, fold: Fold, summary: Summary) -> None:
         folded = {turn.id for turn in fold.turns}
         state.summary = summary
         state.raw = [turn for turn in state.raw if turn.id not in folded]
         state.since_summary = 0
-        if keep:
-            state.index = state.index.extended(Packed.of(fold.messages), fold.messages[-1].seq)
-            state.folded |= {message.seq: turn for turn in fold.turns for message in turn.messages}
+        state.index = state.index.extended(Packed.of(fold.messages), fold.messages[-1].seq)
+        state.folded |= {message.seq: turn for turn in fold.turns for message in turn.messages}
 
     def _snapshot(self, conversation: Conversation, state: _State, current: Turn) -> Snapshot:
         snapshot = Snapshot(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
@@ -21,6 +23,7 @@ REPLY_WORDS = 360
 """Of a reply that was made long: about 450 tokens."""
 REPLY_MESSAGES = 6
 """Messages before a reply that its words are drawn from."""
+_SPOKEN_TIME = re.compile(r".* on .*, [0-9]{4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,11 @@ class Conversation:
     turns: tuple[Turn, ...]
     questions: tuple[Question, ...]
 
+    @property
+    def ended_at(self) -> datetime | None:
+        """When its last message was said."""
+        return self.turns[-1].messages[-1].said_at
+
 
 def read_conversations(path: Path, estimate: Estimate) -> list[Conversation]:
     """All conversations of a file of JSON lines, gzipped or not."""
@@ -61,19 +69,25 @@ def with_long_replies(conversation: Conversation, estimate: Estimate) -> Convers
         heard.append(text.split())
         reply = " ".join(draw.choices([*chain.from_iterable(heard)] or ["Noted."], k=REPLY_WORDS))
         pair = (
-            numbered_message(turn_id, 2 * number - 1, "user", text, estimate),
-            numbered_message(turn_id, 2 * number, "assistant", reply, estimate),
+            numbered_message(turn_id, 2 * number - 1, "user", text, estimate, said_at=message.said_at),
+            numbered_message(turn_id, 2 * number, "assistant", reply, estimate, said_at=message.said_at),
         )
         turns.append(Turn(turn_id, number, TurnStatus.COMPLETED, unresolved=False, messages=pair))
     return replace(conversation, turns=tuple(turns))
 
 
 def numbered_message(
-    turn_id: TurnId, seq: int, role: Any, text: str, estimate: Estimate, tool_calls: tuple[ToolCall, ...] = ()
+    turn_id: TurnId,
+    seq: int,
+    role: Any,
+    text: str,
+    estimate: Estimate,
+    tool_calls: tuple[ToolCall, ...] = (),
+    said_at: datetime | None = None,
 ) -> Message:
     """A message whose id is its number."""
     tokens = message_tokens(text or None, estimate, tool_calls=tool_calls)
-    return Message(MessageId(UUID(int=seq)), turn_id, seq, role, text or None, tokens, tool_calls)
+    return Message(MessageId(UUID(int=seq)), turn_id, seq, role, text or None, tokens, tool_calls, said_at=said_at)
 
 
 def _conversation(row: Mapping[str, Any], estimate: Estimate) -> Conversation:
@@ -109,4 +123,14 @@ def _message(turn_id: TurnId, seq: int, row: Mapping[str, Any], estimate: Estima
     )
     content, call_id = row.get("content"), row.get("tool_call_id")
     tokens = message_tokens(content, estimate, tool_calls=calls, tool_call_id=call_id)
-    return Message(MessageId(UUID(int=seq)), turn_id, seq, row["role"], content, tokens, calls, call_id)
+    said_at = _instant(row["ts"]) if row.get("ts") else None
+    return Message(
+        MessageId(UUID(int=seq)), turn_id, seq, row["role"], content, tokens, calls, call_id, said_at=said_at
+    )
+
+
+def _instant(text: str) -> datetime:
+    """Of the ISO form, or of that of LoCoMo: `1:56 pm on 8 May, 2023`."""
+    form = _SPOKEN_TIME.fullmatch(text)
+    found = datetime.strptime(text, "%I:%M %p on %d %B, %Y") if form else datetime.fromisoformat(text)
+    return found.replace(tzinfo=UTC)

@@ -14,7 +14,8 @@ def test_a_search_answers_messages_that_have_the_words(client: httpx.Client) -> 
     assert (answer["searched_messages"], answer["unsearched_messages"], answer["next_cursor"]) == (2, 0, None)
     (hit,) = answer["items"]
     assert (hit["turn_id"], hit["turn_seq"]) == (turn["id"], 1)
-    assert hit.keys() == {"message_id", "turn_id", "turn_seq", "seq", "role", "score", "excerpt", "complete"}
+    of_message = {"message_id", "turn_id", "turn_seq", "seq", "role", "name", "said_at"}
+    assert hit.keys() == {*of_message, "score", "excerpt", "complete"}
     assert "invoice" in hit["excerpt"]
 
 

@@ -13,6 +13,7 @@ from app.tokenizers import Tokenizers
 from bench.fidelity.engine_rule import EngineRule, budget_of_input
 from bench.fidelity.measure import common_prefix_tokens, evidence_share, has_answer, measure, violation
 from bench.fidelity.recorded import REPLY_WORDS, Question, read_conversations, with_long_replies
+from bench.fidelity.updates import PLANTED, measure_updates
 from tests.docs.pages import ROOT
 
 ESTIMATE = Tokenizers().estimator("o200k_base")
@@ -82,6 +83,15 @@ def test_guarded_brings_back_what_left_and_no_prompt_is_over_its_budget(tmp_path
     assert figures["ev"] == figures["ans"] == 1
     assert figures["prompts_over_budget"] == figures["prompts_with_violation"] == figures["prompts_refused"] == 0
     assert figures["summarizer_tokens"][0] > 0
+
+
+def test_the_newest_statement_is_in_the_prompt_behind_the_one_that_it_corrects(tmp_path: Path) -> None:
+    conversations = read_conversations(recording(tmp_path, turns=60), ESTIMATE)
+    for budget in (1024, 4096):
+        rule = EngineRule(PRESETS["guarded"].policy, budget, ESTIMATE)
+        found = measure_updates(rule, conversations, ESTIMATE)
+        assert (found.planted, found.in_order_share) == (len(PLANTED), 1.0)
+        assert found.newest_share >= 0.95
 
 
 def test_one_command_prints_the_table_and_draws_the_plot(tmp_path: Path) -> None:

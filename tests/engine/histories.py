@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Literal
 from uuid import UUID
@@ -22,7 +23,7 @@ from app.domain.types import (
     TurnId,
     TurnStatus,
 )
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, message_tokens
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, NAME_FRAMING_TOKENS, message_tokens
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.past import past_of
@@ -42,6 +43,8 @@ _SENTENCES = (
 """What texts are made of: facts, a decision, a question, a request, so that a summary of them has something to find."""
 
 GUARDED = ContextPolicy()
+_FIRST_SAID_AT = datetime(2026, 2, 27, 9, 30, tzinfo=UTC)
+_BETWEEN_MESSAGES = timedelta(hours=7, microseconds=1)
 UnitShape = Literal["assistant", "tool_group", "incomplete_group"]
 
 
@@ -123,7 +126,17 @@ class History:
         if parts or media:
             content = [{"type": "text", "text": text}, *media]
         counted = message_tokens(content, estimate, tool_calls=tool_calls, tool_call_id=tool_call_id)
-        return Message(MessageId(self.new_id()), turn_id, seq, role, content, counted, tool_calls, tool_call_id)
+        said_at = _FIRST_SAID_AT + seq * _BETWEEN_MESSAGES
+        return Message(
+            MessageId(self.new_id()), turn_id, seq, role, content, counted, tool_calls, tool_call_id, said_at=said_at
+        )
+
+
+def said_by(name: str | None, turn: Turn) -> Turn:
+    """The turn, said by one of several people."""
+    more = estimate(name) + NAME_FRAMING_TOKENS if name else 0
+    first, *others = turn.messages
+    return replace(turn, messages=(replace(first, name=name, tokens=first.tokens + more), *others))
 
 
 def chat(history: History, turns: int, *, user_tokens: int = 10, assistant_tokens: int = 40) -> tuple[Turn, ...]:

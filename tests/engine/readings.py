@@ -84,7 +84,8 @@ def counted_tokens(messages: Iterable[JsonObject]) -> int:
         for call in message.get("tool_calls", ()):
             texts += [call["id"], call["function"]["name"], call["function"]["arguments"]]
             total += 3
-        texts.append(message.get("tool_call_id", ""))
+        texts += [message.get("tool_call_id", ""), message.get("name", "")]
+        total += "name" in message
         total += sum(estimate(text) for text in texts)
     return total
 

@@ -25,7 +25,7 @@ from app.engine.policy.presets import PRESETS
 from app.engine.window.past import past_of
 from app.engine.window.prompt import goal_text
 from app.engine.window.snapshot import Snapshot
-from tests.engine.histories import History, UnitShape, budget_of, input_tokens_before, text_of
+from tests.engine.histories import History, UnitShape, budget_of, input_tokens_before, said_by, text_of
 from tests.engine.pictures import audio, file, image, image_at, png, wav
 
 Unit: TypeAlias = tuple[UnitShape, int, int]
@@ -84,6 +84,7 @@ _fields: dict[str, st.SearchStrategy[object]] = {
     "allocation": st.one_of(st.none(), allocations),
     "context_priority": _orders,
     "emergency_drop_ratio": st.sampled_from((None, 0.5)),
+    "show_time": st.booleans(),
 }
 
 
@@ -202,7 +203,9 @@ def snapshots(draw: st.DrawFn, *, long: bool = False) -> Snapshot:
     turns = tuple(
         _past_turn(history, shape) for shape in draw(st.lists(_turn_shapes, min_size=7 if long else 0, max_size=12))
     )
-    current = draw(running_turns(history))
+    names = st.sampled_from((None, None, "Anna", "Ben"))
+    turns = tuple(said_by(draw(names), turn) for turn in turns)
+    current = said_by(draw(names), draw(running_turns(history)))
     summary = draw(st.one_of(st.none(), summaries(history, turns)))
     layers = tuple(
         (f"system:{at}", text_of(size, at)) for at, size in enumerate(draw(st.lists(small_sizes, max_size=4)))

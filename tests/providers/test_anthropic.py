@@ -193,6 +193,13 @@ async def test_results_of_parallel_calls_are_one_user_message_and_neighbours_of_
     ]
 
 
+async def test_who_spoke_stands_before_the_words() -> None:
+    named = {"role": "user", "name": "Ben", "content": [{"type": "text", "text": "And Rome?"}]}
+    body = await body_of([user("Oslo?") | {"name": "Anna"}, named, assistant("Mild.") | {"name": "guide"}])
+    texts = [[block["text"] for block in message["content"]] for message in body["messages"]]
+    assert texts == [["Anna: Oslo?", "Ben:", "And Rome?"], ["guide: Mild."]]
+
+
 async def test_ids_that_another_provider_made_are_the_same_in_call_and_result_and_allowed() -> None:
     body = await body_of(
         [

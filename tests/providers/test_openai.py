@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -375,6 +376,19 @@ async def test_a_server_that_calls_an_unknown_schema_a_fault_of_its_own_is_calle
         await adapter.complete(request)
     assert [("response_format" in seen.json) for seen in server.seen] == [True, False, False]
     assert waits.waits_s == []
+
+
+async def test_who_spoke_is_a_field_and_stands_before_the_words_where_that_is_refused_or_not_wanted() -> None:
+    named = ({"role": "user", "name": "Anna", "content": "Hello."}, {"role": "user", "content": "Hello."})
+    request = CompletionRequest(messages=named, max_output_tokens=5)
+    refusal = Answer({"error": {"message": "body.messages.0.name: Extra inputs are not permitted"}}, 400)
+    async with serving(OK, OK, refusal, OK) as server, provider_at(server.base_url) as adapter:
+        await adapter.complete(request)
+        await adapter.complete(replace(request, names_as_text=True))
+        await adapter.complete(request)
+        await adapter.complete(request)
+    as_text = [{"role": "user", "content": "Anna: Hello."}, named[1]]
+    assert [seen.json["messages"] for seen in server.seen] == [list(named), as_text, list(named), as_text, as_text]
 
 
 async def test_a_servers_fault_that_does_not_name_the_schema_is_called_again_with_it() -> None:

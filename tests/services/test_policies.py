@@ -44,6 +44,8 @@ _VALID: dict[str, tuple[object, ...]] = {
     "estimator": ("tiktoken", "heuristic"),
     "max_output_tokens": (1, 2**31 - 1),
     "allow_extreme": (True, False),
+    "show_time": (True, False),
+    "show_names": (True, False),
 }
 _RATIO_NOT: tuple[object, ...] = (0, -0.1, 1.01, float("nan"), float("inf"), "0.5", True, [], {})
 _CHOICE_NOT: tuple[object, ...] = ("other", "", None, 1, [], {})
@@ -90,6 +92,8 @@ _INVALID: dict[str, tuple[object, ...]] = {
     "estimator": _CHOICE_NOT,
     "max_output_tokens": (0, -1, 64.0, "64", True, None),
     "allow_extreme": _FLAG_NOT,
+    "show_time": _FLAG_NOT,
+    "show_names": _FLAG_NOT,
 }
 
 

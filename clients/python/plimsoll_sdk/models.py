@@ -393,18 +393,21 @@ class ListedPin(Pin):
 
 
 class Message(Answer):
-    """A message as it is stored; `token_estimate` is in `token_encoding`."""
+    """A message as it is stored; `token_estimate` is in `token_encoding`. `name` is who of several people or agents
+    spoke, `said_at` when: as it was given, else `created_at`."""
 
     id: str
     turn_id: str
     turn_seq: int
     seq: int
     role: str
+    name: str | None
     content: str | list[dict[str, Any]] | None
     tool_calls: list[ToolCall] | None
     tool_call_id: str | None
     token_estimate: int
     token_encoding: str
+    said_at: datetime
     created_at: datetime
 
 
@@ -490,6 +493,8 @@ class FoundMessage(Answer):
     turn_seq: int
     seq: int
     role: str
+    name: str | None
+    said_at: datetime
     score: float
     excerpt: str
     complete: bool
@@ -523,6 +528,8 @@ class FoundInSession(Answer):
     turn_seq: int
     seq: int
     role: str
+    name: str | None
+    said_at: datetime
     excerpt: str
     complete: bool
 

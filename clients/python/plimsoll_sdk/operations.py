@@ -195,11 +195,14 @@ def post_turn(
     max_output_tokens: int | None = None,
     model_alias: str | None = None,
     policy: Json | None = None,
+    name: str | None = None,
+    said_at: str | None = None,
     recorded_reply: Json | None = None,
     idempotency_key: str | None = None,
 ) -> Request[TurnAnswer]:
     """Sends a message and returns the answer. Retries do not create another turn.
 
+    `name` is who of several people speaks, `said_at` when, in UTC (`2026-05-08T13:56:00Z`), where that is not now.
     `idempotency_key` is made where none is given; give one of your own where the same message may come from another
     process too.
     """
@@ -212,6 +215,8 @@ def post_turn(
         max_output_tokens,
         model_alias,
         policy,
+        name,
+        said_at,
         recorded_reply,
         idempotency_key,
     )
@@ -227,6 +232,8 @@ def stream_turn(
     max_output_tokens: int | None = None,
     model_alias: str | None = None,
     policy: Json | None = None,
+    name: str | None = None,
+    said_at: str | None = None,
     recorded_reply: Json | None = None,
     idempotency_key: str | None = None,
 ) -> Request[TurnAnswer]:
@@ -243,6 +250,8 @@ def stream_turn(
         max_output_tokens,
         model_alias,
         policy,
+        name,
+        said_at,
         recorded_reply,
         idempotency_key,
     )
@@ -257,6 +266,8 @@ def _turn(
     max_output_tokens: int | None,
     model_alias: str | None,
     policy: Json | None,
+    name: str | None,
+    said_at: str | None,
     recorded_reply: Json | None,
     idempotency_key: str | None,
 ) -> Request[TurnAnswer]:
@@ -267,6 +278,8 @@ def _turn(
         max_output_tokens=max_output_tokens,
         model_alias=model_alias,
         policy=policy,
+        name=name,
+        said_at=said_at,
         recorded_reply=recorded_reply,
         stream=stream or None,
     )
@@ -382,6 +395,8 @@ def preview_turn(
     max_output_tokens: int | None = None,
     model_alias: str | None = None,
     policy: Json | None = None,
+    name: str | None = None,
+    said_at: str | None = None,
 ) -> Request[Preview]:
     """The prompt that the next turn would send. Calls no model and writes nothing."""
     body = given(
@@ -391,6 +406,8 @@ def preview_turn(
         max_output_tokens=max_output_tokens,
         model_alias=model_alias,
         policy=policy,
+        name=name,
+        said_at=said_at,
     )
     return Request(reads(Preview), {"session_id": session_id}, body=body)
 

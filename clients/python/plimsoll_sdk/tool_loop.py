@@ -54,6 +54,8 @@ def run_turn(
     max_output_tokens: int | None = None,
     model_alias: str | None = None,
     policy: Json | None = None,
+    name: str | None = None,
+    said_at: str | None = None,
     idempotency_key: str | None = None,
 ) -> Generator[ToolStep, Any, TurnAnswer]:
     """Sends a message, runs the functions that the model calls, and answers when the model has no more calls.
@@ -71,6 +73,8 @@ def run_turn(
             max_output_tokens=max_output_tokens,
             model_alias=model_alias,
             policy=policy,
+            name=name,
+            said_at=said_at,
             idempotency_key=idempotency_key,
         )
     )

@@ -166,7 +166,7 @@ def test_a_tool_group_comes_back_whole_or_not_at_all() -> None:
     broken = tuple(replace(turn, messages=turn.messages[:3]) for turn in old)
     current = history.turn(user_tokens=30)
     for turns, has_groups in ((old, True), (broken, False)):
-        chosen = choose(found_in(turns, current), sent=(), fits=lambda tokens, messages: tokens + messages > 0)
+        chosen = choose(found_in(turns, current), sent=(), fits=lambda tokens, messages, _days: tokens + messages > 0)
         kinds = {unit.kind for unit, _ in chosen}
         assert ("tool_group" in kinds) is has_groups
     snapshot = snapshot_of((), current, input_budget=3000, summary=history.summary(SummaryBody("Earlier.")))

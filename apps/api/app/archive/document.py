@@ -216,6 +216,7 @@ def archived_message(row: Mapping[str, Any]) -> Message:
         tool_call_id=row["tool_call_id"],
         reasoning=row["reasoning"],
         reasoning_blocks=tuple(row["reasoning_blocks"] or ()),
+        name=row.get("name"),
     )
 
 

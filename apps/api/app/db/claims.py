@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -49,6 +50,8 @@ _USERS_MESSAGE = insert_row(
         "token_estimate": "CAST(:token_estimate AS bigint)",
         "token_encoding": ":token_encoding",
         "terms": "CAST(:terms AS bytea)",
+        "name": "CAST(:name AS text)",
+        "said_at": "CAST(:said_at AS timestamptz)",
         "created_at": "s.claimed_at",
     },
     f"s, {ON_ITS_NODE}",
@@ -211,7 +214,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """What a claim stores. `content` is the message's JSON content, `user_input` its text, `terms` its packed terms.
+    """What a claim stores. `content` is the message's JSON content, `user_input` its text, `terms` its packed terms,
+    `name` who spoke and `said_at` when, where a client says so.
 
     `seq` is the number it must get, where it must be the turn after one that somebody saw.
     """
@@ -223,6 +227,8 @@ class NewTurn:
     token_estimate: int
     token_encoding: str
     terms: bytes
+    name: str | None
+    said_at: datetime | None
     model_alias: str | None
     idempotency_key: str | None
     request_sha256: str

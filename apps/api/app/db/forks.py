@@ -41,6 +41,12 @@ _LAST_TURN = sql("""
         (SELECT jsonb_agg(m.content ORDER BY m.seq) FROM messages m
          WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'user'
             AND NOT m.withdrawn) AS contents,
+        (SELECT jsonb_agg(m.name ORDER BY m.seq) FROM messages m
+         WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'user'
+            AND NOT m.withdrawn) AS names,
+        (SELECT max(m.said_at) FROM messages m
+         WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'user'
+            AND NOT m.withdrawn) AS said_at,
         (SELECT a.model_alias FROM turn_context_audit a WHERE a.session_id = t.session_id AND a.turn_id = t.id
          ORDER BY a.round, a.attempt LIMIT 1) AS asked_alias
     FROM turns t WHERE t.session_id = CAST(:session_id AS uuid) ORDER BY t.seq DESC LIMIT 1
@@ -148,12 +154,15 @@ class ForkPoint:
 
 @dataclass(frozen=True, slots=True)
 class LastTurn:
-    """A session's newest turn as it would be asked again. `contents` are those of its user messages, often one."""
+    """A session's newest turn as it would be asked again. `contents` are those of its user messages, often one, `names`
+    who said each; `said_at` is when, where a client said so."""
 
     id: TurnId
     seq: int
     status: TurnStatus
     contents: Sequence[Content]
+    names: Sequence[str | None]
+    said_at: datetime | None
     request: JsonObject | None
     asked_alias: str | None
 
@@ -171,7 +180,9 @@ async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:
     row = await tx.fetchrow(_LAST_TURN, session_id=session_id)
     if row is None:
         return None
-    return record_of(LastTurn, row, status=TurnStatus(row["status"]), contents=row["contents"] or ())
+    return record_of(
+        LastTurn, row, status=TurnStatus(row["status"]), contents=row["contents"] or (), names=row["names"] or ()
+    )
 
 
 async def copy_past(tx: Transaction, source: SessionId, target: SessionId, point: ForkPoint) -> None:

@@ -21,7 +21,10 @@ _SLICE_TURNS = 512
 
 _FIELDS = frozenset(field.name for field in fields(Message))
 _STORED = tuple(column.name for column in messages.columns if column.name in _FIELDS)
-AS_STORED = f"{', '.join(f'm.{name}' for name in _STORED)}, m.token_estimate AS tokens"
+SAID_AT = "coalesce(m.said_at, m.created_at)"
+_WRITTEN_OTHERWISE = {"said_at": f"{SAID_AT} AS said_at"}
+_OF_MESSAGE = ", ".join(_WRITTEN_OTHERWISE.get(name, f"m.{name}") for name in _STORED)
+AS_STORED = f"{_OF_MESSAGE}, m.token_estimate AS tokens"
 """What `message_from_row` reads, with the counts in the encoding that a message was stored with."""
 
 UNGIVEN = ("reasoning_tokens", "withdrawn")
@@ -73,7 +76,8 @@ _BY_RUN = sql(f"""
     """)
 
 _LISTED = ", ".join(
-    {"turn_seq": "t.seq AS turn_seq"}.get(each.name, f"m.{each.name}") for each in fields(MessageRecord)
+    ({"turn_seq": "t.seq AS turn_seq"} | _WRITTEN_OTHERWISE).get(each.name, f"m.{each.name}")
+    for each in fields(MessageRecord)
 )
 
 _PAGE = sql(f"""
@@ -318,4 +322,6 @@ def message_from_row(row: Record, counts: tuple[int, int] | None = None) -> Mess
         reasoning=row["reasoning"],
         reasoning_blocks=tuple(row["reasoning_blocks"] or ()),
         reasoning_tokens=of_reasoning or 0,
+        name=row["name"],
+        said_at=row["said_at"],
     )

@@ -22,9 +22,12 @@ from app.domain.types import SessionId, TenantId, Turn, TurnId, TurnStatus
 _TERMS = sql("""
     SELECT coalesce(string_agg(int8send(seq), '') FILTER (WHERE terms IS NOT NULL), '') AS seqs,
         coalesce(string_agg(int8send(token_estimate), '') FILTER (WHERE terms IS NOT NULL), '') AS tokens,
+        coalesce(string_agg(int8send(day), '') FILTER (WHERE terms IS NOT NULL), '') AS days,
         coalesce(string_agg(terms, ''), '') AS terms, count(*) - count(terms) AS unpacked
     FROM (
-        SELECT seq, token_estimate, terms FROM messages
+        SELECT seq, token_estimate, terms,
+            CAST((coalesce(said_at, created_at) AT TIME ZONE 'UTC')::date - DATE '1970-01-01' AS bigint) AS day
+        FROM messages
         WHERE session_id = CAST(:session_id AS uuid) AND seq > CAST(:after_seq AS bigint)
             AND seq <= CAST(:through_seq AS bigint) AND turn_id <> ALL(ARRAY(
                 SELECT id FROM turns WHERE session_id = CAST(:session_id AS uuid) AND status = 'rejected'))
@@ -39,7 +42,7 @@ _SETTLED = sql(f"""
     """)
 
 _UNPACKED = sql("""
-    SELECT seq, role, content, tool_calls IS NOT NULL AS has_calls FROM messages
+    SELECT seq, role, content, name, tool_calls IS NOT NULL AS has_calls FROM messages
     WHERE session_id = CAST(:session_id AS uuid) AND seq <= CAST(:through_seq AS bigint) AND terms IS NULL
     ORDER BY seq LIMIT CAST(:limit AS integer)
     """)
@@ -79,14 +82,15 @@ _TO_LOOK_THROUGH = sql("""
 
 # As JSON, a text differs from itself in quotes, backslashes and line ends only, which no word has.
 _WITH_WORDS = sql("""
-    SELECT f.session_id, f.message_id, f.turn_id, t.seq AS turn_seq, f.seq, f.role, f.content
+    SELECT f.session_id, f.message_id, f.turn_id, t.seq AS turn_seq, f.seq, f.role, f.content, f.name, f.said_at
     FROM (
-        SELECT m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role, m.content,
+        SELECT m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role, m.content, m.name,
+            coalesce(m.said_at, m.created_at) AS said_at,
             row_number() OVER (PARTITION BY m.session_id ORDER BY m.seq DESC) AS place
         FROM unnest(CAST(:session_ids AS uuid[]), CAST(:after_seqs AS bigint[])) AS s(id, after_seq)
         JOIN messages m ON m.session_id = s.id AND m.seq > s.after_seq AND NOT m.withdrawn
         WHERE (
-            SELECT bool_and(strpos(lower(CAST(m.content AS text)), word) > 0)
+            SELECT bool_and(strpos(lower(coalesce(m.name || ': ', '') || CAST(m.content AS text)), word) > 0)
             FROM unnest(CAST(:words AS text[])) AS word
         )
     ) f
@@ -98,11 +102,12 @@ _WITH_WORDS = sql("""
 
 @dataclass(frozen=True, slots=True)
 class StoredTerms:
-    """The packed terms of a range of messages in order, one after the other; their numbers and token counts, 8 bytes
-    each, highest first; and how many of the range have none."""
+    """The packed terms of a range of messages in order, one after the other; their numbers, token counts and the days
+    on which they were said, from 1970-01-01 in UTC, 8 bytes each, highest first; how many of the range have none."""
 
     seqs: bytes
     tokens: bytes
+    days: bytes
     terms: bytes
     unpacked: int
 
@@ -120,7 +125,7 @@ async def settled_seq(tx: Transaction, session_id: SessionId, last_seq: int) -> 
 
 
 async def unpacked_messages(tx: Transaction, session_id: SessionId, through_seq: int, limit: int) -> list[Record]:
-    """The oldest messages without packed terms through a number: `seq`, `role`, `content` and `has_calls`."""
+    """The oldest messages without packed terms through a number: `seq`, `role`, `content`, `name` and `has_calls`."""
     return await tx.fetch(_UNPACKED, session_id=session_id, through_seq=through_seq, limit=limit)
 
 

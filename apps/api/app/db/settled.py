@@ -33,11 +33,13 @@ _TEXTS = sql(f"""
         coalesce(string_agg(int8send(seq), ''), '') AS seqs,
         coalesce(string_agg(int8send(token_estimate), ''), '') AS tokens,
         coalesce(string_agg(int8send(reasoning_tokens), ''), '') AS reasoning_tokens,
+        coalesce(string_agg(int8send(said_at), ''), '') AS said_at,
         coalesce(string_agg(letter, ''), '') AS roles,
         coalesce(array_agg(CASE WHEN letter <> '-' THEN convert_to(text, 'UTF8') END), '{{}}') AS contents
     FROM (
         SELECT id, turn_id, seq, token_estimate, reasoning_tokens, content::text AS text,
-            CASE WHEN role <> 'tool' AND tool_calls IS NULL AND tool_call_id IS NULL
+            CAST(1000000 * extract(epoch FROM coalesce(said_at, created_at)) AS bigint) AS said_at,
+            CASE WHEN role <> 'tool' AND tool_calls IS NULL AND tool_call_id IS NULL AND name IS NULL
                     AND token_encoding = :encoding AND jsonb_typeof(content) = 'string'
                     AND octet_length(content::text) <= {_LONGEST_TEXT_BYTES}
                 THEN left(role, 1) ELSE '-' END AS letter
@@ -87,6 +89,7 @@ async def settled_texts(
         seqs=_integers(row["seqs"]),
         tokens=_integers(row["tokens"]),
         reasoning_tokens=_integers(row["reasoning_tokens"]),
+        said_at=_integers(row["said_at"]),
         roles=row["roles"],
         contents=row["contents"],
         turn_ids=b"".join([turn_id for turn_id, _ in turns]),

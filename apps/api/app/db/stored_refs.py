@@ -1,7 +1,8 @@
 """A prompt's references as an audit row has them: a line each, which takes half of the bytes that their JSON does.
 
 The first line has the regions, `name messages name messages …`. Then come `t hash` where there were tools, and the
-items: `b hash role` and `w hash role`, `s hash seq` and `j hash seq`, `m first last` and the other runs, `r packed word …`. The kinds are
+items: `b hash role` and `w hash role`, `s hash seq` and `j hash seq`, `m first last` and the other runs, and
+`r packed word …`. The kinds are
 those of `engine/window/prompt_refs.py`. Hashes are base64 without its `=`. Older rows and imported ones have the JSON.
 """
 

@@ -164,6 +164,10 @@ messages = sa.Table(
     sa.Column("withdrawn", sa.Boolean, nullable=False, server_default="false"),
     # What recall and search find it by (engine/recall/index.py); null of one that was stored before this was.
     sa.Column("terms", sa.LargeBinary),
+    # Who of several people or agents spoke; null where nobody says so.
+    sa.Column("name", sa.Text),
+    # When it was said, where a client gives that; else it was said when it was stored.
+    instant_column("said_at", nullable=True),
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
     _turn_fk(),

@@ -64,6 +64,18 @@ def content_text(content: Content) -> str:
     )
 
 
+def named(name: str | None, text: str) -> str:
+    """A text with who said it before it, where that is known: `Anna: …`."""
+    return f"{name}: {text}" if name and text else text
+
+
+def with_name(name: str | None, content: Content) -> Content:
+    """The same of a content, which stays a text or a list of parts."""
+    if not name or not content:
+        return content
+    return named(name, content) if isinstance(content, str) else [{"type": "text", "text": f"{name}:"}, *content]
+
+
 def tool_call_json(call: ToolCall) -> JsonObject:
     """A tool call in the OpenAI form, in which it is sent, stored and answered."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

@@ -36,13 +36,15 @@ class StoredTexts:
     a message of the others. Ids have 16 bytes each.
 
     `roles` has letters: `u` and `a` are a user's and an assistant's that are nothing but text with a count, of which
-    `contents` has the JSON; `-` is any other. `reasoning_tokens` are not in `tokens`.
+    `contents` has the JSON; `-` is any other. `reasoning_tokens` are not in `tokens`. `said_at` are microseconds since
+    1970-01-01 in UTC.
     """
 
     ids: bytes
     seqs: Sequence[int]
     tokens: Sequence[int]
     reasoning_tokens: Sequence[int]
+    said_at: Sequence[int]
     roles: str
     contents: Sequence[bytes]
     turn_ids: bytes
@@ -59,6 +61,7 @@ class StoredTexts:
             seqs=self.seqs[start:stop],
             tokens=self.tokens[start:stop],
             reasoning_tokens=self.reasoning_tokens[start:stop],
+            said_at=self.said_at[start:stop],
             roles=self.roles[start:stop],
             contents=self.contents[start:stop],
             turn_ids=self.turn_ids[_ID_BYTES * first : _ID_BYTES * end],

@@ -35,8 +35,8 @@ ContentPart: TypeAlias = Mapping[str, Any]
 Content: TypeAlias = str | Sequence[ContentPart] | None
 Role: TypeAlias = Literal["user", "assistant", "tool"]
 PromptMessage: TypeAlias = dict[str, Any]
-"""A message as it is sent, in the neutral (OpenAI chat) form: `role`, `content`, and where they apply `tool_calls`,
-`tool_call_id`, and one of `reasoning_content` and `reasoning_blocks`. Roles here include `system`."""
+"""A message as it is sent, in the neutral (OpenAI chat) form: `role`, `content`, and where they apply `name`,
+`tool_calls`, `tool_call_id`, and one of `reasoning_content` and `reasoning_blocks`. Roles here include `system`."""
 ReasoningForm: TypeAlias = Literal["text", "blocks"]
 """How reasoning goes back to a model: as `reasoning_content`, or as the provider's own signed `reasoning_blocks`."""
 ToolDefinition: TypeAlias = Mapping[str, Any]
@@ -80,11 +80,11 @@ class ToolCall:
 class Message:
     """A stored message of a turn; never a system message.
 
-    `tokens` counts content, tool calls and tool call id in the encoding the caller named, without the provider's
+    `tokens` counts content, name, tool calls and tool call id in the encoding the caller named, without the provider's
     per-message framing. `reasoning_tokens` is what the reasoning would cost beside that; it is part of `tokens` only
-    where `reasoning_sent` says in which form it goes back. `seq` rises through the session and never repeats.
-    A message that `is_look_back` belongs to its turn's prompts alone and has no row: `seq` is then that of the message
-    it follows.
+    where `reasoning_sent` says in which form it goes back. `seq` rises through the session and never repeats. `name` is
+    who of several people or agents spoke; `said_at` when, None where nobody knows. One that `is_look_back` belongs to
+    its turn's prompts alone and has no row: `seq` is then that of the message it follows.
     """
 
     id: MessageId
@@ -99,6 +99,8 @@ class Message:
     reasoning_blocks: tuple[JsonObject, ...] = ()
     reasoning_tokens: int = 0
     reasoning_sent: ReasoningForm | None = None
+    name: str | None = None
+    said_at: datetime | None = None
     is_look_back: bool = False
 
 
@@ -237,6 +239,7 @@ class RecordedReply:
 class CompletionRequest:
     """One call to a model, in the neutral form; an adapter translates it.
 
+    With `names_as_text` who spoke is written before a message's text, also where the wire has a field for it.
     `response_schema` requests JSON of that schema where the provider supports it; the answer is validated anyway.
     `recorded_reply` is for the `offline` provider alone: it answers with it. `options` are what a client of chat
     completions may set besides (`temperature`, `stop`, `response_format` …), by OpenAI's names. They stand above
@@ -253,6 +256,7 @@ class CompletionRequest:
     recorded_reply: RecordedReply | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    names_as_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,11 +353,13 @@ class MessageRecord:
     turn_seq: int
     seq: int
     role: Role
+    name: str | None = field(metadata={"description": "Who of several people or agents spoke."})
     content: Content
     tool_calls: Sequence[JsonObject] | None
     tool_call_id: str | None
     token_estimate: int
     token_encoding: str
+    said_at: datetime = field(metadata={"description": "As the client gave it, else `created_at`."})
     created_at: datetime
 
 

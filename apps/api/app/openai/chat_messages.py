@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
-from app.domain.content import content_text, tool_calls_from_json
+from app.domain.content import content_text, tool_calls_from_json, with_name
 from app.domain.errors import InvalidRequest
 from app.domain.incoming import IncomingList, IncomingMessage
 from app.domain.types import Content, ContentPart, Role, ToolCall
@@ -45,17 +46,20 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
     for place, message in enumerate(messages):
         role: str = message["role"]
         content: Content = message.get("content")
+        name, said_at = message.get("name"), instant_from(message.get("said_at"))
         if role in ("system", "developer"):
             instructions.append(content_text(content))
         elif role == "assistant":
             calls = tool_calls_from_json(message.get("tool_calls"))
             text = None if content is None else reply_text(content)
             text = text or message.get("refusal") or (None if calls else "")
-            kept.append(IncomingMessage(place, "assistant", text, calls))
+            kept.append(IncomingMessage(place, "assistant", text, calls, name=name, said_at=said_at))
         elif role == "tool":
-            kept.append(IncomingMessage(place, "tool", content, tool_call_id=message["tool_call_id"]))
+            # The name that some clients send here is the function's.
+            call_id = message["tool_call_id"]
+            kept.append(IncomingMessage(place, "tool", content, tool_call_id=call_id, said_at=said_at))
         else:
-            kept.append(IncomingMessage(place, "user", content))
+            kept.append(IncomingMessage(place, "user", content, name=name, said_at=said_at))
     return IncomingList("\n\n".join(text for text in instructions if text.strip()) or None, tuple(kept))
 
 
@@ -92,6 +96,19 @@ def cut_turns(messages: Sequence[IncomingMessage]) -> tuple[IncomingTurn, ...]:
         turns[-1].append(message)
         previous = message.role
     return tuple(IncomingTurn(tuple(turn)) for turn in turns)
+
+
+def instant_from(text: str | None) -> datetime | None:
+    """An instant as clients write it, with its zone."""
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def as_one(messages: Sequence[IncomingMessage]) -> IncomingMessage:
+    """Several of the user's messages as one. Where more than one person spoke, each text begins with who did."""
+    if len({message.name for message in messages}) == 1:
+        return replace(messages[-1], content=joined([message.content for message in messages]))
+    content = joined([with_name(message.name, message.content) for message in messages])
+    return replace(messages[-1], content=content, name=None)
 
 
 def joined(contents: Sequence[Content]) -> Content:

@@ -62,7 +62,15 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
                 if message.seq not in included:
                     included.add(message.seq)
                     messages.append(
-                        IncomingMessage(place, message.role, message.content, message.tool_calls, message.tool_call_id)
+                        IncomingMessage(
+                            place,
+                            message.role,
+                            message.content,
+                            message.tool_calls,
+                            message.tool_call_id,
+                            message.name,
+                            message.said_at,
+                        )
                     )
             case _:
                 continue

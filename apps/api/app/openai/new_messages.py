@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeAlias
 
 from app.domain.content import canonical_json, content_text
 from app.domain.errors import InvalidRequest
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Content, Message
-from app.openai.chat_messages import IncomingTurn, check_pairing, cut_turns, joined, misplaced
+from app.openai.chat_messages import IncomingTurn, as_one, check_pairing, cut_turns, misplaced
 
 _Key: TypeAlias = tuple[Hashable, ...]
 
@@ -38,13 +39,15 @@ class NextStep:
     """How new messages are processed, in this order.
 
     `outputs` answer the open calls of the stored turn that waits for tools; `past` is to be stored. Then the model is
-    called: with `content`, the user's message of a new turn; or, where that is None, with `last_outputs`, which answer
-    the open calls that `past` ends with, or else about `outputs`.
+    called: with `content`, the user's message of a new turn, said by `name` at `said_at`; or, where that is None, with
+    `last_outputs`, which answer the open calls that `past` ends with, or else about `outputs`.
     """
 
     outputs: tuple[IncomingMessage, ...]
     past: tuple[IncomingTurn, ...]
     content: Content = None
+    name: str | None = None
+    said_at: datetime | None = None
     last_outputs: tuple[IncomingMessage, ...] = ()
 
     @property
@@ -92,10 +95,10 @@ def next_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep
         raise misplaced(last, "The last message is the assistant's; end with the user's or a tool's.")
     if last.role == "tool":
         return NextStep(outputs, cut_turns(rest[:end]), last_outputs=rest[end:])
-    content = joined([message.content for message in rest[end:]])
-    if not content_text(content).strip():
+    said = as_one(rest[end:])
+    if not content_text(said.content).strip():
         raise misplaced(last, "The content is empty.")
-    return NextStep(outputs, cut_turns(rest[:end]), content=content)
+    return NextStep(outputs, cut_turns(rest[:end]), content=said.content, name=said.name, said_at=said.said_at)
 
 
 def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:
@@ -147,7 +150,7 @@ def _span(tail: Sequence[IncomingMessage], message: Message) -> int:
     wanted = _content_key(message.content)
     users = next((at for at, each in enumerate(tail) if each.role != "user"), len(tail))
     for count in range(1, min(users, _MOST_AS_ONE) + 1):
-        if _content_key(joined([each.content for each in tail[:count]])) == wanted:
+        if _content_key(as_one(tail[:count]).content) == wanted:
             return count
     return 0
 

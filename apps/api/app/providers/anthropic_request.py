@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
+from app.domain.content import with_name
 from app.domain.types import CompletionRequest, JsonObject, PromptMessage
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of, list_of
 
@@ -106,10 +107,10 @@ def _alternating(messages: Sequence[PromptMessage], *, with_thinking: bool) -> l
             blocks = [_tool_result_block(message)]
         elif role == "assistant":
             thinking = _thinking_blocks(message) if with_thinking and place > loop_begins else []
-            texts = [block for block in _content_blocks(message.get("content")) if block["type"] == "text"]
+            texts = [block for block in _spoken_blocks(message) if block["type"] == "text"]
             blocks = thinking + texts + _tool_use_blocks(message)
         else:
-            blocks = _content_blocks(message.get("content"))
+            blocks = _spoken_blocks(message)
         role = "assistant" if role == "assistant" else "user"
         if not blocks:
             continue  # the API refuses messages without content
@@ -179,6 +180,11 @@ def _tool_choice(choice: str | Mapping[str, Any] | None) -> JsonObject | None:
 
 def _text_block(text: str) -> JsonObject:
     return {"type": "text", "text": text}
+
+
+def _spoken_blocks(message: PromptMessage) -> list[JsonObject]:
+    """The blocks of a message's content. The API has no field for who spoke: it stands before the words."""
+    return _content_blocks(with_name(message.get("name"), message.get("content")))
 
 
 def _content_blocks(content: Any) -> list[JsonObject]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 import orjson
 
-from app.domain.content import JsonMessages
+from app.domain.content import JsonMessages, with_name
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
 from app.providers.base import DeltaSink, Endpoint, MaxTokensField
 from app.providers.failures import ErrorObject
@@ -59,6 +59,7 @@ class _Form:
     with_schema: bool = True
     with_usage: bool = True
     with_reasoning: bool = True
+    with_names: bool = True
 
 
 class OpenAIProvider:
@@ -114,7 +115,7 @@ class _ChatCall:
         left_out = _OTHER_WIRES_ONLY if form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
         body: JsonObject = {
             "model": self._endpoint.model,
-            "messages": _sent(request.messages, left_out),
+            "messages": _sent(request.messages, left_out, names_as_text=request.names_as_text or not form.with_names),
             **self._endpoint.parameters,
             **self._options(),
         }
@@ -153,9 +154,9 @@ class _ChatCall:
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
         """Gives up one thing that a server may not know; true when the request is now another one.
 
-        The name of the output limit is changed, and the request for usage and earlier reasoning dropped, when the
-        error names them. In a refusal the schema is dropped whatever the error says: servers name it in too many ways,
-        and the answer is validated anyway.
+        The name of the output limit is changed, who spoke is written before the words, and the request for usage and
+        earlier reasoning dropped, when the error names them. In a refusal the schema is dropped whatever the error
+        says: servers name it in too many ways, and the answer is validated anyway.
         """
         form = self.form
         if form.max_tokens_field == self._first_form.max_tokens_field and _names_unknown(error, form.max_tokens_field):
@@ -163,6 +164,10 @@ class _ChatCall:
             self.form = replace(form, max_tokens_field="max_completion_tokens" if newer else "max_tokens")
         elif form.with_reasoning and _names_unknown(error, "reasoning_content"):
             self.form = replace(form, with_reasoning=False)
+        elif (
+            form.with_names and _names_unknown(error, "name") and any("name" in each for each in self._request.messages)
+        ):
+            self.form = replace(form, with_names=False)
         elif stream and form.with_usage and error.names("stream_options", "include_usage"):
             self.form = replace(form, with_usage=False)
         elif (
@@ -176,11 +181,20 @@ class _ChatCall:
         return True
 
 
-def _sent(messages: Sequence[PromptMessage], left_out: frozenset[str]) -> object:
+def _sent(messages: Sequence[PromptMessage], left_out: frozenset[str], *, names_as_text: bool) -> object:
     """The messages as this wire has them: ready JSON goes through as it is where there can be nothing to leave out."""
-    if isinstance(messages, JsonMessages) and not messages.with_reasoning:
+    if isinstance(messages, JsonMessages) and not messages.with_reasoning and not names_as_text:
         return orjson.Fragment(b"[" + messages.json + b"]")
+    if names_as_text:
+        messages = list(map(_with_name_as_text, messages))
     return [_without(message, left_out) for message in messages]
+
+
+def _with_name_as_text(message: PromptMessage) -> PromptMessage:
+    if "name" not in message:
+        return message
+    content = with_name(message["name"], message["content"])
+    return {name: value for name, value in message.items() if name != "name"} | {"content": content}
 
 
 def _without(message: PromptMessage, left_out: frozenset[str]) -> PromptMessage:

@@ -273,9 +273,13 @@ async def extended_index(tx: Transaction, session_id: SessionId, index: Index, t
     ]
     if not slices:
         return index, 0
-    seqs, tokens = b"".join(part.seqs for part in slices), b"".join(part.tokens for part in slices)
+    numbers = (
+        np.frombuffer(b"".join(parts), ">i8")
+        for parts in zip(*((s.seqs, s.tokens, s.days) for s in slices), strict=True)
+    )
     terms = b"".join(part.terms for part in slices)
-    new = Packed(np.frombuffer(seqs, ">i8"), np.frombuffer(tokens, ">i8"), terms)
+    seqs, tokens, days = numbers
+    new = Packed(seqs, tokens, terms, days)
     if index.size_bytes + len(terms) <= _INLINE_BYTES:
         index = index.extended(new, through_seq)
     else:
@@ -283,17 +287,18 @@ async def extended_index(tx: Transaction, session_id: SessionId, index: Index, t
     return index, sum(part.unpacked for part in slices)
 
 
-async def pack_messages(messages: Sequence[tuple[Role, Content, bool]]) -> list[bytes]:
-    """The packed terms of messages by role, content, and whether they call tools; long ones off the event loop."""
+async def pack_messages(messages: Sequence[tuple[Role, Content, bool, str | None]]) -> list[bytes]:
+    """The packed terms of messages by role, content, whether they call tools, and who spoke; long ones off the event
+    loop."""
 
     def packed() -> list[bytes]:
-        return [packed_terms(role, content, has_calls=has_calls) for role, content, has_calls in messages]
+        return [packed_terms(role, content, has_calls=calls, name=name) for role, content, calls, name in messages]
 
-    chars = sum(len(content_text(content)) for _, content, _ in messages)
+    chars = sum(len(content_text(content)) for _, content, _, _ in messages)
     return packed() if chars <= _INLINE_CHARS else await asyncio.to_thread(packed)
 
 
 async def _pack_oldest(tx: Transaction, session_id: SessionId, through_seq: int) -> None:
     rows = await unpacked_messages(tx, session_id, through_seq, PACKED_A_TURN)
-    terms = await pack_messages([(row["role"], row["content"], row["has_calls"]) for row in rows])
+    terms = await pack_messages([(row["role"], row["content"], row["has_calls"], row["name"]) for row in rows])
     await save_terms(tx, session_id, [row["seq"] for row in rows], terms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -197,6 +198,8 @@ def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
             recorded_reply=_recorded(body.recorded_reply),
         ),
         model_alias=body.model_alias,
+        name=raw.get("name"),
+        said_at=datetime.fromisoformat(raw["said_at"]) if raw.get("said_at") else None,
     )
 
 

@@ -27,7 +27,7 @@ from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, ToolCa
 from app.api.schemas.context import SummaryFields
 from app.api.schemas.sessions import SessionIn
 from app.api.schemas.turns import AuditFields
-from app.api.schemas.values import Dollars, Id, In, Instant, Open, Seq, Sha256
+from app.api.schemas.values import Dollars, Id, In, Instant, Open, Seq, Sha256, Speaker
 from app.api.strict_json import parse_body
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
 from app.domain.errors import ImportRefused, InvalidRequest
@@ -128,6 +128,8 @@ class MessageRow(In):
     token_encoding: Name
     created_at: Instant
     withdrawn: bool = False
+    name: Speaker | None = None
+    said_at: Instant | None = None
 
 
 class StepRow(In):

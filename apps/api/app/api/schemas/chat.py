@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from app.api.schemas.content import ContentIn, TextOrParts, TextPart, ToolCallIn, ToolChoice, ToolIn
-from app.api.schemas.values import Open
+from app.api.schemas.values import Instant, Open, Speaker
 from app.domain.types import Name
 
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -35,7 +35,7 @@ class ResentCall(Open):
 
 
 class SystemMessageIn(Open):
-    """Instructions. `name` is taken and not kept, here and in the other roles."""
+    """Instructions. `name` is taken and not kept, as in tools' messages, where clients send the function's."""
 
     role: Literal["system"]
     content: TextOrParts[TextPart]
@@ -46,12 +46,17 @@ class DeveloperMessageIn(Open):
     content: TextOrParts[TextPart]
 
 
-class UserMessageIn(Open):
+class _SpokenIn(Open):
+    name: Speaker | None = Field(default=None, description="Who of several people or agents spoke.")
+    said_at: Instant | None = Field(default=None, description="When, where that is not now; OpenAI has no such field.")
+
+
+class UserMessageIn(_SpokenIn):
     role: Literal["user"]
     content: ContentIn
 
 
-class AssistantMessageIn(Open):
+class AssistantMessageIn(_SpokenIn):
     """A reply of a model, or its tool calls. Of members that are not named here (reasoning, audio) nothing is kept."""
 
     role: Literal["assistant"]
@@ -71,6 +76,7 @@ class ToolMessageIn(Open):
     role: Literal["tool"]
     content: ContentIn
     tool_call_id: CallId
+    said_at: Instant | None = None
 
 
 ChatMessageIn = Annotated[

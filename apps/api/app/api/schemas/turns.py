@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, TextPart, ToolCallIn, ToolChoice, ToolIn
 from app.api.schemas.context import ContextOut, LaidOut
 from app.api.schemas.sessions import SessionOut
-from app.api.schemas.values import In, Instant, Open, Paged, answer_of, row_of
+from app.api.schemas.values import In, Instant, Open, Paged, Speaker, answer_of, row_of
 from app.domain.audit import Audit
 from app.domain.figures import TurnNews
 from app.domain.types import MessageRecord, Name, TurnRecord
@@ -67,6 +67,8 @@ class TurnIn(_OptionsIn):
     content: Annotated[ContentIn, AfterValidator(_not_blank)] = Field(
         description="Text, or parts in the OpenAI form: `text`, `image_url`, `input_audio`, `file`. Not blank."
     )
+    name: Speaker | None = Field(default=None, description="Who of several people in the session speaks.")
+    said_at: Instant | None = Field(default=None, description="When it was said, where that is not now.")
 
 
 class RegenerateIn(_OptionsIn):

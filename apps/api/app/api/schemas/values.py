@@ -43,6 +43,9 @@ Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 Seq = Annotated[int, Field(ge=1, le=LARGEST)]
 
+Speaker = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f<|\\/>]{1,64}$")]
+"""Who of several people or agents spoke, as OpenAI takes it: it is sent to providers as it is."""
+
 Dollars = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}(\.[0-9]{1,10})?$")]
 
 

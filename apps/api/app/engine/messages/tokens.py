@@ -18,6 +18,8 @@ MESSAGE_FRAMING_TOKENS = 4
 """Role and delimiters of a message in the chat format (OpenAI's cookbook: three, and one for the role)."""
 PROMPT_FRAMING_TOKENS = 3
 """What primes the reply, once a prompt (same source)."""
+NAME_FRAMING_TOKENS = 1
+"""Of a speaker's name, as a field (same source) and as `Anna:` before a text."""
 TOOL_CALL_FRAMING_TOKENS = 3
 TOOL_DEFINITION_FRAMING_TOKENS = 8
 _SEALED_CHARS_PER_TOKEN = 16 / 3
@@ -71,11 +73,13 @@ def message_tokens(
     *,
     tool_calls: Sequence[ToolCall] = (),
     tool_call_id: str | None = None,
+    name: str | None = None,
     image_tokens: ImageTokens = flat_image_tokens,
 ) -> int:
     """Tokens of all a message carries over the wire, without its framing and its reasoning."""
     return (
         content_tokens(content, estimate, image_tokens)
+        + (estimate(name) + NAME_FRAMING_TOKENS if name else 0)
         + tool_calls_tokens(tool_calls, estimate)
         + (estimate(tool_call_id) if tool_call_id else 0)
     )

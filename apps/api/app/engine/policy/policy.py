@@ -65,8 +65,9 @@ class ContextPolicy:
     The window of an unknown model is `unknown_window_tokens`, or else `unknown_window_outputs` times
     `max_output_tokens`, the ceiling of the output reserve, which is the deployment's by default.
     With `look_back` a model that takes tools is offered to read back what left its window: once something has, or `on`
-    in every prompt. `allow_extreme` takes values that are mistakes most often. `whole_past` is no field of a session's
-    policy (`with_whole_past`).
+    in every prompt. `allow_extreme` takes values that are mistakes most often. With `show_time` a prompt says on which
+    days its messages were said; with `show_names` who spoke stands before the words for every model. `whole_past` is no
+    field of a session's policy (`with_whole_past`).
     """
 
     preset: PresetName = "guarded"
@@ -100,6 +101,8 @@ class ContextPolicy:
     estimator: EstimatorKind = "tiktoken"
     max_output_tokens: Count = 2048
     allow_extreme: bool = False
+    show_time: bool = False
+    show_names: bool = False
     whole_past: bool = False
 
     def prune_from(self, input_budget: int) -> float:

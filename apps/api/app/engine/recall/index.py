@@ -17,8 +17,9 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.content import content_text
+from app.domain.content import content_text, named
 from app.domain.types import Content, Message, Role
+from app.engine.recall.dates import day_said
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, term_hash, terms_of
 
 U64: TypeAlias = npt.NDArray[np.uint64]
@@ -34,13 +35,15 @@ _MOST_UNMERGED: Final = 4096
 _NO_KEYS: Final = np.zeros(0, np.uint64)
 _POSITION_SHIFT: Final = np.uint64(5)
 _TERM_SHIFT: Final = np.uint64(37)
+NO_DAY: Final = -(2**31)
 QUESTION_MARKS: Final = ("?", "？", "؟")
 
 
-def packed_terms(role: Role, content: Content, *, has_calls: bool = False) -> bytes:
-    """A message's terms as they are stored beside it; of one that has very many, the first so many."""
+def packed_terms(role: Role, content: Content, *, has_calls: bool = False, name: str | None = None) -> bytes:
+    """A message's terms as they are stored beside it, those of its speaker's name first; of one that has very many, the
+    first so many."""
     kind = RESULT if role == "tool" else USER if role == "user" else CALL if has_calls else ASSISTANT
-    return packed_text(content_text(content), kind)
+    return packed_text(named(name, content_text(content)), kind)
 
 
 def packed_text(text: str, kind: int = USER, most_terms: int = MOST_TERMS_OF_A_MESSAGE) -> bytes:
@@ -60,11 +63,13 @@ def text_hash(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Messages that go into an index: their numbers (ascending), token counts, and packed terms one after the other."""
+    """Messages that go into an index: their numbers (ascending), token counts, and packed terms one after the other;
+    and the days on which they were said, from 1970-01-01 in UTC, where anybody looks for these."""
 
     seqs: Ints
     tokens: Ints
     terms: bytes
+    days: Ints | None = None
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> Packed:
@@ -72,7 +77,8 @@ class Packed:
         return cls(
             np.array([message.seq for message in messages], np.int64),
             np.array([message.tokens for message in messages], np.int64),
-            b"".join(packed_terms(m.role, m.content, has_calls=bool(m.tool_calls)) for m in messages),
+            b"".join(packed_terms(m.role, m.content, has_calls=bool(m.tool_calls), name=m.name) for m in messages),
+            np.array([NO_DAY if (day := day_said(message)) is None else day for message in messages], np.int64),
         )
 
 
@@ -82,6 +88,7 @@ class Index:
 
     A value: extending gives another. `keys` are sorted, a word a term and message: 27 bits of hash, 32 of position, 5
     of count. `unmerged` are those of the newest messages, sorted too. `lengths` count terms, `distinct` different ones.
+    `days` are as `Packed` has them, `NO_DAY` where none is known.
     """
 
     through_seq: int
@@ -92,6 +99,7 @@ class Index:
     texts: npt.NDArray[np.int32]
     kinds: npt.NDArray[np.uint8]
     asks: npt.NDArray[np.bool_]
+    days: npt.NDArray[np.int32]
     keys: U64
     unmerged: U64
 
@@ -101,7 +109,7 @@ class Index:
     @property
     def size_bytes(self) -> int:
         """What it takes of memory."""
-        columns = (self.seqs, self.tokens, self.lengths, self.distinct, self.texts, self.kinds, self.asks)
+        columns = (self.seqs, self.tokens, self.lengths, self.distinct, self.texts, self.kinds, self.asks, self.days)
         return self.keys.nbytes + self.unmerged.nbytes + sum(column.nbytes for column in columns)
 
     def extended(self, new: Packed, through_seq: int) -> Index:
@@ -129,9 +137,15 @@ class Index:
             texts=np.concatenate((self.texts, (words[at + 1] >> 5).astype(np.int32))),
             kinds=np.concatenate((self.kinds, (header >> 6 & 3).astype(np.uint8))),
             asks=np.concatenate((self.asks, (header >> 5 & 1).astype(np.bool_))),
+            days=np.concatenate((self.days, _days_of(new))),
             keys=keys,
             unmerged=unmerged,
         )
+
+    def said_between(self, first_day: int, last_day: int, messages: int) -> Ints:
+        """The positions of those of the first `messages` that were said on one of these days, the ends included."""
+        days = self.days[:messages]
+        return np.flatnonzero((days >= first_day) & (days <= last_day))
 
     def postings(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints, Ints]:
         """How many of the first `messages` have each term; and for those, term by term, their positions and counts."""
@@ -152,6 +166,12 @@ class Index:
         return seen, positions, (every & np.uint64(31)).astype(np.int64)
 
 
+def _days_of(new: Packed) -> npt.NDArray[np.int32]:
+    if new.days is None:
+        return np.full(len(new.seqs), NO_DAY, np.int32)
+    return new.days.astype(np.int32)
+
+
 def _empty() -> Index:
     none = np.zeros(0, np.int32)
     return Index(
@@ -163,6 +183,7 @@ def _empty() -> Index:
         texts=none,
         kinds=none.astype(np.uint8),
         asks=none.astype(np.bool_),
+        days=none,
         keys=_NO_KEYS,
         unmerged=_NO_KEYS,
     )

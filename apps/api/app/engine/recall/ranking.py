@@ -17,11 +17,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from app.domain.content import content_text
-from app.domain.types import Turn
+from app.domain.content import content_text, named
+from app.domain.types import Message, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units
 from app.engine.policy.policy import Recall
+from app.engine.recall.dates import date_keys, day_said
 from app.engine.recall.index import CALL, QUESTION_MARKS, RESULT, Floats, Index, Ints
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
 
@@ -42,6 +43,8 @@ _SHARES: Final = np.array((0.12, 0.25, 0.4, 1.0, 0.5, 0.25, 0.12))
 _COVERAGE_POWER: Final = 0.6
 """How much more a message counts that has several of the query's words than one that has one of them often."""
 _QUESTION_FACTOR: Final = 0.8
+_DATE_FACTOR: Final = 0.6
+"""Of what a word that as few messages have is worth: many messages are of a day, and few of them answer."""
 _LEAST_NEWS_SHARE: Final = 0.1
 _TOKENS_OF_ANY: Final = 16
 """Added to a message's own tokens before they divide its score: a word alone is no bargain."""
@@ -86,7 +89,8 @@ class Evicted:
 class Hits:
     """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
     all that were searched shares with the text. `postings` are the positions of the messages that have each of the
-    `words` that were looked for, word by word, `seen_in` how many those are."""
+    `words` that were looked for, or were said on the days that they name, one after the other, `seen_in` how many those
+    are."""
 
     positions: Ints
     scores: Floats
@@ -143,9 +147,16 @@ def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare
 
 
 def search(
-    index: Index, text: str, through_seq: int, *, most_hits: int = MOST_HITS, most_seen_share: float = MOST_SEEN_SHARE
+    index: Index,
+    text: str,
+    through_seq: int,
+    *,
+    said_day: int | None = None,
+    most_hits: int = MOST_HITS,
+    most_seen_share: float = MOST_SEEN_SHARE,
 ) -> Hits:
-    """The best of the messages through a number that have any of the text's terms; of equals the newer.
+    """The best of the messages through a number that have any of the text's terms, or were said on a day that it names,
+    as it is understood on `said_day`; of equals the newer.
 
     One that has more of the terms counts more. Of a long text only some terms are looked for, and only so many as a
     message is packed with are compared.
@@ -153,12 +164,17 @@ def search(
     messages = int(np.searchsorted(index.seqs, through_seq, "right"))
     words = query_words(text)
     looked_for = {term_hash(term): words[term] for term in query_terms(text)}
-    terms = dict.fromkeys(looked_for)
-    sought = len(terms)
-    terms |= dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
-    seen_in, positions, counts = index.postings(terms, messages)
+    compared = dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
+    seen_in, positions, counts = index.postings(looked_for | compared, messages)
+    shared_terms = np.bincount(positions, minlength=messages)
+    of_words = int(seen_in[: len(looked_for)].sum())
+    dates = () if said_day is None else date_keys(text, said_day)
+    dated = [index.said_between(date.first_day, date.last_day, messages) for date in dates]
+    seen_in = np.append(seen_in[: len(looked_for)], [len(found) for found in dated]).astype(np.int64)
+    positions = np.concatenate((positions[:of_words], *dated))
+    counts = np.append(counts[:of_words], np.ones(len(positions) - of_words, np.int64))
     rare = rarities(seen_in, messages, most_seen_share)
-    rare[sought:] = 0.0
+    rare[len(looked_for) :] *= _DATE_FACTOR
     scored, covered = term_scores(index, seen_in, positions, counts, rare)
     scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
     found = np.flatnonzero(scores)
@@ -172,15 +188,21 @@ def search(
     return Hits(
         positions=found,
         scores=scores[: len(found)],
-        shared_terms=np.bincount(positions, minlength=messages),
-        words=tuple(looked_for.values()),
-        seen_in=seen_in[:sought],
-        postings=positions[: int(seen_in[:sought].sum())],
+        shared_terms=shared_terms,
+        words=(*looked_for.values(), *(date.words for date in dates)),
+        seen_in=seen_in,
+        postings=positions,
     )
 
 
 def candidates(
-    index: Index, text: str, through_seq: int, *, room_tokens: int, min_score_ratio: float
+    index: Index,
+    text: str,
+    through_seq: int,
+    *,
+    room_tokens: int,
+    min_score_ratio: float,
+    said_day: int | None = None,
 ) -> tuple[Candidate, ...]:
     """What matches the text among the messages through a number, or stands beside a match, best per token first, as
     much as has room in `room_tokens` on the wire.
@@ -189,7 +211,7 @@ def candidates(
     whose words are nearly all the text's own is left out: it is the same question as once before, of which only the
     answer is wanted.
     """
-    hits = search(index, text, through_seq)
+    hits = search(index, text, through_seq, said_day=said_day)
     messages = len(hits.shared_terms)
     near = hits.positions[:, None] + _NEIGHBOURS
     inside = (near >= 0) & (near < messages)
@@ -284,52 +306,81 @@ def seqs_of(found: Sequence[Candidate]) -> list[int]:
 
 
 def evicted_among(
-    index: Index, turn_of: Callable[[int], Turn], text: str, recall: Recall, input_budget: int
+    index: Index, turn_of: Callable[[int], Turn], message: Message, recall: Recall, input_budget: int
 ) -> Evicted:
     """What may come back for a message of all that is in the index, where all its messages are at hand: `turn_of` gives
     the turn of a message number."""
+    text = content_text(message.content)
     room_tokens = most_recalled_tokens(text, recall, input_budget)
     if not room_tokens:
         return Evicted()
-    found = candidates(index, text, index.through_seq, room_tokens=room_tokens, min_score_ratio=recall.min_score_ratio)
+    found = candidates(
+        index,
+        text,
+        index.through_seq,
+        room_tokens=room_tokens,
+        min_score_ratio=recall.min_score_ratio,
+        said_day=day_said(message),
+    )
     seqs = seqs_of(found)
     whole = {turn.id: turn for turn in map(turn_of, seqs)}
     parts = (replace(turn, messages=tuple(m for m in turn.messages if m.seq in seqs)) for turn in whole.values())
     return Evicted(found, tuple(parts))
 
 
+def spoken_text(message: Message) -> str:
+    """What somebody said, by which it is known from the same words of somebody else."""
+    return named(message.name, content_text(message.content))
+
+
+def nobodys_day(_message: Message) -> None:
+    """No day, of a prompt that shows none."""
+
+
 def choose(
-    evicted: Evicted, *, sent: Collection[str], fits: Callable[[int, int], bool]
+    evicted: Evicted,
+    *,
+    sent: Collection[str],
+    fits: Callable[[int, int, Collection[int | None]], bool],
+    day: Callable[[Message], int | None] = nobodys_day,
 ) -> tuple[tuple[Unit, Candidate], ...]:
     """The units that come back and what speaks for each, in time order, of those that were read.
 
-    Best first, those whose text is not among those `sent` in the prompt; `fits(tokens, messages)` says whether so many
-    tokens (without framing) in so many messages still have room. One that has none leaves it to the next.
+    Best first, those whose text is not among those `sent` in the prompt; `fits(tokens, messages, days)` says whether so
+    many tokens (without framing) in so many messages of such days still have room. One that has none leaves it to the
+    next.
     """
     units = {unit.messages[0].seq: unit for turn in evicted.turns for unit in sendable_units(turn)}
-    chosen = _chosen(evicted.candidates, units, set(sent), lambda _tokens, _messages: True)
+    chosen = _chosen(evicted.candidates, units, set(sent), lambda _tokens, _messages, _days: True, nobodys_day)
     found = [message for unit, _ in chosen for message in unit.messages]
-    if not fits(sum([message.tokens for message in found]), len(found)):  # nearly always all have room
-        chosen = _chosen(evicted.candidates, units, set(sent), fits)
+    days = {day(unit.messages[0]) for unit, _ in chosen}
+    if not fits(sum([message.tokens for message in found]), len(found), days):  # nearly always all have room
+        chosen = _chosen(evicted.candidates, units, set(sent), fits, day)
     return tuple(sorted(chosen, key=lambda found: found[0].last_seq))
 
 
 def _chosen(
-    candidates: Sequence[Candidate], units: Mapping[int, Unit], texts: set[str], fits: Callable[[int, int], bool]
+    candidates: Sequence[Candidate],
+    units: Mapping[int, Unit],
+    texts: set[str],
+    fits: Callable[[int, int, Collection[int | None]], bool],
+    day: Callable[[Message], int | None],
 ) -> list[tuple[Unit, Candidate]]:
     chosen: list[tuple[Unit, Candidate]] = []
     tokens = messages = 0
+    days: set[int | None] = set()
     for candidate in candidates:
         unit = units.get(candidate.seqs[0])
         if unit is None:
             continue
         first, *others = unit.messages
-        text = None if others else content_text(first.content)
+        text = None if others else spoken_text(first)
         more_tokens = tokens + first.tokens + sum([message.tokens for message in others])
         more_messages = messages + 1 + len(others)
-        if text not in texts and fits(more_tokens, more_messages):
+        more_days = days | {day(first)}
+        if text not in texts and fits(more_tokens, more_messages, more_days):
             chosen.append((unit, candidate))
-            tokens, messages = more_tokens, more_messages
+            tokens, messages, days = more_tokens, more_messages, more_days
             if text is not None:
                 texts.add(text)
     return chosen

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from app.domain.content import content_text
 from app.domain.types import Summary, SummaryId, Turn, TurnId, TurnStatus, Usage
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.recall.index import EMPTY, Packed
@@ -174,11 +173,10 @@ class Simulation:
         recall = self.setting.policy.recall
         if not recall.enabled or self._summary is None or not current.messages:
             return None
-        text = content_text(current.messages[0].content)
         found = evicted_among(
             self._index,
             lambda seq: self._settled[seq].versions[model.key].turn,
-            text,
+            current.messages[0],
             recall,
             model.budget.input_budget,
         )

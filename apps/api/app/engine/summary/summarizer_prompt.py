@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import jsonschema
 
-from app.domain.content import content_text
+from app.domain.content import content_text, named
 from app.domain.types import (
     SUMMARY_LISTS,
     Content,
@@ -29,6 +29,7 @@ from app.domain.types import (
     Usage,
 )
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
+from app.engine.recall.dates import day_said, day_text
 from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold
 
@@ -69,9 +70,9 @@ Answer with one JSON object and nothing else:
 Each list holds objects {"text": "...", "message_ids": ["m1", ...]} with the ids of the messages an item comes from.
 
 {carrying} Keep names,
-numbers, dates, identifiers, file names, constraints and standing wishes of the user word for word. Record what was
-decided and why. Leave out greetings and repetition. Write in the language of the conversation. Stay under {max_tokens}
-tokens."""
+numbers, dates, identifiers, file names, constraints and standing wishes of the user word for word. Resolve "yesterday"
+by the last `date` before it. Record what was decided and why. Leave out greetings and repetition. Write in the language
+of the conversation. Stay under {max_tokens} tokens."""
 
 
 _CARRY_OVER = "Carry over what still matters of the previous summary, with its ids; drop what was settled or replaced."
@@ -102,17 +103,22 @@ class SummaryAsk:
 
 @dataclass(frozen=True, slots=True)
 class SourceMessage:
-    """A message, or a part of a long one, as a summarizer is shown it."""
+    """A message, or a part of a long one, as a summarizer is shown it; `day` is the one on which it was said."""
 
     id: MessageId
     role: str
     text: str
+    day: int | None = None
 
 
 def source_text(message: Message) -> str:
-    """What a summarizer reads of a message: its words, and the calls it made."""
+    """What a summarizer reads of a message: its words, with who said them, and the calls it made."""
     calls = [f"[called {call.name} with {call.arguments}]" for call in message.tool_calls]
-    return "\n".join([part for part in (content_text(message.content), *calls) if part])
+    return "\n".join([part for part in (named(message.name, content_text(message.content)), *calls) if part])
+
+
+def _source(message: Message, text: str) -> SourceMessage:
+    return SourceMessage(message.id, message.role, text, day_said(message))
 
 
 def split_for_summarizer(fold: Fold, room_tokens: int, estimate: Estimate) -> list[tuple[SourceMessage, ...]]:
@@ -129,7 +135,7 @@ def split_for_summarizer(fold: Fold, room_tokens: int, estimate: Estimate) -> li
             if chunk and used + cost > room_tokens:
                 chunks.append(tuple(chunk))
                 chunk, used = [], 0
-            chunk.append(SourceMessage(message.id, message.role, part))
+            chunk.append(_source(message, part))
             used += cost
     if chunk:
         chunks.append(tuple(chunk))
@@ -177,7 +183,7 @@ def ask_for_summary(
     `focus` is what it is to keep in most detail.
     """
     known: dict[str, tuple[MessageId, ...]] = {}
-    shown = [_document_message("m", at, source, known) for at, source in enumerate(chunk, start=1)]
+    shown = _document_messages("m", chunk, known)
     room = room_tokens - sum(estimate(source.text) + _WRAPPING_TOKENS for source in chunk)
     around: list[SourceMessage] = []
     for message in reversed(context):
@@ -185,11 +191,11 @@ def ask_for_summary(
         room -= estimate(text) + _WRAPPING_TOKENS
         if room < 0:
             break
-        around.insert(0, SourceMessage(message.id, message.role, text))
+        around.insert(0, _source(message, text))
     document: JsonObject = {
         "previous_summary": _document_summary(previous, known) if previous else None,
         "messages": shown,
-        "context_messages": [_document_message("c", at, source, known) for at, source in enumerate(around, start=1)],
+        "context_messages": _document_messages("c", around, known),
         "max_tokens": max_tokens,
     }
     if focus:
@@ -205,12 +211,19 @@ def ask_for_summary(
     )
 
 
-def _document_message(
-    prefix: str, at: int, source: SourceMessage, known: dict[str, tuple[MessageId, ...]]
-) -> JsonObject:
-    short_id = f"{prefix}{at}"
-    known[short_id] = (source.id,)
-    return {"id": short_id, "role": source.role, "text": source.text}
+def _document_messages(
+    prefix: str, sources: Sequence[SourceMessage], known: dict[str, tuple[MessageId, ...]]
+) -> list[JsonObject]:
+    """The messages under short ids; the first of each day has its date."""
+    shown: list[JsonObject] = []
+    day: int | None = None
+    for at, source in enumerate(sources, start=1):
+        short_id = f"{prefix}{at}"
+        known[short_id] = (source.id,)
+        dated = {"date": day_text(source.day)} if source.day is not None and source.day != day else {}
+        day = source.day
+        shown.append({"id": short_id, "role": source.role, **dated, "text": source.text})
+    return shown
 
 
 def _document_summary(body: SummaryBody, known: dict[str, tuple[MessageId, ...]]) -> JsonObject:

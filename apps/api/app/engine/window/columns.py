@@ -18,9 +18,20 @@ from uuid import UUID
 import orjson
 
 from app.domain.types import Message, MessageId, ToolCall, Turn, TurnId, TurnStatus
+from app.engine.recall.dates import day_of
 from app.engine.window.pieces import Piece
 from app.engine.window.prompt import OPENING, Hash, PromptItem, Stretch
-from app.engine.window.whole_turns import ANSWERED, FORMS, KINDS, MEDIA, NEWEST, STATUSES, WholeTurns, of_turns
+from app.engine.window.whole_turns import (
+    ANSWERED,
+    FORMS,
+    KINDS,
+    MEDIA,
+    NEWEST,
+    STATUSES,
+    WholeTurns,
+    instant_of,
+    of_turns,
+)
 
 _ID_BYTES: Final = 16
 
@@ -44,6 +55,7 @@ class Columns:
         self._ids = bytearray()
         self._seqs = array("q")
         self._message_tokens = array("q")
+        self._said_at = array("q")
         self._marks = bytearray()
         self._ends = array("q", [0])
         self._wire = bytearray()
@@ -98,6 +110,7 @@ class Columns:
         self._ids += new.ids
         self._seqs.extend(new.seqs)
         self._message_tokens.extend(new.message_tokens)
+        self._said_at.extend(new.said_at)
         self._marks += new.marks
         self.has_reasoning = self.has_reasoning or any(mark >> 2 for mark in new.marks)
         self._wire += b"".join(new.wires)
@@ -251,6 +264,11 @@ class Columns:
         name = self._ids[at : at + _ID_BYTES].hex()
         return f"message:{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:]}"
 
+    def day(self, place: int) -> int | None:
+        """On which a piece's first message was said."""
+        said_at = instant_of(self._said_at[self._first_messages[place]])
+        return None if said_at is None else day_of(said_at)
+
     def turn_id(self, place: int) -> TurnId:
         """Of a piece's turn."""
         return self._turn_id(self.turn_of(place))
@@ -333,6 +351,8 @@ class Columns:
             reasoning=fields.get("reasoning_content"),
             reasoning_blocks=tuple(fields.get("reasoning_blocks", ())),
             reasoning_sent=FORMS[self._marks[at] >> 2],
+            name=fields.get("name"),
+            said_at=instant_of(self._said_at[at]),
         )
 
 

@@ -61,6 +61,7 @@ def _counted(message: Message, content: Content, estimate: Estimate, image_token
         estimate,
         tool_calls=message.tool_calls,
         tool_call_id=message.tool_call_id,
+        name=message.name,
         image_tokens=image_tokens,
     )
 

@@ -121,7 +121,8 @@ class Past:
     @property
     def pieces(self) -> Sequence[Piece]:
         """All pieces."""
-        return Pieces(self) if self.kept.turns else self.newest_pieces
+        kept = self.kept
+        return Pieces(kept, kept.first_piece, kept.end_piece, self.newest_pieces) if kept.turns else self.newest_pieces
 
     def extended(self, turns: Iterable[Turn]) -> Past:
         """The same with these turns after it; only a latest turn that is unresolved is looked at again."""
@@ -248,12 +249,13 @@ class Past:
 
 
 class Pieces(Sequence[Piece]):
-    """The pieces of a past that is sent whole: none is made before it is asked for."""
+    """Neighbouring pieces of a past, those of columns from a place to before another and then the newest: none is made
+    before it is asked for."""
 
-    def __init__(self, past: Past) -> None:
-        self._kept = past.kept
-        self._first, self._end = past.kept.first_piece, past.kept.end_piece
-        self._newest = past.newest_pieces
+    def __init__(self, kept: Kept, first: int, end: int, newest: Sequence[Piece]) -> None:
+        self._kept = kept
+        self._first, self._end = first, end
+        self._newest = newest
 
     def __len__(self) -> int:
         return self._end - self._first + len(self._newest)
@@ -267,10 +269,13 @@ class Pieces(Sequence[Piece]):
     @overload
     def __getitem__(self, at: slice) -> Sequence[Piece]: ...
     def __getitem__(self, at: int | slice) -> Piece | Sequence[Piece]:
-        if isinstance(at, slice):
-            return _Made(self.__getitem__, range(len(self))[at])
-        place = range(len(self))[at]
         kept = self._end - self._first
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            assert step == 1, "neighbours stay such"
+            first, end = (self._first + min(place, kept) for place in (start, max(start, stop)))
+            return Pieces(self._kept, first, end, self._newest[max(0, start - kept) : max(0, stop - kept)])
+        place = range(len(self))[at]
         return self._kept.columns.piece(self._first + place) if place < kept else self._newest[place - kept]
 
     def parts(self) -> list[PromptItem | Run]:

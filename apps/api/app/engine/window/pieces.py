@@ -9,6 +9,7 @@ from app.domain.types import Message, Region, Turn, TurnId
 from app.engine.messages.media import has_media
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, UnitKind, sendable_units
+from app.engine.recall.dates import day_said
 from app.engine.window.prompt import PromptItem, RunOfPast, whole_message_block
 
 PieceState: TypeAlias = Literal["settled", "unresolved", "running"]
@@ -23,6 +24,8 @@ class Stored(RunOfPast, Protocol):
     def turn_id(self, place: int) -> TurnId: ...
 
     def label(self, place: int) -> str: ...
+
+    def day(self, place: int) -> int | None: ...
 
 
 class Piece(NamedTuple):
@@ -68,6 +71,11 @@ class Piece(NamedTuple):
     def label(self) -> str:
         """Its first message as trim logs name it."""
         return self.stored.label(self.place) if self.stored else self.made[0].label
+
+    @property
+    def day(self) -> int | None:
+        """On which its first message was said; None where nobody knows."""
+        return self.stored.day(self.place) if self.stored else day_said(self.unit.messages[0])
 
     @property
     def wire_tokens(self) -> int:

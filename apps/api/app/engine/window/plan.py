@@ -53,7 +53,7 @@ class Accounts:
     """The figures of an audit row. `*_before`, `*_after_summary`, `*_after_prune` count against the input budget;
     `wire_before` and the prompt's own `wire_tokens` are what the trim log speaks of.
 
-    What was recalled is in every figure, since no stage of compression brought it in.
+    What was recalled is in every figure, and so are the lines of days, since no stage of compression brought them in.
     """
 
     wire_before: int
@@ -149,13 +149,13 @@ def _accounts_of(window: Window) -> Accounts:
     log, input_tokens = window.log, window.input_tokens()
     # What recall and the offer to look back added is no stage's: it is in the figures of every stage.
     offered = window.tools_tokens - log.tools_tokens
-    tokens, messages = sum(item.tokens for item in window.recalled), len(window.recalled)
-    recalled = input_tokens - window.input_tokens(tokens, messages)
+    tokens, messages = sum(item.tokens for item in window.beside), len(window.beside)
+    beside = input_tokens - window.input_tokens(tokens, messages)
     with_tool = input_tokens - window.input_tokens(less_tools=offered)
     return Accounts(
         wire_before=log.wire_before + tokens + MESSAGE_FRAMING_TOKENS * messages + offered,
-        tokens_before=log.tokens_before + recalled + with_tool,
-        tokens_after_summary=log.tokens_after_summary + recalled,
+        tokens_before=log.tokens_before + beside + with_tool,
+        tokens_after_summary=log.tokens_after_summary + beside,
         tokens_after_prune=input_tokens,
         summary_triggered=log.summary_triggered,
         prune_triggered=bool(log.actions) or any(action.kind == "emergency_drop" for action in log.stored),

@@ -291,6 +291,8 @@ def goal_text(room_goal: str | None, mode: str | None) -> str | None:
 def neutral_message(message: Message, *, content: Content = None) -> PromptMessage:
     """A stored message in the neutral form; `content` replaces its own where it was shortened."""
     sent: PromptMessage = {"role": message.role, "content": message.content if content is None else content}
+    if message.name:
+        sent["name"] = message.name
     if message.tool_calls:
         sent["tool_calls"] = [tool_call_json(call) for call in message.tool_calls]
     if message.tool_call_id is not None:

@@ -28,7 +28,7 @@ import orjson
 from app.domain.errors import PromptTooLarge
 from app.domain.recalled import RECALLED, Recalled, recalled_ref, rows_of
 from app.domain.types import REGIONS, JsonObject, Message, PromptMessage, ReasoningForm, Region, ToolDefinition
-from app.engine.window.prompt import Prompt, PromptItem, Run, Stretch, neutral_message, tools_block
+from app.engine.window.prompt import Part, Prompt, PromptItem, Run, Stretch, neutral_message, tools_block
 
 MOST_PROMPT_BYTES: Final = 64 * 1024 * 1024
 """Of a prompt that is rebuilt. No provider takes a request of this size."""
@@ -66,21 +66,31 @@ def refs_of(
     """
     items: list[list[Any]] = []
     runs = _Runs(items, others_between)
-    for part in prompt.parts:
+    rest = iter(recalled)
+    for is_recalled, parts in groupby(prompt.parts, _is_recalled):
+        if is_recalled:
+            items.append(recalled_ref([next(rest) for _ in parts]))
+        else:
+            _add_refs(runs, items, parts)
+    regions = [[region, sum(part.messages for part in run)] for region, run in groupby(prompt.parts, _region)]
+    return {"items": items, "tools": tools_block(prompt.tools).sha256 if prompt.tools else None, "regions": regions}
+
+
+def _is_recalled(part: Part) -> bool:
+    return isinstance(part, PromptItem) and part.region == "recall" and part.message is not None
+
+
+def _add_refs(runs: _Runs, items: list[list[Any]], parts: Iterable[Part]) -> None:
+    for part in parts:
         if isinstance(part, Run):
             for stretch in part.past.stretches_of_run(part.first, part.end):
                 runs.add(stretch)
-        elif part.region == "recall" and part.message is not None:
-            if items[-1][0] != RECALLED:
-                items.append(recalled_ref(recalled))
         elif part.message is not None and part.block is None:
             seq = part.message.seq
             runs.add(Stretch(part.message.reasoning_sent, seq, seq, int(part.message.role == "user")))
         else:
             runs.end()
             items.append(_block_ref(part))
-    regions = [[region, sum(part.messages for part in run)] for region, run in groupby(prompt.parts, _region)]
-    return {"items": items, "tools": tools_block(prompt.tools).sha256 if prompt.tools else None, "regions": regions}
 
 
 _region = attrgetter("region")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 import orjson
 
-from app.domain.content import content_text
+from app.domain.content import content_text, named
 from app.domain.recalled import Recalled
+from app.domain.types import Message
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit
 from app.engine.policy.policy import ContextPolicy
-from app.engine.recall.ranking import Candidate, choose, most_recalled_tokens
+from app.engine.recall.dates import day_said
+from app.engine.recall.ranking import Candidate, choose, most_recalled_tokens, nobodys_day, spoken_text
+from app.engine.window.days import day_item, today_item
 from app.engine.window.past import parts_of
 from app.engine.window.prompt import PromptItem, Run, block_item
 from app.engine.window.window import Window
@@ -27,12 +30,16 @@ def bring_back(window: Window, policy: ContextPolicy) -> Window:
     Summary and prune were decided without it, and the next turn begins without it: so it causes neither.
     """
     note = block_item("recall", "recall", "user", RECALL_NOTE, window.estimate)
-    chosen = _chosen(window, policy, note.tokens)
+    day = day_said if policy.show_time else nobodys_day
+    chosen = _chosen(window, policy, note.tokens, day)
     if not chosen:
         return window
     items: list[PromptItem] = [note]
     rows: list[Recalled] = []
+    lines = _lines(window, {day(unit.messages[0]) for unit, _ in chosen})
+    today = lines.pop(None, None)
     for unit, found in chosen:
+        items += [line] if (line := lines.pop(day(unit.messages[0]), None)) else []
         matched = dict(zip(found.seqs, found.matched, strict=True))
         for message in unit.messages:
             items.append(PromptItem("recall", message.tokens, message=message))
@@ -41,10 +48,24 @@ def bring_back(window: Window, policy: ContextPolicy) -> Window:
             rows.append(
                 Recalled(message.seq, message.id, message.reasoning_sent, round(100 * found.score), tokens, words)
             )
-    return window.with_recalled(items, tuple(rows))
+    return window.with_recalled(items, tuple(rows), today)
 
 
-def _chosen(window: Window, policy: ContextPolicy, note_tokens: int) -> tuple[tuple[Unit, Candidate], ...]:
+def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, PromptItem]:
+    """A line for each of the days but that of the running turn; and where there are any, that turn's own by None, if it
+    has none yet."""
+    today = day_said(window.snapshot.current.messages[0])
+    lines: dict[int | None, PromptItem] = {
+        day: day_item(day, "recall", window.estimate) for day in days if day is not None and day != today
+    }
+    if lines and window.today is None and (line := today_item(window)):
+        lines[None] = line
+    return lines
+
+
+def _chosen(
+    window: Window, policy: ContextPolicy, note_tokens: int, day: Callable[[Message], int | None]
+) -> tuple[tuple[Unit, Candidate], ...]:
     evicted = window.snapshot.evicted
     if evicted is None or not evicted.candidates:
         return ()
@@ -55,19 +76,21 @@ def _chosen(window: Window, policy: ContextPolicy, note_tokens: int) -> tuple[tu
         # What came back before a look-back stays beside what was read, as far as the whole budget has room for both.
         below = max(below, window.budget.input_budget + 1)
 
-    def has_room(tokens: int, messages: int) -> bool:
-        more = tokens + note_tokens
-        return more <= most_tokens and window.input_tokens(-more, -messages - 1) < below
+    def has_room(tokens: int, messages: int, days: Collection[int | None]) -> bool:
+        lines = [line.tokens for line in _lines(window, days).values()]
+        more = tokens + note_tokens + sum(lines)
+        return more <= most_tokens and window.input_tokens(-more, -messages - 1 - len(lines)) < below
 
-    if not has_room(1, 1):
+    if not has_room(1, 1, ()):
         return ()
-    return choose(evicted, sent=set(_sent_texts(window)), fits=has_room)
+    return choose(evicted, sent=set(_sent_texts(window)), fits=has_room, day=day)
 
 
 def _sent_texts(window: Window) -> Iterator[str]:
     """Of the messages before the user's; those of a run are read from its JSON."""
     for part in (*parts_of(window.past), *parts_of(window.current)):
         if isinstance(part, Run):
-            yield from (content_text(message["content"]) for message in orjson.loads(b"[%b]" % part.json()[1:]))
+            for message in orjson.loads(b"[%b]" % part.json()[1:]):
+                yield named(message.get("name"), content_text(message["content"]))
         elif part.message and part.region != "user":
-            yield content_text(part.message.content)
+            yield spoken_text(part.message)

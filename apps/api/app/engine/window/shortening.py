@@ -252,5 +252,6 @@ def _replaced(kind: ShorteningKind, item: PromptItem, block: Block, estimate: Es
         estimate,
         tool_calls=message.tool_calls,
         tool_call_id=message.tool_call_id,
+        name=message.name,
     )
     return Shortening(kind, item, replace(item, tokens=tokens, block=block)) if tokens < item.tokens else None

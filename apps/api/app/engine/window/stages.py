@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from app.engine.policy.policy import ContextPolicy
+from app.engine.window.days import show_days
 from app.engine.window.pruning import drop_oldest_turns, prune_older, prune_protected
 from app.engine.window.recalled import bring_back
 from app.engine.window.shares import hold_shares
@@ -55,6 +56,11 @@ def has_room(window: Window, policy: ContextPolicy) -> bool:
     return policy.recall.enabled and fits(window) and not window.snapshot.overflowed
 
 
+def shows_time(window: Window, policy: ContextPolicy) -> bool:
+    """The window fits, and the policy says on which days its messages were said."""
+    return policy.show_time and fits(window)
+
+
 STAGES: tuple[tuple[Stage, When], ...] = (
     (hold_shares, shared_out),
     (prune_older, at_prune_trigger),
@@ -62,6 +68,7 @@ STAGES: tuple[tuple[Stage, When], ...] = (
     (shorten_summary, over),
     (drop_oldest_turns, over_in_emergency),
     (shorten_newest_results, over_some_budget),
+    (show_days, shows_time),
     (bring_back, has_room),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Final, Literal
@@ -19,6 +20,9 @@ STATUSES: Final = tuple(TurnStatus)
 KINDS: Final[tuple[UnitKind, ...]] = ("user", "assistant", "tool_group")
 FORMS: Final[tuple[ReasoningForm | None, ...]] = (None, "text", "blocks")
 NEWEST, ANSWERED, MEDIA = 4, 8, 16
+NO_TIME: Final = -(2**63)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 _ROLES: Final[tuple[Role, ...]] = ("user", "assistant", "tool")
 _MARKS: Final = {
     (role, form): at | of_form << 2 for at, role in enumerate(_ROLES) for of_form, form in enumerate(FORMS)
@@ -34,7 +38,8 @@ _MARKS_OF: Final = str.maketrans({letter: chr(_MARKS[role, None]) for letter, ro
 @dataclass(frozen=True, slots=True)
 class WholeTurns:
     """Turns in order: a value each of `turn_*` and `most_tokens`, a value a message of those below, a value a piece of
-    the last ones. `first_messages` are places among these messages. A message's JSON is led by a comma."""
+    the last ones. `first_messages` are places among these messages. `said_at` are microseconds since 1970-01-01 in UTC,
+    `NO_TIME` where nobody knows. A message's JSON is led by a comma."""
 
     turn_ids: bytes
     turn_seqs: Sequence[int]
@@ -46,6 +51,7 @@ class WholeTurns:
     ids: bytes
     seqs: Sequence[int]
     message_tokens: Sequence[int]
+    said_at: Sequence[int]
     marks: bytes
     wires: Sequence[bytes]
 
@@ -92,6 +98,7 @@ def of_turns(turns: Sequence[Turn]) -> WholeTurns:
         ids=b"".join([message.id.bytes for message in messages]),
         seqs=[message.seq for message in messages],
         message_tokens=[message.tokens for message in messages],
+        said_at=[microseconds_of(message.said_at) for message in messages],
         marks=bytes([_MARKS[message.role, message.reasoning_sent] for message in messages]),
         wires=[message_json(message) for message in messages],
         traits=bytes(traits),
@@ -118,6 +125,7 @@ def of_texts(texts: StoredTexts) -> WholeTurns:
         ids=texts.ids,
         seqs=texts.seqs,
         message_tokens=texts.tokens,
+        said_at=texts.said_at,
         marks=texts.roles.translate(_MARKS_OF).encode(),
         wires=[_FORMATS[letter] % text for letter, text in zip(texts.roles, texts.contents, strict=True)],
         traits=b"".join(map(_traits_of_letters, kinds)),
@@ -126,6 +134,16 @@ def of_texts(texts: StoredTexts) -> WholeTurns:
         tokens=texts.tokens,
         messages=[1] * count,
     )
+
+
+def microseconds_of(instant: datetime | None) -> int:
+    """An instant as it is kept."""
+    return NO_TIME if instant is None else (instant - _EPOCH) // _MICROSECOND
+
+
+def instant_of(microseconds: int) -> datetime | None:
+    """The instant that `microseconds_of` gave."""
+    return None if microseconds == NO_TIME else _EPOCH + microseconds * _MICROSECOND
 
 
 @lru_cache(1024)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor
@@ -17,7 +17,7 @@ from app.engine.summary.block import render_summary
 from app.engine.summary.summarizer_prompt import anchors_of
 from app.engine.window.past import Past, first_seq, parts_of
 from app.engine.window.pieces import Piece, pieces_of
-from app.engine.window.prompt import Prompt, PromptItem, block_item, pin_text
+from app.engine.window.prompt import Part, Prompt, PromptItem, block_item, pin_text
 from app.engine.window.snapshot import PlanLog, Removal, Snapshot
 
 Leaves: TypeAlias = Literal["never", "shortened", "marked", "dropped", "whole"]
@@ -88,7 +88,8 @@ class Window:
     """All that is sent for a turn, as one value; a stage takes one and gives another.
 
     `past` and `current` are the pieces of the settled turns and of the running one, `recalled` stands between them;
-    `rules` say what of them may leave.
+    `rules` say what of them may leave. `days` are lines that say when, each before the piece of the past at its place,
+    and `today` the one before the running turn.
     `tokens` and `messages` are running sums over all of it, without framing and tools, and `history_tokens` over its
     pieces but for what the user says now. Prunes end when the history is within `history_floor`.
     """
@@ -107,6 +108,14 @@ class Window:
     history_tokens: int
     log: PlanLog
     history_floor: int = -1
+    days: tuple[tuple[int, PromptItem], ...] = ()
+    today: PromptItem | None = None
+
+    @property
+    def beside(self) -> tuple[PromptItem, ...]:
+        """What no decision on what leaves counts: it came last, and only where there was room."""
+        today = () if self.today is None else (self.today,)
+        return (*(item for _, item in self.days), *self.recalled, *today)
 
     @property
     def budget(self) -> Budget:
@@ -174,8 +183,18 @@ class Window:
     def prompt(self) -> Prompt:
         """What goes over the wire."""
         summary = () if self.summary is None else (self.summary,)
-        parts = (*self.head, *summary, *parts_of(self.past), *self.recalled, *parts_of(self.current))
+        today = () if self.today is None else (self.today,)
+        parts = (*self.head, *summary, *self._parts_of_past(), *self.recalled, *today, *parts_of(self.current))
         return Prompt(parts, self.snapshot.tools, self.tools_tokens)
+
+    def _parts_of_past(self) -> Iterator[Part]:
+        if not self.days:
+            yield from parts_of(self.past)
+            return
+        yield from parts_of(self.past[: self.days[0][0]])
+        for (first, line), end in zip(self.days, [*(at for at, _ in self.days[1:]), len(self.past)], strict=True):
+            yield line
+            yield from parts_of(self.past[first:end])
 
     def with_pins(self, pins: Sequence[PromptItem]) -> Window:
         """The same with these in the place of its pins."""
@@ -187,10 +206,20 @@ class Window:
         before, now = ((item,) if item else () for item in (self.summary, summary))
         return replace(self._resized(before, now), summary=summary)
 
-    def with_recalled(self, items: Sequence[PromptItem], rows: tuple[Recalled, ...]) -> Window:
-        """The same with these brought back before the running turn."""
-        window = self._resized(self.recalled, items)
+    def with_recalled(
+        self, items: Sequence[PromptItem], rows: tuple[Recalled, ...], today: PromptItem | None = None
+    ) -> Window:
+        """The same with these brought back before the running turn, or the line before it."""
+        window = self.with_days(self.days, today or self.today)._resized(self.recalled, items)
         return replace(window, recalled=tuple(items), log=replace(self.log, recalled=rows))
+
+    def with_days(self, days: Sequence[tuple[int, PromptItem]], today: PromptItem | None) -> Window:
+        """The same with these lines that say when."""
+        before, now = (
+            (*(item for _, item in lines), *(() if line is None else (line,)))
+            for lines, line in ((self.days, self.today), (days, today))
+        )
+        return replace(self._resized(before, now), days=tuple(days), today=today)
 
     def with_pieces(self, pieces: Sequence[Piece], actions: Iterable[Removal] = ()) -> Window:
         """The same with these in the place of its pieces, and how that came about."""

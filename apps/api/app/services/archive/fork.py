@@ -75,7 +75,15 @@ async def fork_within(
     if turn is None:
         raise NotFound("turn")
     incoming = [
-        IncomingMessage(at, message.role, message.content, message.tool_calls, message.tool_call_id)
+        IncomingMessage(
+            at,
+            message.role,
+            message.content,
+            message.tool_calls,
+            message.tool_call_id,
+            message.name,
+            message.said_at,
+        )
         for at, message in enumerate(messages)
         if message.seq <= reply_seq
     ]

@@ -121,7 +121,11 @@ def _message_row(tools: Tools, encoding: str, message: IncomingMessage) -> JsonO
     tokens, used = tools.tokenizers.count_with(
         encoding,
         lambda estimate: message_tokens(
-            message.content, estimate, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id
+            message.content,
+            estimate,
+            tool_calls=message.tool_calls,
+            tool_call_id=message.tool_call_id,
+            name=message.name,
         ),
     )
     return {
@@ -132,8 +136,15 @@ def _message_row(tools: Tools, encoding: str, message: IncomingMessage) -> JsonO
         "tool_call_id": message.tool_call_id,
         "token_estimate": tokens,
         "token_encoding": used,
-        "terms": bytea_json(packed_terms(message.role, message.content, has_calls=bool(message.tool_calls))),
+        "terms": _terms_json(message),
+        "name": message.name,
+        "said_at": message.said_at,
     }
+
+
+def _terms_json(message: IncomingMessage | Message) -> str:
+    packed = packed_terms(message.role, message.content, has_calls=bool(message.tool_calls), name=message.name)
+    return bytea_json(packed)
 
 
 def restored(tools: Tools, document: Mapping[str, Any], encoding: str) -> Generator[NewRows | Counters]:
@@ -220,8 +231,8 @@ def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> 
         (tokens, of_reasoning), used = tools.tokenizers.count_with(
             _known(row["token_encoding"], own), partial(_message_and_reasoning, message)
         )
-        terms = bytea_json(packed_terms(message.role, message.content, has_calls=bool(message.tool_calls)))
-        row |= {"token_estimate": tokens, "reasoning_tokens": of_reasoning, "token_encoding": used, "terms": terms}
+        row |= {"token_estimate": tokens, "reasoning_tokens": of_reasoning, "token_encoding": used}
+        row["terms"] = _terms_json(message)
     for row in rows["summaries"]:
         row["token_estimate"], row["token_encoding"] = tools.tokenizers.count_with(
             _known(row["token_encoding"], own), partial(message_tokens, render_summary(_body(row)))
@@ -229,7 +240,13 @@ def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> 
 
 
 def _message_and_reasoning(message: Message, estimate: Estimate) -> tuple[int, int]:
-    tokens = message_tokens(message.content, estimate, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id)
+    tokens = message_tokens(
+        message.content,
+        estimate,
+        tool_calls=message.tool_calls,
+        tool_call_id=message.tool_call_id,
+        name=message.name,
+    )
     return tokens, reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
 
 

@@ -102,7 +102,15 @@ async def complete_chat(
             turn_id = stored
         if step.content is not None:
             seq = None if request.after_turn_seq is None else request.after_turn_seq + len(step.past) + 1
-            turn = TurnRequest(step.content, request.request_sha256, options, request.model_alias, seq)
+            turn = TurnRequest(
+                step.content,
+                request.request_sha256,
+                options,
+                request.model_alias,
+                seq,
+                name=step.name,
+                said_at=step.said_at,
+            )
             return await take_turn(rt, tenant_id, session_id, turn, idempotency_key, listen)
         assert turn_id is not None
         outputs = OutputsRequest(

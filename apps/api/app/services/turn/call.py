@@ -80,6 +80,7 @@ def _prepare(plan: TurnPlan, options: TurnOptions, record: Record) -> Completion
         tool_choice=options.tool_choice,
         recorded_reply=options.recorded_reply,
         options=options.provider_options,
+        names_as_text=plan.rows.policy.show_names,
     )
 
 

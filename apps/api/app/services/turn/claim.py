@@ -220,8 +220,9 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
     """
     alias = request.model_alias or rt.catalogue.default
     with rt.tracer.span("count"):
-        tokens, encoding = await count_message(rt, rt.catalogue.model(alias).encoding, request.content)
-    (terms,) = await pack_messages([("user", request.content, False)])
+        encoding = rt.catalogue.model(alias).encoding
+        tokens, encoding = await count_message(rt, encoding, request.content, name=request.name)
+    (terms,) = await pack_messages([("user", request.content, False, request.name)])
     return NewTurn(
         turn_id=TurnId(rt.new_id()),
         message_id=rt.new_id(),
@@ -230,6 +231,8 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
         token_estimate=tokens,
         token_encoding=encoding,
         terms=terms,
+        name=request.name,
+        said_at=request.said_at,
         model_alias=request.model_alias,
         idempotency_key=idempotency_key,
         request_sha256=request.request_sha256,
@@ -288,7 +291,7 @@ async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> 
     """Counts outputs before any connection is taken."""
     encoding = rt.catalogue.model(rt.catalogue.default).encoding
     drafted: list[ToolOutput] = []
-    packed = await pack_messages([("tool", content, False) for _, content in outputs])
+    packed = await pack_messages([("tool", content, False, None) for _, content in outputs])
     for (call_id, content), terms in zip(outputs, packed, strict=True):
         tokens, used = await count_message(rt, encoding, content, tool_call_id=call_id)
         drafted.append(ToolOutput(rt.new_id(), call_id, content, tokens, used, terms))

@@ -12,7 +12,6 @@ from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
 from app.db.settled import settled_through
 from app.db.summaries import PromptContext, prompt_context
-from app.domain.content import content_text
 from app.domain.types import (
     OPEN_STATUSES,
     Content,
@@ -115,7 +114,7 @@ async def read_window(
     *,
     before_seq: int,
     last_message_seq: int,
-    asked: Content = None,
+    asked: Message | None = None,
     for_turn: bool = False,
 ) -> WindowRows:
     """Two statements: what stands around the raw window, and what of it this process has not kept; and where the policy
@@ -154,7 +153,7 @@ async def read_window(
 
 
 async def _with_evicted(
-    tx: Transaction, rt: Runtime, rows: WindowRows, asked: Content, *, for_turn: bool
+    tx: Transaction, rt: Runtime, rows: WindowRows, asked: Message | None, *, for_turn: bool
 ) -> WindowRows:
     """The same with what matches among the messages that the active summary stands for.
 
@@ -162,14 +161,14 @@ async def _with_evicted(
     """
     summary = rows.context.summary
     running = [turn for turn in rows.turns if for_turn and turn.status is TurnStatus.RUNNING]
-    content = running[-1].messages[0].content if running else asked
-    if content is None or summary is None:
+    message = running[-1].messages[0] if running else asked
+    if message is None or summary is None:
         return rows
     evicted = await look_up(
         tx,
         rt.pasts,
         rows.session.id,
-        content_text(content),
+        message,
         rows.policy.recall,
         through_seq=summary.to_message_seq,
         input_budget=budget_of(rows.model, rows.policy).input_budget,
@@ -229,6 +228,7 @@ async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Messag
             message.content,
             tool_calls=message.tool_calls,
             tool_call_id=message.tool_call_id,
+            name=message.name,
         )
         of_reasoning = await count_reasoning(rt, rows.encoding, message.reasoning, message.reasoning_blocks)
         counted[message.seq] = replace(message, tokens=tokens, reasoning_tokens=of_reasoning)
@@ -262,12 +262,13 @@ async def count_message(
     *,
     tool_calls: Sequence[ToolCall] = (),
     tool_call_id: str | None = None,
+    name: str | None = None,
 ) -> tuple[int, str]:
     """Tokens of all a message carries but its reasoning, and the encoding they are in."""
     texts = [content] if isinstance(content, str) else [part_text(part) or "" for part in content or ()]
     texts += [call.arguments for call in tool_calls]
     estimator = await _ready_estimator(rt, encoding, texts)
-    tokens = message_tokens(content, estimator, tool_calls=tool_calls, tool_call_id=tool_call_id)
+    tokens = message_tokens(content, estimator, tool_calls=tool_calls, tool_call_id=tool_call_id, name=name)
     return tokens, estimator.encoding
 
 
@@ -336,12 +337,12 @@ async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *,
 
     Without `for_turn` it writes nothing.
     """
-    content = snapshot.current.messages[0].content
+    asked = snapshot.current.messages[0]
     if not rows.policy.recall.enabled:
         return snapshot
     rows = replace(rows, context=replace(rows.context, summary=snapshot.summary))
     async with rt.database.autocommit() as tx:
-        rows = await _with_evicted(tx, rt, rows, content, for_turn=for_turn)
+        rows = await _with_evicted(tx, rt, rows, asked, for_turn=for_turn)
     rows = await with_all_counts(rt, rows, store=for_turn)
     return replace(snapshot, evicted=_evicted_with_reasoning(rows))
 

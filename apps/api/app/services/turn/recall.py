@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from app.db.database import Transaction
 from app.db.recall import turns_with
-from app.domain.types import SessionId
+from app.domain.content import content_text
+from app.domain.types import Message, SessionId
 from app.engine.policy.policy import Recall
+from app.engine.recall.dates import date_keys, day_said
 from app.engine.recall.ranking import Evicted, candidates, most_recalled_tokens, seqs_of
 from app.engine.recall.terms import query_terms
 from app.services.pasts import Pasts, settled_index
@@ -15,7 +17,7 @@ async def look_up(
     tx: Transaction,
     pasts: Pasts,
     session_id: SessionId,
-    asked: str,
+    message: Message,
     recall: Recall,
     *,
     through_seq: int,
@@ -23,16 +25,24 @@ async def look_up(
     encoding: str,
     pack: bool,
 ) -> Evicted | None:
-    """What of the messages through `through_seq`, all settled, may come back for what is asked; None when nothing can.
+    """What of the messages through `through_seq`, all settled, may come back for a message; None when nothing can.
 
     One statement for the messages, and one for what this process does not keep of the session. With `pack` messages
     that were stored without packed terms get them, some at a time.
     """
-    room_tokens = most_recalled_tokens(asked, recall, input_budget)
-    if room_tokens <= 0 or not query_terms(asked):
+    text, said_day = content_text(message.content), day_said(message)
+    room_tokens = most_recalled_tokens(text, recall, input_budget)
+    if room_tokens <= 0 or not (query_terms(text) or (said_day is not None and date_keys(text, said_day))):
         return None
     index, _ = await settled_index(pasts, tx, session_id, through_seq, pack=pack)
-    found = candidates(index, asked, through_seq, room_tokens=room_tokens, min_score_ratio=recall.min_score_ratio)
+    found = candidates(
+        index,
+        text,
+        through_seq,
+        room_tokens=room_tokens,
+        min_score_ratio=recall.min_score_ratio,
+        said_day=said_day,
+    )
     seqs = seqs_of(found)
     turns = await turns_with(tx, session_id, seqs, encoding) if seqs else ()
     return Evicted(found, turns)

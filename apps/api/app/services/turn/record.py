@@ -214,7 +214,7 @@ class Record:
             "reasoning_tokens": of_reasoning,
             "token_estimate": tokens,
             "token_encoding": encoding,
-            "terms": bytea_json(*await pack_messages([("assistant", completion.text, bool(calls))])),
+            "terms": bytea_json(*await pack_messages([("assistant", completion.text, bool(calls), None)])),
         }
 
     async def _delivered_usages(self, reported: Usage | None) -> list[JsonObject]:

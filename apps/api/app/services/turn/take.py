@@ -16,9 +16,10 @@ from app.db.claims import cancel_turn as store_cancelled
 from app.db.forks import LastTurn
 from app.db.turns import get_turn
 from app.domain.errors import InvalidRequest, TurnCancelled, TurnNotOpen
+from app.domain.incoming import IncomingMessage
 from app.domain.types import Completion, Session, SessionId, TenantId, TurnId, TurnRecord, Usage
 from app.engine.window.plan import Refused
-from app.openai.chat_messages import joined
+from app.openai.chat_messages import as_one
 from app.services.archive.fork import BeforeLast, fork_before_last
 from app.services.limits import within_limits
 from app.services.runtime import Runtime, retried
@@ -108,10 +109,16 @@ async def prepare_regeneration(
     """
     check(rt, request)
     before = await fork_before_last(rt, tenant_id, session_id, turn_id, has_words=request.content is not None)
+    turn = before.turn
+    words = zip(turn.contents, turn.names, strict=True)
+    messages = [IncomingMessage(at, "user", content, name=name) for at, (content, name) in enumerate(words)]
+    said = as_one(messages) if messages else None
     complete = replace(
         request,
-        content=joined(before.turn.contents) if request.content is None else request.content,
-        options=_options_with_stored(request.options, before.turn),
+        content=said.content if said and request.content is None else request.content,
+        name=said.name if said else None,
+        said_at=turn.said_at,
+        options=_options_with_stored(request.options, turn),
         model_alias=request.model_alias or _first_alias(rt, before),
     )
     return Regeneration(before.session, complete)

@@ -84,7 +84,8 @@ class TurnOptions:
 class TurnRequest:
     """What a client posts. `request_sha256` is the hash of the body without `stream` (contract.md, decision 14).
 
-    With `seq` it is this turn of its session or none.
+    With `seq` it is this turn of its session or none. `name` is who of several people speaks, `said_at` when they did,
+    where that is not now.
     """
 
     content: Content
@@ -92,6 +93,8 @@ class TurnRequest:
     options: TurnOptions = TurnOptions()
     model_alias: str | None = None
     seq: int | None = None
+    name: str | None = None
+    said_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from uuid import UUID
 from app.db.sessions import get_prompt_view, state_of
 from app.domain.errors import NotFound
 from app.domain.figures import CurrentWindow
-from app.domain.types import Content, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.domain.types import JsonObject, Message, SessionId, TenantId, Turn, TurnId, TurnStatus
 from app.engine.policy.budget import history_budget
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.triggers import trigger_tokens, turns_to_next_summary
@@ -36,7 +36,7 @@ async def uncounted_window(
     *,
     policy_for: Callable[[JsonObject], ContextPolicy] | None = None,
     alias_for: Callable[[str], str] | None = None,
-    asked: Content = None,
+    asked: Message | None = None,
 ) -> WindowRows:
     """Reads the window without a lock, and writes nothing; messages may have no count in the model's encoding.
 

@@ -83,16 +83,17 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
     would.
     """
     check(rt, request)
+    message = _message_of(rt, request)
     stored = await uncounted_window(
         rt,
         tenant_id,
         session_id,
         policy_for=lambda own: policy_of_turn(rt, own, request.options.policy),
         alias_for=lambda own: awake_alias(rt, request.model_alias or own),
-        asked=request.content,
+        asked=message,
     )
     check_recorded(stored.model, request.options.recorded_reply)
-    current = _turn_of(rt, stored.turn_seq, request)
+    current = Turn(message.turn_id, stored.turn_seq, TurnStatus.RUNNING, unresolved=True, messages=(message,))
     rows = replace(stored, turns=(*stored.turns, current))
     estimate = estimator_of(rt, rows)
     rows, snapshot = await first_snapshot(rt, rows, current.id, request.options, store_counts=False)
@@ -126,11 +127,18 @@ def _shown(assembled: Assembled, prompt: Prompt) -> tuple[Sequence[PromptMessage
     return list(assembled.messages), layout_of(prompt)
 
 
-def _turn_of(rt: Runtime, seq: int, request: TurnRequest) -> Turn:
-    """The turn as it would be stored; `_LAST_SEQ` puts its message after every stored one."""
-    turn_id = TurnId(rt.new_id())
-    message = Message(MessageId(rt.new_id()), turn_id, _LAST_SEQ, "user", request.content, UNCOUNTED)
-    return Turn(turn_id, seq, TurnStatus.RUNNING, unresolved=True, messages=(message,))
+def _message_of(rt: Runtime, request: TurnRequest) -> Message:
+    """The message as it would be stored; `_LAST_SEQ` puts it after every stored one."""
+    return Message(
+        MessageId(rt.new_id()),
+        TurnId(rt.new_id()),
+        _LAST_SEQ,
+        "user",
+        request.content,
+        UNCOUNTED,
+        name=request.name,
+        said_at=request.said_at or rt.now(),
+    )
 
 
 _LAST_SEQ = 2**63 - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from app.db.database import Record, record_of
 from app.db.recall import messages_with_words, sessions_with_messages, settled_seq, turns_with
@@ -12,6 +13,7 @@ from app.db.turns import turn_numbers
 from app.domain.content import content_text
 from app.domain.errors import NotFound
 from app.domain.types import Message, MessageId, Role, SessionId, TenantId, TurnId
+from app.engine.recall.dates import day_of
 from app.engine.recall.ranking import MOST_HITS, search
 from app.engine.recall.terms import excerpt, query_terms
 from app.services.paging import LAST_ID, Page, after_id, encode_cursor
@@ -34,6 +36,8 @@ class FoundMessage:
     turn_seq: int
     seq: int
     role: Role
+    name: str | None
+    said_at: datetime
     score: float
     excerpt: str
     complete: bool
@@ -49,6 +53,8 @@ class FoundInSession:
     turn_seq: int
     seq: int
     role: Role
+    name: str | None
+    said_at: datetime
     excerpt: str
     complete: bool
 
@@ -79,7 +85,14 @@ async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
         index, unpacked = await settled_index(rt.pasts, tx, session_id, settled)
         index, more_unpacked = await extended_index(tx, session_id, index, last_seq)
         # A search also finds words that stand everywhere; they only rank last.
-        hits = search(index, words, last_seq, most_hits=max(MOST_HITS, 2 * limit), most_seen_share=1.0)
+        hits = search(
+            index,
+            words,
+            last_seq,
+            said_day=day_of(rt.now()),
+            most_hits=max(MOST_HITS, 2 * limit),
+            most_seen_share=1.0,
+        )
         scores = dict(zip(index.seqs[hits.positions].tolist(), hits.scores.tolist(), strict=True))
         turns = await turns_with(tx, session_id, list(scores), "") if scores else ()
         numbers = await turn_numbers(tx, session_id, [turn.id for turn in turns])
@@ -131,6 +144,16 @@ def _in_session(row: Record, terms: tuple[str, ...]) -> FoundInSession:
 def _found(turn_seq: int, message: Message, score: float, terms: tuple[str, ...]) -> FoundMessage:
     text = content_text(message.content)
     part = excerpt(text, terms, _EXCERPT_CHARS)
+    assert message.said_at is not None, "a stored message has a time"
     return FoundMessage(
-        message.id, message.turn_id, turn_seq, message.seq, message.role, round(score, 4), part, complete=part == text
+        message.id,
+        message.turn_id,
+        turn_seq,
+        message.seq,
+        message.role,
+        message.name,
+        message.said_at,
+        round(score, 4),
+        part,
+        complete=part == text,
     )

@@ -156,6 +156,12 @@ def _counted(stored: StoredMessage, encoding: str, estimate: Estimate) -> Messag
         return message
     if found is not None:
         return replace(message, tokens=found[0], reasoning_tokens=found[1])
-    tokens = message_tokens(message.content, estimate, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id)
+    tokens = message_tokens(
+        message.content,
+        estimate,
+        tool_calls=message.tool_calls,
+        tool_call_id=message.tool_call_id,
+        name=message.name,
+    )
     of_reasoning = reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
     return replace(message, tokens=tokens, reasoning_tokens=of_reasoning)

@@ -1,0 +1,168 @@
+"""The days that a question names: "on 8 May 2023", "last week", "two days ago", as ranges of days.
+
+English only: words of other languages are found as words. What is relative is resolved against the day on which the
+question was said. Days are counted from 1970-01-01, in UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import monthrange
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from app.domain.types import Message
+
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_MOST_CHARS: Final = 8_000
+_MOST_DATES: Final = 8
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH_NAMES: Final = (
+    *("January", "February", "March", "April", "May", "June", "July", "August", "September", "October"),
+    *("November", "December"),
+)
+_WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_NUMBERS: Final = {
+    **{"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8},
+    **{"nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "a couple of": 2, "couple of": 2},
+}
+_MONTH: Final = (
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
+    r"|nov(?:ember)?|dec(?:ember)?)\b\.?"
+)
+_DAY: Final = r"(?:[12][0-9]|3[01]|0?[1-9])(?:st|nd|rd|th)?"
+_YEAR: Final = r"(?:19|20)[0-9]{2}"
+_COUNT: Final = r"[0-9]{1,3}|" + "|".join(re.escape(name) for name in sorted(_NUMBERS, key=len, reverse=True))
+_DATE: Final = re.compile(
+    rf"""\b(?:
+    (?P<iso>(?:19|20)[0-9]{{2}}-[01][0-9]-[0-3][0-9])
+    | (?P<day>{_DAY})\ (?:of\ )?(?P<day_month>{_MONTH})(?:,?\ (?P<day_year>{_YEAR}))?
+    | (?P<month_first>{_MONTH})\ (?:the\ )?(?P<month_day>{_DAY})(?![0-9:])(?:,?\ (?P<month_year>{_YEAR}))?
+    | (?P<month>{_MONTH}),?\ (?:of\ )?(?P<year_of_month>{_YEAR})
+    | (?:in|during|of|since|by|until|last|this|early|late|mid)[\ -](?P<bare_month>{_MONTH})(?!,?\ {_YEAR})
+    | (?P<only_month>january|february|april|june|july|august|september|october|november|december)
+    | (?:in|during|of|since)\ (?:the\ year\ )?(?P<year>{_YEAR})(?!-[0-9])
+    | (?P<count>{_COUNT})\ (?P<unit>day|week|month|year)s?\ ago
+    | (?P<which>last|past|previous|this)\ (?P<period>week|weekend|month|year)
+    | (?:on|last|this\ past)\ (?P<weekday>{"|".join(_WEEKDAYS)})
+    | (?P<near>the\ day\ before\ yesterday|yesterday|last\ night|today|this\ morning|this\ afternoon)
+    )\b""",
+    re.IGNORECASE | re.VERBOSE | re.ASCII,
+)
+_NEAR: Final = {"the day before yesterday": 2, "yesterday": 1, "last night": 1}
+_SPACES: Final = re.compile(r"\s+")
+
+
+class DateKey(NamedTuple):
+    """Days that a text names by `words`, the ends included."""
+
+    words: str
+    first_day: int
+    last_day: int
+
+
+def day_of(instant: datetime) -> int:
+    """The day of an instant."""
+    return instant.astimezone(UTC).toordinal() - _EPOCH
+
+
+def day_said(message: Message) -> int | None:
+    """The day on which a message was said, against which those that it names are resolved; None where nobody knows."""
+    return day_of(message.said_at) if message.said_at else None
+
+
+def day_text(day: int) -> str:
+    """A day as a model is shown it: `8 May 2023`."""
+    shown = date.fromordinal(day + _EPOCH)
+    return f"{shown.day} {_MONTH_NAMES[shown.month - 1]} {shown.year}"
+
+
+def date_keys(text: str, said_day: int) -> tuple[DateKey, ...]:
+    """The days that a text names which was said on this day; with a day also its month and its year, as words that tell
+    less apart do beside a rare one."""
+    return _date_keys(text[:_MOST_CHARS], said_day)
+
+
+@lru_cache(maxsize=16)  # one message is asked about several times in a turn
+def _date_keys(text: str, said_day: int) -> tuple[DateKey, ...]:
+    now = date.fromordinal(said_day + _EPOCH)
+    found: dict[tuple[int, int], DateKey] = {}
+    for at, match in enumerate(_DATE.finditer(_SPACES.sub(" ", text))):
+        if at == _MOST_DATES:
+            break
+        for words, first, last in _ranges(match, now):
+            key = DateKey(words, first.toordinal() - _EPOCH, last.toordinal() - _EPOCH)
+            found.setdefault((key.first_day, key.last_day), key)
+    return tuple(found.values())
+
+
+def _ranges(match: re.Match[str], now: date) -> Iterator[tuple[str, date, date]]:
+    """What one expression names, the narrowest first; nothing for a day that there is not."""
+    words, named = match[0], {name: value.lower() for name, value in match.groupdict().items() if value}
+    try:
+        if "iso" in named:
+            yield from _of_day(words, date.fromisoformat(named["iso"]), with_year=True)
+        elif day := named.get("day") or named.get("month_day"):
+            month = _month_of(named.get("day_month") or named["month_first"])
+            given = named.get("day_year") or named.get("month_year")
+            number = int(day.rstrip("stndrh"))
+            year = int(given) if given else now.year - ((month, number) > (now.month, now.day))
+            yield from _of_day(words, date(year, month, number), with_year=given is not None)
+        elif name := named.get("month") or named.get("bare_month") or named.get("only_month"):
+            month, given = _month_of(name), named.get("year_of_month")
+            year = int(given) if given else now.year - (month > now.month)
+            yield words, *_month(year, month)
+            if given:
+                yield given, date(year, 1, 1), date(year, 12, 31)
+        elif "year" in named:
+            yield words, date(int(named["year"]), 1, 1), date(int(named["year"]), 12, 31)
+        else:
+            yield words, *_relative(named, now)
+    except (ValueError, OverflowError):
+        return
+
+
+def _of_day(words: str, day: date, *, with_year: bool) -> Iterator[tuple[str, date, date]]:
+    yield words, day, day
+    yield f"{_MONTH_NAMES[day.month - 1]} {day.year}", *_month(day.year, day.month)
+    if with_year:
+        yield str(day.year), date(day.year, 1, 1), date(day.year, 12, 31)
+
+
+def _relative(named: dict[str, str], now: date) -> tuple[date, date]:
+    if "near" in named:
+        day = now - timedelta(days=_NEAR.get(named["near"], 0))
+        return day, day
+    if "weekday" in named:
+        back = (now.weekday() - _WEEKDAYS.index(named["weekday"])) % 7 or 7
+        return now - timedelta(days=back), now - timedelta(days=back)
+    if "unit" in named:
+        count = int(named["count"]) if named["count"].isdigit() else _NUMBERS[named["count"]]
+        return _back(named["unit"], count, now, exact=True)
+    return _back(named["period"], 0 if named["which"] == "this" else 1, now, exact=False)
+
+
+def _back(unit: str, count: int, now: date, *, exact: bool) -> tuple[date, date]:
+    """The day, or the calendar's week, month or year, so many before now; `exact` weeks are the days around one."""
+    if unit == "day":
+        return now - timedelta(days=count), now - timedelta(days=count)
+    if unit == "week" and exact:
+        middle = now - timedelta(weeks=count)
+        return middle - timedelta(days=3), middle + timedelta(days=3)
+    if unit in {"week", "weekend"}:
+        monday = now - timedelta(days=now.weekday() + 7 * count)
+        return monday + timedelta(days=5 * (unit == "weekend")), monday + timedelta(days=6)
+    if unit == "month":
+        months = now.year * 12 + now.month - 1 - count
+        return _month(months // 12, months % 12 + 1)
+    return date(now.year - count, 1, 1), date(now.year - count, 12, 31)
+
+
+def _month(year: int, month: int) -> tuple[date, date]:
+    return date(year, month, 1), date(year, month, monthrange(year, month)[1])
+
+
+def _month_of(name: str) -> int:
+    return _MONTHS.index(name[:3]) + 1

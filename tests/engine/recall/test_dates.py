@@ -1,0 +1,104 @@
+"""Days that a question names: what they resolve to, and that messages of those days are found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.types import Message, Turn
+from app.engine.recall.dates import date_keys, day_of, day_text
+from app.engine.recall.index import EMPTY, Index, Packed
+from app.engine.recall.ranking import candidates, search
+from tests.engine.histories import History
+
+NOW = datetime(2023, 8, 16, 23, 59, tzinfo=UTC)
+"""A Wednesday."""
+
+
+def _day(iso: str) -> int:
+    return date.fromisoformat(iso).toordinal() - date(1970, 1, 1).toordinal()
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "last"),
+    [
+        ("What did she do on 8 May 2023?", "2023-05-08", "2023-05-08"),
+        ("and on May 8th, 2023?", "2023-05-08", "2023-05-08"),
+        ("on the 5th of June", "2023-06-05", "2023-06-05"),
+        ("on 24 December", "2022-12-24", "2022-12-24"),
+        ("since 2023-05-08", "2023-05-08", "2023-05-08"),
+        ("in May", "2023-05-01", "2023-05-31"),
+        ("in November?", "2022-11-01", "2022-11-30"),
+        ("in March 2022", "2022-03-01", "2022-03-31"),
+        ("during 2021", "2021-01-01", "2021-12-31"),
+        ("yesterday", "2023-08-15", "2023-08-15"),
+        ("two days  ago", "2023-08-14", "2023-08-14"),
+        ("a couple of weeks ago", "2023-07-30", "2023-08-05"),
+        ("three months ago", "2023-05-01", "2023-05-31"),
+        ("last week", "2023-08-07", "2023-08-13"),
+        ("last weekend", "2023-08-12", "2023-08-13"),
+        ("last Friday", "2023-08-11", "2023-08-11"),
+        ("on Wednesday", "2023-08-09", "2023-08-09"),
+        ("this year", "2023-01-01", "2023-12-31"),
+    ],
+)
+def test_a_day_is_resolved_against_the_day_on_which_it_was_named(asked: str, first: str, last: str) -> None:
+    key = date_keys(asked, day_of(NOW))[0]
+    assert (key.first_day, key.last_day) == (_day(first), _day(last))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["May I march on?", "on 31 April 2023", "He is one-year-old", "May God bless you", "at 8:15", "999 years ago"],
+)
+def test_what_names_no_day_of_a_conversation_names_none(asked: str) -> None:
+    keys = date_keys(asked, day_of(NOW))
+    assert all(key.last_day < 0 for key in keys)
+
+
+@given(st.text(max_size=200), st.integers(_day("1970-01-01"), _day("8999-12-31")))
+def test_any_text_has_a_few_keys_whose_ends_are_in_order(text: str, said_day: int) -> None:
+    keys = date_keys(f"{text} on 8 may 2023, last month, {text} 12 years ago", said_day)
+    assert len(keys) <= 24
+    assert all(key.first_day <= key.last_day for key in keys)
+    assert day_text(said_day).split()[2] == str(date.fromordinal(said_day + date(1970, 1, 1).toordinal()).year)
+
+
+def _indexed(turns: tuple[Turn, ...]) -> Index:
+    messages = [message for turn in turns for message in turn.messages]
+    return EMPTY.extended(Packed.of(messages), messages[-1].seq)
+
+
+def _days_before(days: int, text: str, history: History) -> Turn:
+    turn = history.turn(("assistant", 12, 1))
+    said_at = NOW - timedelta(days=days)
+    first, reply = turn.messages
+    return replace(turn, messages=(replace(first, content=text, said_at=said_at), replace(reply, said_at=said_at)))
+
+
+def test_messages_of_the_day_that_is_asked_for_come_first_and_the_log_says_for_which_words() -> None:
+    history = History()
+    turns = tuple(_days_before(40 - at, f"The pump was checked, entry {at}.", history) for at in range(40))
+    index = _indexed(turns)
+    asked = "What did the pump do two days ago?"
+    found = candidates(index, asked, index.through_seq, room_tokens=60, min_score_ratio=0.05, said_day=day_of(NOW))
+    wanted: Message = turns[38].messages[0]
+    assert found[0].seqs == (wanted.seq,)
+    assert "two days ago" in found[0].matched[0]
+    without = candidates(index, asked, index.through_seq, room_tokens=60, min_score_ratio=0.05)
+    assert without[0].seqs != (wanted.seq,)
+
+
+def test_a_day_alone_finds_what_was_said_then_and_nothing_where_nobody_knows_when() -> None:
+    history = History()
+    turns = tuple(_days_before(30 - at, f"entry {at}", history) for at in range(30))
+    hits = search(_indexed(turns), "And yesterday?", turns[-1].messages[-1].seq, said_day=day_of(NOW))
+    assert sorted(hits.positions.tolist()) == [58, 59]
+    timeless = tuple(
+        replace(turn, messages=tuple(replace(each, said_at=None) for each in turn.messages)) for turn in turns
+    )
+    assert not len(search(_indexed(timeless), "And yesterday?", 10_000, said_day=day_of(NOW)).positions)

@@ -1,0 +1,117 @@
+"""Lines that say on which days the messages of a prompt were said (`show_time`), and who said them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from app.domain.types import SummaryBody, Turn, TurnStatus
+from app.engine.policy.policy import ContextPolicy, Recall
+from app.engine.recall.index import EMPTY, Packed
+from app.engine.recall.ranking import evicted_among
+from app.engine.window.plan import Ready, assemble, plan
+from app.engine.window.prompt_refs import rebuild
+from app.engine.window.recalled import RECALL_NOTE
+from app.engine.window.snapshot import Snapshot
+from tests.engine.histories import History, estimate, said_by, snapshot_of
+
+SHOWN = ContextPolicy(show_time=True, summarize_when="never")
+BEGAN = datetime(2023, 5, 8, 22, 0, tzinfo=UTC)
+
+
+def _said(turn: Turn, days: float) -> Turn:
+    said_at = BEGAN + timedelta(days=days)
+    return replace(turn, messages=tuple(replace(message, said_at=said_at) for message in turn.messages))
+
+
+def _turns(history: History, *days: float) -> tuple[Turn, ...]:
+    return tuple(_said(history.turn(("assistant", 20, 1)), day) for day in days)
+
+
+def _sent(snapshot: Snapshot, policy: ContextPolicy = SHOWN) -> list[str]:
+    decided = plan(snapshot, policy, estimate, may_summarize=False)
+    assert isinstance(decided, Ready)
+    assembled = assemble(decided)
+    assert decided.prompt.wire_tokens == decided.window.wire_tokens
+    blocks = {block.sha256: block.text for block in assembled.blocks}
+    seqs = {message.seq: message for message in _messages(snapshot)}
+    assert rebuild(assembled.refs, blocks, seqs)[0] == list(assembled.messages)
+    return [str(message["content"]) for message in assembled.messages]
+
+
+def _messages(snapshot: Snapshot) -> list:
+    evicted = snapshot.evicted.turns if snapshot.evicted else ()
+    return [message for turn in (*evicted, *snapshot.turns, snapshot.current) for message in turn.messages]
+
+
+def _lines(texts: list[str]) -> list[str]:
+    return [text for text in texts if text.startswith("[") and text.endswith("2023]")]
+
+
+def test_a_line_stands_before_the_first_turn_and_each_that_begins_on_another_day() -> None:
+    history = History()
+    turns = _turns(history, 0, 0.01, 0.5, 0.6, 9)
+    current = _said(history.turn(status=TurnStatus.RUNNING), 9.1)
+    texts = _sent(snapshot_of(turns, current, input_budget=4000))
+    assert _lines(texts) == ["[8 May 2023]", "[9 May 2023]", "[17 May 2023]", "[18 May 2023]"]
+    assert texts[1] == "[8 May 2023]"
+    assert texts[-2] == "[18 May 2023]"
+    assert not _lines(_sent(snapshot_of(turns, current, input_budget=4000), replace(SHOWN, show_time=False)))
+
+
+def test_lines_stay_where_they_are_when_the_conversation_goes_on() -> None:
+    history = History()
+    turns = _turns(history, 0, 1, 1.01, 2, 2.01, 5)
+    before: list[str] = []
+    for end in range(1, len(turns)):
+        running = replace(turns[end], status=TurnStatus.RUNNING, messages=turns[end].messages[:1])
+        texts = _sent(snapshot_of(turns[:end], running, input_budget=4000))
+        assert texts[: len(before)] == before
+        before = texts
+
+
+def test_lines_never_take_a_prompt_over_what_fires_a_prune() -> None:
+    history = History()
+    turns = _turns(history, *range(40))
+    current = _said(history.turn(status=TurnStatus.RUNNING), 40)
+    snapshot = snapshot_of(turns, current, input_budget=1500)
+    plain = plan(snapshot, replace(SHOWN, show_time=False), estimate, may_summarize=False)
+    for budget in range(plain.accounts.tokens_after_prune + 20, plain.accounts.tokens_after_prune + 400, 30):
+        decided = plan(snapshot_of(turns, current, input_budget=budget), SHOWN, estimate, may_summarize=False)
+        again = plan(snapshot_of(turns, current, input_budget=budget), replace(SHOWN, show_time=False), estimate)
+        assert decided.accounts.actions == again.accounts.actions
+        assert not decided.window.days or decided.accounts.tokens_after_prune < 0.9 * budget
+
+
+def _recalling(names: tuple[str | None, ...] = (None,)) -> Snapshot:
+    history = History()
+    old = tuple(said_by(names[at % len(names)], turn) for at, turn in enumerate(_turns(history, 0, 0.01, 3, 3.01, 7)))
+    summary = replace(history.summary(SummaryBody("Earlier.")), to_message_seq=old[-1].messages[-1].seq)
+    raw = _turns(history, 9)
+    asked = history.turn(user_tokens=30, status=TurnStatus.RUNNING)
+    said = replace(asked.messages[0], content="Which valve and which pump and which invoice?")
+    current = _said(replace(asked, messages=(said,)), 9.01)
+    messages = [message for turn in old for message in turn.messages]
+    turn_of = {message.seq: turn for turn in old for message in turn.messages}
+    index = EMPTY.extended(Packed.of(messages), messages[-1].seq)
+    evicted = evicted_among(index, turn_of.__getitem__, current.messages[0], Recall(), 4000)
+    return replace(snapshot_of(raw, current, input_budget=4000, summary=summary), evicted=evicted)
+
+
+def test_what_comes_back_stands_in_time_order_below_a_line_a_day() -> None:
+    texts = _sent(_recalling())
+    block = texts[texts.index(RECALL_NOTE) :]
+    lines = _lines(block)
+    assert lines == sorted(set(lines), key=lambda line: int(line[1:].split()[0]))
+    assert lines[-1] == "[17 May 2023]", "the running turn is below its own line"
+    assert len(lines) > 2
+    assert block[-2] == lines[-1]
+
+
+def test_names_are_sent_with_their_messages_and_cost_what_they_cost() -> None:
+    snapshot = _recalling(("Anna", "Ben"))
+    decided = plan(snapshot, SHOWN, estimate, may_summarize=False)
+    assert isinstance(decided, Ready)
+    sent = [message.get("name") for message in assemble(decided).messages]
+    assert {"Anna", "Ben"} <= set(sent)
+    assert _sent(snapshot)
