@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from app.db.forks import COPIES
+from app.db.stored_refs import whole_refs
 from app.db.tables import metadata
 from app.domain.errors import (
     ContextBudgetExceeded,
@@ -368,3 +369,28 @@ def test_every_table_below_a_session_is_copied_or_known_to_stay() -> None:
     of_no_session = {"calibrations", "learned_windows", "api_keys", "limits", "tenant_usage"}
     assert set(COPIES) == set(metadata.tables) - NOT_COPIED - of_no_session
     assert all(statement.text.startswith(f"INSERT INTO {table} ") for table, statement in COPIES.items())
+
+
+async def test_a_fork_has_the_blocks_of_prompts_that_were_stored_before_references_had_lines(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(reply) as server,
+        service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
+    ):
+        source = await busy_session(at)
+        for row in await at.rows("SELECT id, prompt_refs FROM turn_context_audit WHERE session_id = :sid", sid=source):
+            as_before = json.dumps(whole_refs(row["prompt_refs"]))
+            await at.rows(
+                "UPDATE turn_context_audit SET prompt_refs = CAST(CAST(:refs AS text) AS jsonb)"
+                " WHERE session_id = CAST(:sid AS uuid) AND id = CAST(:id AS uuid) RETURNING id",
+                sid=source,
+                id=row["id"],
+                refs=as_before,
+            )
+        await at.turn(source, "And one whose row is as it is now.")
+        forked = await _fork(at, source)
+        sent = [turn.id for turn in await _turns(at, source) if turn.status is TurnStatus.COMPLETED]
+        for turn_id in sent:
+            both = [await get_prompt(at.rt, TENANT, each, turn_id, None) for each in (source, forked)]
+            assert both[0] == both[1]

@@ -93,7 +93,7 @@ def test_a_term_that_nearly_all_messages_have_distinguishes_nothing() -> None:
     assert one > half > 0
 
 
-def test_a_question_gets_the_whole_block_a_wish_a_little_and_a_long_narrative_none_of_it() -> None:
+def test_a_question_gets_the_whole_block_a_request_a_little_and_a_long_narrative_none_of_it() -> None:
     narrative = " ".join(f"word{number}" for number in range(40)) + "."
     assert wanted_share("Where does Ottilie keep her bees?") == 1
     assert wanted_share("Tell me the invoice number.") == 0.125

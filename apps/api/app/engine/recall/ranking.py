@@ -55,8 +55,8 @@ MOST_RECALLED_TOKENS: Final = 6_400
 _LEAST_RECALLED_TOKENS: Final = 32
 """No message worth its note is smaller: nothing is searched for that little."""
 _TERMS_OF_A_QUESTION: Final = 8
-_TERMS_OF_A_WISH: Final = 5
-_SHARE_OF_A_WISH: Final = 0.125
+_TERMS_WITHOUT_QUESTION: Final = 5
+_SHARE_WITHOUT_QUESTION: Final = 0.125
 _LEAST_ASKED_SHARE: Final = 0.03
 
 
@@ -104,14 +104,14 @@ def wanted_share(text: str) -> float:
     """How much of the block's largest size the user's message calls for, 0 to 1.
 
     A question gets all of it, so that several older messages can answer together; less the longer it is, since a long
-    one brings its context along, and much less the more else is said around it. A message that asks nothing may still
-    wish for something: a short one gets a little, a long one next to nothing.
+    one brings its context along, and much less the more else is said around it. A message without one may still
+    need something: a short one gets a little, a long one next to nothing.
     """
     terms = max(1, len(query_terms(text)))
     sentences = _SENTENCE.findall(text[:_MOST_ASKED_CHARS])
     asked = " ".join(sentence for sentence in sentences if sentence.endswith(QUESTION_MARKS))
     if not asked:
-        return _SHARE_OF_A_WISH * min(1.0, (_TERMS_OF_A_WISH / terms) ** 3)
+        return _SHARE_WITHOUT_QUESTION * min(1.0, (_TERMS_WITHOUT_QUESTION / terms) ** 3)
     asked_terms = max(1, len(query_terms(asked)))
     of_the_text = max(_LEAST_ASKED_SHARE, (asked_terms / terms) ** 4)
     return min(1.0, (_TERMS_OF_A_QUESTION / asked_terms) ** 2) * min(1.0, of_the_text)

@@ -311,7 +311,7 @@ def whole_message_block(message: Message) -> Block:
 
 def message_json(message: Message) -> bytes:
     """The canonical JSON of a stored message that is sent as it is, led by a comma."""
-    if message.tool_calls or message.tool_call_id is not None or message.reasoning_sent:
+    if message.tool_calls or message.tool_call_id is not None or message.reasoning_sent or message.name:
         return b"," + orjson.dumps(neutral_message(message), option=orjson.OPT_SORT_KEYS)
     return _TEXT_FORMATS[message.role] % orjson.dumps(message.content, option=orjson.OPT_SORT_KEYS)
 
