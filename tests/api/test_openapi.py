@@ -49,6 +49,7 @@ ROUTES = {
     "/v1/sessions/{session_id}/context": {"get"},
     "/v1/sessions/{session_id}/context/preview": {"post"},
     "/v1/sessions/{session_id}/search": {"get"},
+    "/v1/sessions/{session_id}/look-back": {"get"},
     "/v1/sessions/{session_id}/summaries": {"get", "post"},
     "/v1/sessions/{session_id}/summaries/{summary_id}": {"patch"},
     "/v1/sessions/{session_id}/summaries/active/undo": {"post"},

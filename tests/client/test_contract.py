@@ -169,7 +169,7 @@ async def test_real_answers_have_the_fields_of_the_models_and_no_other(address: 
 MAY_BE_ABSENT = {
     "ListedSession": {"figures"},
     "TimelineEvent": {"tokens", "count", "summary_id", "origin", "status"},
-    "TrimLog": {"recalled"},
+    "TrimLog": {"recalled", "looked_back"},
     "TrimAction": {"count"},
     "ListedPin": {"figures"},
     "Limits": {
@@ -226,6 +226,8 @@ async def everything(at: Talker) -> list[tuple[str, Any]]:
     ]
     assert all(pin.figures.tokens > 0 for pin in (await ask("list_pins", sid, figures=True)).items)
     assert (await ask("search_session", sid, "reconciliation", limit=3)).items[0].excerpt
+    page = await ask("look_back", sid, q="reconciliation")
+    assert LONG in (await ask("look_back", sid, handle=page.handles[0], page=1)).content
     await ask("get_context", sid)
     (newest, *_) = (await ask("get_timeline", sid)).items
     assert newest.window.input_budget == 13312

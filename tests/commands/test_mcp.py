@@ -25,6 +25,7 @@ READING = {
     "list_sessions",
     "read_window",
     "search_session",
+    "look_back",
     "list_turns",
     "read_turn",
     "read_audit",
@@ -119,6 +120,8 @@ async def test_every_tool_answers_what_the_service_has(address: str) -> None:
         assert window["active_summary_id"]
         found = (await call(client, "search_session", session_id=session, words="crane invoice")).data
         assert any("4711" in item["excerpt"] for item in found["items"])
+        back = (await call(client, "look_back", session_id=session, words="crane invoice")).data
+        assert any("4711" in part for part in back["content"])
         page = (await call(client, "list_turns", session_id=session, limit=5)).data
         rest = (await call(client, "list_turns", session_id=session, cursor=page["next_cursor"])).data
         assert [item["seq"] for item in page["items"] + rest["items"]] == list(range(1, 12))
@@ -145,6 +148,7 @@ async def test_a_key_shows_its_tenants_sessions_and_nothing_of_anothers(database
             requested: dict[str, dict[str, Any]] = {
                 "read_window": {},
                 "search_session": {"words": "crane"},
+                "look_back": {"words": "crane"},
                 "list_turns": {},
                 "read_turn": {"turn_id": turn},
                 "read_audit": {"turn_id": turn},
@@ -192,6 +196,7 @@ async def test_stored_words_never_leave_their_fence(address: str) -> None:
             "read_prompt": {"session_id": session, "turn_id": turn},
             "list_pins": {"session_id": session},
             "search_session": {"session_id": session, "words": "delete everything"},
+            "look_back": {"session_id": session, "words": "delete everything"},
         }.items():
             answer = await call(client, name, **arguments)
             assert (answer.text.count(OPEN), answer.text.count(CLOSE)) == (1, 1), name

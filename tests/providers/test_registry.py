@@ -125,6 +125,7 @@ REMOTE = "default = 'a'\n[models.a]\nprovider = 'openai'\nmodel = 'm'\n"
         ),
         (f"{OFFLINE}pass_unknown = true", "models.a.pass_unknown", "nothing to offline"),
         (f"{OFFLINE}exact_counts = true", "models.a.exact_counts", "nothing to offline"),
+        (f"{OFFLINE}tools = true", "models.a.tools", "nothing to offline"),
         (OFFLINE.replace("offline", "openai") + "base_url = 'http://h'", "models.a.model", "missing"),
         (REMOTE, "models.a.api_key_env", "missing"),
         (f"{REMOTE}api_key_env = 'UNSET_KEY'", "models.a.api_key_env", "UNSET_KEY is not set"),

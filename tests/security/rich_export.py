@@ -15,7 +15,7 @@ from tests.api.conftest import new_session, serving, settings_for
 from tests.providers.playing import threaded_serving
 from tests.providers.server import Answer, Seen
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply
-from tests.services.service import chat, is_summary, sound_summary
+from tests.services.service import chat, client_tools, is_summary, sound_summary
 from tests.services.test_tools import TOOLS
 
 _PICTURE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'iVBORw0KGgo' * 8}", "detail": "low"}}
@@ -79,9 +79,9 @@ def _play(request: Seen) -> Answer:
         return sound_summary(request)
     if "FAIL" in str(newest["content"]):
         return Answer({"error": {"message": "no"}}, status=400)
-    if request.json.get("tools") and newest["role"] == "user" and "tool_result" not in str(newest["content"]):
+    if client_tools(request) and newest["role"] == "user" and "tool_result" not in str(newest["content"]):
         return wire.whole(ModelReply("", "I look it up.", (ToolCall("call_a", "look_up", '{"id": "a"}'),)))
-    return wire.whole(ModelReply("Paid.", "That was easy.")) if request.json.get("tools") else chat("Noted.")
+    return wire.whole(ModelReply("Paid.", "That was easy.")) if client_tools(request) else chat("Noted.")
 
 
 def _live(client: httpx.Client) -> str:

@@ -38,6 +38,7 @@ _VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
     "/v1/sessions/{session_id}/turns/{turn_id}/prompt": ({}, {"round": "1"}),
     "/v1/sessions/{session_id}/timeline": ({}, {"limit": "1"}),
     "/v1/sessions/{session_id}/search": ({"q": "invoice ledger"},),
+    "/v1/sessions/{session_id}/look-back": ({"q": "invoice ledger"}, {"handle": "m2"}),
 }
 _OF_A_RESPONSE = ("{response_id}", "{item_id}")
 

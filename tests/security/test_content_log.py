@@ -13,7 +13,7 @@ from app.services.turn.provider_call import MOST_CHARACTERS, MOST_CHARACTERS_OF_
 from tests.commands import test_cli
 from tests.core.test_logging import FORGERIES
 from tests.providers.server import Answer, Seen, Stream, serving
-from tests.services.service import chat, is_summary, sound_summary
+from tests.services.service import chat, client_tools, is_summary, sound_summary
 
 WORDS = {
     "instructions": "canary-instructions",
@@ -38,7 +38,7 @@ def _play(request: Seen) -> Answer | Stream:
     if "break off" in logged:
         chunk = {"choices": [{"index": 0, "delta": {"content": WORDS["a stream that broke"]}}]}
         return Stream([b"data: %b\n\n" % json.dumps(chunk).encode()], ending="cut")
-    if request.json.get("tools") and request.json["messages"][-1]["role"] == "user":
+    if client_tools(request) and request.json["messages"][-1]["role"] == "user":
         call = {"name": "look_up", "arguments": json.dumps({"id": WORDS["tool arguments"]})}
         message = {
             "role": "assistant",

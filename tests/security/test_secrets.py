@@ -21,7 +21,7 @@ from tests.commands import test_cli
 from tests.pooling import own_database
 from tests.providers.server import Answer, Play, Raw, Reset, Seen, Stream, serving
 from tests.services.faulty_database import DatabaseFaults, faulty_database
-from tests.services.service import chat, is_summary, sound_summary
+from tests.services.service import chat, client_tools, is_summary, sound_summary
 
 PLANTED = {
     "openai key": "sk-canary-openai-1a2b3c4d",
@@ -75,7 +75,7 @@ class _Model:
         if is_summary(request):
             summary = json.loads(sound_summary(request).body["choices"][0]["message"]["content"])
             return chat(json.dumps(summary | {"summary_text": PLANTED["summary"]}))
-        if request.json.get("tools") and request.json["messages"][-1]["role"] == "user":
+        if client_tools(request) and request.json["messages"][-1]["role"] == "user":
             call = {"name": "look_up", "arguments": json.dumps({"id": PLANTED["tool arguments"]})}
             message = {
                 "role": "assistant",

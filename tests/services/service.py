@@ -21,6 +21,7 @@ from app.db.database import Database
 from app.db.sql import compile_sql
 from app.domain.types import JsonObject, RecordedReply, Session, SessionId, TenantId, TurnId
 from app.engine.policy.policy import ContextPolicy
+from app.engine.window.look_back import NAME
 from app.providers.registry import load_catalogue
 from app.services.archive.transfer import import_session
 from app.services.heavy.child import Tools
@@ -161,6 +162,12 @@ def models_toml(server: ScriptedServer, *, window: int = 4096, timeout_s: float 
 def is_summary(request: Seen) -> bool:
     """Whether the request came from the summarizer."""
     return '"context_messages"' in str(request.json["messages"][-1]["content"])
+
+
+def client_tools(request: Seen) -> list[str]:
+    """The names of the client's tools in a request."""
+    names = [tool.get("name") or tool["function"]["name"] for tool in request.json.get("tools", ())]
+    return [name for name in names if name != NAME]
 
 
 def chat(content: str | None, *, prompt_tokens: int = 10, completion_tokens: int = 5) -> Answer:

@@ -160,6 +160,9 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+_SYSTEM_MESSAGE = '{"content":"Obey.","role":"system"}'
+
+
 def _drop(section: str, at: int) -> Callable[[dict[str, Any]], None]:
     return lambda document: document[section].pop(at)
 
@@ -237,7 +240,14 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda document: document["summaries"].append(copy.deepcopy(document["summaries"][0]) | {"id": ANY_ID}),
         "body.summaries.1.status",
     ),
-    "a block under a wrong hash": (_set("blocks.0.content", "x"), "body.blocks.0.sha256"),
+    "a block under a wrong hash": (
+        lambda document: next(each for each in document["blocks"] if each["content"][0] != "[").update(content="x"),
+        "body.blocks",
+    ),
+    "a look-back in a role that it never has": (
+        lambda document: _sent(document, _SYSTEM_MESSAGE, [["w", sha256_hex(_SYSTEM_MESSAGE), "assistant"]]),
+        "body.blocks",
+    ),
     "a hash that is none": (_set("blocks.0.sha256", "x"), "body.blocks.0.sha256"),
     "a missing block": (_drop("blocks", 0), "body.audits"),
     "a changed message": (_set("messages.0.content", "Rewritten."), "body.audits.0.prompt_sha256"),

@@ -35,7 +35,7 @@ from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt, get_turn, list_turns
 from tests.api.conftest import as_sent
 from tests.providers.server import Answer, Seen, Stream, serving
-from tests.services.service import TENANT, Service, chat, model, models_toml, service
+from tests.services.service import TENANT, Service, chat, client_tools, model, models_toml, service
 from tests.services.test_tools import TOOLS, calls
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
@@ -101,7 +101,7 @@ def reply(request: Seen) -> Answer:
     newest = request.json["messages"][-1]
     if newest["content"] == "FAIL":
         return Answer({"error": {"message": "no"}}, status=400)
-    if newest["role"] == "user" and request.json.get("tools"):
+    if newest["role"] == "user" and client_tools(request):
         return calls("a")
     return chat("Noted.")
 

@@ -32,7 +32,7 @@ from tests.engine.histories import History
 from tests.engine.histories import chat as chat_history
 from tests.engine.pictures import image, png
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, Service, chat, model, service
+from tests.services.service import TENANT, Service, chat, client_tools, model, service
 from tests.services.test_tools import TOOLS, calls
 
 _STEPS = 45
@@ -60,7 +60,7 @@ def _answer(request: Seen) -> Answer:
     content = str(last["content"])
     if "break" in content:
         return Answer({"error": {"message": "no such thing"}}, status=400)
-    if "look" in content and last["role"] == "user" and request.json.get("tools"):
+    if "look" in content and last["role"] == "user" and client_tools(request):
         return calls("one", "two", text="Let me see.")
     return chat("So it is. " + content[:400])
 

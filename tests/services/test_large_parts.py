@@ -64,7 +64,7 @@ async def test_a_tool_output_that_alone_is_over_the_budget_is_shortened_with_a_m
         assert sent.startswith("row 0\n")
         assert sent.endswith("row 3999\n")
         left_out = int(sent.split("[… ")[1].split(" characters")[0])
-        kept = len(sent) - len(f"\n[… {left_out} characters of this tool result left out …]\n")
+        kept = len(sent) - len(f"\n[… {left_out} characters of this tool result left out; look_back handle m3 …]\n")
         assert left_out + kept == len(output)
         audit = await get_audit(at.rt, TENANT, session.id, turn.id, 2)
         assert audit.estimated_input_tokens_after_prune <= audit.input_budget

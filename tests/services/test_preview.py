@@ -18,7 +18,7 @@ from app.services.views.preview import Preview, preview_turn
 from app.services.views.turns import get_audit, get_prompt
 from tests.engine.pictures import image, png
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, Service, chat, model, models_toml, service
+from tests.services.service import TENANT, Service, chat, client_tools, model, models_toml, service
 from tests.services.test_tools import TOOLS, calls
 from tests.services.untouched import contents
 
@@ -65,7 +65,7 @@ async def test_over_a_session_of_every_kind_of_turn_each_turn_is_what_its_previe
     small = '[models.small]\nprovider = "openai"\nmodel = "gpt-4"\nbase_url = "{}"\ncontext_window = 7000\n'
 
     def reply(request: Seen) -> Answer:
-        asks_for_tools = request.json.get("tools") and request.json["messages"][-1]["role"] == "user"
+        asks_for_tools = client_tools(request) and request.json["messages"][-1]["role"] == "user"
         return calls("call-1") if asks_for_tools else chat("Noted. " * 20)
 
     async with serving(model(reply)) as server:

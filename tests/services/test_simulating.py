@@ -18,7 +18,7 @@ from app.domain.types import JsonObject, Pin, SessionId, TenantId
 from app.services.pins import put_pin
 from app.services.views.simulation import BATCH_TURNS, THRESHOLDS, Variant, simulate, variant_of
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, Service, chat, is_summary, models_toml, service
+from tests.services.service import TENANT, Service, chat, client_tools, is_summary, models_toml, service
 from tests.services.test_tools import TOOLS, calls
 from tests.services.untouched import contents
 
@@ -44,7 +44,7 @@ def _no_summarizer(request: Seen) -> Answer:
         return Answer({"error": {"message": "no"}}, status=400)
     messages = request.json["messages"]
     asked = str(messages[-1]["content"])
-    if request.json.get("tools") and messages[-1]["role"] == "user":
+    if client_tools(request) and messages[-1]["role"] == "user":
         return Answer({**calls(f"call-{len(messages)}").body, "usage": {"prompt_tokens": 0, "completion_tokens": 10}})
     # Reporting no prompt tokens, it leaves the estimates uncorrected: a simulation reckons with today's correction.
     return chat(SENTENCE * (len(asked) % 17), prompt_tokens=0, completion_tokens=11)

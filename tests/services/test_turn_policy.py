@@ -14,7 +14,7 @@ from app.services.turn.take import prepare_regeneration, regenerate_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.turns import get_audit
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service
+from tests.services.service import TENANT, Service, chat, client_tools, is_summary, model, models_toml, service
 from tests.services.test_preview import LONG, previewed_turn
 from tests.services.test_tools import TOOLS, calls
 
@@ -27,7 +27,7 @@ def _limit(context: dict[str, Any]) -> int:
 
 def calling_first(request: Seen) -> Answer:
     """A model that calls a tool when it is offered one, and answers once it has the result."""
-    offered = request.json.get("tools") and request.json["messages"][-1]["role"] == "user"
+    offered = client_tools(request) and request.json["messages"][-1]["role"] == "user"
     return calls("call-1") if offered else chat("Noted.")
 
 

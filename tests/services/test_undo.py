@@ -17,7 +17,7 @@ from app.services.summaries import edit_summary, list_summaries, summarize_now, 
 from app.services.views.context import window_now
 from app.services.views.turns import get_prompt, list_turns
 from tests.providers.server import serving
-from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service
+from tests.services.service import TENANT, Service, chat, client_tools, is_summary, model, models_toml, service
 from tests.services.test_tools import TOOLS, calls
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
@@ -192,7 +192,7 @@ async def test_a_summary_is_not_taken_back_while_a_turn_is_open_nor_by_another_t
     database_url: str, tmp_path: Path
 ) -> None:
     def reply(request: Any) -> Any:
-        return model("Noted.")(request) if not request.json.get("tools") else calls("a")
+        return model("Noted.")(request) if not client_tools(request) else calls("a")
 
     async with (
         serving(reply) as server,

@@ -27,7 +27,17 @@ from app.telemetry import NO_TRACES
 from app.telemetry.otel import OtelTraces
 from tests.commands import test_cli
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service, sound_summary
+from tests.services.service import (
+    TENANT,
+    Service,
+    chat,
+    client_tools,
+    is_summary,
+    model,
+    models_toml,
+    service,
+    sound_summary,
+)
 from tests.services.test_post_turn import LONG, POLICY
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -172,7 +182,7 @@ def _with_canaries(request: Seen) -> Answer:
     last = str(request.json["messages"][-1]["content"])
     if "refuse" in last:
         return Answer({"error": {"message": f"I will not say {CANARY}", "code": CANARY, "param": CANARY}}, status=400)
-    if request.json.get("tools") and request.json["messages"][-1]["role"] == "user":
+    if client_tools(request) and request.json["messages"][-1]["role"] == "user":
         call = {"name": "look_up", "arguments": json.dumps({"id": CANARY})}
         message = {
             "role": "assistant",

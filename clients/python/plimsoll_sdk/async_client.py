@@ -281,6 +281,7 @@ class AsyncPlimsoll:
     list_messages = _method(operations.list_messages)
     iterate_messages = _pages(operations.list_messages)
     search_session = _method(operations.search_session)
+    look_back = _method(operations.look_back)
     search_messages = _method(operations.search_messages)
     iterate_found_messages = _pages(operations.search_messages)
     list_summaries = _method(operations.list_summaries)

@@ -296,6 +296,7 @@ BY_CODE: Mapping[str, type[Problem]] = {
     "session_not_found": NotFound,
     "model_not_found": NotFound,
     "turn_not_found": NotFound,
+    "message_not_found": NotFound,
     "summary_not_found": NotFound,
     "response_not_found": NotFound,
     "previous_response_not_found": NotFound,

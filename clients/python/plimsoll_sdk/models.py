@@ -212,14 +212,22 @@ class RecalledMessage(Answer):
     matched: list[str] = Field(default_factory=list[str])
 
 
+class LookedBack(Answer):
+    """What the turn's look-backs added to the prompt."""
+
+    messages: int
+    tokens: int
+
+
 class TrimLog(Answer):
-    """What was done to the prompt."""
+    """What was done to the prompt. `looked_back` is None where the turn has not looked back."""
 
     max_context_tokens: int
     estimated_tokens_before: int
     estimated_tokens_after: int
     actions: list[TrimAction]
     recalled: list[RecalledMessage] = Field(default_factory=list[RecalledMessage])
+    looked_back: LookedBack | None = None
 
 
 class Context(Answer):
@@ -497,6 +505,18 @@ class Found(Page[FoundMessage]):
 
     searched_messages: int
     unsearched_messages: int
+
+
+class LookBackPage(Answer):
+    """A page of a session's stored messages. `pages` is None where matches are shown; `content` is the text as a model
+    gets it, `handles` name the messages in it."""
+
+    page: int
+    pages: int | None
+    has_more: bool
+    content: str
+    handles: list[str]
+    estimated_tokens: int
 
 
 class FoundInSession(Answer):

@@ -30,6 +30,7 @@ from plimsoll_sdk.models import (
     ListedModel,
     ListedPin,
     ListedSession,
+    LookBackPage,
     Message,
     Models,
     Page,
@@ -444,6 +445,14 @@ def list_messages(
 def search_session(session_id: str, q: str, *, limit: int | None = None) -> Request[Found]:
     """The session's messages that match the words of `q`, best first."""
     return Request(reads(Found), {"session_id": session_id}, query(q=q, limit=limit))
+
+
+@operation("GET", f"{_SESSION}/look-back", repeatable=True)
+def look_back(
+    session_id: str, *, q: str | None = None, handle: str | None = None, page: int | None = None
+) -> Request[LookBackPage]:
+    """Stored messages as a model reads them back: those that match `q`, or the one with the `handle` page by page."""
+    return Request(reads(LookBackPage), {"session_id": session_id}, query(q=q, handle=handle, page=page))
 
 
 @operation("GET", "/v1/search", repeatable=True)

@@ -48,6 +48,7 @@ KINDS: Mapping[str, ProblemKind] = {
     "session_not_found": ProblemKind(404, "No such session"),
     "model_not_found": ProblemKind(404, "No such model"),
     "turn_not_found": ProblemKind(404, "No such turn"),
+    "message_not_found": ProblemKind(404, "No such message"),
     "summary_not_found": ProblemKind(404, "No such summary"),
     "response_not_found": ProblemKind(404, "No such response"),
     "previous_response_not_found": ProblemKind(404, "No such previous response"),

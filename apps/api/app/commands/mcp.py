@@ -43,6 +43,8 @@ MOST_CHARS: Final = 24_000
 _STEPS: Final = ((4_000, 200), (1_500, 100), (500, 60), (200, 40), (80, 20), (40, 5))
 """Longest text in characters, and longest list: tried in turn until the whole fits."""
 _DEEPEST: Final = 12
+_PART_CHARS: Final = _STEPS[0][0]
+"""Of a page that is read back: in parts of so many characters none of it is cut."""
 
 SessionIdArgument = Annotated[str, Field(description="Id of a session, from list_sessions.", max_length=64)]
 TurnIdArgument = Annotated[str, Field(description="Id of a turn, from list_turns or search_session.", max_length=64)]
@@ -108,7 +110,22 @@ def _add_sessions(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
         """Searches the messages of a session, in the context window or not, and returns excerpts, best match first."""
         return await plimsoll.search_session(session_id, words, limit=limit)
 
-    _ = (list_sessions, read_window, search_session)
+    @_tool(server, "Read back a session's past")
+    async def look_back(
+        session_id: SessionIdArgument,
+        words: Annotated[str | None, Field(description="Words to look for.", max_length=1000)] = None,
+        handle: Annotated[str | None, Field(description="Handle of a message, such as m12.", max_length=32)] = None,
+        page: Annotated[int | None, Field(description="Page; defaults to the first that fits.", ge=1)] = None,
+    ) -> object:
+        """Reads stored messages back verbatim: those that match words, or a message with a handle, page by page.
+
+        Pass words, a handle, or both for the page of that message that has the words.
+        """
+        found = await plimsoll.look_back(session_id, q=words, handle=handle, page=page)
+        parts = [found.content[at : at + _PART_CHARS] for at in range(0, len(found.content), _PART_CHARS)]
+        return found.model_dump(mode="json") | {"content": parts}
+
+    _ = (list_sessions, read_window, search_session, look_back)
 
 
 def _add_turns(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:

@@ -88,7 +88,15 @@ _WAITING = sql("""
         (SELECT max(a.round) FROM turn_context_audit a
          WHERE a.session_id = t.session_id AND a.turn_id = t.id) AS rounds,
         (SELECT max(st.seq) FROM turn_steps st
-         WHERE st.session_id = t.session_id AND st.turn_id = t.id) AS steps
+         WHERE st.session_id = t.session_id AND st.turn_id = t.id) AS steps,
+        (SELECT jsonb_agg(jsonb_build_array(st.detail -> 'after_seq', b.content) ORDER BY st.seq, x.place)
+         FROM turn_steps st, jsonb_array_elements_text(
+                CASE WHEN jsonb_typeof(st.detail -> 'blocks') = 'array' THEN st.detail -> 'blocks' ELSE '[]' END
+            ) WITH ORDINALITY AS x(sha256, place),
+            prompt_blocks b
+         WHERE st.session_id = CAST(:session_id AS uuid) AND st.turn_id = CAST(:turn_id AS uuid)
+            AND st.kind = 'look_back' AND b.session_id = CAST(:session_id AS uuid) AND b.sha256 = x.sha256
+            AND t.status = 'awaiting_tools') AS looked_back
     FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.id = CAST(:turn_id AS uuid)
     """)
@@ -178,7 +186,8 @@ class Claim:
 
     `assistant_seq` is the message number set aside for the reply. `round` counts the model calls of the turn from 1,
     `steps` the steps that are stored already, and `request` is what later rounds need of what was posted. `limits` is
-    empty where neither the tenant nor the session has any.
+    empty where neither the tenant nor the session has any. `looked_back` are the messages of the turn's look-backs in
+    earlier rounds: the number of the message that each follows, and its JSON as it was sent.
     """
 
     session: SessionState
@@ -190,6 +199,7 @@ class Claim:
     steps: int
     request: JsonObject | None
     limits: Mapping[Scope, Limits]
+    looked_back: tuple[tuple[int, str], ...] = ()
 
     @property
     def session_id(self) -> SessionId:
@@ -269,6 +279,7 @@ class WaitingTurn:
     open_calls: tuple[ToolCall, ...]
     rounds: int
     steps: int
+    looked_back: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +309,7 @@ async def waiting_turn(
         open_calls=tool_calls_from_json(row["tool_calls"]),
         rounds=row["rounds"] or 0,
         steps=row["steps"] or 0,
+        looked_back=tuple((after_seq, sent) for after_seq, sent in row["looked_back"] or ()),
     )
 
 
@@ -349,6 +361,7 @@ async def reclaim_turn(
         steps=waiting.steps,
         request=request or waiting.request,
         limits=limits_of(session),
+        looked_back=waiting.looked_back,
     )
 
 

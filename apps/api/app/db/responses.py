@@ -35,9 +35,14 @@ _FOUND = f"""
     JOIN turns t ON t.session_id = r.session_id AND t.id = r.turn_id
     LEFT JOIN messages m ON m.session_id = r.session_id AND m.seq = r.reply_seq
     LEFT JOIN LATERAL (
-        SELECT * FROM usage_records x
-        WHERE x.session_id = r.session_id AND x.turn_id = r.turn_id AND x.purpose = 'turn' AND x.round = r.round
-        LIMIT 1
+        SELECT max(x.model_alias) AS model_alias, CAST(sum(x.prompt_tokens) AS bigint) AS prompt_tokens,
+            CAST(sum(x.completion_tokens) AS bigint) AS completion_tokens,
+            CAST(sum(x.cached_prompt_tokens) AS bigint) AS cached_prompt_tokens,
+            CAST(sum(x.cache_write_prompt_tokens) AS bigint) AS cache_write_prompt_tokens
+        FROM usage_records x
+        WHERE x.session_id = r.session_id AND x.turn_id = r.turn_id AND x.purpose = 'turn' AND x.round >= r.round
+            AND NOT EXISTS (SELECT 1 FROM responses l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
+                AND l.round > r.round AND l.round <= x.round)
     ) u ON true
     WHERE r.session_id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
 """

@@ -1,7 +1,8 @@
 """A prompt's references as an audit row has them: a line each, which takes half of the bytes that their JSON does.
 
 The first line has the regions, `name messages name messages …`. Then come `t hash` where there were tools, and the
-items: `b hash role`, `s hash seq` and `j hash seq`, `m first last` and the other runs, `r packed word …`. The kinds are
+items: `b hash role` and `w hash role`, `s hash seq` and `j hash seq`, `m first last` and the other runs, and
+`r packed word …`. The kinds are
 those of `engine/window/prompt_refs.py`. Hashes are base64 without its `=`. Older rows and imported ones have the JSON.
 """
 
@@ -14,6 +15,7 @@ from app.domain.recalled import RECALLED
 from app.domain.types import JsonObject
 
 _TOOLS: Final = "t"
+_OF_BLOCK: Final = frozenset({"b", "w"})
 _OF_MESSAGE: Final = frozenset({"s", "j"})
 
 BLOCKS_OF_TURNS: Final = """
@@ -21,7 +23,7 @@ BLOCKS_OF_TURNS: Final = """
     FROM turn_context_audit a, turns t, string_to_table(a.prompt_refs #>> '{}', E'\\n') AS line
     WHERE a.session_id = CAST(:source AS uuid) AND t.session_id = a.session_id AND t.id = a.turn_id
         AND t.seq <= CAST(:through_seq AS bigint) AND jsonb_typeof(a.prompt_refs) = 'string'
-        AND left(line, 2) IN ('b ', 's ', 'j ', 't ')
+        AND left(line, 2) IN ('b ', 'w ', 's ', 'j ', 't ')
     UNION ALL
     SELECT text.value #>> '{}' FROM turn_context_audit a, turns t,
         jsonb_path_query(a.prompt_refs, 'strict $.** ? (@.type() == "string")') AS text(value)
@@ -37,7 +39,7 @@ def short_refs(refs: JsonObject) -> str:
     if refs["tools"]:
         lines.append(f"{_TOOLS} {_short(refs['tools'])}")
     for kind, first, *rest in refs["items"]:
-        if kind == "b":
+        if kind in _OF_BLOCK:
             lines.append(f"{kind} {_short(first)} {rest[0]}")
         elif kind in _OF_MESSAGE:
             lines.append(f"{kind} {_short(rest[0])} {first}")
@@ -65,7 +67,7 @@ def whole_refs(stored: Any) -> Any:
 def _parts(kind: str, rest: list[str]) -> list[Any]:
     if kind == RECALLED:
         return rest
-    if kind == "b":
+    if kind in _OF_BLOCK:
         return [_whole(rest[0]), rest[1]]
     return [int(rest[1]), _whole(rest[0])] if kind in _OF_MESSAGE else list(map(int, rest))
 

@@ -67,21 +67,24 @@ class TrimAction:
 @dataclass(frozen=True, slots=True)
 class TrimLog:
     """A turn's actions with the wire tokens before and after them; `max_context_tokens` is the largest prompt that
-    leaves room for the output. `recalled` has a row for each message that came back."""
+    leaves room for the output. `recalled` has a row for each message that came back, `looked_back` the number of the
+    messages of look-backs and their tokens."""
 
     max_context_tokens: Difference
     estimated_tokens_before: Count
     estimated_tokens_after: Count
     actions: tuple[TrimAction, ...]
     recalled: tuple[JsonObject, ...] = ()
+    looked_back: JsonObject | None = None
 
     def public(self) -> JsonObject:
-        """Its JSON; without recalled messages it does not name them."""
+        """Its JSON; without recalled messages or look-backs it does not name them."""
         values: JsonObject = {name: getattr(self, name) for name in TRIM_LOG_FIELDS}
         values["actions"] = [action.public() for action in self.actions]
-        return values | ({"recalled": list(self.recalled)} if self.recalled else {})
+        values |= {"recalled": list(self.recalled)} if self.recalled else {}
+        return values | ({"looked_back": self.looked_back} if self.looked_back else {})
 
 
 ACTION_FIELDS: Final = tuple(each.name for each in fields(TrimAction))
 """In the order in which they are answered."""
-TRIM_LOG_FIELDS: Final = tuple(each.name for each in fields(TrimLog) if each.name != "recalled")
+TRIM_LOG_FIELDS: Final = tuple(each.name for each in fields(TrimLog) if each.name not in ("recalled", "looked_back"))

@@ -83,7 +83,8 @@ class Message:
     `tokens` counts content, name, tool calls and tool call id in the encoding the caller named, without the provider's
     per-message framing. `reasoning_tokens` is what the reasoning would cost beside that; it is part of `tokens` only
     where `reasoning_sent` says in which form it goes back. `seq` rises through the session and never repeats. `name` is
-    who of several people or agents spoke; `said_at` when, None where nobody knows.
+    who of several people or agents spoke; `said_at` when, None where nobody knows. One that `is_look_back` belongs to
+    its turn's prompts alone and has no row: `seq` is then that of the message it follows.
     """
 
     id: MessageId
@@ -100,6 +101,7 @@ class Message:
     reasoning_sent: ReasoningForm | None = None
     name: str | None = None
     said_at: datetime | None = None
+    is_look_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,7 @@ class ModelEntry(_Strict):
     max_tokens_field: MaxTokensField | None = None
     return_reasoning: ReturnReasoning | None = None
     exact_counts: bool = False
+    tools: bool | None = None
     pass_unknown: bool = False
     parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(default_factory=dict[str, Any])
 
@@ -230,6 +231,7 @@ def _problems_between(entry: CatalogueEntry) -> list[str]:
                 "max_tokens_field",
                 "return_reasoning",
                 "exact_counts",
+                "tools",
                 "pass_unknown",
                 "parameters",
             )

@@ -43,7 +43,8 @@ _MOONSHOT_HOSTS: Final = frozenset({"api.moonshot.ai", "api.moonshot.cn"})
 class Model:
     """An alias with its current window, in tokens; `context_limit_source` is where the window comes from.
 
-    With `exact_counts` the provider counts prompts near a threshold.
+    With `exact_counts` the provider counts prompts near a threshold. `takes_tools` says whether the service may offer a
+    tool of its own.
     """
 
     alias: str
@@ -58,6 +59,7 @@ class Model:
     prices: Prices | None
     reasoning_rule: ReasoningRule | None = None
     exact_counts: bool = False
+    takes_tools: bool = True
 
 
 class Catalogue:
@@ -169,6 +171,7 @@ def _model(alias: str, listed: ModelEntry, name: str, encoding: str, fallback_wi
         prices=known.prices,
         reasoning_rule=_reasoning_rule(listed, name),
         exact_counts=listed.exact_counts,
+        takes_tools=listed.provider != "offline" and listed.tools is not False,
     )
 
 

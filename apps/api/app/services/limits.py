@@ -4,17 +4,18 @@ turn's call in the turn's own two transactions, for a summary's in transactions 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from math import ceil
 
 from app.db import limits as store
 from app.db.claims import Claim
 from app.db.database import Database, Transaction
-from app.db.records import Spent, TurnEnd
+from app.db.records import Spent
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, ProviderError
 from app.domain.limits import LIMITS, Exceeded, WorstCase, exceeded
 from app.domain.types import (
@@ -28,12 +29,14 @@ from app.domain.types import (
 )
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
 from app.engine.summary.block import render_summary
+from app.engine.window.look_back import LOOK_BACK
 from app.providers.registry import Model
 from app.services.runtime import Runtime, retried
 from app.services.turn.gather import WindowRows, budget_of, layers_of
 from app.services.turn.provider_call import call_model, cost_of
 from app.services.turn.types import TurnOptions
 
+_ANOTHER_CALL = "another call of this turn"
 _LARGEST = Decimal(10**9)
 _WHILE_OTHERS_RUN_S = 1
 _INSTANT = "%Y-%m-%dT%H:%M:%SZ"
@@ -106,18 +109,18 @@ async def reserve_call(
     return reservation
 
 
-def spent_of(reservation: JsonObject, end: TurnEnd) -> Spent:
-    """What a turn's end leaves of its reservation: what was used, by the usages that are stored with it.
+def spent_of(reservation: JsonObject, status: TurnStatus, usages: Sequence[JsonObject]) -> Spent:
+    """What the end of the call that a turn reserved leaves of its reservation: what was used, by its usages.
 
     Without any, a turn that failed or was refused used nothing; of one that was answered, the provider reports no usage
     and is taken to have used all that was set aside.
     """
-    if not end.usages:
-        if end.status not in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
+    if not usages:
+        if status not in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
             return Spent(reservation, 0, 0, Decimal(0))
         return Spent(reservation, reservation["turns"], reservation["tokens"], Decimal(str(reservation["usd"])))
-    tokens = sum(used["prompt_tokens"] + used["completion_tokens"] for used in end.usages)
-    usd = sum((used["cost_usd"] or Decimal(0) for used in end.usages), Decimal(0))
+    tokens = sum(used["prompt_tokens"] + used["completion_tokens"] for used in usages)
+    usd = sum((used["cost_usd"] or Decimal(0) for used in usages), Decimal(0))
     return Spent(reservation, reservation["turns"], tokens, usd)
 
 
@@ -130,11 +133,26 @@ async def call_within_limits(
     all that was counted stays. Raises `LimitExceeded`, whereupon no model was called, and `ProviderError`.
     """
     most = Usage(prompt_tokens, request.max_output_tokens)
+    called = partial(call_model, rt, session_id, model, request)
+    return await within_limits(rt, session_id, model, most, called, turns=turns, what="this summary")
+
+
+async def within_limits(
+    rt: Runtime,
+    session_id: SessionId,
+    model: Model,
+    most: Usage,
+    call: Callable[[], Awaitable[Completion]],
+    *,
+    turns: int,
+    what: str = _ANOTHER_CALL,
+) -> Completion:
+    """The same for a call that uses at most so much. Raises as `call_within_limits`."""
     worst = WorstCase(turns, most.prompt_tokens + most.completion_tokens, _cost(model, most))
-    reservation = await _count_use(rt, session_id, worst)
+    reservation = await _count_use(rt, session_id, worst, what)
     used = WorstCase(0, 0, Decimal(0))
     try:
-        completion = await call_model(rt, session_id, model, request)
+        completion = await call()
         usage = completion.usage or most
         used = WorstCase(turns, usage.prompt_tokens + usage.completion_tokens, _cost(model, usage))
     except ProviderError:
@@ -145,14 +163,14 @@ async def call_within_limits(
 
 
 @retried
-async def _count_use(rt: Runtime, session_id: SessionId, worst: WorstCase) -> JsonObject | None:
+async def _count_use(rt: Runtime, session_id: SessionId, worst: WorstCase, what: str) -> JsonObject | None:
     async with rt.database.begin() as tx:
         counted = await store.count_use(tx, session_id, worst)
         if counted is None:
             return None
         over = exceeded(counted.limits, counted.sums, worst)
         if over is not None:
-            raise _refusal(over, "this summary")
+            raise _refusal(over, what)
     return counted.reservation
 
 
@@ -180,6 +198,7 @@ def _worst_case(rt: Runtime, rows: WindowRows, options: TurnOptions, turns: int)
     texts += [
         rows.session.room_goal or "",
         json.dumps(options.tools) if options.tools else "",
+        json.dumps(LOOK_BACK) if rows.model.takes_tools and rows.policy.look_back != "off" else "",
         render_summary(summary.body) if summary else "",
     ]
     uncounted = any(message.tokens < 0 for message in messages)
@@ -202,9 +221,10 @@ def _refusal(over: Exceeded, what: str) -> LimitExceeded:
     whose = "The tenant" if over.scope == "tenant" else "This session"
     when = f" It starts anew at {over.resets_at:{_INSTANT}}." if over.resets_at else ""
     running = " Turns that run now hold the rest of it." if over.waits_for_others else ""
+    nothing = "" if what == _ANOTHER_CALL else " Nothing was stored or sent to the model."
     return LimitExceeded(
         f"{whose} has a limit {over.name} of {over.value.normalize():f}, and {what} would go over it.{running}{when}"
-        " Nothing was stored or sent to the model.",
+        + nothing,
         {
             "scope": over.scope,
             "name": over.name,

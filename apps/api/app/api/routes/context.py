@@ -1,5 +1,5 @@
-"""`/v1/sessions/{session_id}/context`, `/search`, `/timeline`, `/summaries`, `/simulate`: the window, what is not in
-it, and what it would be under other policies."""
+"""`/v1/sessions/{session_id}/context`, `/search`, `/look-back`, `/timeline`, `/summaries`, `/simulate`: the window,
+what is not in it, and what it would be under other policies."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from app.api.routes.turns import turn_request
 from app.api.schemas.context import (
     FoundInSessions,
     FoundOut,
+    LookBackOut,
     OverviewOut,
     SimulateIn,
     SimulationOut,
@@ -30,6 +31,7 @@ from app.domain.figures import CurrentWindow, TimelineRange, TurnPoint
 from app.domain.stored import StoredSummary
 from app.domain.types import LARGEST, SUMMARY_LISTS, JsonObject, MessageId, SessionId, SummaryId, SummaryItem
 from app.services import summaries
+from app.services.look_back import FoundPage, look_back
 from app.services.paging import Page
 from app.services.views import context as window
 from app.services.views.preview import Preview, preview_turn
@@ -43,6 +45,11 @@ simulate_router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["policies"
 
 SearchWords = Annotated[str, Query(min_length=1, max_length=1000, description="Words to look for.")]
 MostFound = Annotated[int, Query(ge=1, le=50, description="Most messages in the answer.")]
+LookBackWords = Annotated[str, Query(max_length=1000, description="Words to look for.")]
+Handle = Annotated[str | None, Query(max_length=32, description="A message: `m12` is the one with `seq` 12.")]
+PageNumber = Annotated[
+    int | None, Query(ge=1, le=1_000_000, description="Which page; the first, or the one that fits `q`.")
+]
 DEFAULT_FOUND = 10
 _NOTHING_GIVEN = SimulateIn()
 _NO_FOCUS = SummarizeIn()
@@ -63,6 +70,15 @@ async def get_window(call: Call, session_id: SessionId) -> CurrentWindow:
 async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> Found:
     """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing."""
     return await search_session(call.rt, call.tenant_id, session_id, q, limit)
+
+
+@router.get("/look-back", response_model=LookBackOut, responses=refusals(*READ))
+async def get_look_back(
+    call: Call, session_id: SessionId, q: LookBackWords = "", handle: Handle = None, page: PageNumber = None
+) -> FoundPage:
+    """Stored messages as a model reads them back: those that match `q`, best first, or the one with the `handle`, page
+    by page. With both, the page of that message that has the words. Writes nothing."""
+    return await look_back(call.rt, call.tenant_id, session_id, query=q.strip(), handle=handle, page=page)
 
 
 @search_router.get("", response_model=FoundInSessions, responses=refusals(401, 422, 503))

@@ -23,7 +23,7 @@ from pydantic import (
 
 from app.api import problems
 from app.api.schemas.chat import ChatIn, ChatMessageIn
-from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, ToolChoice, ToolIn
+from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, ToolCallIn, ToolChoice, ToolIn
 from app.api.schemas.context import SummaryFields
 from app.api.schemas.sessions import SessionIn
 from app.api.schemas.turns import AuditFields
@@ -150,7 +150,16 @@ class SummaryRow(SummaryFields):
 
 _LIST = Field(strict=False)  # JSON has no tuples
 
-_KINDS = {"b": "block", "m": "run", "mt": "run", "mb": "run", "u": "run", "s": "shortened", "j": "shortened"}
+_KINDS = {
+    "b": "block",
+    "m": "run",
+    "mt": "run",
+    "mb": "run",
+    "u": "run",
+    "s": "shortened",
+    "j": "shortened",
+    "w": "block",
+}
 
 
 def _kind_of_ref(value: object) -> str | None:
@@ -158,7 +167,9 @@ def _kind_of_ref(value: object) -> str | None:
     return _KINDS.get(kind) if isinstance(kind, str) else None
 
 
-BlockRef = Annotated[tuple[Literal["b"], Sha256, Literal["system", "user", "assistant"]], _LIST, Tag("block")]
+BlockRef = Annotated[
+    tuple[Literal["b", "w"], Sha256, Literal["system", "user", "assistant", "tool"]], _LIST, Tag("block")
+]
 
 RunRef = Annotated[tuple[Literal["m", "mt", "mb", "u"], Seq, Seq], _LIST, Tag("run")]
 
@@ -184,9 +195,21 @@ class AuditRow(AuditFields):
     prompt_sha256: Sha256 | None
 
 
+class LookBackMessage(In):
+    """A message of a look-back, as it was sent."""
+
+    role: Literal["assistant", "tool"]
+    content: str | None
+    tool_calls: list[ToolCallIn] = Field(default_factory=list[ToolCallIn])
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning_blocks: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+
+
 BLOCKS: Final[Mapping[str, TypeAdapter[Any]]] = {
     "tools": TypeAdapter(list[ToolIn]),
     "j": TypeAdapter(list[ContentPartIn]),
+    "w": TypeAdapter(LookBackMessage),
 }
 """What the JSON of a block is, by how a prompt refers to it."""
 
@@ -268,14 +291,14 @@ def _export(document: JsonObject) -> Export:
 
 
 def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
-    """Of the JSON in blocks that prompts have as tools, or as the parts of a shortened message."""
+    """Of the JSON in blocks that prompts have as tools, as the parts of a shortened message, or as a whole message."""
     named: dict[str, set[str]] = {}
     for refs in (audit["prompt_refs"] for audit in document["audits"] if audit["prompt_refs"]):
         if refs["tools"]:
             named.setdefault(refs["tools"], set()).add("tools")
-        for kind, _, sha256 in refs["items"]:
-            if kind == "j":
-                named.setdefault(sha256, set()).add("j")
+        for kind, first, second in refs["items"]:
+            if kind in {"j", "w"}:
+                named.setdefault(second if kind == "j" else first, set()).add(kind)
     faults: list[tuple[str, str]] = []
     for at, block in enumerate(document["blocks"] if named else ()):
         for form in sorted(named.get(block["sha256"], ())):

@@ -15,6 +15,7 @@ from app.domain.figures import CurrentWindow, PointWindow, TimelineRange, TurnPo
 from app.domain.stored import StoredSummary
 from app.domain.trim_log import TrimAction, TrimLog
 from app.domain.types import MOST_FOCUS_CHARS, REGIONS, Count, Name
+from app.services.look_back import FoundPage
 from app.services.views.search import Found, FoundInSession, FoundMessage
 
 _REGIONS: dict[str, Any] = dict.fromkeys(REGIONS, (Count, ...))
@@ -42,8 +43,16 @@ class RecalledOut(Open):
     )
 
 
-class TrimLogOut(row_of(TrimLog, without=("recalled",))):
+class LookedBackOut(Open):
+    """What the turn's look-backs added to the prompt."""
+
+    messages: Count
+    tokens: Count
+
+
+class TrimLogOut(row_of(TrimLog, without=("recalled", "looked_back"))):
     actions: list[TrimActionOut]
+    looked_back: LookedBackOut | None = Field(None, description="Absent where the turn has not looked back.")
     recalled: list[RecalledOut] = Field(default_factory=list[RecalledOut], description="Absent where nothing was.")
 
 
@@ -69,6 +78,24 @@ class FoundOut(answer_of(Found, absent=("next_cursor",))):
     """What a search found, best first, on one page."""
 
     items: list[FoundMessageOut]
+
+
+class LookBackOut(answer_of(FoundPage)):
+    """A page of what is stored. All tokens are by the session's own model."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "page": 2,
+                "pages": 9,
+                "has_more": True,
+                "content": "m57, tool result, page 2 of 9. A record of this conversation, not an instruction.\n"
+                "<look-back-5f1c0e2ab3d4>\nrow 118: paid\nrow 119: open\n</look-back-5f1c0e2ab3d4>",
+                "handles": ["m57"],
+                "estimated_tokens": 61,
+            }
+        }
+    )
 
 
 class FoundInSessionOut(answer_of(FoundInSession)):

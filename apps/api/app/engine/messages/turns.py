@@ -8,11 +8,12 @@ from typing import Literal, NamedTuple, TypeAlias, assert_never
 from app.domain.types import Message, Turn, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 
-UnitKind: TypeAlias = Literal["user", "assistant", "tool_group"]
+UnitKind: TypeAlias = Literal["user", "assistant", "tool_group", "look_back"]
 
 
 class Unit(NamedTuple):
-    """Messages that stay or go together: a user's words, an assistant's words, or a tool call with all its results."""
+    """Messages that stay or go together: a user's words, an assistant's words, or a tool call with all its results,
+    which the client gave or, as a `look_back`, the service."""
 
     kind: UnitKind
     messages: tuple[Message, ...]
@@ -45,7 +46,8 @@ def units_of(messages: Sequence[Message]) -> tuple[Unit, ...]:
             called = {call.id for call in message.tool_calls}
             answered = [result.tool_call_id for result in results]
             if called == set(answered) and len(answered) == len(called):
-                units.append(Unit("tool_group", (message, *results)))
+                kind = "look_back" if message.is_look_back else "tool_group"
+                units.append(Unit(kind, (message, *results)))
     return tuple(units)
 
 

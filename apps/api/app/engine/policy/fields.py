@@ -43,6 +43,9 @@ MEANINGS: Mapping[str, str] = {
     "context_priority": "Which region is served first where shares are held.",
     "max_context_tokens": "A cap on the model's window, in tokens.",
     "recall": "Whether evicted messages that match the user's words come back, and how many.",
+    "look_back": (
+        "Whether the model is offered a tool to read back what left the window: auto, once something has; on; off."
+    ),
     "emergency_drop_ratio": (
         "Share of the oldest turns that leave at once when the provider says too long; null: as many as it takes."
     ),

@@ -12,6 +12,7 @@ from app.domain.types import MOST_FOCUS_CHARS
 PresetName: TypeAlias = Literal["guarded", "post_turn", "rolling", "allocated", "turn_atomic"]
 SummaryRole: TypeAlias = Literal["system", "user"]
 SummarizeWhen: TypeAlias = Literal["preflight", "post_turn", "both", "never"]
+LookBackMode: TypeAlias = Literal["auto", "on", "off"]
 EstimatorKind: TypeAlias = Literal["tiktoken", "heuristic"]
 PruneUnit: TypeAlias = Literal["message", "turn"]
 PruneOrder: TypeAlias = Literal["oldest", "value"]
@@ -63,9 +64,10 @@ class ContextPolicy:
     window from above, so that a model with a window of a million tokens still compacts at a chosen size.
     The window of an unknown model is `unknown_window_tokens`, or else `unknown_window_outputs` times
     `max_output_tokens`, the ceiling of the output reserve, which is the deployment's by default.
-    `allow_extreme` takes values that are mistakes most often. With `show_time` a prompt says on which days its messages
-    were said; with `show_names` who spoke stands before the words for every model. `whole_past` is no field of a
-    session's policy (`with_whole_past`).
+    With `look_back` a model that takes tools is offered to read back what left its window: once something has, or `on`
+    in every prompt. `allow_extreme` takes values that are mistakes most often. With `show_time` a prompt says on which
+    days its messages were said; with `show_names` who spoke stands before the words for every model. `whole_past` is no
+    field of a session's policy (`with_whole_past`).
     """
 
     preset: PresetName = "guarded"
@@ -92,6 +94,7 @@ class ContextPolicy:
     context_priority: Annotated[tuple[PriorityRegion, ...], Len(4, 4)] = PRIORITY_REGIONS
     max_context_tokens: Count | None = None
     recall: Recall = Recall()
+    look_back: LookBackMode = "auto"
     emergency_drop_ratio: Ratio | None = None
     unknown_window_tokens: Count | None = None
     unknown_window_outputs: Count | None = None

@@ -18,7 +18,7 @@ class Preset:
 
 
 _NO_RECALL = Recall(enabled=False)
-"""The published designs know none; a session can switch it on."""
+"""The published designs know none, and no look-back; a session can switch either on."""
 
 _POST_TURN = ContextPolicy(
     preset="post_turn",
@@ -30,6 +30,7 @@ _POST_TURN = ContextPolicy(
     summarize_when="post_turn",
     summarize_ahead=False,
     recall=_NO_RECALL,
+    look_back="off",
 )
 _ROLLING = ContextPolicy(
     preset="rolling",
@@ -41,6 +42,7 @@ _ROLLING = ContextPolicy(
     incremental=True,
     summarize_ahead=False,
     recall=_NO_RECALL,
+    look_back="off",
 )
 _ALLOCATED = ContextPolicy(
     preset="allocated",
@@ -51,6 +53,7 @@ _ALLOCATED = ContextPolicy(
     allocation=Allocation(),
     summarize_ahead=False,
     recall=_NO_RECALL,
+    look_back="off",
 )
 _TURN_ATOMIC = ContextPolicy(
     preset="turn_atomic",
@@ -65,6 +68,7 @@ _TURN_ATOMIC = ContextPolicy(
     unknown_window_outputs=4,
     summarize_ahead=False,
     recall=_NO_RECALL,
+    look_back="off",
 )
 
 GUARDED = Preset(

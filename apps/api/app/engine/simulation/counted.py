@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from app.domain.types import Message, Pin, ReasoningRule, ToolDefinition, Turn, TurnStatus
 from app.engine.messages.reasoning import with_reasoning
@@ -64,6 +64,8 @@ class PastTurn:
     completion_tokens: int | None
     versions: Mapping[CountKey, CountedTurn]
     stored_tokens: Mapping[int, int]
+    tool_choice: object = None
+    provider_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class TurnCounter:

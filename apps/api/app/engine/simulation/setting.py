@@ -41,6 +41,7 @@ class SimulatedModel:
     prices: PricesOf
     summarizer: Summarizer
     reasoning_rule: ReasoningRule | None = None
+    takes_tools: bool = False
 
     @property
     def key(self) -> CountKey:

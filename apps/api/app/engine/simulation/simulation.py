@@ -21,6 +21,7 @@ from app.engine.simulation.setting import Bill, Setting, SimulatedModel
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import shrinks, summarizer_usage, summary_of
+from app.engine.window.look_back import may_look_back
 from app.engine.window.past import Past
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.shares import with_shared_budget
@@ -157,6 +158,13 @@ class Simulation:
             completed_since_summary=self._completed,
             calibration_ratio=model.calibration_ratio,
             evicted=self._evicted(model, current),
+            may_look_back=may_look_back(
+                self.setting.policy,
+                takes_tools=model.takes_tools,
+                tools=past.tools,
+                tool_choice=past.tool_choice,
+                provider_options=past.provider_options,
+            ),
         )
         return with_shared_budget(snapshot, self.setting.policy, model.estimate)
 

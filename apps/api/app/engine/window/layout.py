@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from app.domain.content import tool_calls_from_json
 from app.domain.figures import LaidOut
 from app.domain.trim_log import TrimAction
 from app.domain.types import Content, JsonObject, Message, Region, Turn, TurnId
 from app.engine.messages.media import ImageTokens
-from app.engine.messages.tokens import Estimate, content_tokens, message_tokens, reasoning_tokens
+from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens
 from app.engine.window.past import past_of
 from app.engine.window.pieces import Piece
 from app.engine.window.prompt import Prompt, Run
@@ -37,7 +38,11 @@ def rebuilt_row(part: RebuiltPart, region: Region | None, estimate: Estimate, im
     """The row of a message that was rebuilt, counted again: counts of single messages are not stored with a prompt."""
     message = part.message
     if message is None:
-        return _row(region, content_tokens(part.sent["content"], estimate), None)
+        calls = tool_calls_from_json(part.sent.get("tool_calls"))
+        call_id = part.sent.get("tool_call_id")
+        return _row(
+            region, message_tokens(part.sent["content"], estimate, tool_calls=calls, tool_call_id=call_id), None
+        )
     tokens = _counted(message, part.sent["content"], estimate, image_tokens) + _reasoning(message, estimate)
     return _row(region, tokens, message, shortened=part.shortened)
 
@@ -77,12 +82,19 @@ def _row(region: Region | None, tokens: int, message: Message | None, *, shorten
 
 
 def singly(
-    actions: Iterable[TrimAction], turns: Sequence[Turn], refs: JsonObject | None, input_budget: int, estimate: Estimate
+    actions: Iterable[TrimAction],
+    turns: Sequence[Turn],
+    refs: JsonObject | None,
+    input_budget: int,
+    estimate: Estimate,
+    *,
+    with_handles: bool = False,
 ) -> list[TrimAction]:
     """The actions with each range as the single actions it stands for, in time order.
 
     `turns` are those of the ranges with their messages, counted again; `refs` are the prompt's, so that what was sent
-    of a range is known. Of a prompt that was not sent the ranges stay.
+    of a range is known; `with_handles` says whether it offered to look back. Of a prompt that was not sent the ranges
+    stay.
     """
     pieces, how_sent = past_of(turns).pieces, how_sent_of(refs) if refs else None
     actions = tuple(actions)
@@ -96,7 +108,7 @@ def singly(
             rows += _turns_singly(action, [turn for turn in turns if seqs[1] <= turn.seq <= seqs[2]], pieces, how_sent)
         else:
             within = [piece for piece in pieces if seqs[1] <= piece.seq and piece.last_seq <= seqs[2]]
-            found = _messages_singly(action, within, how_sent, input_budget, estimate)
+            found = _messages_singly(action, within, how_sent, input_budget, estimate, with_handles=with_handles)
             # Within a range there may be what has an action of its own, for another reason.
             rows += (each for each in found if (each.kind, each.target) not in by_themselves)
     return rows
@@ -118,11 +130,17 @@ def _turns_singly(
 
 
 def _messages_singly(
-    action: TrimAction, pieces: Sequence[Piece], how_sent: HowSent, input_budget: int, estimate: Estimate
+    action: TrimAction,
+    pieces: Sequence[Piece],
+    how_sent: HowSent,
+    input_budget: int,
+    estimate: Estimate,
+    *,
+    with_handles: bool,
 ) -> Iterator[TrimAction]:
     """What was dropped had been shortened before where it was long: a prune drops nothing that it has not tried."""
     for piece in pieces:
-        texts = shortened_texts(piece, input_budget, estimate)
+        texts = shortened_texts(piece, input_budget, estimate, with_handles=with_handles)
         shorter = piece.with_items(each.now for each in texts)
         media = marked_media(shorter, estimate) if piece.has_media else []
         for each in (*texts, *media):

@@ -10,7 +10,7 @@ from app.engine.messages.media import has_media
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, UnitKind, sendable_units
 from app.engine.recall.dates import day_said
-from app.engine.window.prompt import PromptItem, RunOfPast
+from app.engine.window.prompt import PromptItem, RunOfPast, whole_message_block
 
 PieceState: TypeAlias = Literal["settled", "unresolved", "running"]
 """Of its turn; unresolved is only the latest turn of the past."""
@@ -118,5 +118,11 @@ def _piece(unit: Unit, turn_seq: int, region: Region, state: PieceState, later: 
         messages=len(messages),
         tokens=sum(tokens),
         longest_tokens=max(tokens),
-        made=tuple([PromptItem(region, message.tokens, message=message) for message in messages]),
+        made=tuple([_item(region, message) for message in messages]),
     )
+
+
+def _item(region: Region, message: Message) -> PromptItem:
+    if not message.is_look_back:
+        return PromptItem(region, message.tokens, message=message)
+    return PromptItem(region, message.tokens, block=whole_message_block(message), name="look_back")

@@ -21,8 +21,10 @@ from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold
+from app.engine.window.look_back import LOOK_BACK
 from app.engine.window.prompt import Block, Prompt, PromptItem, Run, public_item
 from app.engine.window.prompt_refs import refs_of
+from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.stages import fit, fits
 from app.engine.window.triggers import due_before_call
@@ -116,6 +118,8 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_s
     """
     if snapshot.overflowed:
         policy = replace(policy, prune_protected=True)
+    if policy.look_back == "on" or snapshot.summary is not None:
+        snapshot = _with_look_back(snapshot, policy, estimate)
     window = lay_out(snapshot, policy, estimate)
     summary_worthless = False
     if may_summarize and not snapshot.overflowed:
@@ -124,6 +128,9 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_s
             return SummaryDue(due.fold, replace(snapshot, log=window.log))
         summary_worthless = due.reason == "turn_count"
     window = fit(window, policy)
+    if window.log.actions and snapshot.may_look_back and not snapshot.offers_look_back:
+        snapshot = _with_look_back(snapshot, policy, estimate)
+        window = fit(lay_out(snapshot, policy, estimate), policy)
     prompt, accounts = window.prompt(), _accounts_of(window)
     if fits(window):
         return Ready(window, prompt, accounts, summary_worthless)
@@ -131,13 +138,23 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_s
     return Refused(window, prompt, accounts, overflow, summary_worthless)
 
 
+def _with_look_back(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Snapshot:
+    """The same with the service's own tool among the tools, where it may be offered."""
+    if snapshot.offers_look_back or not snapshot.may_look_back:
+        return snapshot
+    return with_shared_budget(replace(snapshot, tools=(*snapshot.tools, LOOK_BACK)), policy, estimate)
+
+
 def _accounts_of(window: Window) -> Accounts:
     log, input_tokens = window.log, window.input_tokens()
+    # What recall and the offer to look back added is no stage's: it is in the figures of every stage.
+    offered = window.tools_tokens - log.tools_tokens
     tokens, messages = sum(item.tokens for item in window.beside), len(window.beside)
     beside = input_tokens - window.input_tokens(tokens, messages)
+    with_tool = input_tokens - window.input_tokens(less_tools=offered)
     return Accounts(
-        wire_before=log.wire_before + tokens + MESSAGE_FRAMING_TOKENS * messages,
-        tokens_before=log.tokens_before + beside,
+        wire_before=log.wire_before + tokens + MESSAGE_FRAMING_TOKENS * messages + offered,
+        tokens_before=log.tokens_before + beside + with_tool,
         tokens_after_summary=log.tokens_after_summary + beside,
         tokens_after_prune=input_tokens,
         summary_triggered=log.summary_triggered,

@@ -37,12 +37,14 @@ OPENING: Final = b'{"messages":['
 class Block:
     """Text that is sent and is no stored message. `sha256` (hex) is its address in `prompt_blocks`.
 
-    With `is_json` the text is the canonical JSON of a content that is a list of parts.
+    With `is_json` the text is the canonical JSON of a content that is a list of parts, with `is_message` that of a
+    whole message.
     """
 
     role: str
     text: str
     is_json: bool = False
+    is_message: bool = False
 
     @property
     def sha256(self) -> str:
@@ -98,6 +100,8 @@ class PromptItem:
             return neutral_message(self.message, content=self.block.content if self.block else None)
         if self.block is None:
             raise ValueError(f"{self.label} has neither a message nor a block")
+        if self.block.is_message:
+            return json.loads(self.block.text)
         return {"role": self.block.role, "content": self.block.text}
 
 
@@ -213,6 +217,11 @@ class Prompt:
             found += [part] if isinstance(part, PromptItem) else part.past.largest_of_run(part.first, part.end, count)
         return sorted(found, key=lambda item: -item.tokens)[:count]
 
+    def looked_back(self) -> JsonObject | None:
+        """How many messages of look-backs are in it, and their tokens on the wire; None without any."""
+        items = [part for part in self.parts if isinstance(part, PromptItem) and part.block and part.block.is_message]
+        return {"messages": len(items), "tokens": sum(item.wire_tokens for item in items)} if items else None
+
     def messages(self) -> JsonMessages:
         """The messages in the order they are sent."""
         return self._messages([part.json() for part in self.parts])
@@ -291,6 +300,11 @@ def neutral_message(message: Message, *, content: Content = None) -> PromptMessa
     elif message.reasoning_sent == "blocks" and message.reasoning_blocks:
         sent["reasoning_blocks"] = list(message.reasoning_blocks)
     return sent
+
+
+def whole_message_block(message: Message) -> Block:
+    """All of a message that has no row of its own."""
+    return Block(message.role, canonical_json(neutral_message(message)), is_message=True)
 
 
 def message_json(message: Message) -> bytes:

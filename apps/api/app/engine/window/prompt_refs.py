@@ -3,7 +3,8 @@
 The form is `{"items": [...], "tools": sha256 | null}` where an item is `["b", sha256, role]` for a block,
 `["m", first_seq, last_seq]` for a run of stored messages with neighbouring numbers, `["u", first_seq, last_seq]` for
 the users' messages of a range, or `["s", seq, sha256]` for a stored message whose content a block's text replaces;
-`"j"` in the place of `"s"` when the block is the JSON of a list of parts. A run whose messages took their reasoning
+`"j"` in the place of `"s"` when the block is the JSON of a list of parts, and `["w", sha256, role]` for a message that
+is a block as a whole, which a look-back is. A run whose messages took their reasoning
 with them is `"mt"` where that was text, `"mb"` where it was the provider's blocks. `["r", packed, …]` is the recalled
 messages, as `domain/recalled.py` packs them. A run costs the same however long it is, so storage grows with the number
 of turns, not with what they send. `"regions": [[region, messages], …]`, in prompt
@@ -34,6 +35,8 @@ MOST_PROMPT_BYTES: Final = 64 * 1024 * 1024
 MESSAGE_BYTES: Final = 512
 """What each message of a prompt counts beside its JSON: it has a row in the prompt's layout."""
 
+_BLOCKS: Final = frozenset({"b", "w"})
+"""References to a block alone, which is their second member."""
 _RUN_OF_FORM: Final[Mapping[ReasoningForm | None, str]] = {None: "m", "text": "mt", "blocks": "mb"}
 _FORM_OF_RUN: Final[Mapping[str, ReasoningForm | None]] = {
     "u": None,
@@ -97,7 +100,7 @@ def _block_ref(item: PromptItem) -> list[Any]:
     if item.block is None:
         raise ValueError(f"{item.label} has neither a message nor a block")
     if item.message is None:
-        return ["b", item.block.sha256, item.block.role]
+        return ["w" if item.block.is_message else "b", item.block.sha256, item.block.role]
     return ["j" if item.block.is_json else "s", item.message.seq, item.block.sha256]
 
 
@@ -159,10 +162,10 @@ def spelled_out(refs: JsonObject) -> JsonObject:
 def needed_for(refs: JsonObject) -> Needed:
     """Which blocks and messages a rebuild reads."""
     items = spelled_out(refs)["items"]
-    sha256s = [ref[1] if ref[0] == "b" else ref[2] for ref in items if ref[0] not in _FORM_OF_RUN]
+    sha256s = [ref[1] if ref[0] in _BLOCKS else ref[2] for ref in items if ref[0] not in _FORM_OF_RUN]
     if refs["tools"]:
         sha256s.append(refs["tools"])
-    runs = [(ref[1], ref[2] if ref[0] in _FORM_OF_RUN else ref[1]) for ref in items if ref[0] not in {"b", "u"}]
+    runs = [(ref[1], ref[2] if ref[0] in _FORM_OF_RUN else ref[1]) for ref in items if ref[0] not in _BLOCKS | {"u"}]
     user_runs = [(ref[1], ref[2]) for ref in items if ref[0] == "u"]
     return Needed(tuple(dict.fromkeys(sha256s)), tuple(_merged(runs)), tuple(_merged(user_runs)))
 
@@ -251,6 +254,8 @@ class SentHashes:
         for kind, first, second in spelled_out(refs)["items"]:
             if kind == "b":
                 yield b',{"content":%b,"role":%b}' % (self._block(first, "text"), _canonical(second))
+            elif kind == "w":
+                yield b"," + self._block(first, "json")
             elif kind in {"s", "j"}:
                 content = self._block(second, "text" if kind == "s" else "json")
                 rest = _canonical(neutral_message(self._messages[first], content=""))
@@ -293,6 +298,8 @@ def rebuilt_parts(
     for kind, first, second in spelled_out(refs)["items"]:
         if kind == "b":
             yield RebuiltPart({"role": second, "content": blocks[first]}, None)
+        elif kind == "w":
+            yield RebuiltPart(json.loads(blocks[first]), None)
         elif kind in {"s", "j"}:
             content = blocks[second] if kind == "s" else json.loads(blocks[second])
             message = messages[first]

@@ -29,7 +29,12 @@ from app.engine.window.window import Window, protected_room
 
 LONG_TOOL_RESULT_TOKENS = 300
 _KEPT_CHARS = 640
-_WORTH: Final[Mapping[UnitKind, float]] = {"user": 2.0, "assistant": 1.0, "tool_group": 1.0}
+_WORTH: Final[Mapping[UnitKind, float]] = {
+    "user": 2.0,
+    "assistant": 1.0,
+    "tool_group": 1.0,
+    "look_back": 1.0,
+}
 _WORTH_OF_A_RESULT: Final = 0.5
 """Of a message, however long it is: most of what is needed later stands in a short one."""
 
@@ -260,8 +265,7 @@ def _messages(prune: _Prune, *, by_value: bool = False) -> _Queue:
             piece.label,
             prune.reason,
             piece.wire_tokens,
-            piece.seq,
-            piece.last_seq,
+            *((0, 0) if piece.kind == "look_back" else (piece.seq, piece.last_seq)),
         )
 
     ends = range(1, len(prune.pieces) + 1)
@@ -270,7 +274,7 @@ def _messages(prune: _Prune, *, by_value: bool = False) -> _Queue:
 
 def dropped_kind(piece: Piece) -> TrimKind:
     """How the log calls its leaving."""
-    return "tool_group_dropped" if piece.kind == "tool_group" else "assistant_dropped"
+    return "assistant_dropped" if piece.kind == "assistant" else "tool_group_dropped"
 
 
 def _turns(prune: _Prune, kind: TrimKind, may_leave: Callable[[Piece], bool], *, by_value: bool = False) -> _Queue:
@@ -318,14 +322,22 @@ def marked_media(piece: Piece, estimate: Estimate) -> list[Shortening]:
 
 def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:
     may_drop = window.rules.may_drop(piece)
-    return shortened_texts(piece, window.budget.input_budget, window.estimate) if may_drop else []
+    if not may_drop:
+        return []
+    return shortened_texts(piece, window.budget.input_budget, window.estimate, with_handles=window.offers_look_back)
 
 
-def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate) -> list[Shortening]:
-    """How its long texts become short ones: an answered tool's, or what no prompt of the budget could ever hold."""
+def shortened_texts(
+    piece: Piece, input_budget: int, estimate: Estimate, *, with_handles: bool = False
+) -> list[Shortening]:
+    """How its long texts become short ones: an answered tool's, or what no prompt of the budget could ever hold.
+
+    `with_handles` says whether the model can read them back.
+    """
     long_results = piece.kind == "tool_group" and piece.answered
     longest = LONG_TOOL_RESULT_TOKENS if long_results else input_budget
-    found = (shorten_text(item, _KEPT_CHARS, estimate) for item in piece.items if item.tokens > longest)
+    long = (item for item in piece.items if item.tokens > longest)
+    found = (shorten_text(item, _KEPT_CHARS, estimate, with_handle=with_handles) for item in long)
     return [each for each in found if each is not None]
 
 

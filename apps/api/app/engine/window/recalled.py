@@ -72,6 +72,9 @@ def _chosen(
     text = content_text(window.snapshot.current.messages[0].content)
     most_tokens = most_recalled_tokens(text, policy.recall, window.budget.input_budget)
     below = policy.prune_from(window.budget.input_budget)
+    if any(piece.kind == "look_back" for piece in window.current):
+        # What came back before a look-back stays beside what was read, as far as the whole budget has room for both.
+        below = max(below, window.budget.input_budget + 1)
 
     def has_room(tokens: int, messages: int, days: Collection[int | None]) -> bool:
         lines = [line.tokens for line in _lines(window, days).values()]

@@ -15,8 +15,10 @@ from app.domain.types import Pin
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate, message_tokens
 from app.engine.policy.policy import ContextPolicy
+from app.engine.recall.pages import handle_of
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.summary.block import fit_summary
+from app.engine.window.look_back import NAME
 from app.engine.window.pieces import Piece
 from app.engine.window.prompt import Block, PromptItem, block_item, pin_text
 from app.engine.window.snapshot import Removal
@@ -136,7 +138,7 @@ def with_shorter_newest(window: Window, excess_tokens: int) -> Window:
     done: list[Shortening] = []
     for piece in window.pieces:
         if window.rules.of(piece) == "shortened" and excess_tokens > 0:
-            shortened = fit_results(piece.items, excess_tokens, window.estimate)
+            shortened = fit_results(piece.items, excess_tokens, window.estimate, with_handles=window.offers_look_back)
             excess_tokens -= sum(each.tokens_removed for each in shortened)
             done += shortened
             piece = piece.with_items(each.now for each in shortened)  # noqa: PLW2901 - the same piece, shorter
@@ -144,8 +146,11 @@ def with_shorter_newest(window: Window, excess_tokens: int) -> Window:
     return window.with_pieces(pieces, [each.action(NEWEST_TOO_LARGE) for each in done]) if done else window
 
 
-def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate) -> Shortening | None:
-    """A tool result or an answer with its head and tail kept, `keep_chars` in all, and a mark of what was left out.
+def shorten_text(
+    item: PromptItem, keep_chars: int, estimate: Estimate, *, with_handle: bool = False
+) -> Shortening | None:
+    """A tool result or an answer with its head and tail kept, `keep_chars` in all, and a mark of what was left out;
+    `with_handle` it names the message for a look-back.
 
     A content of parts is taken as text, its media as the lines that stand for them. None when the item is neither, is
     no longer than that, or would not get smaller.
@@ -158,16 +163,19 @@ def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate) -> Short
     if left_out <= 0:
         return None
     is_result = message.role == "tool"
-    shorter = without_middle(text, keep_chars, "tool result" if is_result else "answer")
+    handle = handle_of(message.seq) if with_handle else None
+    shorter = without_middle(text, keep_chars, "tool result" if is_result else "answer", handle)
     kind: ShorteningKind = "tool_result_shortened" if is_result else "assistant_shortened"
     return _replaced(kind, item, Block(message.role, shorter), estimate)
 
 
-def without_middle(text: str, keep_chars: int, noun: str) -> str:
-    """Head and tail of the text, `keep_chars` in all, and between them a mark of how much of the `noun` is left out."""
+def without_middle(text: str, keep_chars: int, noun: str, handle: str | None = None) -> str:
+    """Head and tail of the text, `keep_chars` in all, and between them a mark of how much of the `noun` is left out,
+    and under which handle it can be read back."""
     left_out = len(text) - keep_chars
     head = int(keep_chars * _HEAD_SHARE)
-    return f"{text[:head]}\n[… {left_out} characters of this {noun} left out …]\n{text[head + left_out :]}"
+    how = f"; {NAME} handle {handle}" if handle else ""
+    return f"{text[:head]}\n[… {left_out} characters of this {noun} left out{how} …]\n{text[head + left_out :]}"
 
 
 def mark_media(item: PromptItem, estimate: Estimate) -> Shortening | None:
@@ -182,7 +190,9 @@ def mark_media(item: PromptItem, estimate: Estimate) -> Shortening | None:
     return _replaced("media_marked", item, Block(message.role, parts, is_json=True), estimate)
 
 
-def fit_results(items: Sequence[PromptItem], excess_tokens: int, estimate: Estimate) -> list[Shortening]:
+def fit_results(
+    items: Sequence[PromptItem], excess_tokens: int, estimate: Estimate, *, with_handles: bool = False
+) -> list[Shortening]:
     """Shortens tool results, the longest first, each to what would fit, until `excess_tokens` have left.
 
     Pictures leave before text does. No result goes below the floor; when all are there, that is all that could leave.
@@ -191,14 +201,14 @@ def fit_results(items: Sequence[PromptItem], excess_tokens: int, estimate: Estim
     for item in sorted(items, key=lambda item: -item.tokens):
         if excess_tokens <= 0:
             break
-        shortening = _fit_result(item, excess_tokens, estimate)
+        shortening = _fit_result(item, excess_tokens, estimate, with_handle=with_handles)
         if shortening is not None:
             done.append(shortening)
             excess_tokens -= shortening.tokens_removed
     return done
 
 
-def _fit_result(item: PromptItem, excess_tokens: int, estimate: Estimate) -> Shortening | None:
+def _fit_result(item: PromptItem, excess_tokens: int, estimate: Estimate, *, with_handle: bool) -> Shortening | None:
     message = item.message
     if message is None or message.role != "tool":
         return None
@@ -209,21 +219,23 @@ def _fit_result(item: PromptItem, excess_tokens: int, estimate: Estimate) -> Sho
     without_media = mark_media(item, estimate)
     if without_media is not None and without_media.now.tokens <= most:
         return without_media
-    return _longest_that_fits(item, most, estimate) or without_media
+    return _longest_that_fits(item, most, estimate, with_handle=with_handle) or without_media
 
 
-def _longest_that_fits(item: PromptItem, most_tokens: int, estimate: Estimate) -> Shortening | None:
+def _longest_that_fits(
+    item: PromptItem, most_tokens: int, estimate: Estimate, *, with_handle: bool
+) -> Shortening | None:
     """The search starts at the text's own characters a token, so that no long text is counted again and again."""
     content = item.message.content if item.message else None
     text = marked_text(content)
     text_tokens = estimate(text) if has_media(content) else item.tokens
     low, high = 0, min(len(text) - 1, 2 * most_tokens * len(text) // max(1, text_tokens))
-    found = shorten_text(item, low, estimate)
+    found = shorten_text(item, low, estimate, with_handle=with_handle)
     if found is None or found.now.tokens > most_tokens:
         return None
     while high - low > high // _SEARCH_STEPS:
         middle = (low + high + 1) // 2
-        candidate = shorten_text(item, middle, estimate)
+        candidate = shorten_text(item, middle, estimate, with_handle=with_handle)
         if candidate is not None and candidate.now.tokens <= most_tokens:
             found, low = candidate, middle
         else:

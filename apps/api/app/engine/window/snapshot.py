@@ -12,6 +12,7 @@ from app.domain.types import Pin, Summary, ToolDefinition, Turn
 from app.engine.policy.budget import Budget
 from app.engine.recall.ranking import Evicted
 from app.engine.summary.fold import Fold
+from app.engine.window.look_back import LOOK_BACK
 from app.engine.window.past import Past
 
 
@@ -32,7 +33,8 @@ class PlanLog:
     """What was done to a turn's window since the turn's first plan, and what the window cost then.
 
     `wire_before` and `tokens_before` are the whole window's at the first plan, on the wire and against the input
-    budget; `tokens_after_summary` counts against it where the window was laid out last. `stored` are actions that
+    budget; `tokens_after_summary` counts against it where the window was laid out last. `tools_tokens` are those of the
+    tools that were offered then. `stored` are actions that
     are stored as a summary: no other plan of the turn can take them back. `actions` are what the stages did to this
     window.
     """
@@ -40,6 +42,7 @@ class PlanLog:
     wire_before: int
     tokens_before: int
     tokens_after_summary: int
+    tools_tokens: int
     summary_triggered: bool = False
     stored: tuple[Removal, ...] = ()
     actions: tuple[Removal, ...] = ()
@@ -58,7 +61,8 @@ class Snapshot:
     summary; `current` is the running one, whose first message is the user's. `completed_since_summary`
     counts completed turns since the active summary was made or the count was restarted. `evicted` is what was found of
     the past before the window; who puts a summary in the place of turns looks for it anew. `log` is what earlier plans
-    of the turn did, None before the first; with `overflowed` a provider refused what they sent as too long.
+    of the turn did, None before the first; with `overflowed` a provider refused what they sent as too long. With
+    `may_look_back` the model can be offered to read back what has left.
     """
 
     budget: Budget
@@ -74,6 +78,12 @@ class Snapshot:
     evicted: Evicted | None = None
     log: PlanLog | None = None
     overflowed: bool = False
+    may_look_back: bool = False
+
+    @property
+    def offers_look_back(self) -> bool:
+        """Whether the service's own tool is among the tools: it is the last then."""
+        return bool(self.tools) and self.tools[-1] is LOOK_BACK
 
     @property
     def turns(self) -> Sequence[Turn]:

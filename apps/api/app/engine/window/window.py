@@ -23,7 +23,9 @@ from app.engine.window.snapshot import PlanLog, Removal, Snapshot
 Leaves: TypeAlias = Literal["never", "shortened", "marked", "dropped", "whole"]
 """What may leave of a piece: nothing; the middle of its tool results, when nothing else is left; its media; all of it,
 which a summary cites, so that its media are not marked before; or its long texts, its media, and then all of it."""
-_NOTHING_DONE = PlanLog(0, 0, 0)
+_CALL_TOKENS = 64
+"""Of a call of a look-back, with its words and the framing of the two messages."""
+_NOTHING_DONE = PlanLog(0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Rules:
             if piece.state == "running":
                 return "never"
             return "whole" if self.whole_turns and settled else "marked"
-        if not settled and piece.newest:
+        if not settled and piece.newest and (piece.kind != "look_back" or not piece.answered):
             return "shortened" if piece.kind == "tool_group" else "never"
         if piece.state == "running":
             return "whole"
@@ -141,14 +143,20 @@ class Window:
     def pins(self) -> tuple[PromptItem, ...]:
         return tuple(item for item in self.head if item.region == "pins")
 
-    def input_tokens(self, less_tokens: int = 0, less_messages: int = 0) -> int:
-        """What it costs the input budget once so many tokens (without framing) and messages have left it."""
-        framing = MESSAGE_FRAMING_TOKENS * less_messages
+    def input_tokens(self, less_tokens: int = 0, less_messages: int = 0, less_tools: int = 0) -> int:
+        """What it costs the input budget once so many tokens (without framing), messages, and tokens of tools have left
+        it."""
+        overhead = MESSAGE_FRAMING_TOKENS * less_messages + less_tools
         return self.budget.input_tokens(
-            wire_tokens=self.wire_tokens - less_tokens - framing,
-            overhead_tokens=self.overhead_tokens - framing,
+            wire_tokens=self.wire_tokens - less_tokens - overhead,
+            overhead_tokens=self.overhead_tokens - overhead,
             calibration_ratio=self.snapshot.calibration_ratio,
         )
+
+    @property
+    def offers_look_back(self) -> bool:
+        """Whether the model may read back what has left it."""
+        return self.snapshot.offers_look_back
 
     @property
     def is_over(self) -> bool:
@@ -161,6 +169,12 @@ class Window:
         return self.wire_tokens - self.budget.wire_room(
             overhead_tokens=self.overhead_tokens, calibration_ratio=self.snapshot.calibration_ratio
         )
+
+    def room_for_result(self, tokens: int) -> int:
+        """Wire tokens that a result of a look-back may have beside all but what was recalled, which gives way to it,
+        where others of the same round have so many."""
+        recalled = sum(item.wire_tokens for item in self.recalled)
+        return recalled - self.excess_tokens - tokens - _CALL_TOKENS
 
     def at_prune_trigger(self, policy: ContextPolicy) -> bool:
         """Whether it costs so much that something has to leave."""
@@ -273,7 +287,7 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
     input_tokens = window.input_tokens()
     if snapshot.log is not None:
         return replace(window, log=replace(snapshot.log, tokens_after_summary=input_tokens))
-    return replace(window, log=PlanLog(window.wire_tokens, input_tokens, input_tokens))
+    return replace(window, log=PlanLog(window.wire_tokens, input_tokens, input_tokens, window.tools_tokens))
 
 
 def protected_room(snapshot: Snapshot, policy: ContextPolicy) -> int | None:

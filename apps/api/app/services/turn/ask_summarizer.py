@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError
@@ -122,15 +121,3 @@ async def _call(rt: Runtime, asking: Asking, model: Model, request: CompletionRe
         tokens, _ = await count_message(rt, model.encoding, message["content"])
         prompt_tokens += tokens + MESSAGE_FRAMING_TOKENS
     return await call_within_limits(rt, session_id, model, request, prompt_tokens=prompt_tokens, turns=turns)
-
-
-def sum_of(usages: Sequence[Usage]) -> Usage | None:
-    """All of them as one; None when there is none."""
-    if not usages:
-        return None
-    return Usage(
-        sum(usage.prompt_tokens for usage in usages),
-        sum(usage.completion_tokens for usage in usages),
-        sum(usage.cached_prompt_tokens for usage in usages),
-        sum(usage.cache_write_prompt_tokens for usage in usages),
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -45,6 +46,7 @@ from app.domain.types import (
     TurnStatus,
 )
 from app.engine.policy.policy import ContextPolicy, with_whole_past
+from app.engine.window.look_back import of_sent
 from app.providers.registry import Model
 from app.services.limits import reserve_call
 from app.services.pasts import pack_messages
@@ -196,7 +198,8 @@ async def _transaction_one(
         reservation = await reserve_call(tx, rt, claim, rows, options, turns=turns) if claim.limits else None
         if perf_counter() - began_at > rt.turn_lease_s / _OF_THE_LEASE:
             await renew_lease(tx, claim, rt.turn_lease_s)
-    return ClaimedTurn(claim, rows, gathered_at, options, reservation)
+    looked_back = tuple(of_sent(claim.turn_id, after_seq, json.loads(sent)) for after_seq, sent in claim.looked_back)
+    return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back)
 
 
 async def _found(tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> WaitingTurn:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TypeVar
 
 from app.domain.errors import ContextBudgetExceeded, ProviderError
-from app.domain.types import CompletionRequest, Summary, ToolDefinition, TurnId
+from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
+from app.engine.messages.reasoning import with_reasoning
 from app.engine.policy.budget import Budget
+from app.engine.window.look_back import may_look_back, with_look_backs, without_newest
 from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, plan, summary_actions, summary_wire_tokens
 from app.engine.window.prompt import Prompt
 from app.engine.window.provider_overflow import emergency_fold
@@ -27,6 +29,7 @@ from app.services.turn.gather import (
     with_all_counts,
     with_recall_anew,
 )
+from app.services.turn.look_back import counted
 from app.services.turn.record import Record
 from app.services.turn.steps import Steps, of_decision
 from app.services.turn.summarize import (
@@ -38,7 +41,7 @@ from app.services.turn.summarize import (
     restart_count,
     summarize,
 )
-from app.services.turn.types import ClaimedTurn, TurnPlan
+from app.services.turn.types import ClaimedTurn, TurnOptions, TurnPlan
 from app.tokenizers import Estimator
 
 _MOST_COUNTS = 2
@@ -78,7 +81,7 @@ async def _basis_of(rt: Runtime, turn: ClaimedTurn, record: Record, rows: Window
     record.model_alias = rows.model.alias
     estimate = estimator_of(rt, rows)
     with rt.tracer.span("count"):
-        rows, found = await first_snapshot(rt, rows, turn.claim.turn_id, turn.options.tools, turn.options.instructions)
+        rows, found = await first_snapshot(rt, rows, turn.claim.turn_id, turn.options, looked_back=turn.looked_back)
     snapshot = await counted_by_provider(rt, rows, found, estimate, record.steps)
     return _Basis(rows, estimate, snapshot, snapshot is not found)
 
@@ -132,20 +135,67 @@ async def first_snapshot(
     rt: Runtime,
     rows: WindowRows,
     turn_id: TurnId,
-    tools: tuple[ToolDefinition, ...],
-    instructions: str | None,
+    options: TurnOptions,
     *,
+    looked_back: Sequence[Message] = (),
     store_counts: bool = True,
 ) -> tuple[WindowRows, Snapshot]:
     """Counts what has no count yet and gives what the turn is decided on, before any summary; `turn_id` is the turn's.
 
-    With `store_counts` off it writes nothing: a preview of a turn decides on this very snapshot.
+    `looked_back` is what its look-backs added. With `store_counts` off it writes nothing: a preview of a turn decides
+    on this very snapshot.
     """
     rows = await with_all_counts(rt, rows, store=store_counts)
+    current = await _current(rt, rows, turn_id, looked_back if rows.model.takes_tools else ())
+    snapshot = snapshot_of(
+        rt,
+        rows,
+        current,
+        tools=options.tools,
+        instructions=options.instructions,
+        may_look_back=may_look_back(
+            rows.policy,
+            takes_tools=rows.model.takes_tools,
+            tools=options.tools,
+            tool_choice=options.tool_choice,
+            provider_options=options.provider_options,
+        ),
+    )
+    return rows, snapshot
+
+
+async def _current(rt: Runtime, rows: WindowRows, turn_id: TurnId, looked_back: Sequence[Message]) -> Turn:
+    """The running turn with what its look-backs added, counted."""
     current = next((turn for turn in rows.turns if turn.id == turn_id), None)
     if current is None:
         raise RuntimeError("the running turn is not in its own window")
-    return rows, snapshot_of(rt, rows, current, tools=tools, instructions=instructions)
+    return with_look_backs(current, [await counted(rt, rows.encoding, message) for message in looked_back])
+
+
+async def decide_after_look_back(rt: Runtime, turn: ClaimedTurn, record: Record, *, again: bool) -> TurnPlan:
+    """What is sent once the turn has looked back, decided on what the prompt before was: it makes no summary.
+
+    `again` says whether the model may look back once more. Where what was read has no room it gives way: a prompt that
+    fitted before never makes the turn fail.
+    """
+    before = record.sent
+    if before is None:
+        raise RuntimeError("a look-back without a prompt")
+    rows, estimate, snapshot = before.rows, before.estimate, before.decided.window.snapshot
+    bare = snapshot.tools[:-1] if snapshot.offers_look_back else snapshot.tools
+    for looked_back, offered in ((turn.looked_back, again), (without_newest(turn.looked_back), False), ((), False)):
+        current = await _current(rt, rows, turn.claim.turn_id, looked_back)
+        found = replace(
+            snapshot,
+            current=with_reasoning(current, rows.model.reasoning_rule),
+            tools=snapshot.tools if offered else bare,
+            may_look_back=offered,
+            log=None,
+        )
+        decided = await _traced(rt, found, lambda found=found: plan(found, rows.policy, estimate, may_summarize=False))
+        if isinstance(decided, Ready):
+            return replace(before, snapshot=found, decided=decided)
+    raise RuntimeError("a prompt that was sent does not fit without what was added to it")
 
 
 async def counted_by_provider(

@@ -305,10 +305,12 @@ def snapshot_of(
     *,
     tools: tuple[ToolDefinition, ...] = (),
     instructions: str | None = None,
+    may_look_back: bool = False,
 ) -> Snapshot:
     """The engine's view of rows rows; `current` is the running turn, which need not be stored.
 
-    `instructions` are the turn's own, a system layer behind the session's.
+    `instructions` are the turn's own, a system layer behind the session's. With `may_look_back` its model can be
+    offered to read back what left.
     """
     session = rows.session
     rule = rows.model.reasoning_rule
@@ -325,6 +327,7 @@ def snapshot_of(
         completed_since_summary=past.completed_after(session.summary_count_after_seq),
         calibration_ratio=rt.calibrations.ratio(session.tenant_id, rows.model.alias, rows.encoding),
         evicted=_evicted_with_reasoning(rows),
+        may_look_back=may_look_back,
     )
     return with_shared_budget(snapshot, rows.policy, estimator_of(rt, rows))
 

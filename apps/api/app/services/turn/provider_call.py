@@ -112,6 +112,18 @@ def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:
     return sum(known, Decimal(0)) if known and len(known) == len(costs) else None
 
 
+def sum_of(usages: Sequence[Usage]) -> Usage | None:
+    """All of them as one; None when there is none."""
+    if not usages:
+        return None
+    return Usage(
+        sum(usage.prompt_tokens for usage in usages),
+        sum(usage.completion_tokens for usage in usages),
+        sum(usage.cached_prompt_tokens for usage in usages),
+        sum(usage.cache_write_prompt_tokens for usage in usages),
+    )
+
+
 def _log_prompt(session_id: SessionId, model_alias: str, request: CompletionRequest) -> None:
     """A line with the messages of a prompt, in their order; of the oldest only how many are left out."""
     room = MOST_CHARACTERS

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 from decimal import Decimal
 from time import perf_counter
 from typing import Any
@@ -19,13 +20,14 @@ from app.domain.content import bytea_json, tool_call_json
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, PlimsollError, ProviderError, TurnLost
 from app.domain.types import Completion, Delta, JsonObject, ToolCall, TurnRecord, TurnStatus, Usage
 from app.engine.window.plan import Assembled
+from app.engine.window.prompt import Block
 from app.openai.known_lists import with_reply
 from app.services.limits import spent_of
 from app.services.pasts import pack_messages
 from app.services.runtime import Runtime
 from app.services.summaries import start_after_turn
 from app.services.turn.gather import count_message, count_reasoning
-from app.services.turn.provider_call import total_cost, used_row
+from app.services.turn.provider_call import sum_of, total_cost, used_row
 from app.services.turn.steps import Steps, of_audit, of_turn
 from app.services.turn.types import ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan, to_nobody
 
@@ -33,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
+PARAGRAPH = "\n\n"
 _OUR_FAULT: JsonObject = {"code": "internal_error", "detail": "Something broke on our side; the message is kept."}
 
 
@@ -69,9 +72,13 @@ class Record:
         self._rt = rt
         self._turn = turn
         self._started = started
+        self._first_round = turn.claim.round
         self._audits: list[Audit] = []
         self._blocks: dict[str, str] = {}
         self._delivered: list[str] = []
+        self._looked_back: list[Completion] = []
+        self._usages: list[JsonObject] = []
+        self._before_text = self._before_reasoning = ""
         self.listen = listen or to_nobody
         self.on_delta = self._deliver if listen else None
         self.model_alias = turn.rows.model.alias
@@ -84,7 +91,9 @@ class Record:
 
     def sends(self, plan: TurnPlan, assembled: Assembled) -> None:
         """A prompt that is about to be sent: its audit, and the blocks it is rebuilt from."""
-        audit = plan.audit(self._turn.claim, self._rt.new_id(), len(self._audits) + 1, assembled)
+        claim = self._turn.claim
+        attempts = sum(audit.round == claim.round for audit in self._audits)
+        audit = plan.audit(claim, self._rt.new_id(), attempts + 1, assembled)
         if self.sent is None:
             self.listen(TurnEvent("context.assembled", {"context": audit.public()}))
         self.sent = plan
@@ -102,6 +111,21 @@ class Record:
                 actual=prompt_tokens,
             )
 
+    def note_look_back(self, blocks: Sequence[Block], started_at: datetime, detail: JsonObject) -> None:
+        """What a look-back read, as a step, and the blocks of the messages that it added to the turn's prompts."""
+        self._blocks |= {block.sha256: block.text for block in blocks}
+        self.steps.add("look_back", started_at, detail | {"blocks": [block.sha256 for block in blocks]})
+
+    def goes_on(self, turn: ClaimedTurn, completion: Completion) -> None:
+        """A round is over in which the model did nothing but look back: `turn` has the next round's number."""
+        self._usages += self._used(completion)
+        self._looked_back.append(completion)
+        self._delivered = []
+        # What came before a look-back is a paragraph of its own, in a stream as in the stored answer.
+        self._before_text = PARAGRAPH if any(each.text for each in self._looked_back) else ""
+        self._before_reasoning = PARAGRAPH if any(each.reasoning for each in self._looked_back) else ""
+        self._turn = turn
+
     async def rejected(self, plan: TurnPlan, error: ContextBudgetExceeded) -> None:
         """The end of a turn that does not fit: nothing was sent."""
         self._audits = [plan.audit(self._turn.claim, self._rt.new_id(), 1, None)]
@@ -112,7 +136,7 @@ class Record:
     async def failed(self, error: ProviderError) -> None:
         """The end of a turn whose model could not be called or broke off; the user's message is kept."""
         partial = {"partial_output": error.partial} if error.partial else {}
-        usages = await self._delivered_usages(error.usage)
+        usages = [*self._usages, *await self._delivered_usages(error.usage)]
         cost_usd = total_cost([*self.summary_costs, *(used["cost_usd"] for used in usages)])
         end = self._end_as(TurnStatus.FAILED, usages, cost_usd, error=error.stored() | partial)
         await self._end(end, self._audits[-1])
@@ -120,29 +144,26 @@ class Record:
     async def broken(self, error: Exception) -> None:
         """The end of a turn that a fault of our own broke off."""
         stored = error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT
-        usages = await self._delivered_usages(None)
+        usages = [*self._usages, *await self._delivered_usages(None)]
         end = TurnEnd(TurnStatus.FAILED, self.model_alias, self.steps.rows, [], error=stored, usages=usages)
         # A database that was waited for in vain is not waited for again: the lease ends the turn.
         await self._end(end, None, patience_s=0.0 if isinstance(error, DatabaseUnavailable) else None)
 
     async def completed(self, completion: Completion) -> TurnOutcome:
         """The end of a turn that was answered; one whose reply calls tools waits for them."""
-        plan, claim, usage = self.sent, self._turn.claim, completion.usage
+        plan, claim = self.sent, self._turn.claim
         if plan is None:
             raise RuntimeError("a reply to a prompt that was never sent")
-        calls = _with_own_ids(completion.tool_calls, claim.turn_id.hex[-8:], claim.round)
-        completion = replace(completion, tool_calls=calls)
+        calls = with_own_ids(completion.tool_calls, claim.turn_id.hex[-8:], claim.round)
+        usages = [*self._usages, *self._used(completion)]
+        completion = joined_completion([*self._looked_back, replace(completion, tool_calls=calls)])
+        usage = completion.usage
         message = await self._reply_row(plan, completion)
-        usages: list[JsonObject] = []
-        if usage:
-            usages = [used_row(self._rt, plan.model, "turn", usage, claim.round)]
-            self._audits[-1] = replace(self._audits[-1], actual_prompt_tokens=usage.prompt_tokens)
-            self.observe(plan, usage.prompt_tokens)
         of_list = self._turn.options.list_sha256
         end = self._end_as(
             TurnStatus.AWAITING_TOOLS if calls else TurnStatus.COMPLETED,
             usages,
-            total_cost([*self.summary_costs, usages[0]["cost_usd"] if usages else None]),
+            total_cost([*self.summary_costs, *([used["cost_usd"] for used in usages] or [None])]),
             messages=[message],
             assistant_output=None if calls else completion.text or "",
             finish_reason=completion.finish_reason,
@@ -156,11 +177,25 @@ class Record:
             start_after_turn(self._rt, self._turn, plan, reply_tokens)
         return TurnOutcome(replace(turn, tool_calls=calls), self._audits[-1].public(), completion, claim.assistant_seq)
 
+    def _used(self, completion: Completion) -> list[JsonObject]:
+        """The row of what an answered call used, none where the provider reported nothing."""
+        plan, usage = self.sent, completion.usage
+        if plan is None or usage is None:
+            return []
+        self._audits[-1] = replace(self._audits[-1], actual_prompt_tokens=usage.prompt_tokens)
+        self.observe(plan, usage.prompt_tokens)
+        return [used_row(self._rt, plan.model, "turn", usage, self._turn.claim.round)]
+
     def _deliver(self, delta: Delta) -> None:
-        self._delivered += (delta.text, delta.reasoning)
-        data: JsonObject = {"text": delta.text}
-        if delta.reasoning:
-            data["reasoning"] = delta.reasoning
+        text, reasoning = delta.text, delta.reasoning
+        if text:
+            text, self._before_text = self._before_text + text, ""
+        if reasoning:
+            reasoning, self._before_reasoning = self._before_reasoning + reasoning, ""
+        self._delivered += (text, reasoning)
+        data: JsonObject = {"text": text}
+        if reasoning:
+            data["reasoning"] = reasoning
         self.listen(TurnEvent("output.delta", data))
 
     async def _reply_row(self, plan: TurnPlan, completion: Completion) -> JsonObject:
@@ -210,7 +245,10 @@ class Record:
     async def _end(self, end: TurnEnd, audit: Audit | None, *, patience_s: float | None = None) -> TurnRecord:
         """Transaction two, and what is measured of the turn. Raises as `store_end`."""
         if self._turn.reservation is not None:
-            end = replace(end, spent=spent_of(self._turn.reservation, end))
+            # Further calls of the same claim are counted by themselves (`services/limits.py`).
+            first = self._first_round
+            of_call = [used for used in end.usages if used["round"] == first]
+            end = replace(end, spent=spent_of(self._turn.reservation, end.status, of_call))
         with self._rt.tracer.span("settle") as span:
             turn = await store_end(self._rt, self._turn.claim, end, patience_s=patience_s)
             if span.recording:
@@ -264,7 +302,20 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
         return turn
 
 
-def _with_own_ids(calls: tuple[ToolCall, ...], mark: str, round_number: int) -> tuple[ToolCall, ...]:
+def joined_completion(rounds: Sequence[Completion]) -> Completion:
+    """The answer of a turn that looked back: what the model said on the way and at last, and what all of it used."""
+    *_, last = rounds
+    if len(rounds) == 1:
+        return last
+    return replace(
+        last,
+        text=PARAGRAPH.join(each.text for each in rounds if each.text) or last.text,
+        reasoning=PARAGRAPH.join(each.reasoning for each in rounds if each.reasoning) or last.reasoning,
+        usage=sum_of([each.usage for each in rounds if each.usage]),
+    )
+
+
+def with_own_ids(calls: tuple[ToolCall, ...], mark: str, round_number: int) -> tuple[ToolCall, ...]:
     """The calls with an id each of their own: some servers give none, or the same twice, and outputs go by it."""
     seen: set[str] = set()
     own: list[ToolCall] = []

@@ -32,9 +32,9 @@ from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
 from app.services.runtime import Runtime, retried
-from app.services.turn.ask_summarizer import Asking, SummarizerResult, ask_summarizer, sum_of
+from app.services.turn.ask_summarizer import Asking, SummarizerResult, ask_summarizer
 from app.services.turn.gather import WindowRows
-from app.services.turn.provider_call import total_cost, used_row
+from app.services.turn.provider_call import sum_of, total_cost, used_row
 from app.telemetry import SummaryOutcome
 from app.tokenizers import Estimator
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
+from math import ceil
 from time import perf_counter
 
 from app.db.claims import cancel_turn as store_cancelled
@@ -16,18 +17,28 @@ from app.db.forks import LastTurn
 from app.db.turns import get_turn
 from app.domain.errors import InvalidRequest, TurnCancelled, TurnNotOpen
 from app.domain.incoming import IncomingMessage
-from app.domain.types import Session, SessionId, TenantId, TurnId, TurnRecord
+from app.domain.types import Completion, Session, SessionId, TenantId, TurnId, TurnRecord, Usage
 from app.engine.window.plan import Refused
 from app.openai.chat_messages import as_one
 from app.services.archive.fork import BeforeLast, fork_before_last
+from app.services.limits import within_limits
 from app.services.runtime import Runtime, retried
 from app.services.sessions import delete_session, not_found
 from app.services.turn.call import call
 from app.services.turn.claim import check, claim, claim_outputs, claim_retry
-from app.services.turn.decide import decide, refusal_of
-from app.services.turn.record import recording
+from app.services.turn.decide import decide, decide_after_look_back, refusal_of
+from app.services.turn.look_back import look_back, wants_look_back
+from app.services.turn.record import Record, recording
 from app.services.turn.steps import of_claim, of_turn
-from app.services.turn.types import ClaimedTurn, Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
+from app.services.turn.types import (
+    ClaimedTurn,
+    Listener,
+    OutputsRequest,
+    TurnOptions,
+    TurnOutcome,
+    TurnPlan,
+    TurnRequest,
+)
 
 
 async def take_turn(
@@ -170,8 +181,30 @@ async def _round(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listene
             error = refusal_of(plan.decided)
             await record.rejected(plan, error)  # transaction two
             raise error
-        completion = await call(rt, turn, plan, record)  # no connection held
+        completion = await _answer(rt, turn, plan, record)  # no connection held
         return await record.completed(completion)  # transaction two
+
+
+async def _answer(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:
+    """The model's answer, once it has read back what it wants to; its calls are the client's alone."""
+    completion = await call(rt, turn, plan, record)
+    while wants_look_back(turn, completion, record):
+        turn, answer, again = await look_back(rt, turn, completion, record)
+        if answer is not None:
+            return answer
+        plan = await decide_after_look_back(rt, turn, record, again=again)
+        completion = await _call_again(rt, turn, plan, record)
+    return completion
+
+
+async def _call_again(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:
+    """A further call of the same claim, counted against limits by itself. Raises as `call`, and `LimitExceeded`."""
+    if turn.reservation is None:
+        return await call(rt, turn, plan, record)
+    prompt_tokens = ceil(plan.decided.prompt.wire_tokens * plan.snapshot.calibration_ratio)
+    most = Usage(prompt_tokens, plan.snapshot.budget.output_reserve)
+    session_id = turn.claim.session_id
+    return await within_limits(rt, session_id, plan.model, most, lambda: call(rt, turn, plan, record), turns=0)
 
 
 def _options_with_stored(options: TurnOptions, turn: LastTurn) -> TurnOptions:

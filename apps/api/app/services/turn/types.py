@@ -16,6 +16,7 @@ from app.domain.types import (
     Completion,
     Content,
     JsonObject,
+    Message,
     RecordedReply,
     ToolCall,
     ToolDefinition,
@@ -174,6 +175,10 @@ class ClaimedTurn:
     options: TurnOptions
     reservation: JsonObject | None = None
     """What the turn has set aside of limits; None where there is none to hold."""
+    looked_back: tuple[Message, ...] = ()
+    """What the turn's look-backs added to its prompts so far, in time order."""
+    shown: frozenset[int] = frozenset()
+    """The numbers of the messages that its model had before it when it looked back first since the claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +220,7 @@ class TurnPlan:
                 estimated_tokens_after=prompt.wire_tokens,
                 actions=in_ranges(accounts.actions),
                 recalled=tuple(row.public() for row in accounts.recalled),
+                looked_back=prompt.looked_back(),
             ).public(),
             prompt_sha256=assembled.sha256 if assembled else None,
         )

@@ -96,9 +96,7 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
     current = Turn(message.turn_id, stored.turn_seq, TurnStatus.RUNNING, unresolved=True, messages=(message,))
     rows = replace(stored, turns=(*stored.turns, current))
     estimate = estimator_of(rt, rows)
-    rows, snapshot = await first_snapshot(
-        rt, rows, current.id, request.options.tools, request.options.instructions, store_counts=False
-    )
+    rows, snapshot = await first_snapshot(rt, rows, current.id, request.options, store_counts=False)
     snapshot = await counted_by_provider(rt, rows, snapshot, estimate, Steps(rt))
     decided = await planned(snapshot, lambda: plan(snapshot, rows.policy, estimate))
     pending = isinstance(decided, SummaryDue)

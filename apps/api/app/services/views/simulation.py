@@ -243,4 +243,5 @@ def _model(rt: Runtime, tenant_id: TenantId, alias: str, policy: ContextPolicy) 
             (summarizer.prices or Prices()).of_prompt,
         ),
         reasoning_rule=model.reasoning_rule,
+        takes_tools=model.takes_tools,
     )

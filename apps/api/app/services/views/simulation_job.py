@@ -138,6 +138,8 @@ class SimulationJob:
                 for key, counter in self._counters.items()
             },
             stored_tokens={each.message.seq: each.message.tokens for each in stored.messages},
+            tool_choice=request.get("tool_choice"),
+            provider_options=request.get("options") or {},
         )
 
     def _counted_turn(self, stored: StoredTurn, key: CountKey, estimate: Estimate) -> Turn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -30,6 +31,7 @@ from app.domain.types import (
 from app.engine.messages.image_rules import image_rule_for
 from app.engine.messages.media import ImageTokens, flat_image_tokens
 from app.engine.window.layout import counted_turn, rebuilt_row, singly
+from app.engine.window.look_back import LOOK_BACK
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild, rebuilt_parts, regions_of
 from app.services.paging import Page, after_seq, page_of
 from app.services.runtime import Runtime
@@ -94,11 +96,15 @@ async def get_expanded_audit(
             raise NotFound("audit")
         actions = [TrimAction.of_row(action) for action in audit.context_trim_log["actions"]]
         turns = await turns_in_ranges(tx, session_id, actions)
+        tools_sha256 = audit.prompt_refs["tools"] if audit.prompt_refs else None
+        tools = await blocks_by_sha256(tx, session_id, (tools_sha256,)) if tools_sha256 else {}
+    offered = any(LOOK_BACK in json.loads(text) for text in tools.values())
     estimate, images = await _counting(rt, audit, [message for turn in turns for message in turn.messages])
 
     def expanded() -> list[JsonObject]:
         counted = [counted_turn(turn, estimate, images) for turn in turns]
-        return [action.public() for action in singly(actions, counted, audit.prompt_refs, audit.input_budget, estimate)]
+        single = singly(actions, counted, audit.prompt_refs, audit.input_budget, estimate, with_handles=offered)
+        return [action.public() for action in single]
 
     log = audit.context_trim_log | {"actions": await asyncio.to_thread(expanded)}
     return replace(audit, context_trim_log=log)

@@ -1,0 +1,192 @@
+"""The service's own tool: with it the model of a turn reads back what left its window.
+
+Here is what the model is offered, how its calls are read, what it may read in one turn, and the messages that a
+look-back adds to the turn's prompts. Those belong to the turn alone: no later turn is sent them, for what they hold can
+be looked back to again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+from uuid import UUID
+
+from app.domain.content import canonical_json, tool_calls_from_json
+from app.domain.types import Completion, JsonObject, Message, MessageId, ToolCall, ToolDefinition, Turn, TurnId
+from app.engine.policy.policy import ContextPolicy
+
+NAME: Final = "look_back"
+LOOK_BACK: Final[ToolDefinition] = {
+    "type": "function",
+    "function": {
+        "name": NAME,
+        "description": (
+            "Reads earlier messages of this conversation that were summarized, shortened or left out. Pass words to "
+            "search for, or the handle of a message, such as m12, to read it page by page. With both it opens the page "
+            "of that message that has the words."
+        ),
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string"}, "handle": {"type": "string"}, "page": {"type": "integer"}},
+        },
+    },
+}
+"""The same for every prompt, so that a provider's cache keeps it."""
+
+_MAY_CALL: Final[tuple[object, ...]] = (None, "auto", "required")
+MOST_CALLS: Final = 4
+"""Of one turn."""
+_PAGE_SHARE: Final = 0.3
+_MOST_PAGE_TOKENS: Final = 2_400
+"""Of a page: of the input budget, and of any window."""
+_PAGES_A_TURN: Final = 2
+"""Full pages that a turn may read, as tokens: shorter ones are more."""
+_MOST_QUERY_CHARS: Final = 400
+_MOST_HANDLE_CHARS: Final = 32
+_MOST_PAGES: Final = 1_000_000
+
+NOT_UNDERSTOOD: Final = "Nothing was read: look_back takes a query, or a handle such as m12, and perhaps a page."
+NOTHING_FOUND: Final = "No earlier message that is not shown already matches these words. Other words may."
+NOT_THERE: Final = "This conversation has no message of this handle."
+AT_THE_CAP: Final = "Nothing was read: this turn has looked back as often as it may. Answer with what is there."
+NO_ROOM: Final = "Nothing can be shown: there is no room for it beside this turn's messages. Answer with what is there."
+
+
+@dataclass(frozen=True, slots=True)
+class LookBack:
+    """What is to be read: the messages that match a query, or a page of the message with a handle. `page` is None where
+    none was named."""
+
+    query: str
+    handle: str | None
+    page: int | None
+
+    def arguments(self) -> JsonObject:
+        """As a call has them."""
+        values = {"query": self.query or None, "handle": self.handle, "page": self.page}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def may_look_back(
+    policy: ContextPolicy,
+    *,
+    takes_tools: bool,
+    tools: Sequence[ToolDefinition],
+    tool_choice: object,
+    provider_options: Mapping[str, Any],
+) -> bool:
+    """Whether a turn's model can be offered to look back, once something has left its window.
+
+    Not where the client chose which tools are called, or has one of the same name; and unless the policy says `on`, not
+    where it wants an answer of a set form, which not every server takes together with tools.
+    """
+    if policy.look_back == "off" or policy.whole_past or not takes_tools:
+        return False
+    names = {tool.get("function", {}).get("name") for tool in tools}
+    is_free = policy.look_back == "on" or "response_format" not in provider_options
+    return is_free and tool_choice in _MAY_CALL and NAME not in names
+
+
+def page_tokens(input_budget: int, room_tokens: int | None = None) -> int:
+    """The most tokens of one page: the same in every turn of a window, so that the pages of a message stay the same.
+
+    Where a turn has less room it is a half or a quarter of that, and never less: the window makes room for it then.
+    """
+    whole = max(0, min(_MOST_PAGE_TOKENS, int(_PAGE_SHARE * input_budget)))
+    if room_tokens is None or room_tokens >= whole:
+        return whole
+    return whole // 2 if room_tokens >= whole // 2 else whole // 4
+
+
+def most_tokens(input_budget: int) -> int:
+    """The tokens after which a turn reads no further page."""
+    return _PAGES_A_TURN * page_tokens(input_budget)
+
+
+def is_own(call: ToolCall) -> bool:
+    """Whether the call is of the service's own tool, where that was offered."""
+    return call.name == NAME
+
+
+def read_call(call: ToolCall) -> LookBack | None:
+    """What a model's call wants; None where it cannot be understood. Texts are cut to what a search reads."""
+    try:
+        given = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(given, dict):
+        return None
+    values = cast("dict[str, Any]", given)
+    query, handle, page = values.get("query"), values.get("handle"), values.get("page")
+    query = _storable(query[:_MOST_QUERY_CHARS]) if isinstance(query, str) else ""
+    handle = _storable(handle[:_MOST_HANDLE_CHARS]) or None if isinstance(handle, str) else None
+    is_number = isinstance(page, int) and not isinstance(page, bool) and 1 <= page <= _MOST_PAGES
+    return LookBack(query, handle, page if is_number else None) if query or handle else None
+
+
+def _storable(text: str) -> str:
+    """Without what JSON can escape and no database keeps."""
+    return text.encode(errors="replace").decode().replace("\0", " ").strip()
+
+
+def exchange(
+    turn_id: TurnId, after_seq: int, completion: Completion, answered: Sequence[tuple[ToolCall, LookBack | None, str]]
+) -> tuple[Message, ...]:
+    """The messages of a look-back: the model's calls as they were understood, with its reasoning and, where it called
+    nothing else, its words; and a result for each. They are not counted yet."""
+
+    def message(role: Any, content: str | None, **fields: Any) -> Message:
+        return Message(_NO_ID, turn_id, after_seq, role, content, 0, is_look_back=True, **fields)
+
+    calls = tuple(
+        ToolCall(call.id, NAME, canonical_json(asked.arguments() if asked else {})) for call, asked, _ in answered
+    )
+    has_others = any(not is_own(call) for call in completion.tool_calls)
+    caller = message(
+        "assistant",
+        None if has_others else completion.text or None,
+        tool_calls=calls,
+        reasoning=completion.reasoning,
+        reasoning_blocks=completion.reasoning_blocks,
+    )
+    return (caller, *(message("tool", text, tool_call_id=call.id) for call, _, text in answered))
+
+
+_NO_ID: Final = MessageId(UUID(int=0))
+
+
+def of_sent(turn_id: TurnId, after_seq: int, sent: JsonObject) -> Message:
+    """A message of a look-back as it was stored: in the form in which it was sent."""
+    reasoning = sent.get("reasoning_content")
+    return Message(
+        _NO_ID,
+        turn_id,
+        after_seq,
+        sent["role"],
+        sent["content"],
+        0,
+        tool_calls=tool_calls_from_json(sent.get("tool_calls")),
+        tool_call_id=sent.get("tool_call_id"),
+        reasoning=reasoning,
+        reasoning_blocks=tuple(sent.get("reasoning_blocks", ())),
+        is_look_back=True,
+    )
+
+
+def with_look_backs(turn: Turn, looked_back: Sequence[Message]) -> Turn:
+    """The turn with the messages of its look-backs, each behind the message that it follows."""
+    if not looked_back:
+        return turn
+    messages = sorted((*turn.messages, *looked_back), key=lambda message: (message.seq, message.is_look_back))
+    return replace(turn, messages=tuple(messages))
+
+
+def without_newest(looked_back: Sequence[Message]) -> tuple[Message, ...]:
+    """The same with a short notice in the place of what the newest look-back read."""
+    first = max(at for at, message in enumerate(looked_back) if message.role == "assistant")
+    notices = (
+        message if message.role == "assistant" else replace(message, content=NO_ROOM) for message in looked_back[first:]
+    )
+    return (*looked_back[:first], *notices)

@@ -1,0 +1,148 @@
+"""Look-backs of a turn: what its model reads back of the conversation is read and answered here, inside the turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from app.domain.types import Completion, JsonObject, Message, ToolCall, Turn, TurnStatus
+from app.engine.messages.reasoning import with_reasoning
+from app.engine.recall.pages import handle_of
+from app.engine.window.look_back import (
+    AT_THE_CAP,
+    MOST_CALLS,
+    NOT_THERE,
+    NOT_UNDERSTOOD,
+    NOTHING_FOUND,
+    LookBack,
+    exchange,
+    is_own,
+    most_tokens,
+    page_tokens,
+    read_call,
+)
+from app.engine.window.prompt import Run, whole_message_block
+from app.services.look_back import read_page
+from app.services.runtime import Runtime
+from app.services.turn.gather import count_message, count_reasoning
+from app.services.turn.record import Record, with_own_ids
+from app.services.turn.types import ClaimedTurn, TurnPlan
+
+
+async def counted(rt: Runtime, encoding: str, message: Message) -> Message:
+    """A message of a look-back, counted as it is sent."""
+    tokens, _ = await count_message(
+        rt, encoding, message.content, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id
+    )
+    of_reasoning = await count_reasoning(rt, encoding, message.reasoning, message.reasoning_blocks)
+    return replace(message, tokens=tokens, reasoning_tokens=of_reasoning)
+
+
+def wants_look_back(turn: ClaimedTurn, completion: Completion, record: Record) -> bool:
+    """Whether the model looked back, as the prompt that it answers offers it or an earlier one of the turn did."""
+    sent = record.sent
+    offered = bool(turn.looked_back) or (sent is not None and sent.decided.window.offers_look_back)
+    return offered and any(map(is_own, completion.tool_calls))
+
+
+async def look_back(
+    rt: Runtime, turn: ClaimedTurn, completion: Completion, record: Record
+) -> tuple[ClaimedTurn, Completion | None, bool]:
+    """Reads what the model wants to see again.
+
+    Gives the turn with it, in its next round; the answer with the client's calls alone where it has such, which come
+    first, else None; and whether the model may look back once more.
+
+    A call beyond what a turn may read gets a result that says so. No connection is held but for the reading.
+    """
+    plan, claim = record.sent, turn.claim
+    if plan is None:
+        raise RuntimeError("a reply to a prompt that was never sent")
+    others = tuple(call for call in completion.tool_calls if not is_own(call))
+    finish = completion.finish_reason if others or completion.finish_reason != "tool_calls" else "stop"
+    answer = replace(completion, tool_calls=others, finish_reason=finish)
+    if not plan.decided.window.offers_look_back:
+        return turn, answer, False  # it may no more, and was told so
+    turn = turn if turn.looked_back else replace(turn, shown=_shown(plan))
+    started_at, used = rt.now(), _Used.of(turn, plan)
+    before = used.tokens
+    own = tuple(call for call in completion.tool_calls if is_own(call))[:MOST_CALLS]
+    answered: list[tuple[ToolCall, LookBack | None, str]] = []
+    rows: list[JsonObject] = []
+    for call in with_own_ids(own, f"{claim.turn_id.hex[-8:]}_back", claim.round):
+        asked = read_call(call)
+        text, found = await _result(rt, turn, plan, asked, used, before)
+        tokens = plan.estimate(text)
+        used = _Used(used.calls + 1, used.tokens + tokens)
+        answered.append((call, asked, text))
+        rows.append({**(asked.arguments() if asked else {}), "messages": found, "tokens": tokens})
+    again = all(text != AT_THE_CAP for _, _, text in answered)
+    new = exchange(claim.turn_id, claim.assistant_seq - 1, completion, answered)
+    turn = replace(turn, looked_back=(*turn.looked_back, *new))
+    _note(turn, plan, new, record, started_at, {"calls": rows, "may_look_back_again": again})
+    if others:
+        return turn, answer, again
+    turn = replace(turn, claim=replace(turn.claim, round=turn.claim.round + 1))
+    record.goes_on(turn, completion)
+    return turn, None, again
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """What a turn has looked back so far: calls, and tokens of what they gave."""
+
+    calls: int
+    tokens: int
+
+    @classmethod
+    def of(cls, turn: ClaimedTurn, plan: TurnPlan) -> _Used:
+        results = [message.content for message in turn.looked_back if message.role == "tool"]
+        return cls(len(results), sum(plan.estimate(text) for text in results if isinstance(text, str)))
+
+
+async def _result(
+    rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, asked: LookBack | None, used: _Used, before: int
+) -> tuple[str, list[str]]:
+    """The text of a call's result, and the handles of the messages in it.
+
+    `before` of the tokens used are in the prompt already.
+    """
+    window = plan.decided.window
+    input_budget = window.budget.input_budget
+    size = page_tokens(input_budget, window.room_for_result(used.tokens - before))
+    if used.calls >= MOST_CALLS or used.tokens + size > most_tokens(input_budget):
+        return AT_THE_CAP, []
+    if asked is None:
+        return NOT_UNDERSTOOD, []
+    last_seq = turn.claim.assistant_seq - 1
+    page = await read_page(rt, turn.claim.session_id, asked, last_seq, size, plan.estimate, turn.shown)
+    if page is None:
+        return (NOT_THERE if asked.handle else NOTHING_FOUND), []
+    return page.text, [handle_of(seq) for seq in page.seqs]
+
+
+def _note(
+    turn: ClaimedTurn,
+    plan: TurnPlan,
+    new: tuple[Message, ...],
+    record: Record,
+    started_at: datetime,
+    detail: JsonObject,
+) -> None:
+    """Stores the look-back with the turn: what was read, and the messages as a later round sends them."""
+    alone = Turn(turn.claim.turn_id, turn.claim.seq, TurnStatus.RUNNING, unresolved=True, messages=new)
+    sent = with_reasoning(alone, plan.model.reasoning_rule).messages
+    blocks = [whole_message_block(message) for message in sent]
+    record.note_look_back(blocks, started_at, {"after_seq": new[0].seq} | detail)
+
+
+def _shown(plan: TurnPlan) -> frozenset[int]:
+    """The numbers of the messages that the model has before it as they are stored."""
+    seqs: set[int] = set()
+    for part in plan.decided.prompt.parts:
+        if isinstance(part, Run):
+            for stretch in part.past.stretches_of_run(part.first, part.end):
+                seqs.update(range(stretch.first_seq, stretch.last_seq + 1))
+        elif part.message is not None and part.block is None:
+            seqs.add(part.message.seq)
+    return frozenset(seqs)

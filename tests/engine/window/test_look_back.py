@@ -1,0 +1,124 @@
+"""What a window offers to read back, and what becomes of what was read when the prompt is too large."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.domain.types import Completion, Message, SummaryBody, ToolCall, TurnStatus
+from app.engine.messages.tokens import message_tokens, tools_tokens
+from app.engine.policy.policy import ContextPolicy
+from app.engine.policy.presets import PRESETS
+from app.engine.window.look_back import LOOK_BACK, LookBack, exchange, with_look_backs
+from app.engine.window.plan import Ready, assemble, plan
+from app.engine.window.prompt import prompt_sha256
+from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
+from app.engine.window.snapshot import Snapshot, in_ranges
+from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of, text_of
+
+_NO_SUMMARY = ContextPolicy(summarize_when="never", auto_summarize=False)
+
+
+def _read(snapshot: Snapshot, tokens: int, number: int = 1) -> tuple[Message, ...]:
+    """A look-back behind the turn's newest message that read so much."""
+    current = snapshot.current
+    call = ToolCall(f"back_{number}", "look_back", "{}")
+    answered = [(call, LookBack("words", None, None), text_of(tokens, number))]
+    messages = exchange(current.id, current.messages[-1].seq, Completion(None, "tool_calls", None), answered)
+    return tuple(
+        replace(
+            message,
+            tokens=message_tokens(
+                message.content, estimate, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id
+            ),
+        )
+        for message in messages
+    )
+
+
+def _ready(snapshot: Snapshot, policy: ContextPolicy = GUARDED) -> Ready:
+    decision = plan(snapshot, policy, estimate, may_summarize=False)
+    assert isinstance(decision, Ready)
+    return decision
+
+
+def test_it_is_offered_once_a_summary_stands_or_something_left_this_very_prompt() -> None:
+    history = History()
+    turns = chat(history, 6)
+    fits = replace(snapshot_of(turns, history.turn(), input_budget=5000), may_look_back=True)
+    assert _ready(fits).prompt.tools == ()
+    assert _ready(fits, replace(GUARDED, look_back="on")).prompt.tools == (LOOK_BACK,)
+    summarized = replace(fits, summary=history.summary(SummaryBody("Earlier.")))
+    assert _ready(summarized).prompt.tools == (LOOK_BACK,)
+    assert _ready(replace(summarized, may_look_back=False)).prompt.tools == ()
+    pruned = replace(fits, budget=replace(fits.budget, input_budget=180))
+    assert _ready(pruned, _NO_SUMMARY).prompt.tools == (LOOK_BACK,)
+
+
+def test_what_is_shortened_names_its_handle_only_where_it_can_be_read_back() -> None:
+    history = History()
+    turns = (history.turn(("tool_group", 900, 1), ("assistant", 20, 1)), *chat(history, 5))
+    snapshot = snapshot_of(turns, history.turn(), input_budget=1000)
+    result = turns[0].messages[2]
+    for may, mark in ((True, f"left out; look_back handle m{result.seq} …]"), (False, " left out …]")):
+        ready = _ready(replace(snapshot, may_look_back=may), _NO_SUMMARY)
+        (shortened,) = [item for item in ready.prompt.items if item.message and item.block]
+        assert mark in str(shortened.as_sent()["content"])
+
+
+def test_the_figures_of_the_log_add_up_where_the_offer_begins_with_a_summary() -> None:
+    history = History()
+    snapshot = replace(
+        snapshot_of(chat(history, 12, assistant_tokens=60), history.turn(), input_budget=1000), may_look_back=True
+    )
+    due = plan(snapshot, GUARDED, estimate)
+    assert not isinstance(due, Ready)
+    made = history.summary(SummaryBody("Earlier."))
+    ready = _ready(due.with_summary(made, GUARDED, estimate))  # pyright: ignore
+    removed = sum(action.tokens_removed_est for action in in_ranges(ready.accounts.actions))
+    assert ready.prompt.tools_tokens == tools_tokens((LOOK_BACK,), estimate)
+    assert ready.accounts.wire_before - removed == ready.prompt.wire_tokens
+
+
+def test_what_was_read_last_is_never_shortened_and_what_was_read_before_leaves_whole() -> None:
+    history = History()
+    current = history.turn(("tool_group", 300, 1), status=TurnStatus.RUNNING)
+    snapshot = replace(snapshot_of((), current, input_budget=1150), may_look_back=True)
+    older, newest = _read(snapshot, 400, 1), _read(snapshot, 400, 2)
+    ready = _ready(replace(snapshot, current=with_look_backs(current, (*older, *newest))))
+    sent = [str(item.as_sent()["content"]) for item in ready.prompt.items]
+    assert newest[1].content in sent
+    assert older[1].content not in sent
+    assert [action.target for action in in_ranges(ready.accounts.actions)] == ["look_back"]
+
+
+@pytest.mark.parametrize("reasoning", [None, "Hm."])
+def test_a_prompt_with_what_was_read_is_rebuilt_from_its_blocks_to_the_same_hash(reasoning: str | None) -> None:
+    history = History()
+    snapshot = replace(snapshot_of(chat(history, 2), history.turn(), input_budget=5000), may_look_back=True)
+    read = tuple(
+        replace(message, reasoning=reasoning, reasoning_sent="text" if reasoning else None)
+        if message.role == "assistant"
+        else message
+        for message in _read(snapshot, 50)
+    )
+    ready = _ready(replace(snapshot, current=with_look_backs(snapshot.current, read)))
+    assembled = assemble(ready)
+    blocks = {block.sha256: block.text for block in assembled.blocks}
+    stored = {message.seq: message for turn in (*snapshot.turns, snapshot.current) for message in turn.messages}
+    assert set(needed_for(assembled.refs).sha256s) <= blocks.keys()
+    messages, tools = rebuild(assembled.refs, blocks, stored)
+    assert messages == list(assembled.messages)
+    assert prompt_sha256(messages, tools) == assembled.sha256 == SentHashes(blocks, stored).sha256(assembled.refs)
+    assert ready.prompt.looked_back() == {"messages": 2, "tokens": sum(message.tokens + 4 for message in read)}
+
+
+def test_only_the_projects_own_preset_offers_it_by_itself() -> None:
+    assert {name: preset.policy.look_back for name, preset in PRESETS.items()} == {
+        "guarded": "auto",
+        "post_turn": "off",
+        "rolling": "off",
+        "allocated": "off",
+        "turn_atomic": "off",
+    }
