@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from app.domain.types import SummaryBody, Turn, TurnStatus
+from app.domain.types import Message, SummaryBody, Turn, TurnStatus
 from app.engine.policy.policy import ContextPolicy, Recall
 from app.engine.recall.index import EMPTY, Packed
 from app.engine.recall.ranking import evicted_among
@@ -39,7 +39,7 @@ def _sent(snapshot: Snapshot, policy: ContextPolicy = SHOWN) -> list[str]:
     return [str(message["content"]) for message in assembled.messages]
 
 
-def _messages(snapshot: Snapshot) -> list:
+def _messages(snapshot: Snapshot) -> list[Message]:
     evicted = snapshot.evicted.turns if snapshot.evicted else ()
     return [message for turn in (*evicted, *snapshot.turns, snapshot.current) for message in turn.messages]
 
@@ -79,6 +79,7 @@ def test_lines_never_take_a_prompt_over_what_fires_a_prune() -> None:
     for budget in range(plain.accounts.tokens_after_prune + 20, plain.accounts.tokens_after_prune + 400, 30):
         decided = plan(snapshot_of(turns, current, input_budget=budget), SHOWN, estimate, may_summarize=False)
         again = plan(snapshot_of(turns, current, input_budget=budget), replace(SHOWN, show_time=False), estimate)
+        assert isinstance(again, Ready)
         assert decided.accounts.actions == again.accounts.actions
         assert not decided.window.days or decided.accounts.tokens_after_prune < 0.9 * budget
 

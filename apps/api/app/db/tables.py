@@ -65,7 +65,7 @@ sessions = sa.Table(
     instant_column("updated_at", default_now=True),
     # Whose past it began with, and the last turn of it: `{session_id, turn_id}`; no key, the other may be erased.
     sa.Column("forked_from", JSONB),
-    # What this session may use, by the names of `domain/limits.py`; set by its tenant.
+    # What it may use, by the names of `domain/limits.py`.
     sa.Column("limits", JSONB, nullable=False, server_default="{}"),
     # Of a session that answers one request and is not to be kept: who finds it after that erases it.
     instant_column("erase_after", nullable=True),
@@ -164,9 +164,8 @@ messages = sa.Table(
     sa.Column("withdrawn", sa.Boolean, nullable=False, server_default="false"),
     # What recall and search find it by (engine/recall/index.py); null of one that was stored before this was.
     sa.Column("terms", sa.LargeBinary),
-    # Who of several people or agents spoke; null where nobody says so.
+    # Who of several people spoke, and when, where a client says so.
     sa.Column("name", sa.Text),
-    # When it was said, where a client gives that; else it was said when it was stored.
     instant_column("said_at", nullable=True),
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),

@@ -1,4 +1,4 @@
-"""Turns as they are read; `db/claims.py` and `db/records.py` write them."""
+"""Turns as they are read; `db/claims.py`, `db/records.py` and `db/ended_turns.py` write them."""
 
 from __future__ import annotations
 

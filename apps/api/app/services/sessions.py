@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from app.db import sessions as store
-from app.db.claims import cancel_open_turns
 from app.db.database import Database, Transaction
+from app.db.ended_turns import cancel_open_turns
 from app.db.erasure import erase, lock_session
 from app.db.records import usage_totals
 from app.domain.errors import InvalidRequest, NotFound, located

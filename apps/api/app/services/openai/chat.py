@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.db.append_turns import Newest, newest_messages, newest_of
-from app.db.claims import cancel_turn as store_cancelled
-from app.db.claims import fail_lost_turns, reclaim_turn, waiting_turn
+from app.db.claims import reclaim_turn, waiting_turn
+from app.db.ended_turns import cancel_turn as store_cancelled
+from app.db.ended_turns import fail_lost_turns
 from app.db.turns import get_turn, turn_by_key
 from app.domain.errors import NotFound, TurnInProgress, located
 from app.domain.incoming import IncomingMessage

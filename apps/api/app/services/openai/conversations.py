@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.db.append_turns import newest_of
-from app.db.claims import cancel_turn as store_cancelled
-from app.db.claims import fail_lost_turns
+from app.db.ended_turns import cancel_turn as store_cancelled
+from app.db.ended_turns import fail_lost_turns
 from app.db.messages import messages_of_turn, numbered_messages, page_of_item_messages, withdraw_messages
 from app.db.sessions import session_exists
 from app.db.turns import get_turn

@@ -16,12 +16,12 @@ from app.db.claims import (
     ToolOutput,
     WaitingTurn,
     claim_turn,
-    fail_lost_turns,
     reclaim_turn,
     renew_lease,
     waiting_turn,
 )
 from app.db.database import Transaction, UniqueViolated
+from app.db.ended_turns import fail_lost_turns
 from app.db.responses import keep_response
 from app.domain.content import content_text
 from app.domain.errors import (

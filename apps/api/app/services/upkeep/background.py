@@ -10,8 +10,9 @@ from time import thread_time
 from uuid import UUID
 
 from app.db.activity import count_open_turns
-from app.db.claims import fail_lost_turns, renew_lease, sessions_with_lost_turns
+from app.db.claims import renew_lease
 from app.db.database import Database
+from app.db.ended_turns import fail_lost_turns, sessions_with_lost_turns
 from app.db.erasure import due_sessions, erase
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import SessionId
