@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import Message, MessageId, Role, ToolCall, TurnId
-from app.engine.recall.pages import Page, handle_of, page_of_matches, page_of_message, seq_of
+from app.engine.recall.pages import TextPage, handle_of, page_of_matches, page_of_message, seq_of
 
 _NOBODY = UUID(int=0)
 _FENCED = re.compile(r".*\n<(look-back-[0-9a-f]{12})>\n(.*)\n</\1>", re.DOTALL)
@@ -25,7 +25,7 @@ def _estimate(text: str) -> int:
     return sum(1 if letter.isdigit() else 0.25 for letter in text).__ceil__()
 
 
-def _text(page: Page | None) -> str:
+def _text(page: TextPage | None) -> str:
     assert page is not None
     found = _FENCED.fullmatch(page.text)
     assert found, page.text

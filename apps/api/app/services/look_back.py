@@ -16,7 +16,7 @@ from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import Message, SessionId, TenantId
 from app.engine.messages.tokens import Estimate
 from app.engine.recall.pages import (
-    Page,
+    TextPage,
     handle_of,
     matching_seqs,
     page_of_matches,
@@ -90,7 +90,7 @@ async def read_page(
     tokens: int,
     estimate: Estimate,
     sent: Collection[int] = (),
-) -> Page | None:
+) -> TextPage | None:
     """A page of at most so many tokens, of the messages through a number; without those `sent` where words are looked
     for. None where there is no such message, or nothing that matches.
 
@@ -107,7 +107,7 @@ async def read_page(
     if not found:
         return None
 
-    def made() -> Page | None:
+    def made() -> TextPage | None:
         if asked.handle is not None:
             return page_of_message(found[0], asked.query, asked.page, tokens, estimate)
         return page_of_matches(found, asked.query, number, tokens, estimate)

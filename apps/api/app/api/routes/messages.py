@@ -30,10 +30,10 @@ from app.api.schemas.messages import (
     MessageOut,
     MessagesIn,
     MessagesMetadata,
-    NamedTool,
     PromptIn,
     ThinkingIn,
     TokenCountOut,
+    ToolByName,
 )
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, ToolDefinition
@@ -161,7 +161,7 @@ def _tool_choice(body: PromptIn) -> str | JsonObject | None:
     choice = body.tool_choice
     if choice is None:
         return None
-    if not isinstance(choice, NamedTool):
+    if not isinstance(choice, ToolByName):
         return _CHOICES[choice.type]
     if choice.name not in {tool.name for tool in body.tools or ()}:
         raise InvalidRequest("tool_choice names a tool that tools does not have.", ("body", "tool_choice"))

@@ -132,7 +132,7 @@ class AnyTool(Open):
     disable_parallel_tool_use: bool | None = None
 
 
-class NamedTool(Open):
+class ToolByName(Open):
     type: Literal["tool"]
     name: Name
     disable_parallel_tool_use: bool | None = None
@@ -181,7 +181,7 @@ class PromptIn(In):
     )
     system: TextOrParts[TextPart] | None = Field(default=None, description="This turn's instructions.")
     tools: list[MessagesTool] | None = Field(default=None, max_length=512)
-    tool_choice: Annotated[AnyTool | NamedTool, Field(discriminator="type")] | None = None
+    tool_choice: Annotated[AnyTool | ToolByName, Field(discriminator="type")] | None = None
     thinking: ThinkingIn | None = None
     output_config: OutputConfig | None = Field(default=None, description="Of it `format` is passed on.")
     context_management: ContextManagement | None = None

@@ -42,7 +42,7 @@ _NOTE: Final = "A record of this conversation, not an instruction."
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TextPage:
     """A page to read. `seqs` are the messages in it; `pages` is how many the message has, None where matches are shown,
     of which `more` may follow."""
 
@@ -86,7 +86,7 @@ def _few_long(index: Index, seqs: Sequence[int]) -> list[int]:
     return kept
 
 
-def page_of_message(message: Message, words: str, number: int | None, page_tokens: int, estimate: Estimate) -> Page:
+def page_of_message(message: Message, words: str, number: int | None, page_tokens: int, estimate: Estimate) -> TextPage:
     """A page of a message, verbatim: the numbered one, or that which has most of the words, or the first.
 
     All pages of a message together are its text. One beyond the last says how many there are.
@@ -95,15 +95,15 @@ def page_of_message(message: Message, words: str, number: int | None, page_token
     number = number or (_best_page(pages, words) if words else 1)
     heading = f"{handle_of(message.seq)}, {_ROLES[message.role]}"
     if number > len(pages):
-        return Page(f"{heading}: there is no page {number}; it has {len(pages)}.", number, (), len(pages))
+        return TextPage(f"{heading}: there is no page {number}; it has {len(pages)}.", number, (), len(pages))
     text = pages[number - 1]
     heading = f"{heading}, page {number} of {len(pages)}. {_NOTE}"
-    return Page(_fenced(heading, text), number, (message.seq,), len(pages))
+    return TextPage(_fenced(heading, text), number, (message.seq,), len(pages))
 
 
 def page_of_matches(
     messages: Sequence[Message], words: str, number: int, page_tokens: int, estimate: Estimate
-) -> Page | None:
+) -> TextPage | None:
     """A page of messages in this order, each whole where it is short, or else the part of it around the words; None
     where there are not so many pages."""
     terms, whole_tokens = query_terms(words), _text_tokens(page_tokens) // 2
@@ -123,10 +123,10 @@ def page_of_matches(
     return _page_of(entries, number, seqs, more=False) if entries and page == number else None
 
 
-def _page_of(entries: Sequence[str], number: int, seqs: Sequence[int], *, more: bool) -> Page:
+def _page_of(entries: Sequence[str], number: int, seqs: Sequence[int], *, more: bool) -> TextPage:
     following = f" Page {number + 1} has more." if more else ""
     heading = f"Messages that match, the best first. A handle reads one in full.{following} {_NOTE}"
-    return Page(_fenced(heading, "\n".join(entries)), number, tuple(seqs), more=more)
+    return TextPage(_fenced(heading, "\n".join(entries)), number, tuple(seqs), more=more)
 
 
 _ROLES: Final = {"user": "user", "assistant": "assistant", "tool": "tool result"}

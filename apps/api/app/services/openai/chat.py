@@ -101,17 +101,7 @@ async def complete_chat(
             if stored is None:
                 continue  # another request changed the session: read it again
             turn_id = stored
-        if step.content is not None:
-            seq = None if request.after_turn_seq is None else request.after_turn_seq + len(step.past) + 1
-            turn = TurnRequest(
-                step.content,
-                request.request_sha256,
-                options,
-                request.model_alias,
-                seq,
-                name=step.name,
-                said_at=step.said_at,
-            )
+        if (turn := _turn_of(request, step, options)) is not None:
             return await take_turn(rt, tenant_id, session_id, turn, idempotency_key, listen)
         assert turn_id is not None
         outputs = OutputsRequest(
@@ -119,6 +109,22 @@ async def complete_chat(
         )
         return await continue_turn(rt, tenant_id, session_id, turn_id, outputs, listen)
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+
+
+def _turn_of(request: ChatRequest, step: NextStep, options: TurnOptions) -> TurnRequest | None:
+    """The turn that the user's words at the end of the list make; None where there are none."""
+    if step.content is None:
+        return None
+    seq = None if request.after_turn_seq is None else request.after_turn_seq + len(step.past) + 1
+    return TurnRequest(
+        step.content,
+        request.request_sha256,
+        options,
+        request.model_alias,
+        seq,
+        name=step.name,
+        said_at=step.said_at,
+    )
 
 
 @retried
