@@ -7,8 +7,6 @@ packed terms that they lack, `messages` are only ever inserted.
 
 from __future__ import annotations
 
-from typing import get_args
-
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
@@ -22,7 +20,7 @@ from app.db.table_parts import (
     one_of,
     usage_columns,
 )
-from app.domain.types import SummaryOrigin, TurnStatus
+from app.domain.types import SUMMARY_ORIGINS, TurnStatus
 
 
 def _session_fk() -> sa.ForeignKeyConstraint:
@@ -215,7 +213,7 @@ session_summaries = sa.Table(
     sa.PrimaryKeyConstraint("session_id", "id"),
     _session_fk(),
     one_of("status", ("active", "superseded", "undone"), "status"),
-    one_of("origin", get_args(SummaryOrigin), "origin"),
+    one_of("origin", SUMMARY_ORIGINS, "origin"),
 )
 sa.Index(
     "uq_session_summaries_one_active",

@@ -144,6 +144,7 @@ SUMMARY_LISTS: Final[tuple[SummaryList, ...]] = get_args(SummaryList)
 MOST_FOCUS_CHARS: Final = 500
 """Of what a summary is to keep in most detail."""
 SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency", "person"]
+SUMMARY_ORIGINS: Final[tuple[SummaryOrigin, ...]] = get_args(SummaryOrigin)
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
