@@ -203,7 +203,7 @@ def test_an_id_that_cannot_exist_is_a_404_of_its_noun(client: httpx.Client) -> N
             f"{{{unknown}}}",
         ):
             content = {"PATCH": b"{}", "PUT": b'{"content": "a"}', "POST": b'{"content": "a"}'}.get(method)
-            content = b"{}" if path.endswith(("/fork", "/simulate")) else content
+            content = b"{}" if path.endswith(("/fork", "/simulate", "/summaries")) else content
             answer = client.request(
                 method, path.format(sid=sid, tid=unknown), content=content, headers=JSON if content else None
             )

@@ -62,6 +62,7 @@ ROUTES = {
     "/v1/policies": {"get"},
     "/v1/search": {"get"},
     "/v1/chat/completions": {"post"},
+    "/v1/completions": {"post"},
     "/v1/messages": {"post"},
     "/v1/messages/count_tokens": {"post"},
     "/v1/responses": {"post"},
@@ -85,6 +86,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "POST /v1/sessions/{session_id}/turns": {"content": "Hello"},
     "POST /v1/chat/completions": {"model": "offline", "messages": [{"role": "user", "content": "Hello"}]},
     "POST /v1/messages": {"model": "offline", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]},
+    "POST /v1/completions": {"model": "offline", "prompt": "Hello"},
     "POST /v1/responses": {"model": "offline", "input": "Hello"},
 }
 """A body that is taken, of each operation that may answer with a stream."""

@@ -19,7 +19,7 @@ from plimsoll_sdk.errors import BY_CODE, NotFound, problem_of
 from plimsoll_sdk.models import Answer
 from tests.client.clients import BOTH, Kind, Talker, talker
 
-VENDORS_OWN = ("/v1/responses", "/v1/conversations", "/v1/messages")
+VENDORS_OWN = ("/v1/completions", "/v1/responses", "/v1/conversations", "/v1/messages")
 """In a vendor's form, with the vendor's own client: the packages `openai` and `anthropic` are what calls them."""
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 CALLS = {"tool_calls": [{"id": "a", "function": {"name": "look_up", "arguments": '{"order": 7}'}}]}

@@ -9,7 +9,7 @@ from typing import Any, cast
 import httpx
 
 METHODS = ("get", "put", "post", "delete", "patch")
-OPENAI_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/conversations", "/v1/models/")
+OPENAI_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/conversations", "/v1/models/")
 """Whose errors have OpenAI's shape."""
 ANTHROPIC_PATHS = ("/v1/messages",)
 """Whose errors have Anthropic's."""

@@ -30,6 +30,7 @@ from app.api.openapi import describe
 from app.api.routes import (
     archive,
     chat,
+    completions,
     context,
     conversations,
     deployment,
@@ -78,6 +79,7 @@ _COLLECT_AFTER_OBJECTS = 20_000
 _ROUTERS = (
     turns.router,
     chat.router,
+    completions.router,
     messages.router,
     responses.router,
     conversations.router,

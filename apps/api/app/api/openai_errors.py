@@ -13,7 +13,8 @@ from starlette.responses import Response
 
 from app.domain.types import JsonObject
 
-CHAT_PATH = "/v1/chat/completions"
+_FIELDS: Mapping[str, str] = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
+"""By path, the field of a body that has what does not fit; `input` elsewhere."""
 _OTHERS = ("/v1/sessions", "/v1/policies", "/v1/events", "/v1/search", "/v1/messages")
 OVERFLOWS = frozenset({"context_budget_exceeded", "provider_context_overflow"})
 """What is wrong is that the prompt is too long."""
@@ -56,7 +57,7 @@ def is_openai_path(path: str) -> bool:
 
 
 def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
-    error = error_of(problem, "messages" if path == CHAT_PATH else "input")
+    error = error_of(problem, _FIELDS.get(path, "input"))
     sent = {**(headers or {}), **retry_header(problem)}
     return Response(orjson.dumps({"error": error}), status_of(problem), sent, "application/json")
 

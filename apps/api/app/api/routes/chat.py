@@ -189,6 +189,11 @@ DONE = b"data: [DONE]\n\n"
 class ChatForm:
     """One answer. `completion_id` is of this answer alone: a turn with tools has one for each of its rounds."""
 
+    kind = "chat.completion"
+    kind_of_chunk = "chat.completion.chunk"
+    field = "messages"
+    """Of the body: what does not fit."""
+
     def __init__(
         self, *, completion_id: str, created: int, model: str, headers: Mapping[str, str], include_usage: bool = False
     ) -> None:
@@ -199,20 +204,28 @@ class ChatForm:
         self._include_usage = include_usage
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
-        """The `chat.completion`."""
-        calls = outcome.tool_calls
-        message: JsonObject = {"role": "assistant", "content": outcome.text, "refusal": None}
-        if calls:
-            message["tool_calls"] = [tool_call_json(call) for call in calls]
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(outcome)}
+        """The whole completion."""
+        choice = {"index": 0, **self.reply(outcome), "logprobs": None, "finish_reason": _finish_reason(outcome)}
         return {
             "id": self._id,
-            "object": "chat.completion",
+            "object": self.kind,
             "created": self._created,
             "model": outcome.turn.model_alias,
             "choices": [choice],
             "usage": _usage(outcome.usage),
         }
+
+    def reply(self, outcome: TurnOutcome) -> JsonObject:
+        """What a choice has of the model's reply."""
+        calls = outcome.tool_calls
+        message: JsonObject = {"role": "assistant", "content": outcome.text, "refusal": None}
+        if calls:
+            message["tool_calls"] = [tool_call_json(call) for call in calls]
+        return {"message": message}
+
+    def piece(self, delta: JsonObject) -> JsonObject:
+        """What a streamed choice has of a piece of the reply."""
+        return {"delta": delta}
 
     def event(self, event: TurnEvent) -> bytes:
         """The role once the context is assembled, then the model's text; this form has no field for reasoning."""
@@ -234,15 +247,15 @@ class ChatForm:
 
     def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
         """An error in the stream, without an end mark: the answer before it is incomplete."""
-        yield b"data: %b\n\n" % orjson.dumps({"error": error_of(problem, "messages")})
+        yield b"data: %b\n\n" % orjson.dumps({"error": error_of(problem, self.field)})
 
     def _chunk(self, delta: JsonObject, finish_reason: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        choice = {"index": 0, **self.piece(delta), "logprobs": None, "finish_reason": finish_reason}
         usage = {"usage": None} if self._include_usage else {}
         return self._encoded({"choices": [choice], **usage})
 
     def _encoded(self, fields: JsonObject) -> bytes:
-        chunk = {"id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": self._model}
+        chunk = {"id": self._id, "object": self.kind_of_chunk, "created": self._created, "model": self._model}
         return b"data: %b\n\n" % orjson.dumps(chunk | fields)
 
 
