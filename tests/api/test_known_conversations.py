@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import openai
 import pytest
@@ -197,3 +197,30 @@ def test_responses_take_the_header_and_recognize_a_full_history(database_url: st
             headers={"X-Session-Id": sessions[0]},
         )
         assert answer.status_code == 400
+
+
+def test_a_conversation_stores_what_is_new_of_a_full_history(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, *(say(f"Reply {number}") for number in range(6))) as at:
+        conversation = at.client.conversations.create()
+        items: list[Any] = []
+
+        def ask(given: list[Any]) -> None:
+            answer = at.client.responses.create(model="main", input=given, conversation=conversation.id)
+            items.extend(item.model_dump(exclude_none=True) for item in answer.output)
+
+        for text in ("One", "Two"):
+            items.append(user(text))
+            ask(items)
+        items.append(user("Three"))
+        ask([user("Three")])  # the newest alone
+        items.append(user("Four"))
+        ask(items)
+        (session,) = at.http.get("/v1/sessions").json()["items"]
+        assert [turn["user_input"] for turn in at.turns(session["id"])] == ["One", "Two", "Three", "Four"]
+        # A client without a session whose list is that of one of these turns alone is not mixed up with them.
+        reply = {"role": "assistant", "content": "Reply 2"}
+        raw = at.client.chat.completions.with_raw_response.create(
+            model="main", messages=cast(Any, [user("Three"), reply, user("And?")])
+        )
+        assert raw.headers["x-session-id"] != session["id"]
+        assert at.sent()[0] == user("Three")

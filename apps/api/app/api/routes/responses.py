@@ -243,7 +243,9 @@ def _in_session(
     if request.previous is not None or request.conversation is not None:
         if header is not None:
             raise InvalidRequest(f"{SESSION_HEADER} does not go with a conversation or a previous response.")
-        return request
+        if request.conversation is None or not recognize:
+            return request
+        return replace(request, chat=recognizable(call, request.chat, str(request.conversation)))
     if named is not None:
         return replace(request, named=named, chat=replace(request.chat, all_new=False))
     return replace(request, chat=recognizable(call, request.chat)) if recognize and request.store else request

@@ -127,7 +127,9 @@ class ResponseIn(In):
     """A request of OpenAI's Responses. A field that is not listed is refused, for it would be without effect."""
 
     model: Name | None = Field(default=None, description="An alias of the catalogue; its default when absent.")
-    input: InputIn = Field(description="Text of the user's, or items. All of it is new to the conversation.")
+    input: InputIn = Field(
+        description="Text of the user's, or items. A history that the conversation has is not stored twice."
+    )
     instructions: str | None = Field(default=None, description="Of this response alone; they do not carry over.")
     conversation: str | ConversationRef | None = Field(default=None, description="A conversation to go on with.")
     previous_response_id: str | None = Field(default=None, description="A response to go on from.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from app.db.known_sessions import turn_of_list
 from app.db.responses import (
     erase_response,
     erase_session_without_responses,
@@ -81,6 +82,9 @@ async def resolve_target(
             raise NotFound("conversation") from None
         async with rt.database.autocommit() as tx:
             newest = await newest_response(tx, tenant_id, request.conversation)
+            if chat.known is not None and chat.known.beginnings:
+                resent = await turn_of_list(tx, tenant_id, chat.known.beginnings, None)
+                chat = replace(chat, all_new=resent is None)
         return ResponseTarget(
             request.conversation, chat, stored=newest if newest and newest.reply and _repeats(chat, newest) else None
         )
