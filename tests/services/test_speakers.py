@@ -87,7 +87,8 @@ async def test_a_name_is_counted_and_a_count_in_another_encoding_counts_it_too(
         assert first["tokens"] > second["tokens"] + 3
         await at.turn(session.id, "And you?", model_alias="other")
         counts = await at.rows(
-            "SELECT c.token_estimate FROM message_token_counts c JOIN messages m ON m.id = c.message_id"
+            "SELECT c.token_estimate FROM message_token_counts c"
+            " JOIN messages m ON m.session_id = c.session_id AND m.id = c.message_id"
             " WHERE m.role = 'user' ORDER BY m.seq"
         )
         assert counts[0]["token_estimate"] > counts[1]["token_estimate"] + 3

@@ -93,8 +93,8 @@ _WAITING = sql("""
                 CASE WHEN jsonb_typeof(st.detail -> 'blocks') = 'array' THEN st.detail -> 'blocks' ELSE '[]' END
             ) WITH ORDINALITY AS x(sha256, place),
             prompt_blocks b
-         WHERE st.session_id = CAST(:session_id AS uuid) AND st.turn_id = CAST(:turn_id AS uuid)
-            AND st.kind = 'look_back' AND b.session_id = CAST(:session_id AS uuid) AND b.sha256 = x.sha256
+         WHERE st.session_id = t.session_id AND st.turn_id = t.id AND st.kind = 'look_back'
+            AND b.session_id = t.session_id AND b.session_id = st.session_id AND b.sha256 = x.sha256
             AND t.status = 'awaiting_tools') AS looked_back
     FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.id = CAST(:turn_id AS uuid)
