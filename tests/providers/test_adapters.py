@@ -368,7 +368,7 @@ async def test_a_stream_that_breaks_after_a_delta_is_not_called_again_and_carrie
 @every_stream
 async def test_a_deadline_that_passes_in_a_stream_reports_what_had_come(wire: Wire) -> None:
     begun = Stream((*wire.begin(), *wire.fragments(ModelReply("Hel"))), ending="open")
-    error = await failure_of(Way(wire, streamed=True), begun, hits=1, timeout_s=0.5)
+    error = await failure_of(Way(wire, streamed=True), begun, hits=1, timeout_s=2.0)
     assert isinstance(error, ProviderTimeout)
     assert error.partial == "Hel"
 
