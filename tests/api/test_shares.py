@@ -22,6 +22,7 @@ from app.core.config import Settings
 from tests.api.conftest import assert_problem, new_session, serving, settings_for
 from tests.api.test_auth import client_of, make_key
 from tests.api.test_events import STREAM, hearing
+from torture.databases import citus_servers
 
 MIB = 1024 * 1024
 AT_ONCE = httpx.Limits(max_connections=None)
@@ -134,6 +135,9 @@ async def own_connection(database_url: str) -> AsyncGenerator[Any]:
         await connection.close()
 
 
+on_one_server = pytest.mark.skipif(citus_servers() is not None, reason="it watches the processes of one server")
+
+
 async def until_waiting(connection: Any, least: int) -> int:
     """How many connections of the service wait for a lock, once at least so many do."""
     for _ in range(2000):
@@ -146,6 +150,7 @@ async def until_waiting(connection: Any, least: int) -> int:
     raise AssertionError(f"never {least} connections waited")
 
 
+@on_one_server
 async def test_forks_take_no_connection_of_turns_nor_all_of_their_own(database_url: str, neighbours: Serving) -> None:
     with neighbours(db_pool_size=2, db_heavy_pool_size=2, tenant_share=0.5, db_lock_timeout_s=60) as at:
         async with at.client(at.hog) as hog, at.client(at.neighbour) as his, own_connection(database_url) as blocker:
@@ -174,6 +179,7 @@ async def test_forks_take_no_connection_of_turns_nor_all_of_their_own(database_u
                 assert int(answer.headers["retry-after"]) > 0
 
 
+@on_one_server
 async def test_a_locked_session_fails_its_own_posts_alone(database_url: str, neighbours: Serving) -> None:
     with neighbours(db_pool_size=4, db_lock_timeout_s=0.1) as at:
         async with at.client(at.hog) as hog, at.client(at.neighbour) as his, own_connection(database_url) as blocker:

@@ -76,7 +76,8 @@ def _messages(random: Random, turns: int, more_than_text: float) -> list[dict[st
 async def _disturb(at: Service, session_id: SessionId, random: Random) -> None:
     """Has some messages taken back, with reasoning, or counted in another encoding late in the session; and some turns
     refused."""
-    seqs = [row["seq"] for row in await at.rows("SELECT seq FROM messages WHERE session_id = :id", id=session_id)]
+    rows = await at.rows("SELECT seq FROM messages WHERE session_id = :id ORDER BY seq", id=session_id)
+    seqs = [row["seq"] for row in rows]
     async with at.rt.database.begin() as tx:
         await withdraw_messages(tx, session_id, random.sample(seqs, 3))
     for change, where in (
