@@ -24,6 +24,8 @@ from torture.site import NETWORK_ERRORS, Answered, Site
 
 LEASE_S = 1.0
 _SLACK_S = 2.0
+_BEHIND_ANSWER_S = 10.0
+"""Within which a summary is made behind an answer."""
 _AT_ONCE = 4
 _LOOKED_AFTER_AT_ONCE = 48
 
@@ -230,6 +232,8 @@ async def _die(run: _Run, victim: _Victim) -> None:
         victim.fault.armed = True
         with contextlib.suppress(*NETWORK_ERRORS):
             await _ask(run.site, victim, victim.replica.url)
+        if victim.point.scene == "ahead":
+            await victim.replica.ended(_BEHIND_ANSWER_S)
         if victim.killed_at is not None:
             run.result.fire(victim.point.name)
         else:
