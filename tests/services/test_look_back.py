@@ -128,7 +128,7 @@ async def test_nothing_is_offered_before_anything_has_left_or_where_the_policy_o
             assert tools_of(server.seen[-1]) == [NAME]
 
 
-async def test_a_model_that_looks_back_for_ever_is_told_once_and_then_not_asked_again(
+async def test_a_model_that_looks_back_for_ever_gets_one_refusal_and_is_not_offered_it_again(
     database_url: str, tmp_path: Path
 ) -> None:
     loop = [looks_back({"query": f"harbour cranes {n}"}) for n in range(MOST_CALLS + 5)]

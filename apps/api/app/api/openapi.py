@@ -91,6 +91,21 @@ def event_stream(event: JsonObject) -> JsonObject:
     return {"text/event-stream": {"schema": {"type": "object", "properties": properties, "required": [*properties]}}}
 
 
+SESSION_HEADER = "X-Session-Id"
+
+
+def session_answers(description: str, event: JsonObject) -> dict[int | str, dict[str, Any]]:
+    """For `responses=`: an answer, whole or streamed, that has its session's id in a header."""
+    header = {"schema": {"type": "string", "format": "uuid"}}
+    return {
+        200: {
+            "description": f"{description}; `X-Session-Id` names the session.",
+            "content": event_stream(event),
+            "headers": {SESSION_HEADER: header},
+        }
+    }
+
+
 EVENTS = (
     "turn.created",
     "context.assembled",

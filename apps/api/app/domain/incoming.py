@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Self
 
-from app.domain.types import Content, Role, ToolCall
+from app.domain.types import Content, Message, Role, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,12 @@ class IncomingMessage:
     tool_call_id: str | None = None
     name: str | None = None
     said_at: datetime | None = None
+
+    @classmethod
+    def of_stored(cls, place: int, message: Message) -> Self:
+        """A stored message in a client's list: the same, without what the client is not shown of it."""
+        calls, call_id = message.tool_calls, message.tool_call_id
+        return cls(place, message.role, message.content, calls, call_id, message.name, message.said_at)
 
 
 @dataclass(frozen=True, slots=True)

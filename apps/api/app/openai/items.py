@@ -61,17 +61,7 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
                     raise InvalidRequest("There is no such item.", (str(place), "id"))
                 if message.seq not in included:
                     included.add(message.seq)
-                    messages.append(
-                        IncomingMessage(
-                            place,
-                            message.role,
-                            message.content,
-                            message.tool_calls,
-                            message.tool_call_id,
-                            message.name,
-                            message.said_at,
-                        )
-                    )
+                    messages.append(IncomingMessage.of_stored(place, message))
             case _:
                 continue
     return ReadItems(tuple(text for text in directions if text.strip()), tuple(messages))

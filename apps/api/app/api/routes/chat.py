@@ -14,7 +14,7 @@ from starlette.responses import Response
 from app.api import problems
 from app.api.direct_route import UUID_TEXT, Call, DirectRoute, json_response
 from app.api.openai_errors import error_of
-from app.api.openapi import IdempotencyKey, event_stream, openai_refusals
+from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals, session_answers
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn
 from app.api.streaming import StreamForm, stream_turn
@@ -28,14 +28,7 @@ from app.services.openai.chat import ChatRequest, complete_chat
 from app.services.openai.open_session import open_session
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
-SESSION_HEADER = "X-Session-Id"
-_ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The completion, or with `stream: true` its chunks; `X-Session-Id` names the session.",
-        "content": event_stream({}),
-        "headers": {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}},
-    }
-}
+_ANSWERS = session_answers("The completion, or with `stream: true` its chunks", {})
 _LONGEST_NAME = 200
 # A value that means the same as its absence is not sent: not every provider knows the option.
 _DEFAULTS: Mapping[str, Any] = {

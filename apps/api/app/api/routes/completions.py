@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import IdempotencyKey, event_stream, openai_refusals
+from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals, session_answers
 from app.api.routes.chat import (
-    SESSION_HEADER,
     ChatForm,
     RetryCount,
     SessionHeader,
@@ -27,13 +24,7 @@ from app.services.openai.chat import ChatRequest
 from app.services.openai.open_session import open_session
 from app.services.turn.types import TurnOptions, TurnOutcome
 
-_ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The completion, or with `stream: true` its chunks; `X-Session-Id` names the session.",
-        "content": event_stream({"type": "string"}),
-        "headers": {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}},
-    }
-}
+_ANSWERS = session_answers("The completion, or with `stream: true` its chunks", {"type": "string"})
 
 router = APIRouter(prefix="/v1/completions", tags=["chat"], route_class=DirectRoute)
 

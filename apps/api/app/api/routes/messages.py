@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -13,9 +12,8 @@ from app.anthropic.messages import conversation_of, read_list
 from app.api.anthropic_errors import request_id_header
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.message_json import MessageForm
-from app.api.openapi import IdempotencyKey, event_stream, messages_refusals
+from app.api.openapi import SESSION_HEADER, IdempotencyKey, messages_refusals, session_answers
 from app.api.routes.chat import (
-    SESSION_HEADER,
     NewSessionHeader,
     RetryCount,
     SessionHeader,
@@ -52,13 +50,7 @@ _EVENTS = (
     "ping",
     "error",
 )
-_ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The message, or with `stream: true` its events; `X-Session-Id` names the session.",
-        "content": event_stream({"type": "string", "enum": list(_EVENTS)}),
-        "headers": {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}},
-    }
-}
+_ANSWERS = session_answers("The message, or with `stream: true` its events", {"type": "string", "enum": list(_EVENTS)})
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _LARGE_BODY_BYTES = 256 * 1024
 _NO_METADATA = MessagesMetadata()

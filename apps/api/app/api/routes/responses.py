@@ -6,17 +6,16 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute, json_response
-from app.api.openapi import IdempotencyKey, event_stream, openai_refusals
+from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals, session_answers
 from app.api.response_json import ResponseForm, list_json, stored_json
 from app.api.routes.chat import (
-    SESSION_HEADER,
     NewSessionHeader,
     RetryCount,
     SessionHeader,
@@ -44,13 +43,7 @@ Order = Annotated[Literal["asc", "desc"], Query(description="By time; the newest
 ItemLimit = Annotated[int, Query(ge=1, le=100, description="Most items of one page.")]
 After = Annotated[str | None, Query(max_length=200, description="The last item of the page before.")]
 _READ = (400, 401, 404, 503)
-_ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The response, or with `stream: true` its events; `X-Session-Id` names the session.",
-        "content": event_stream({"type": "string"}),
-        "headers": {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}},
-    }
-}
+_ANSWERS = session_answers("The response, or with `stream: true` its events", {"type": "string"})
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
 

@@ -105,7 +105,7 @@ class FoundInSessionOut(answer_of(FoundInSession)):
 class FoundInSessions(Paged[FoundInSessionOut]): ...
 
 
-class LaidOut(answer_of(figures.LaidOut)):
+class LayoutRow(answer_of(figures.LaidOut)):
     """Where a message of a prompt stands and what it costs, without framing."""
 
 
@@ -172,7 +172,7 @@ class TimelineWindow(answer_of(PointWindow)):
     regions: Regions
 
 
-class TimelineEvent(answer_of(figures.TimelineEvent, absent=("tokens", "count", "summary_id", "origin", "status"))):
+class TimelineEventOut(answer_of(figures.TimelineEvent, absent=("tokens", "count", "summary_id", "origin", "status"))):
     """Something that changed what was sent. `tokens` is what left the prompt, or what was recalled into it."""
 
 
@@ -180,7 +180,7 @@ class TimelineTurn(answer_of(TurnPoint)):
     """A turn as a point of a plot. `window` is null where no prompt was decided."""
 
     window: TimelineWindow | None
-    events: list[TimelineEvent]
+    events: list[TimelineEventOut]
 
 
 class TimelinePage(Paged[TimelineTurn]): ...

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
 
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, TextPart, ToolCallIn, ToolChoice, ToolIn
-from app.api.schemas.context import ContextOut, LaidOut
+from app.api.schemas.context import ContextOut, LayoutRow
 from app.api.schemas.sessions import SessionOut
 from app.api.schemas.values import In, Instant, Open, Paged, Speaker, answer_of, row_of
 from app.domain.audit import Audit
@@ -133,7 +133,7 @@ class AuditOut(AuditFields):
 class PromptOut(answer_of(SentPrompt, Open)):
     """What was sent, rebuilt from stored rows."""
 
-    layout: list[LaidOut] = Field(description="One for each message.")
+    layout: list[LayoutRow] = Field(description="One for each message.")
 
 
 class PreviewIn(TurnIn):
@@ -144,7 +144,7 @@ class PreviewOut(answer_of(Preview)):
     """What the next turn would have. `messages` and `tools` are empty where it would be refused."""
 
     context: ContextOut
-    layout: list[LaidOut] = Field(description="One for each message.")
+    layout: list[LayoutRow] = Field(description="One for each message.")
 
 
 class StoredMessageOut(answer_of(MessageRecord)):

@@ -75,17 +75,7 @@ async def fork_within(
     if turn is None:
         raise NotFound("turn")
     incoming = [
-        IncomingMessage(
-            at,
-            message.role,
-            message.content,
-            message.tool_calls,
-            message.tool_call_id,
-            message.name,
-            message.said_at,
-        )
-        for at, message in enumerate(messages)
-        if message.seq <= reply_seq
+        IncomingMessage.of_stored(at, message) for at, message in enumerate(messages) if message.seq <= reply_seq
     ]
     history = await draft_history(rt, turn.model_alias, (IncomingTurn(tuple(incoming)),))
     async with _of_source(rt, tenant_id, session_id) as tx:

@@ -62,7 +62,7 @@ async def look_back(
     finish = completion.finish_reason if others or completion.finish_reason != "tool_calls" else "stop"
     answer = replace(completion, tool_calls=others, finish_reason=finish)
     if not plan.decided.window.offers_look_back:
-        return turn, answer, False  # it may no more, and was told so
+        return turn, answer, False  # it may no more, and a result said so
     turn = turn if turn.looked_back else replace(turn, shown=_shown(plan))
     started_at, used = rt.now(), _Used.of(turn, plan)
     before = used.tokens
