@@ -17,7 +17,8 @@ export PIP_ROOT_USER_ACTION := ignore
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup web run test test-pooler test-citus test-real-model check drift docs demo bench fuzz fidelity torture screenshots lock clean
+.PHONY: help setup web run test test-pooler test-citus test-real-model check drift docs demo bench fuzz fidelity clients torture \
+	screenshots lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -137,13 +138,37 @@ $(FIDELITY_VENV)/.installed: requirements-fidelity.lock
 	$(FIDELITY_VENV)/bin/python -m pip install -qq --require-hashes -r requirements-fidelity.lock
 	@touch $@
 
+# Clients that need different versions of a package have environments of their own.
+CLIENTS := clients clients-openai-2 clients-openai-3-3
+NODE_CLIENTS := conformance/node/node_modules/.installed
+
+clients: setup $(CLIENTS:%=var/%/.installed) $(NODE_CLIENTS) ## unmodified clients against the service, into docs/clients.md: NAMES=part of a name
+	@PATH="$(NODE_FOLDER)/bin:$$PATH" PYTHONPATH=apps/api:. $(BIN)/python -m conformance $(if $(NAMES),"$(NAMES)")
+
+var/clients%/.installed: requirements-clients%.lock | $(INSTALLED)
+	$(call client_environment,$(@D),$<)
+
+var/clients/.installed: requirements-clients.lock | $(INSTALLED)
+	$(call client_environment,$(@D),$<)
+
+define client_environment
+$(PYTHON) -m venv $(1)
+$(BIN)/uv pip install --quiet --python $(1)/bin/python --compile-bytecode --require-hashes -r $(2) || \
+	$(1)/bin/python -m pip install -qq --require-hashes -r $(2)
+@touch $(1)/.installed
+endef
+
+$(NODE_CLIENTS): conformance/node/package-lock.json conformance/node/package.json conformance/node/.npmrc | $(INSTALLED)
+	$(subst apps/web,conformance/node,$(NPM)) ci --silent
+	@touch $@
+
 fuzz: setup ## generated requests, garbage on every route, 6,000 broken exports, 300 histories of 40 steps, 500 echoed errors
 	PLIMSOLL_SCHEMATHESIS_EXAMPLES=400 PLIMSOLL_STATE_MACHINE=300x40 PLIMSOLL_ECHO_EXAMPLES=500 PLIMSOLL_BROKEN_EXPORTS=1 \
 		$(BIN)/python -m pytest -n $(TEST_WORKERS) -rP \
 		tests/api/test_openapi.py tests/state_machine tests/security/test_every_route.py tests/api/test_garbage.py \
 		tests/security/test_echoed_requests.py tests/security/test_broken_exports.py tests/api/test_connections.py
 
-lock: ## write the six locks anew from pyproject.toml (newest versions that fit, with hashes)
+lock: ## write the nine locks anew from pyproject.toml (newest versions that fit, with hashes)
 	$(PYTHON) -m venv var/lock-tools
 	var/lock-tools/bin/python -m pip install -qq uv
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) --group tools -o requirements-tools.lock
@@ -152,6 +177,8 @@ lock: ## write the six locks anew from pyproject.toml (newest versions that fit,
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --extra otel --group dev -o requirements-dev.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --group fidelity -o requirements-fidelity.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) --group real-model -o requirements-real-model.lock
+	for clients in $(CLIENTS); do \
+		var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) --group $$clients -o requirements-$$clients.lock || exit 1; done
 
 LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-emit-find-links --no-annotate --no-header --upgrade

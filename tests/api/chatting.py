@@ -80,11 +80,11 @@ def tool_call(call_id: str, name: str, arguments: object) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 
 
-def say(text: str | None, *calls: str | dict[str, Any]) -> Play:
+def say(text: str | None, *calls: str | dict[str, Any], prompt_tokens: int = 20) -> Play:
     """A reply, whole or streamed as it is asked for; it makes these calls, and calls `look_up` once for each id."""
     tool_calls = [tool_call(call, "look_up", {"id": call}) if isinstance(call, str) else call for call in calls]
     finish_reason = "tool_calls" if calls else "stop"
-    usage = {"prompt_tokens": 20, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 8}}
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 8}}
 
     def play(request: Seen) -> Answer:
         if not request.json.get("stream"):
