@@ -38,6 +38,7 @@ _ALL_USED = (
 )
 _OPEN = f"status IN {OPEN_STATUSES_SQL}"
 _CANCEL = sql(_ending("cancelled", "true", f"{_OPEN} AND id = CAST(:turn_id AS uuid)", _ALL_USED))
+_COMPLETE = sql(_ending("completed", "true", "status = 'running' AND id = CAST(:turn_id AS uuid)", _ALL_USED))
 _CANCEL_IN_SESSION = sql(_ending("cancelled", "tenant_id = :tenant_id", _OPEN, _ALL_USED))
 _LOST = "status = 'running' AND lease_expires_at < statement_timestamp()"
 _NOTHING_USED = "0 AS turns, 0 AS tokens, 0 AS usd"
@@ -60,6 +61,11 @@ _WORKER_LOST: JsonObject = {
 async def cancel_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> bool:
     """Ends a turn that waits or runs; false when it had ended before. Whoever runs it can no longer write."""
     return bool(await _end(tx, _CANCEL, session_id=session_id, turn_id=turn_id, error=_CANCELLED))
+
+
+async def complete_answered_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> None:
+    """Ends a turn whose calls have all been answered, and whose last word is theirs: the model gets no other round."""
+    await _end(tx, _COMPLETE, session_id=session_id, turn_id=turn_id, error=None)
 
 
 async def cancel_open_turns(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> list[TurnId]:

@@ -47,11 +47,12 @@ def with_reply(whole: bytes, text: str | None, calls: Sequence[ToolCall]) -> byt
 
 
 def _after(before: bytes, role: str, content: Content, calls: Sequence[ToolCall], call_id: str | None) -> bytes:
-    # Clients send a text as it is or as a part, trim what a model wrote, and may write its arguments anew.
+    # Clients send a text as it is or as a part, trim what a model wrote, and may write its arguments anew. Beside calls,
+    # whose ids are enough, some put a text in the place of an empty one.
     is_text = content is None or isinstance(content, str) or all(part.get("type") == "text" for part in content)
     form = [
         role,
-        content_text(content).strip() if is_text else content,
+        None if calls else content_text(content).strip() if is_text else content,
         [[call.id, call.name, canonical_json(call_input(call.arguments))] for call in calls],
         call_id,
     ]

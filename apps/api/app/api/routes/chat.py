@@ -24,6 +24,7 @@ from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, Usage
 from app.openai.chat_messages import read_messages
 from app.openai.items import joined_directions
 from app.openai.known_lists import known_list
+from app.openai.written_calls import with_calls
 from app.services.openai.chat import ChatRequest, complete_chat
 from app.services.openai.open_session import open_session
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
@@ -121,10 +122,11 @@ async def answer_list(
 
 def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
     listed = read_messages(raw["messages"])
+    tools = tuple(raw.get("tools") or ())
     return ChatRequest(
-        messages=listed.messages,
+        messages=with_calls(listed.messages, {tool["function"]["name"] for tool in tools}),
         options=TurnOptions(
-            tools=tuple(raw.get("tools") or ()),
+            tools=tools,
             tool_choice=raw.get("tool_choice"),
             max_output_tokens=body.max_completion_tokens or body.max_tokens,
             instructions=listed.instructions,

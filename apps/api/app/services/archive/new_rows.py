@@ -100,7 +100,8 @@ class _Draft:
 
 def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -> JsonObject:
     output = turn.assistant_output
-    status = TurnStatus.COMPLETED if output is not None else TurnStatus.CANCELLED
+    ended_by_tools = turn.messages[-1].role == "tool"
+    status = TurnStatus.COMPLETED if output is not None or ended_by_tools else TurnStatus.CANCELLED
     if turn.open_calls:
         status = TurnStatus.AWAITING_TOOLS
     return {
@@ -111,7 +112,7 @@ def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -
         "assistant_output": output,
         "error": _UNANSWERED if status is TurnStatus.CANCELLED else None,
         "model_alias": model_alias,
-        "finish_reason": {TurnStatus.COMPLETED: "stop", TurnStatus.AWAITING_TOOLS: "tool_calls"}.get(status),
+        "finish_reason": "tool_calls" if turn.open_calls or ended_by_tools else "stop" if output is not None else None,
         # No request made it here; the column keeps two requests apart.
         "request_sha256": sha256_hex(canonical_json([turn.user_input, output])),
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from app.db.append_turns import Newest, newest_messages, newest_of
 from app.db.claims import reclaim_turn, waiting_turn
 from app.db.ended_turns import cancel_turn as store_cancelled
-from app.db.ended_turns import fail_lost_turns
+from app.db.ended_turns import complete_answered_turn, fail_lost_turns
 from app.db.turns import get_turn, turn_by_key
 from app.domain.errors import NotFound, TurnInProgress, located
 from app.domain.incoming import IncomingMessage
@@ -75,7 +75,7 @@ async def complete_chat(
     """Answers a list of messages and records the turn.
 
     What the list has beyond the session (contract.md, decision 18) is stored as past turns. A turn that waits for
-    tools goes on with their outputs, and is cancelled when the user speaks instead. A list that ends with what the
+    tools goes on with their outputs, is completed when the user speaks after them, and cancelled when instead. A list that ends with what the
     newest turn was about is answered by that turn: it is run again if it failed or was cancelled, else answered again.
     Raises as `take_turn` and `continue_turn`.
     """
@@ -154,7 +154,7 @@ async def _read_state(
 async def store_past(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, model_alias: str, newest: Newest, step: NextStep
 ) -> TurnId | None:
-    """Ends a turn that waits for tools, and stores the past turns of the list, in one transaction.
+    """Ends a turn that waits for tools, as completed where its outputs are there, and stores the past turns of the list, in one transaction.
 
     Gives the last stored turn: the one that `last_outputs` go on with, when there are any. None when the session has
     moved since it was looked at; nothing is stored then.
@@ -169,7 +169,9 @@ async def store_past(
             if waiting is not None and outputs:
                 check_outputs(waiting, [output.tool_call_id for output in outputs])
                 await reclaim_turn(tx, tenant_id, session_id, newest.turn_id, waiting, outputs, rt.turn_lease_s)
-            await store_cancelled(tx, session_id, newest.turn_id)
+                await complete_answered_turn(tx, session_id, newest.turn_id)
+            else:
+                await store_cancelled(tx, session_id, newest.turn_id)
         await add_history(tx, tenant_id, session_id, history)
     return history.last_turn_id or newest.turn_id
 
