@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from contextlib import suppress
 from typing import Any, cast
@@ -21,7 +22,8 @@ from schemathesis import checks
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from tests.api.conftest import new_session
+from app.api.examples import EXAMPLES as EXAMPLES_OF
+from tests.api.conftest import assert_problem, new_session
 from tests.security.routes import ANTHROPIC_PATHS, OPENAI_PATHS, openai_places
 
 _FEW = 80
@@ -102,6 +104,45 @@ def test_the_document_has_the_routes_of_this_version_and_their_problems(client: 
                 assert operation["security"] == [{}, {"key": []}]
             assert operation["description"]
             assert {"403", "421", "431"} <= set(operation["responses"])
+
+
+def test_operations_have_short_ids_of_their_own_and_the_document_names_its_server(client: httpx.Client) -> None:
+    document = client.get("/openapi.json").json()
+    ids = [operation["operationId"] for operations in document["paths"].values() for operation in operations.values()]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch("[a-z]+(_[a-z]+)*", name) and len(name) <= 25 for name in ids), ids
+    assert [server["url"] for server in document["servers"]] == ["/"]
+
+
+def test_the_example_of_every_operation_is_accepted(client: httpx.Client) -> None:
+    session_id = new_session(client)
+    turn_id = client.post(f"/v1/sessions/{session_id}/turns", json={"content": "Hello"}).json()["turn"]["id"]
+    known = {"session_id": session_id, "turn_id": turn_id, "summary_id": turn_id, "name": "p", **_responded(client)}
+    sent = 0
+    for path, operations in client.get("/openapi.json").json()["paths"].items():
+        for method, operation in operations.items():
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+            if body is not None:
+                answer = client.request(method, path.format(**known), json=body["example"])
+                # The turn has no open calls, and there is no summary.
+                assert answer.status_code in (200, 201, 404, 409), (path, answer.text)
+                sent += 1
+    assert sent == len(EXAMPLES_OF)
+
+
+def test_no_field_of_a_request_that_has_a_default_looks_required(client: httpx.Client) -> None:
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    stream = schemas["TurnIn"]["properties"]["stream"]
+    assert "default" not in stream
+    assert "Default: `false`." in stream["description"]
+
+
+def test_an_unknown_parameter_of_a_query_is_refused_but_by_the_vendors_routes(client: httpx.Client) -> None:
+    for path in ("/v1/sessions", "/v1/models", "/v1/policies"):
+        problem = assert_problem(client.get(path, params={"page": "2"}), 422, "invalid_request")
+        assert problem["errors"][0]["loc"] == ["query", "page"]
+    message = {"model": "offline", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
+    assert client.post("/v1/messages?beta=true", json=message).status_code == 200
 
 
 def test_no_generated_request_is_answered_by_a_5xx_or_against_the_document(client: httpx.Client) -> None:

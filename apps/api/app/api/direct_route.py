@@ -24,7 +24,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api import problems
+from app.api.anthropic_errors import is_messages_path
 from app.api.edge import Exchange
+from app.api.openai_errors import is_openai_path
 from app.api.strict_json import parse_body
 from app.core.fairness import tenant_at_work
 from app.domain.errors import (
@@ -112,10 +114,15 @@ class DirectRoute(APIRoute):
     authenticated = True
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        # Short names for generated clients; FastAPI's own hold the path.
+        options["operation_id"] = options.get("operation_id") or endpoint.__name__
         super().__init__(path, endpoint, **options)
         self._handler = cast("Callable[..., Awaitable[object]]", endpoint)
         self._call_name = self.dependant.request_param_name
         self._binders = self._make_binders()
+        self._query_names = {field.alias for field in self.dependant.query_params}
+        # The vendors' clients send parameters of their own, such as Anthropic's `?beta=true`.
+        self._checks_query = path.startswith("/v1/") and not (is_openai_path(path) or is_messages_path(path))
         self._success = self.status_code or 200
         self.app = self._serve
 
@@ -187,6 +194,10 @@ class DirectRoute(APIRoute):
         return json_response(result, self._success)
 
     def _bind(self, scope: Scope, exchange: Exchange) -> dict[str, Any]:
+        if self._checks_query and scope["query_string"]:
+            unknown = _query(scope).keys() - self._query_names
+            if unknown:
+                raise InvalidRequest("This route has no such parameter.", ("query", min(unknown)))
         return {name: bind(scope, exchange) for name, bind in self._binders.items()}
 
 
@@ -270,12 +281,13 @@ def _path_text(name: str) -> Binder:
     return lambda scope, _exchange: scope["path_params"][name]
 
 
-def _query_text(scope: Scope, _exchange: Exchange, name: str) -> str | None:
+def _query(scope: Scope) -> Mapping[str, str]:
     query: bytes = scope["query_string"]
-    if not query:
-        return None
-    found: Mapping[str, str] = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
-    return found.get(name)
+    return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
+
+
+def _query_text(scope: Scope, _exchange: Exchange, name: str) -> str | None:
+    return _query(scope).get(name)
 
 
 def _header_text(_scope: Scope, exchange: Exchange, name: str) -> str | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
+import orjson
 from fastapi import FastAPI, Header, Query
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict
 
 from app.api.anthropic_errors import is_messages_path
+from app.api.examples import EXAMPLES
 from app.api.openai_errors import is_openai_path
 from app.api.problems import KINDS, PROBLEM_JSON
 from app.api.schemas.chat import ChatErrorOut
@@ -136,7 +138,12 @@ def describe(app: FastAPI) -> None:
 
 def _document(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(
-        title=app.title, version=app.version, summary=app.summary, description=app.description, routes=app.routes
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+        servers=[{"url": "/", "description": "The service that this document comes from."}],
     )
     components = document.setdefault("components", {})
     components.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
@@ -156,4 +163,33 @@ def _document(app: FastAPI) -> dict[str, Any]:
                 answered |= {str(status): answered["401"] for status in _OF_BROWSERS}
             if path.startswith("/v1/"):
                 operation["security"] = [{}, {"key": []}]
+            if (body := _json_body(operation)) is not None:
+                body |= {"example": EXAMPLES[operation["operationId"]]}
+                _leave_defaults_out(body["schema"], components["schemas"], set())
     return document
+
+
+def _json_body(operation: JsonObject) -> JsonObject | None:
+    return operation.get("requestBody", {}).get("content", {}).get("application/json")
+
+
+def _leave_defaults_out(schema: object, schemas: JsonObject, done: set[str]) -> None:
+    """Generators of TypeScript make a field with a default one that must be given; its description has the default."""
+    if isinstance(schema, list):
+        for each in cast("list[object]", schema):
+            _leave_defaults_out(each, schemas, done)
+    if not isinstance(schema, dict):
+        return
+    fields = cast(JsonObject, schema)
+    name = str(fields.get("$ref", "")).removeprefix("#/components/schemas/")
+    if name and name not in done:
+        done.add(name)
+        _leave_defaults_out(schemas[name], schemas, done)
+    for field in cast("dict[str, JsonObject]", fields.get("properties", {})).values():
+        default = field.pop("default", None)
+        if default is not None:
+            described = f"{field.get('description', '')} Default: `{orjson.dumps(default).decode()}`."
+            field["description"] = described.strip()
+    for key, value in fields.items():
+        if key != "example":
+            _leave_defaults_out(value, schemas, done)

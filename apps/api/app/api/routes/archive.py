@@ -28,7 +28,9 @@ _CHUNK_BYTES = 64 * 1024
 _IN_MEMORY_BYTES = 1024 * 1024
 
 
-@router.get("/{session_id}/export", response_model=Document, responses=refusals(*READ, 429))
+@router.get(
+    "/{session_id}/export", response_model=Document, responses=refusals(*READ, 429), operation_id="export_session"
+)
 async def get_export(call: Call, session_id: SessionId) -> Response:
     """The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins."""
     file = await spooled(export_session(call.rt, call.tenant_id, session_id))
@@ -41,7 +43,11 @@ async def get_export(call: Call, session_id: SessionId) -> Response:
 
 
 @import_router.post(
-    "/import", status_code=201, response_model=SessionOut, responses=refusals(401, 408, 413, 415, 422, 429, 503)
+    "/import",
+    status_code=201,
+    response_model=SessionOut,
+    responses=refusals(401, 408, 413, 415, 422, 429, 503),
+    operation_id="import_session",
 )
 async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - describes the body, which is read elsewhere
     """Creates a session from an export, or from `messages` in OpenAI's form, with new ids: completely or not at all."""

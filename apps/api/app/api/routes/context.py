@@ -60,19 +60,19 @@ ThroughSeq = Annotated[
 Turns = Annotated[int, Query(ge=1, le=500, description="Most turns of one page.")]
 
 
-@router.get("/context", response_model=WindowOut, responses=refusals(*READ))
+@router.get("/context", response_model=WindowOut, responses=refusals(*READ), operation_id="get_context")
 async def get_window(call: Call, session_id: SessionId) -> CurrentWindow:
     """The window now: tokens by region, budget, limit and its source, turns to the next summary."""
     return await window.window_now(call.rt, call.tenant_id, session_id)
 
 
-@router.get("/search", response_model=FoundOut, responses=refusals(*READ))
+@router.get("/search", response_model=FoundOut, responses=refusals(*READ), operation_id="search_session")
 async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> Found:
     """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing."""
     return await search_session(call.rt, call.tenant_id, session_id, q, limit)
 
 
-@router.get("/look-back", response_model=LookBackOut, responses=refusals(*READ))
+@router.get("/look-back", response_model=LookBackOut, responses=refusals(*READ), operation_id="look_back")
 async def get_look_back(
     call: Call, session_id: SessionId, q: LookBackWords = "", handle: Handle = None, page: PageNumber = None
 ) -> FoundPage:
@@ -81,7 +81,9 @@ async def get_look_back(
     return await look_back(call.rt, call.tenant_id, session_id, query=q.strip(), handle=handle, page=page)
 
 
-@search_router.get("", response_model=FoundInSessions, responses=refusals(401, 422, 503))
+@search_router.get(
+    "", response_model=FoundInSessions, responses=refusals(401, 422, 503), operation_id="search_messages"
+)
 async def search_all(
     call: Call, q: SearchWords, limit: MostFound = DEFAULT_FOUND, cursor: Cursor = None
 ) -> Page[FoundInSession]:
@@ -90,7 +92,7 @@ async def search_all(
     return await search_messages(call.rt, call.tenant_id, q, limit, cursor)
 
 
-@router.post("/context/preview", response_model=PreviewOut, responses=refusals(*WRITE))
+@router.post("/context/preview", response_model=PreviewOut, responses=refusals(*WRITE), operation_id="preview_turn")
 async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview:
     """The prompt that the next turn would send, or its refusal, as a 200. Calls no model and writes nothing."""
     seen = await preview_turn(call.rt, call.tenant_id, session_id, turn_request(call, body))
@@ -158,7 +160,7 @@ def _changes(body: SummaryPatch) -> summaries.SummaryChanges:
     return lists if body.summary_text is None else lists | {"summary_text": body.summary_text}
 
 
-@simulate_router.post("/simulate", response_model=SimulationOut, responses=refusals(*WRITE))
+@simulate_router.post("/simulate", response_model=SimulationOut, responses=refusals(*WRITE), operation_id="simulate")
 async def post_simulation(call: Call, session_id: SessionId, body: SimulateIn = _NOTHING_GIVEN) -> JsonObject:
     """Computes the session's turns under other policies and models. Calls no model and writes nothing."""
     variants = THRESHOLDS if body.policies is None else tuple(map(variant_of, call.raw_body["policies"]))

@@ -61,7 +61,12 @@ async def delete_conversation(call: Call, conversation_id: str) -> JsonObject:
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
-@router.post("/{conversation_id}/items", response_model=ItemListOut, responses=openai_refusals(*_WRITE))
+@router.post(
+    "/{conversation_id}/items",
+    response_model=ItemListOut,
+    responses=openai_refusals(*_WRITE),
+    operation_id="create_conversation_items",
+)
 async def create_items(call: Call, conversation_id: str, body: ItemsIn) -> JsonObject:  # noqa: ARG001 - used as received
     """Appends items to the conversation without calling a model."""
     session_id = _session_id(call, conversation_id)
@@ -69,7 +74,12 @@ async def create_items(call: Call, conversation_id: str, body: ItemsIn) -> JsonO
     return list_json(ItemPage(items, has_more=False))
 
 
-@router.get("/{conversation_id}/items", response_model=ItemListOut, responses=openai_refusals(*_READ))
+@router.get(
+    "/{conversation_id}/items",
+    response_model=ItemListOut,
+    responses=openai_refusals(*_READ),
+    operation_id="list_conversation_items",
+)
 async def list_items(
     call: Call, conversation_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
 ) -> JsonObject:
@@ -89,7 +99,10 @@ async def get_conversation_item(call: Call, conversation_id: str, item_id: str) 
 
 
 @router.delete(
-    "/{conversation_id}/items/{item_id}", response_model=ConversationOut, responses=openai_refusals(*_READ, 409)
+    "/{conversation_id}/items/{item_id}",
+    response_model=ConversationOut,
+    responses=openai_refusals(*_READ, 409),
+    operation_id="delete_conversation_item",
 )
 async def delete_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
     """Removes an item from the conversation and from later prompts; a call and its output are removed together."""

@@ -40,14 +40,19 @@ class RootOut(BaseModel):
 
 
 @router.head("/healthz", include_in_schema=False)
-@router.get("/healthz", response_model=HealthOut)
+@router.get("/healthz", response_model=HealthOut, operation_id="get_health")
 async def live() -> JsonObject:
     """200 while the process serves. It does not use the database, so an outage restarts no worker."""
     return {"status": "ok"}
 
 
 @router.head("/readyz", include_in_schema=False)
-@router.get("/readyz", response_model=ReadyOut, responses={503: {"model": ReadyOut, "description": "Not ready"}})
+@router.get(
+    "/readyz",
+    response_model=ReadyOut,
+    responses={503: {"model": ReadyOut, "description": "Not ready"}},
+    operation_id="get_readiness",
+)
 async def ready(call: Call) -> Response:
     """200 when the database answers and accepts writes and its schema is current; else 503 with the reason.
 
@@ -65,7 +70,7 @@ async def ready(call: Call) -> Response:
 
 
 @router.head("/metrics", include_in_schema=False)
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", response_class=PlainTextResponse, operation_id="get_metrics")
 async def metrics(call: Call) -> Response:
     """Prometheus text, of all workers."""
     body, content_type = call.rt.telemetry.render()

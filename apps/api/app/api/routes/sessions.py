@@ -66,7 +66,13 @@ async def delete_session(call: Call, session_id: SessionId) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/{session_id}/fork", status_code=201, response_model=SessionOut, responses=refusals(*WRITE, 409))
+@router.post(
+    "/{session_id}/fork",
+    status_code=201,
+    response_model=SessionOut,
+    responses=refusals(*WRITE, 409),
+    operation_id="fork_session",
+)
 async def post_fork(call: Call, session_id: SessionId, body: ForkIn = _WHOLE) -> Session:
     """Creates a new session with the same history, through the given turn or the last one that has ended."""
     through = None if body.through_turn_id is None else TurnId(body.through_turn_id)

@@ -65,7 +65,7 @@ _AS_IT_WAS = RegenerateIn()
 _TURN_ANSWERS = STREAMED | refusals(*WRITE, 409, 429, 502, 504)
 
 
-@router.post("/turns", status_code=201, response_model=TurnAnswer, responses=_TURN_ANSWERS)
+@router.post("/turns", status_code=201, response_model=TurnAnswer, responses=_TURN_ANSWERS, operation_id="post_turn")
 async def create_turn(
     call: Call, session_id: SessionId, body: TurnIn, idempotency_key: IdempotencyKey = None
 ) -> JsonObject | Response:
@@ -95,13 +95,21 @@ async def post_tool_outputs(
     )
 
 
-@router.post("/turns/{turn_id}/cancel", response_model=TurnOut, responses=refusals(*WRITE, 409))
+@router.post(
+    "/turns/{turn_id}/cancel", response_model=TurnOut, responses=refusals(*WRITE, 409), operation_id="cancel_turn"
+)
 async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """Ends a turn that runs or waits for tools. Its message is kept; later prompts have no unanswered tool calls."""
     return turn_json(await cancel_turn(call.rt, call.tenant_id, session_id, turn_id))
 
 
-@router.post("/turns/{turn_id}/regenerate", status_code=201, response_model=RegeneratedAnswer, responses=_TURN_ANSWERS)
+@router.post(
+    "/turns/{turn_id}/regenerate",
+    status_code=201,
+    response_model=RegeneratedAnswer,
+    responses=_TURN_ANSWERS,
+    operation_id="regenerate_turn",
+)
 async def post_regenerate(
     call: Call, session_id: SessionId, turn_id: TurnId, body: RegenerateIn = _AS_IT_WAS
 ) -> JsonObject | Response:
