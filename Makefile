@@ -142,7 +142,7 @@ $(FIDELITY_VENV)/.installed: requirements-fidelity.lock
 CLIENTS := clients clients-openai-2 clients-openai-3-3
 NODE_CLIENTS := conformance/node/node_modules/.installed
 
-clients: setup $(CLIENTS:%=var/%/.installed) $(NODE_CLIENTS) ## unmodified clients against the service, into docs/clients.md: NAMES=part of a name
+clients: setup $(CLIENTS:%=var/%/.installed) $(NODE_CLIENTS) ## unmodified clients against the service, into docs/clients.md: NAMES=part
 	@PATH="$(NODE_FOLDER)/bin:$$PATH" PYTHONPATH=apps/api:. $(BIN)/python -m conformance $(if $(NAMES),"$(NAMES)")
 
 var/clients%/.installed: requirements-clients%.lock | $(INSTALLED)
@@ -162,7 +162,8 @@ $(NODE_CLIENTS): conformance/node/package-lock.json conformance/node/package.jso
 	$(subst apps/web,conformance/node,$(NPM)) ci --silent
 	@touch $@
 
-fuzz: setup ## generated requests, garbage on every route, 6,000 broken exports, 300 histories of 40 steps, 500 echoed errors
+fuzz: setup ## generated conversations and requests, garbage on every route, 6,000 broken exports, 300 histories of 40 steps, 500 echoed errors
+	PLIMSOLL_HYPOTHESIS_EXAMPLES=1000 $(BIN)/python -m pytest -n $(TEST_WORKERS) tests/engine
 	PLIMSOLL_SCHEMATHESIS_EXAMPLES=400 PLIMSOLL_STATE_MACHINE=300x40 PLIMSOLL_ECHO_EXAMPLES=500 PLIMSOLL_BROKEN_EXPORTS=1 \
 		$(BIN)/python -m pytest -n $(TEST_WORKERS) -rP \
 		tests/api/test_openapi.py tests/state_machine tests/security/test_every_route.py tests/api/test_garbage.py \

@@ -17,9 +17,12 @@ _ROW = re.compile(r"^" + r"\| ([^|]+?) " * 8 + r"\|$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a client did. `turns` and `called` are the turns that were answered, and those whose tool was called; None
-    where it has no tools or no stream. `error` is how it read the refusal of a prompt that is too long, None if it did not
-    notice. `sessions` is how many its conversation made, `left_open` how many of their turns did not complete."""
+    """What a client did.
+
+    `turns` and `called` are the turns that were answered, and those whose tool was called; None where it has no tools or
+    no stream. `error` is how it read the refusal of a prompt that is too long, None if it did not notice. `sessions` is
+    how many its conversation made, `left_open` how many of their turns did not complete.
+    """
 
     client: str
     version: str
@@ -77,11 +80,9 @@ def worse(before: Row, now: Row) -> list[str]:
 def regressions(before: Sequence[Row], now: Sequence[Row]) -> list[str]:
     """A sentence for each row that is worse, or gone."""
     rows = {row.client: row for row in now}
-    sentences = [f"{row.client} is no longer in the table" for row in before if row.client not in rows]
-    for row in before:
-        if row.client in rows and (names := worse(row, rows[row.client])):
-            sentences.append(f"{row.client} is worse than before: {', '.join(names)}")
-    return sentences
+    gone = [f"{row.client} is no longer in the table" for row in before if row.client not in rows]
+    known = [(row.client, worse(row, rows[row.client])) for row in before if row.client in rows]
+    return gone + [f"{client} is worse than before: {', '.join(names)}" for client, names in known if names]
 
 
 def read_rows(page: str) -> list[Row]:
@@ -120,8 +121,9 @@ def _summary(measures: Sequence[Measure]) -> str:
     )
     largest = max(measures, key=lambda measure: measure.difference)
     return (
-        f"{len(measures)} clients: {calls[0]:,} model calls without the header and {calls[1]:,} with it; {tokens[0]:,} prompt "
-        f"tokens and {tokens[1]:,}. The largest difference of a client is {largest.difference:.1%} ({largest.client})."
+        f"{len(measures)} clients: {calls[0]:,} model calls without the header and {calls[1]:,} with it; {tokens[0]:,} "
+        f"prompt tokens and {tokens[1]:,}. The largest difference of a client is {largest.difference:.1%} "
+        f"({largest.client})."
     )
 
 

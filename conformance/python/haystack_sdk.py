@@ -1,4 +1,4 @@
-"""Haystack's agent with its generators of both vendors."""
+"""Haystack's agent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from haystack.components.generators.chat import OpenAIChatGenerator
 from haystack.dataclasses import ChatMessage
 from haystack.tools import Tool
 from haystack.utils import Secret
-from haystack_integrations.components.generators.anthropic import AnthropicChatGenerator
 from talk import SCHEMA, SYSTEM, Client, Job, talk
 
 

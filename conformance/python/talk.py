@@ -56,8 +56,11 @@ class Job:
 
 @dataclass
 class Client:
-    """A connected client with its history. `ask` gives the answer of a whole turn, with the rounds of its tool; `stream`
-    gives the pieces of one; both may be coroutines, and `stream` an iterator of either kind."""
+    """A connected client with its history.
+
+    `ask` gives the answer of a whole turn, with the rounds of its tool; `stream` gives the pieces of one. Both may be
+    coroutines, and `stream` an iterator of either kind.
+    """
 
     ask: Callable[[str], Any]
     stream: Callable[[str], Any] | None = None
@@ -81,10 +84,7 @@ async def _talk(connect: Callable[[Job], Client], job: Job, turns: int) -> dict[
     pieces: list[str] = []
     if client.stream is not None:
         given = await _done(client.stream(_question(turns + 1)))
-        if hasattr(given, "__aiter__"):
-            pieces = [piece async for piece in given]
-        else:
-            pieces = list(given)
+        pieces = [piece async for piece in given] if hasattr(given, "__aiter__") else list(given)
     called = len(set(job.looked_up) & {str(number) for number in range(1, turns + 1)})
     streamed = len(pieces) > 1 and f"Invoice {turns + 1} is paid" in "".join(pieces)
     return {

@@ -140,7 +140,7 @@ def test_no_field_of_a_request_that_has_a_default_looks_required(client: httpx.C
 def test_an_unknown_parameter_of_a_query_is_refused_but_by_the_vendors_routes(client: httpx.Client) -> None:
     for path in ("/v1/sessions", "/v1/models", "/v1/policies"):
         problem = assert_problem(client.get(path, params={"page": "2"}), 422, "invalid_request")
-        assert problem["errors"][0]["loc"] == ["query", "page"]
+        assert problem["errors"][0]["where"] == "query.page"
     message = {"model": "offline", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
     assert client.post("/v1/messages?beta=true", json=message).status_code == 200
 
