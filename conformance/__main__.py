@@ -82,7 +82,7 @@ async def run_client(site: Site, case: Case, key: str, turns: int, session: str 
 
 
 def _environment() -> dict[str, str]:
-    """Ours without proxies, keys of model vendors and settings of the service; clients are to send no traces anywhere."""
+    """Ours without proxies, keys of model vendors and settings of the service. Clients send no traces."""
     kept = {
         name: value
         for name, value in os.environ.items()

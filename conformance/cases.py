@@ -13,8 +13,8 @@ class Case:
     """A client: its name in the table, the file with its program, and its name in that file.
 
     `calls_tools` is false for a client, or a wire, that has no tools. One that is not `resends` does not send its whole
-    history as it was, so that there is nothing to recognize its conversation by; with `is_named` it names its session in
-    the header `X-Session-Id` in every run.
+    history as it was, so that there is nothing to recognize its conversation by. With `is_named` it names its session
+    in the header `X-Session-Id` in every run.
     """
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from app.tokenizers.vocabularies import load_vocabulary
@@ -53,7 +53,7 @@ def _reply(asked: Mapping[str, Any], call_id: str) -> tuple[str | None, list[dic
 
 
 def _forced(choice: object) -> str:
-    return str(choice["function"]["name"]) if isinstance(choice, dict) and "function" in choice else ""
+    return str(cast("dict[str, Any]", choice)["function"]["name"]) if isinstance(choice, dict) else ""
 
 
 def _arguments(function: Mapping[str, Any], number: str) -> dict[str, Any]:

@@ -224,3 +224,30 @@ def test_a_conversation_stores_what_is_new_of_a_full_history(database_url: str, 
         )
         assert raw.headers["x-session-id"] != session["id"]
         assert at.sent()[0] == user("Three")
+
+
+def test_an_agent_that_writes_calls_as_text_stays_in_one_session_without_cancelled_turns(
+    database_url: str, tmp_path: Path
+) -> None:
+    def written(*calls: Any) -> Any:
+        return {"role": "assistant", "content": f"Calling tools:\n{[call.model_dump() for call in calls]}"}
+
+    with chat_service(database_url, tmp_path, say(None, "c1"), say(None, "c2"), say(None, "c3"), say("Bye.")) as at:
+        history: list[Any] = [SYSTEM, user("New task:\nLook up")]
+        sessions: set[str] = set()
+        for observed in ("Observation:\nfound", "Observation:\nDone.\nNew task:\nAnother", "Observation:\nfound"):
+            session_id, reply = post(at, history, tools=TOOLS)
+            sessions.add(session_id)
+            history += [written(*reply.tool_calls), user(observed)]
+        session_id, _ = post(at, history, tools=TOOLS)
+        assert sessions == {session_id}
+        turns = at.turns(session_id)
+        assert [turn["user_input"] for turn in turns] == ["New task:\nLook up", "New task:\nAnother"]
+        assert [turn["status"] for turn in turns] == ["completed", "completed"]
+        assert [sent["role"] for sent in at.sent()] == [
+            "system",
+            "user",
+            *("assistant", "tool") * 2,
+            "user",
+            *("assistant", "tool"),
+        ]

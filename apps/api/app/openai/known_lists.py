@@ -47,8 +47,8 @@ def with_reply(whole: bytes, text: str | None, calls: Sequence[ToolCall]) -> byt
 
 
 def _after(before: bytes, role: str, content: Content, calls: Sequence[ToolCall], call_id: str | None) -> bytes:
-    # Clients send a text as it is or as a part, trim what a model wrote, and may write its arguments anew. Beside calls,
-    # whose ids are enough, some put a text in the place of an empty one.
+    # Clients send a text as it is or as a part, trim what a model wrote, and may write its arguments anew. Beside calls
+    # some put a text in the place of an empty one; the ids of the calls are enough.
     is_text = content is None or isinstance(content, str) or all(part.get("type") == "text" for part in content)
     form = [
         role,

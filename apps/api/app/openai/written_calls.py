@@ -1,7 +1,7 @@
 """Tool calls that a client writes into its texts, as smolagents does.
 
-Its assistant message ends with `Calling tools:` and the calls as a Python list, and the user message after it begins with
-`Observation:`. A task that followed was joined to that message. What came of a failed call begins with its id instead.
+Its assistant message ends with `Calling tools:` and the calls as a Python list, and the user message after it begins
+with `Observation:`, or with the id of a call that failed. A task that followed is part of the same message.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any, cast
 
 from app.domain.content import content_text
@@ -34,19 +35,21 @@ def with_calls(messages: Sequence[IncomingMessage], tools: Collection[str]) -> t
     found: list[IncomingMessage] = []
     open_calls: tuple[ToolCall, ...] = ()
     unread = _MOST_READ
-    for at, message in enumerate(messages):
+    for message, following in zip_longest(messages, messages[1:]):
         if open_calls:
             found += _outputs(message, open_calls)
             open_calls = ()
             continue
         text = content_text(message.content) if message.role == "assistant" and not message.tool_calls else ""
         written = _CALLS.search(text)
-        if written and at + 1 < len(messages) and _is_observation(messages[at + 1]):
+        if written and following is not None and _is_observation(following):
             unread -= len(text) - written.end()
             open_calls = _read(text[written.end() :], tools) if unread >= 0 else ()
-            if open_calls:
-                message = replace(message, content=text[: written.start()].strip() or None, tool_calls=open_calls)
-        found.append(message)
+        if written and open_calls:
+            text = text[: written.start()].strip()
+            found.append(replace(message, content=text or None, tool_calls=open_calls))
+        else:
+            found.append(message)
     return tuple(found)
 
 

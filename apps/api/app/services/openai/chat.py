@@ -75,8 +75,9 @@ async def complete_chat(
     """Answers a list of messages and records the turn.
 
     What the list has beyond the session (contract.md, decision 18) is stored as past turns. A turn that waits for
-    tools goes on with their outputs, is completed when the user speaks after them, and cancelled when instead. A list that ends with what the
-    newest turn was about is answered by that turn: it is run again if it failed or was cancelled, else answered again.
+    tools goes on with their outputs; it is completed when the user speaks after them, and cancelled when the user
+    speaks instead. A list that ends with what the newest turn was about is answered by that turn: it is run again if
+    it failed or was cancelled, else answered again.
     Raises as `take_turn` and `continue_turn`.
     """
     for _ in range(_MOST_TRIES):
@@ -154,9 +155,9 @@ async def _read_state(
 async def store_past(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, model_alias: str, newest: Newest, step: NextStep
 ) -> TurnId | None:
-    """Ends a turn that waits for tools, as completed where its outputs are there, and stores the past turns of the list, in one transaction.
+    """Ends a turn that waits for tools, and stores the past turns of the list, in one transaction.
 
-    Gives the last stored turn: the one that `last_outputs` go on with, when there are any. None when the session has
+    The turn is completed where the list has its outputs, else cancelled. Gives the last stored turn: the one that `last_outputs` go on with, when there are any. None when the session has
     moved since it was looked at; nothing is stored then.
     """
     history = await draft_history(rt, model_alias, step.past)
