@@ -20,8 +20,8 @@ class Row:
     """What a client did.
 
     `turns` and `called` are the turns that were answered, and those whose tool was called; None where it has no tools
-    or no stream. `error` is how it read the refusal of a prompt that is too long, None if it did not notice. `sessions` is
-    how many its conversation made, `left_open` how many of their turns did not complete.
+    or no stream. `error` is how it read the refusal of a prompt that is too long, None if it did not notice. `sessions`
+    is how many its conversation made, `left_open` how many of their turns did not complete.
     """
 
     client: str

@@ -54,6 +54,7 @@ from plimsoll_sdk.models import (
 )
 
 Json: TypeAlias = Mapping[str, Any]
+Order: TypeAlias = Literal["asc", "desc"]
 Content: TypeAlias = str | Sequence[Json]
 """Text, or parts in the OpenAI form: `text`, `image_url`, `input_audio`, `file`."""
 
@@ -89,14 +90,21 @@ def create_session(
 
 @operation("GET", "/v1/sessions", repeatable=True)
 def list_sessions(
-    *, limit: int | None = None, cursor: str | None = None, q: str | None = None, figures: bool | None = None
+    *,
+    limit: int | None = None,
+    cursor: str | None = None,
+    q: str | None = None,
+    figures: bool | None = None,
+    order: Order | None = None,
 ) -> Request[Page[ListedSession]]:
-    """One page of the tenant's sessions, newest first; `q` selects those with its words, `figures` adds window, use and
-    state.
+    """One page of the tenant's sessions, newest first unless `order` is `asc`; `q` selects those with its words,
+    `figures` adds window, use and state.
 
     A page of a search may be short, or empty, and still go on.
     """
-    return Request(reads(Page[ListedSession]), query=query(limit=limit, cursor=cursor, q=q, figures=figures))
+    return Request(
+        reads(Page[ListedSession]), query=query(limit=limit, cursor=cursor, q=q, figures=figures, order=order)
+    )
 
 
 @operation("GET", _SESSION, repeatable=True)
@@ -289,10 +297,15 @@ def _turn(
 
 @operation("GET", f"{_SESSION}/turns", repeatable=True)
 def list_turns(
-    session_id: str, *, limit: int | None = None, cursor: str | None = None, from_seq: int | None = None
+    session_id: str,
+    *,
+    limit: int | None = None,
+    cursor: str | None = None,
+    from_seq: int | None = None,
+    order: Order | None = None,
 ) -> Request[Page[Turn]]:
-    """One page of the session's turns, oldest first, from the one with number `from_seq` on."""
-    parameters = query(limit=limit, cursor=cursor, from_seq=from_seq)
+    """One page of the session's turns from number `from_seq` on, oldest first unless `order` is `desc`."""
+    parameters = query(limit=limit, cursor=cursor, from_seq=from_seq, order=order)
     return Request(reads(Page[Turn]), {"session_id": session_id}, parameters)
 
 
@@ -414,10 +427,12 @@ def preview_turn(
 
 @operation("GET", f"{_SESSION}/timeline", repeatable=True)
 def get_timeline(
-    session_id: str, *, limit: int | None = None, cursor: str | None = None
+    session_id: str, *, limit: int | None = None, cursor: str | None = None, order: Order | None = None
 ) -> Request[Page[TimelineTurn]]:
-    """The window turn by turn, newest first: tokens by region, budget, thresholds, summaries, prunes and recalls."""
-    return Request(reads(Page[TimelineTurn]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
+    """The window turn by turn, newest first unless `order` is `asc`: tokens by region, budget, thresholds, summaries,
+    prunes and recalls."""
+    parameters = query(limit=limit, cursor=cursor, order=order)
+    return Request(reads(Page[TimelineTurn]), {"session_id": session_id}, parameters)
 
 
 @operation("GET", f"{_SESSION}/timeline/overview", repeatable=True)
@@ -434,11 +449,17 @@ def get_overview(
 
 @operation("GET", f"{_SESSION}/messages", repeatable=True)
 def list_messages(
-    session_id: str, *, limit: int | None = None, cursor: str | None = None, ids: Sequence[str] | None = None
+    session_id: str,
+    *,
+    limit: int | None = None,
+    cursor: str | None = None,
+    ids: Sequence[str] | None = None,
+    order: Order | None = None,
 ) -> Request[Page[Message]]:
-    """One page of the session's stored messages in time order; or those of `ids`, at most 100."""
+    """One page of the session's messages, oldest first unless `order` is `desc`; or those of `ids`, at most 100."""
     some = None if ids is None else ",".join(ids)
-    return Request(reads(Page[Message]), {"session_id": session_id}, query(limit=limit, cursor=cursor, ids=some))
+    parameters = query(limit=limit, cursor=cursor, ids=some, order=order)
+    return Request(reads(Page[Message]), {"session_id": session_id}, parameters)
 
 
 @operation("GET", f"{_SESSION}/search", repeatable=True)
@@ -466,9 +487,11 @@ def search_messages(q: str, *, limit: int | None = None, cursor: str | None = No
 
 
 @operation("GET", f"{_SESSION}/summaries", repeatable=True)
-def list_summaries(session_id: str, *, limit: int | None = None, cursor: str | None = None) -> Request[Page[Summary]]:
-    """One page of the session's summaries, newest first, active and past."""
-    return Request(reads(Page[Summary]), {"session_id": session_id}, query(limit=limit, cursor=cursor))
+def list_summaries(
+    session_id: str, *, limit: int | None = None, cursor: str | None = None, order: Order | None = None
+) -> Request[Page[Summary]]:
+    """One page of the session's summaries, newest first unless `order` is `asc`, active and past."""
+    return Request(reads(Page[Summary]), {"session_id": session_id}, query(limit=limit, cursor=cursor, order=order))
 
 
 @operation("POST", f"{_SESSION}/summaries")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import orjson
 from fastapi import FastAPI, Header, Query
@@ -37,6 +37,9 @@ IdempotencyKey = Annotated[
         pattern="^[!-~]{1,255}$",
         description="1 to 255 visible ASCII characters: the same key with the same body is one turn.",
     ),
+]
+Order = Annotated[
+    Literal["asc", "desc"], Query(description="By time: `asc` has the oldest first. A cursor goes on in its own order.")
 ]
 DEFAULT_LIMIT = 50
 

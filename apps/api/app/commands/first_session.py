@@ -21,7 +21,7 @@ from app.services.keys import OPEN_TENANT
 async def begin_with(settings: Settings, document: Callable[[], bytes], database: Database) -> None:
     """Imports the document, whose session gets the default model, unless there is a session. A failure is one line."""
     async with database.begin() as tx:
-        if await list_sessions(tx, OPEN_TENANT, before=UUID(int=2**128 - 1), limit=1):
+        if await list_sessions(tx, OPEN_TENANT, position=UUID(int=2**128 - 1), limit=1):
             return
     exported = orjson.loads(document())
     try:

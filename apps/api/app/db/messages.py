@@ -9,7 +9,7 @@ from operator import itemgetter
 from uuid import UUID
 
 from app.db.database import Record, Transaction
-from app.db.sql import insert_from, sql
+from app.db.sql import Statement, insert_from, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
 from app.domain.types import Message, MessageId, MessageRecord, SessionId, TenantId, Turn, TurnId, TurnStatus
@@ -80,11 +80,17 @@ _LISTED = ", ".join(
     for each in fields(MessageRecord)
 )
 
-_PAGE = sql(f"""
-    SELECT {_LISTED} FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-    WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq > CAST(:after_seq AS bigint)
-    ORDER BY m.seq LIMIT CAST(:limit AS integer)
-    """)
+
+def _page(order: str) -> Statement:
+    return sql(f"""
+        SELECT {_LISTED} FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+        WHERE m.session_id = CAST(:session_id AS uuid)
+            AND m.seq > CAST(:after_seq AS bigint) AND m.seq < CAST(:before_seq AS bigint)
+        ORDER BY m.seq {order} LIMIT CAST(:limit AS integer)
+        """)
+
+
+_PAGES = {False: _page("ASC"), True: _page("DESC")}
 
 _BY_ID = sql(f"""
     SELECT {_LISTED} FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
@@ -234,11 +240,14 @@ async def messages_in_runs(
     return {row["seq"]: message_from_row(row) for row in rows}
 
 
-async def page_of_messages(tx: Transaction, session_id: SessionId, after_seq: int, limit: int) -> list[MessageRecord]:
-    """Messages in time order after a `seq`, as clients read them. The caller has checked whose session it is."""
-    return [
-        MessageRecord(**row) for row in await tx.fetch(_PAGE, session_id=session_id, after_seq=after_seq, limit=limit)
-    ]
+async def page_of_messages(
+    tx: Transaction, session_id: SessionId, after_seq: int, before_seq: int, limit: int, *, newest_first: bool
+) -> list[MessageRecord]:
+    """Messages between two numbers, without these, in this order, as clients read them. The caller has checked whose
+    session it is."""
+    page = _PAGES[newest_first]
+    rows = await tx.fetch(page, session_id=session_id, after_seq=after_seq, before_seq=before_seq, limit=limit)
+    return [MessageRecord(**row) for row in rows]
 
 
 async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[UUID]) -> bool:

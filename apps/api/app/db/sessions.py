@@ -43,12 +43,13 @@ _INSERT = compile_sql(
 )
 _GET = compile_sql(sa.select(*_COLUMNS).where(_OURS))
 _GET_LOCKED = compile_sql(sa.select(*_COLUMNS).where(_OURS).with_for_update(key_share=True))
-_LIST = compile_sql(
+_OF_TENANT = (
     sa.select(*_COLUMNS)
-    .where(sessions.c.tenant_id == sa.bindparam("tenant_id"), sessions.c.id < sa.bindparam("before"))
-    .order_by(sessions.c.id.desc())
+    .where(sessions.c.tenant_id == sa.bindparam("tenant_id"))
     .limit(sa.bindparam("limit", type_=sa.BigInteger))
 )
+_LIST = compile_sql(_OF_TENANT.where(sessions.c.id < sa.bindparam("position")).order_by(sessions.c.id.desc()))
+_LIST_OLDEST_FIRST = compile_sql(_OF_TENANT.where(sessions.c.id > sa.bindparam("position")).order_by(sessions.c.id))
 _LIST_OF = compile_sql(
     sa.select(*_COLUMNS)
     .where(
@@ -214,9 +215,12 @@ async def keep_key(tx: Transaction, tenant_id: TenantId, session_id: SessionId, 
     await tx.execute(_KEEP_KEY, session_id=session_id, tenant_id=tenant_id, new_idempotency_key=idempotency_key)
 
 
-async def list_sessions(tx: Transaction, tenant_id: TenantId, *, before: UUID, limit: int) -> list[Session]:
-    """The tenant's sessions with an id below `before`, newest first."""
-    return [Session(**row) for row in await tx.fetch(_LIST, tenant_id=tenant_id, before=before, limit=limit)]
+async def list_sessions(
+    tx: Transaction, tenant_id: TenantId, *, position: UUID, limit: int, newest_first: bool = True
+) -> list[Session]:
+    """The tenant's sessions with an id below `position`, newest first; or those above it, oldest first."""
+    listed = _LIST if newest_first else _LIST_OLDEST_FIRST
+    return [Session(**row) for row in await tx.fetch(listed, tenant_id=tenant_id, position=position, limit=limit)]
 
 
 async def sessions_of(tx: Transaction, tenant_id: TenantId, session_ids: Sequence[SessionId]) -> list[Session]:

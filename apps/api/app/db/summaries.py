@@ -10,7 +10,7 @@ from app.db.claims import Claim
 from app.db.database import Record, Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, insert_from, json_rows, sql
+from app.db.sql import CLOCK, Statement, insert_from, json_rows, sql
 from app.db.table_parts import OPEN_STATUSES_SQL
 from app.db.tables import session_summaries, usage_records
 from app.domain.limits import Limits, Scope
@@ -129,12 +129,16 @@ _RELEASE_LEASE = sql("""
     WHERE id = CAST(:session_id AS uuid) AND summary_lease_id = CAST(:lease_id AS uuid)
     """)
 
-_PAGE = sql("""
-    SELECT * FROM session_summaries
-    WHERE session_id = CAST(:session_id AS uuid)
-        AND (CAST(:before_id AS uuid) IS NULL OR id < CAST(:before_id AS uuid))
-    ORDER BY id DESC LIMIT CAST(:limit AS integer)
-    """)
+
+def _page(beyond: str, order: str) -> Statement:
+    return sql(f"""
+        SELECT * FROM session_summaries
+        WHERE session_id = CAST(:session_id AS uuid) AND id {beyond} CAST(:position AS uuid)
+        ORDER BY id {order} LIMIT CAST(:limit AS integer)
+        """)
+
+
+_PAGES = {False: _page(">", "ASC"), True: _page("<", "DESC")}
 
 _GET = sql("""
     SELECT * FROM session_summaries
@@ -287,10 +291,11 @@ async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id
 
 
 async def page_of_summaries(
-    tx: Transaction, session_id: SessionId, before_id: UUID | None, limit: int
+    tx: Transaction, session_id: SessionId, position: UUID, limit: int, *, newest_first: bool
 ) -> list[StoredSummary]:
-    """Summaries newest first. The caller has checked whose session it is."""
-    rows = await tx.fetch(_PAGE, session_id=session_id, before_id=before_id, limit=limit)
+    """Summaries with an id below `position`, newest first; or those above it, oldest first. The caller has checked
+    whose session it is."""
+    rows = await tx.fetch(_PAGES[newest_first], session_id=session_id, position=position, limit=limit)
     return [_stored(row) for row in rows]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from app.db.database import Record, Transaction, record_of
-from app.db.sql import sql
+from app.db.sql import Statement, sql
 from app.domain.content import tool_calls_from_json
 from app.domain.types import SessionId, TenantId, TurnId, TurnRecord, TurnStatus
 
@@ -32,11 +32,17 @@ _BY_KEY = sql(f"""
         AND t.idempotency_key = :idempotency_key
     """)
 
-_PAGE = sql(f"""
-    SELECT {_COLUMNS} FROM turns t
-    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq > CAST(:after_seq AS bigint)
-    ORDER BY t.seq LIMIT CAST(:limit AS integer)
-    """)
+
+def _page(order: str) -> Statement:
+    return sql(f"""
+        SELECT {_COLUMNS} FROM turns t
+        WHERE t.session_id = CAST(:session_id AS uuid)
+            AND t.seq > CAST(:after_seq AS bigint) AND t.seq < CAST(:before_seq AS bigint)
+        ORDER BY t.seq {order} LIMIT CAST(:limit AS integer)
+        """)
+
+
+_PAGES = {False: _page("ASC"), True: _page("DESC")}
 
 _NUMBERS = sql("""
     SELECT id, seq FROM turns
@@ -64,9 +70,12 @@ async def turn_by_key(
     return (turn_record(row), row["request_sha256"]) if row else None
 
 
-async def page_of_turns(tx: Transaction, session_id: SessionId, after_seq: int, limit: int) -> list[TurnRecord]:
-    """Turns in time order after a `seq`. The caller has checked whose session it is."""
-    rows = await tx.fetch(_PAGE, session_id=session_id, after_seq=after_seq, limit=limit)
+async def page_of_turns(
+    tx: Transaction, session_id: SessionId, after_seq: int, before_seq: int, limit: int, *, newest_first: bool
+) -> list[TurnRecord]:
+    """Turns between two numbers, without these, in this order. The caller has checked whose session it is."""
+    page = _PAGES[newest_first]
+    rows = await tx.fetch(page, session_id=session_id, after_seq=after_seq, before_seq=before_seq, limit=limit)
     return [turn_record(row) for row in rows]
 
 

@@ -19,8 +19,11 @@ from app.domain.errors import InvalidRequest
 Item = TypeVar("Item")
 Position = TypeVar("Position")
 
-LAST_ID = UUID(int=2**128 - 1)
-"""Above every id: where a list that runs newest first begins."""
+FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
+"""Below and above every id: where a list begins."""
+
+LAST_SEQ = 2**63 - 1
+"""Above every number."""
 
 _SCOPE_BYTES = 6
 _LONGEST_CURSOR = 2048
@@ -38,6 +41,11 @@ def page_of(scope: str, items: list[Item], limit: int, position: Callable[[Item]
     """Makes a page of items that were fetched with `LIMIT limit + 1`: the extra one only shows that more follow."""
     shown = items[:limit]
     return Page(shown, encode_cursor(scope, position(shown[-1])) if len(items) > limit else None)
+
+
+def in_order(scope: str, *, newest_first: bool, by_default: bool) -> str:
+    """The scope of a list's cursors: another where its order is not the one that `by_default` has."""
+    return scope if newest_first == by_default else f"{scope}:{'desc' if newest_first else 'asc'}"
 
 
 def encode_cursor(scope: str, position: UUID | int | str) -> str:

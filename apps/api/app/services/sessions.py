@@ -15,7 +15,7 @@ from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.figures import SessionFigures
 from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId
 from app.openai.items import joined_directions
-from app.services.paging import LAST_ID, Page, after_id, encode_cursor, page_of
+from app.services.paging import FIRST_ID, LAST_ID, Page, after_id, encode_cursor, in_order, page_of
 from app.services.policies import given_policy, resolve_policy
 from app.services.runtime import Runtime, retried
 
@@ -74,12 +74,14 @@ async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage
         return await usage_totals(tx, session_id)
 
 
-async def list_sessions(rt: Runtime, tenant_id: TenantId, limit: int, cursor: str | None) -> Page[Session]:
-    """The tenant's sessions, newest first."""
-    scope = f"sessions:{tenant_id}"
-    before = after_id(scope, cursor) or LAST_ID
+async def list_sessions(
+    rt: Runtime, tenant_id: TenantId, limit: int, cursor: str | None, *, newest_first: bool = True
+) -> Page[Session]:
+    """The tenant's sessions."""
+    scope = in_order(f"sessions:{tenant_id}", newest_first=newest_first, by_default=True)
+    position = after_id(scope, cursor) or (LAST_ID if newest_first else FIRST_ID)
     async with rt.database.autocommit() as tx:
-        rows = await store.list_sessions(tx, tenant_id, before=before, limit=limit + 1)
+        rows = await store.list_sessions(tx, tenant_id, position=position, limit=limit + 1, newest_first=newest_first)
     return page_of(scope, rows, limit, lambda session: session.id)
 
 

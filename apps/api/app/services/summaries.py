@@ -27,7 +27,7 @@ from app.domain.stored import StoredSummary
 from app.domain.types import OPEN_STATUSES, MessageId, SessionId, SummaryId, SummaryItem, TenantId, ToolDefinition
 from app.engine.window.ahead import fold_behind_answer, may_fold_behind_answer
 from app.engine.window.triggers import fold_on_request
-from app.services.paging import Page, after_id, page_of
+from app.services.paging import FIRST_ID, LAST_ID, Page, after_id, in_order, page_of
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
 from app.services.turn.gather import budget_of, estimator_of, planned, session_policy, snapshot_of
@@ -43,14 +43,20 @@ logger = logging.getLogger(__name__)
 
 
 async def list_summaries(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    limit: int,
+    cursor: str | None,
+    *,
+    newest_first: bool = True,
 ) -> Page[StoredSummary]:
-    """The session's summaries, newest first, whatever their status. Raises `NotFound`, `InvalidRequest`."""
-    scope = f"summaries:{session_id}"
-    before = after_id(scope, cursor)
+    """The session's summaries, whatever their status. Raises `NotFound`, `InvalidRequest`."""
+    scope = in_order(f"summaries:{session_id}", newest_first=newest_first, by_default=True)
+    position = after_id(scope, cursor) or (LAST_ID if newest_first else FIRST_ID)
     async with rt.database.autocommit() as tx:
         await check_session(tx, tenant_id, session_id)
-        rows = await page_of_summaries(tx, session_id, before, limit + 1)
+        rows = await page_of_summaries(tx, session_id, position, limit + 1, newest_first=newest_first)
     return page_of(scope, rows, limit, lambda row: row.id)
 
 

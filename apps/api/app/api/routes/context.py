@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute, HeavyRoute
-from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, FromSeq, Limit, refusals
+from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, FromSeq, Limit, Order, refusals
 from app.api.routes.turns import turn_request
 from app.api.schemas.context import (
     FoundInSessions,
@@ -100,9 +100,12 @@ async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview
 
 
 @router.get("/timeline", response_model=TimelinePage, responses=refusals(*READ))
-async def get_timeline(call: Call, session_id: SessionId, limit: Turns = 200, cursor: Cursor = None) -> Page[TurnPoint]:
-    """Turn by turn, newest first: tokens by region, budget, thresholds, and what was summarized, pruned or recalled."""
-    return await read_timeline(call.rt, call.tenant_id, session_id, limit, cursor)
+async def get_timeline(
+    call: Call, session_id: SessionId, limit: Turns = 200, cursor: Cursor = None, order: Order = "desc"
+) -> Page[TurnPoint]:
+    """Turn by turn: tokens by region, budget, thresholds, and what was summarized, pruned or recalled."""
+    newest_first = order == "desc"
+    return await read_timeline(call.rt, call.tenant_id, session_id, limit, cursor, newest_first=newest_first)
 
 
 @router.get("/timeline/overview", response_model=OverviewOut, responses=refusals(*READ))
@@ -117,10 +120,11 @@ async def get_overview(
 
 @router.get("/summaries", response_model=SummaryPage, responses=refusals(*READ))
 async def list_summaries(
-    call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, order: Order = "desc"
 ) -> Page[StoredSummary]:
     """The session's summaries, active and past."""
-    return await summaries.list_summaries(call.rt, call.tenant_id, session_id, limit, cursor)
+    newest_first = order == "desc"
+    return await summaries.list_summaries(call.rt, call.tenant_id, session_id, limit, cursor, newest_first=newest_first)
 
 
 @router.post("/summaries", status_code=201, response_model=SummaryOut, responses=refusals(*WRITE, 409, 429, 502, 504))

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute, json_response
-from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals, session_answers
+from app.api.openapi import SESSION_HEADER, IdempotencyKey, Order, openai_refusals, session_answers
 from app.api.response_json import ResponseForm, list_json, stored_json
 from app.api.routes.chat import (
     NewSessionHeader,
@@ -39,7 +39,6 @@ from app.services.openai.responses import ResponseRequest, ResponseTarget, resol
 from app.services.runtime import Runtime
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
-Order = Annotated[Literal["asc", "desc"], Query(description="By time; the newest first unless `asc`.")]
 ItemLimit = Annotated[int, Query(ge=1, le=100, description="Most items of one page.")]
 After = Annotated[str | None, Query(max_length=200, description="The last item of the page before.")]
 _READ = (400, 401, 404, 503)

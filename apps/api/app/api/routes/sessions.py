@@ -6,9 +6,10 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Figures, Limit, Words, refusals
+from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Figures, Limit, Order, Words, refusals
 from app.api.schemas.sessions import ForkIn, SessionDetail, SessionIn, SessionOut, SessionPage, SessionPatch
 from app.api.schemas.values import as_json
+from app.domain.errors import InvalidRequest
 from app.domain.types import JsonObject, Session, SessionId, TurnId
 from app.services import sessions
 from app.services.archive.fork import fork_session
@@ -30,13 +31,20 @@ async def create_session(call: Call, body: SessionIn = _NO_FIELDS) -> Session:
 
 @router.get("", response_model=SessionPage, responses=refusals(401, 422, 503))
 async def list_sessions(
-    call: Call, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, q: Words = None, figures: Figures = False
+    call: Call,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+    q: Words = None,
+    figures: Figures = False,
+    order: Order = "desc",
 ) -> JsonObject | Page[Session]:
-    """The tenant's sessions, newest first; with `q` those with its words (a short page may not be the last)."""
+    """The tenant's sessions; with `q` those with its words, the newest first (a short page may not be the last)."""
     if q and q.strip():
+        if order == "asc":
+            raise InvalidRequest("A search lists the newest first.", ("query", "order"))
         page = await sessions.search_sessions(call.rt, call.tenant_id, q.strip(), limit, cursor)
     else:
-        page = await sessions.list_sessions(call.rt, call.tenant_id, limit, cursor)
+        page = await sessions.list_sessions(call.rt, call.tenant_id, limit, cursor, newest_first=order == "desc")
     if not figures:
         return page
     found = await sessions.figures_of(call.rt, page.items)

@@ -22,6 +22,7 @@ from app.api.openapi import (
     FromSeq,
     IdempotencyKey,
     Limit,
+    Order,
     Round,
     refusals,
 )
@@ -137,10 +138,18 @@ async def post_regenerate(
 
 @router.get("/turns", response_model=TurnPage, responses=refusals(*READ))
 async def list_turns(
-    call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, from_seq: FromSeq = 1
+    call: Call,
+    session_id: SessionId,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+    from_seq: FromSeq = 1,
+    order: Order = "asc",
 ) -> JsonObject:
-    """The session's turns, from the first or from the one of a number on."""
-    page = await turns.list_turns(call.rt, call.tenant_id, session_id, limit, cursor, from_seq)
+    """The session's turns, all or those from a number on."""
+    newest_first = order == "desc"
+    page = await turns.list_turns(
+        call.rt, call.tenant_id, session_id, limit, cursor, from_seq, newest_first=newest_first
+    )
     return {"items": [turn_json(turn) for turn in page.items], "next_cursor": page.next_cursor}
 
 
@@ -174,12 +183,18 @@ async def get_prompt(call: Call, session_id: SessionId, turn_id: TurnId, round: 
 
 @router.get("/messages", response_model=MessagePage, responses=refusals(*READ))
 async def list_messages(
-    call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, ids: MessageIds = None
+    call: Call,
+    session_id: SessionId,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+    ids: MessageIds = None,
+    order: Order = "asc",
 ) -> Page[MessageRecord]:
-    """The session's messages in time order, as received: compression of prompts does not change them."""
+    """The session's messages as received: compression of prompts does not change them. Those of `ids` in time order."""
     if ids is not None:
         return await turns.get_messages(call.rt, call.tenant_id, session_id, [UUID(each) for each in ids.split(",")])
-    return await turns.list_messages(call.rt, call.tenant_id, session_id, limit, cursor)
+    newest_first = order == "desc"
+    return await turns.list_messages(call.rt, call.tenant_id, session_id, limit, cursor, newest_first=newest_first)
 
 
 def request_sha256(body: JsonObject) -> str:

@@ -157,8 +157,9 @@ async def store_past(
 ) -> TurnId | None:
     """Ends a turn that waits for tools, and stores the past turns of the list, in one transaction.
 
-    The turn is completed where the list has its outputs, else cancelled. Gives the last stored turn: the one that `last_outputs` go on with, when there are any. None when the session has
-    moved since it was looked at; nothing is stored then.
+    The turn is completed where the list has its outputs, else cancelled. Gives the last stored turn: the one that
+    `last_outputs` go on with, when there are any. None when the session has moved since it was looked at; nothing is
+    stored then.
     """
     history = await draft_history(rt, model_alias, step.past)
     outputs = await draft_outputs(rt, _pairs(step.outputs))

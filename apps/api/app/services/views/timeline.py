@@ -16,29 +16,40 @@ from app.domain.errors import InvalidRequest, NotFound
 from app.domain.figures import EventCounts, PointWindow, TimelineEvent, TimelineRange, TurnPoint
 from app.domain.types import JsonObject, SessionId, SummaryId, TenantId
 from app.engine.window.triggers import trigger_tokens
-from app.services.paging import Page, after_seq, page_of
+from app.services.paging import LAST_SEQ, Page, after_seq, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.turn.gather import session_policy
 
-_LARGEST = 2**63 - 1
-
 
 async def read_timeline(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    limit: int,
+    cursor: str | None,
+    *,
+    newest_first: bool = True,
 ) -> Page[TurnPoint]:
-    """The session's turns with their windows, newest first. Raises `NotFound`, `InvalidRequest`.
+    """The session's turns with their windows. Raises `NotFound`, `InvalidRequest`.
 
     Thresholds are those of the session's policy as it is now, with the policy of the turn's own request over it.
     """
-    scope = f"timeline:{session_id}"
-    before = after_seq(scope, cursor) or _LARGEST
+    scope = in_order(f"timeline:{session_id}", newest_first=newest_first, by_default=True)
+    position = after_seq(scope, cursor)
     async with rt.database.autocommit() as tx:
         session = await _session(tx, tenant_id, session_id)
-        newest = min(before - 1, session["last_turn_seq"])
-        rows = await timeline_turns(tx, session_id, range(max(1, newest - limit), newest + 1))
+        last = session["last_turn_seq"]
+        if newest_first:
+            newest = min((position or LAST_SEQ) - 1, last)
+            first = max(1, newest - limit)
+        else:
+            first = (position or 0) + 1
+            newest = min(first + limit, last)
+        rows = await timeline_turns(tx, session_id, range(first, newest + 1))
         made = await summaries_between(tx, session_id, rows[-1]["seq"], newest) if rows else []
-    by_turn = _by_turn(rows[::-1], made)
-    page = page_of(scope, rows, limit, lambda row: row["seq"])
+    oldest_first = rows[::-1]
+    by_turn = _by_turn(oldest_first, made)
+    page = page_of(scope, rows if newest_first else oldest_first, limit, lambda row: row["seq"])
     turns = [_turn(rt, session["policy"], row, by_turn.get(row["seq"], ())) for row in page.items]
     return Page(turns, page.next_cursor)
 
@@ -50,7 +61,7 @@ async def read_overview(
     one page; every run has the turn with its largest prompt. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
         session = await _session(tx, tenant_id, session_id)
-        last: int = min(last_seq or _LARGEST, session["last_turn_seq"])
+        last: int = min(last_seq or LAST_SEQ, session["last_turn_seq"])
         turns_each = max(1, -(-(last - first_seq + 1) // points))
         runs = await timeline_ranges(tx, session_id, first_seq=first_seq, last_seq=last, turns_each=turns_each)
         peaks = await timeline_turns(tx, session_id, [run["peak_seq"] for run in runs])
@@ -138,4 +149,4 @@ def _details(summary: Record) -> tuple[SummaryId, str, str]:
 
 def _int(value: Any) -> int | None:
     """Sums of counts are numeric in the database, and an answer's numbers have 64 bits."""
-    return None if value is None else max(-_LARGEST, min(int(value), _LARGEST))
+    return None if value is None else max(-LAST_SEQ, min(int(value), LAST_SEQ))

@@ -33,7 +33,7 @@ from app.engine.messages.media import ImageTokens, flat_image_tokens
 from app.engine.window.layout import counted_turn, rebuilt_row, singly
 from app.engine.window.look_back import LOOK_BACK
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild, rebuilt_parts, regions_of
-from app.services.paging import Page, after_seq, page_of
+from app.services.paging import LAST_SEQ, Page, after_seq, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import check_session, not_found
 from app.tokenizers import Estimator
@@ -50,14 +50,23 @@ class SentPrompt:
 
 
 async def list_turns(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None, first_seq: int = 1
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    limit: int,
+    cursor: str | None,
+    first_seq: int = 1,
+    *,
+    newest_first: bool = False,
 ) -> Page[TurnRecord]:
-    """The session's turns in time order, from a number on. Raises `NotFound`, `InvalidRequest` for an alien cursor."""
-    scope = f"turns:{session_id}"
-    after = after_seq(scope, cursor) or first_seq - 1
+    """The session's turns from a number on. Raises `NotFound`, `InvalidRequest` for an alien cursor."""
+    scope = in_order(f"turns:{session_id}", newest_first=newest_first, by_default=False)
+    position = after_seq(scope, cursor)
+    after = first_seq - 1 if newest_first else position or first_seq - 1
+    before = position or LAST_SEQ if newest_first else LAST_SEQ
     async with rt.database.autocommit() as tx:
         await check_session(tx, tenant_id, session_id)
-        rows = await store.page_of_turns(tx, session_id, after, limit + 1)
+        rows = await store.page_of_turns(tx, session_id, after, before, limit + 1, newest_first=newest_first)
     return page_of(scope, rows, limit, lambda turn: turn.seq)
 
 
@@ -169,14 +178,21 @@ async def _counting(
 
 
 async def list_messages(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    limit: int,
+    cursor: str | None,
+    *,
+    newest_first: bool = False,
 ) -> Page[MessageRecord]:
-    """The session's messages in time order. Raises `NotFound`, `InvalidRequest` for a cursor that is none."""
-    scope = f"messages:{session_id}"
-    after = after_seq(scope, cursor) or 0
+    """The session's messages. Raises `NotFound`, `InvalidRequest` for a cursor that is none."""
+    scope = in_order(f"messages:{session_id}", newest_first=newest_first, by_default=False)
+    position = after_seq(scope, cursor)
+    after, before = (0, position or LAST_SEQ) if newest_first else (position or 0, LAST_SEQ)
     async with rt.database.autocommit() as tx:
         await check_session(tx, tenant_id, session_id)
-        rows = await page_of_messages(tx, session_id, after, limit + 1)
+        rows = await page_of_messages(tx, session_id, after, before, limit + 1, newest_first=newest_first)
     return page_of(scope, rows, limit, lambda message: message.seq)
 
 
