@@ -21,7 +21,8 @@ def edit(**fields: Any) -> dict[str, Any]:
 
 
 def ask(client: anthropic.Anthropic, messages: list[Any], **fields: Any) -> Any:
-    return client.beta.messages.create(model="main", max_tokens=100, messages=messages, betas=BETAS, **fields)
+    create: Any = client.beta.messages.create
+    return create(model="main", max_tokens=100, messages=messages, betas=BETAS, **fields)
 
 
 def filled(turns: int = 6) -> list[Any]:
