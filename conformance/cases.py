@@ -55,7 +55,7 @@ CASES: Final = (
     Case("OpenAI Agents SDK, chat completions", "clients", "openai_agents_sdk", "chat"),
     Case("Haystack, agent", "clients", "haystack_sdk", "chat"),
     Case("AutoGen, AssistantAgent", "clients", "autogen_sdk", "agent"),
-    Case("Agent Framework, Responses", "clients", "agent_framework_sdk", "responses"),
+    Case("Agent Framework, Responses", "clients", "agent_framework_sdk", "responses", resends=False),
     Case("Agent Framework, chat completions", "clients", "agent_framework_sdk", "chat"),
     Case("llm, chain of tools", "clients", "llm_sdk", "chat"),
     Case("smolagents, ToolCallingAgent", "clients", "smolagents_sdk", "agent"),
@@ -64,7 +64,7 @@ CASES: Final = (
     Case("DSPy, Predict with a history", "clients-openai-2", "dspy_sdk", "predict", calls_tools=False, resends=False),
     Case("LlamaIndex OpenAILike, agent", "clients-openai-2", "llama_index_sdk", "like"),
     Case("LlamaIndex OpenAI, agent", "clients-openai-2", "llama_index_sdk", "chat"),
-    Case("LlamaIndex OpenAIResponses, agent, store=True", "clients-openai-2", "llama_index_sdk", "responses"),
+    Case("LlamaIndex OpenAIResponses, agent", "clients-openai-2", "llama_index_sdk", "responses"),
     Case(
         "LlamaIndex OpenAILike, completions",
         "clients-openai-2",

@@ -59,8 +59,8 @@ def chat(job: Job) -> Client:
 
 
 def responses(job: Job) -> Client:
-    """By default it asks for nothing to be stored."""
-    return agent(job, OpenAIResponses(context_window=8192, store=True, **options(job)))
+    """By default it asks for nothing to be stored, and for a history that is too long to be refused."""
+    return agent(job, OpenAIResponses(context_window=8192, store=True, truncation="auto", **options(job)))
 
 
 talk(

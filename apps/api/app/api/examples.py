@@ -28,6 +28,10 @@ EXAMPLES: Final[Mapping[str, JsonObject]] = {
     "create_message": {"model": "offline", "max_tokens": 500, "messages": [_QUESTION]},
     "count_message_tokens": {"model": "offline", "messages": [_QUESTION]},
     "create_response": {"model": "offline", "input": "What is in Bergen?"},
+    "compact_response": {
+        "model": "offline",
+        "input": [_QUESTION, {"role": "assistant", "content": "The fish market."}],
+    },
     "create_conversation": {"items": [_QUESTION]},
     "change_conversation": {"metadata": {"title": "Norway"}},
     "create_conversation_items": {"items": [_QUESTION]},
