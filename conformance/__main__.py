@@ -156,7 +156,8 @@ async def run(site: Site, cases: Sequence[Case], *, is_short: bool) -> tuple[lis
             except ClientFailed as error:
                 sys.stderr.write(f"{error}\n")
                 return str(error)
-        sys.stderr.write(f"{' | '.join(row.cells)}{f' | {measured.difference:.1%}' if measured else ''}\n")
+        figures = f" | {measured.calls} {measured.tokens}" if measured else ""
+        sys.stderr.write(f"{' | '.join(row.cells)}{figures}\n")
         return row, measured
 
     done = await asyncio.gather(*map(run_one, cases))
