@@ -85,8 +85,8 @@ async def test_a_newcomer_chats_and_sees_the_window_move_tools_included(page: Pa
     await page.get_by_role("button", name="New session").click()
     await page.get_by_label("Message").fill("<img src=x onerror=alert(1)> What do you keep?")
     await page.get_by_label("Message").press("Enter")
-    await expect(page.locator(".answered").first).to_contain_text("offline responder")
-    await expect(page.locator(".said p").first).to_have_text("<img src=x onerror=alert(1)> What do you keep?")
+    await expect(page.locator(".answer").first).to_contain_text("offline responder")
+    await expect(page.locator(".user-text p").first).to_have_text("<img src=x onerror=alert(1)> What do you keep?")
     await expect(page.get_by_role("region", name="The window now")).to_contain_text("History")
     await page.get_by_text("Model, policy, tools").click()
     await page.get_by_role("button", name="Use an example").click()
@@ -95,7 +95,7 @@ async def test_a_newcomer_chats_and_sees_the_window_move_tools_included(page: Pa
     await page.get_by_role("button", name="Send").click()
     await page.get_by_label("Output of get_weather({})").fill("Rain, 12 degrees")
     await page.get_by_role("button", name="Send outputs").click()
-    await expect(page.locator(".answered")).to_have_count(2)
+    await expect(page.locator(".answer")).to_have_count(2)
     await page.get_by_role("link", name="Window").click()
     await expect(page.get_by_role("option", name=re.compile("^Turn [12],"))).to_have_count(2)
     await page.get_by_label("Call").select_option("1")
@@ -187,7 +187,7 @@ async def test_a_fork_from_a_turn_has_the_past_through_it(page: Page, api: httpx
     await page.goto(f"{page.url.split('#')[0]}#/sessions/{sid}/window")
     await page.get_by_role("option", name=re.compile("^Turn 1,")).click()
     await page.get_by_role("button", name="Fork here").click()
-    await expect(page.locator(".said p")).to_have_text(["One"])
+    await expect(page.locator(".user-text p")).to_have_text(["One"])
     await expect(page.get_by_role("link", name="forked from")).to_be_visible()
     assert sid not in page.url
 

@@ -5,7 +5,7 @@ import type { TimelineRange } from "../types";
 import { Brush, BrushFields, type Selection, within } from "./brush";
 import { MarkLegend } from "./marks";
 import { columnsIn, Plot, useWidth, type Zoom } from "./plot";
-import { countedRegions, REGION_NAMES, STACK, Swatch } from "./regions";
+import { countedRegions, REGION_HELP, REGION_NAMES, STACK, Swatch } from "./regions";
 import { TimelineTable } from "./table";
 import { TurnDetail } from "./turn-detail";
 
@@ -25,7 +25,7 @@ interface Props {
 export function WindowTab({ sessionId, turn, otherTurn, total, version }: Props) {
   const frame = useRef<HTMLElement>(null);
   const width = useWidth(frame);
-  const chosen = useTurn(sessionId, turn ?? total, version);
+  const chosen = useTurn(sessionId, turn ?? (total || null), version);
   const shown = chosen.value;
   return (
     <>
@@ -84,7 +84,7 @@ interface OverTurnsProps {
 
 function OverTurns({ sessionId, total, width, version, selected, aimed }: OverTurnsProps) {
   const [given, setGiven] = useState<{ selection: Selection; aimed: number | null } | null>(null);
-  const [asked, setAsked] = useState<Zoom | null>(null);
+  const [chosenZoom, setChosenZoom] = useState<Zoom | null>(null);
   const newest = within({ first: total - SHOWN_AT_FIRST + 1, last: total }, total);
   const own = given && given.aimed === aimed ? given.selection : null;
   const selection = own ?? around(aimed, given?.selection ?? newest, total);
@@ -94,7 +94,7 @@ function OverTurns({ sessionId, total, width, version, selected, aimed }: OverTu
   const isWhole = selection.last - selection.first + 1 === total;
   const whole = useOverview(sessionId, 1, total > points / 2 || !isWhole ? total : 0, POINTS_OF_THE_STRIP, version);
   const ranges = plotted.value ?? [];
-  const zoom = asked ?? (isSmall(ranges) ? "used" : "window");
+  const zoom = chosenZoom ?? (isSmall(ranges) ? "used" : "window");
   const inUse = useMemo(
     () =>
       STACK.filter((region) =>
@@ -111,7 +111,7 @@ function OverTurns({ sessionId, total, width, version, selected, aimed }: OverTu
           <legend class="unseen">Scale</legend>
           {(["window", "used"] as const).map((each) => (
             <label key={each}>
-              <input type="radio" name="zoom" checked={zoom === each} onChange={() => setAsked(each)} />
+              <input type="radio" name="zoom" checked={zoom === each} onChange={() => setChosenZoom(each)} />
               <span>{each === "window" ? "whole budget" : "what is used"}</span>
             </label>
           ))}
@@ -140,7 +140,7 @@ function OverTurns({ sessionId, total, width, version, selected, aimed }: OverTu
       )}
       <ul class="legend">
         {inUse.map((region) => (
-          <li key={region}>
+          <li key={region} title={REGION_HELP[region]}>
             <Swatch region={region} />
             {REGION_NAMES[region]}
           </li>
