@@ -57,7 +57,6 @@ export function App() {
         </nav>
       </header>
       <main id="main" tabIndex={-1}>
-        {access.state === "connecting" && <p role="status">Connecting…</p>}
         {access.state === "failed" && (
           <div class="notice bad" role="alert">
             <p>{access.why}</p>
@@ -67,9 +66,9 @@ export function App() {
           </div>
         )}
         {access.state === "sign-in" && <SignInPage onSignedIn={connect} />}
-        {access.state === "granted" && models && (
+        {(access.state === "connecting" || access.state === "granted") && (
           <LiveProvider>
-            <Pages models={models} />
+            {access.state === "granted" && models ? <Pages models={models} /> : <p role="status">Connecting…</p>}
           </LiveProvider>
         )}
       </main>

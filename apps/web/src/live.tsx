@@ -45,7 +45,7 @@ export function LiveProvider({ children }: { children: ComponentChildren }) {
   return <LiveContext.Provider value={{ connected, listen: listen.current }}>{children}</LiveContext.Provider>;
 }
 
-/** Reads the stream for ever. When it begins and after a gap every listener gets `null`: news may have been missed. */
+/** Reads the stream for ever. Whoever listened before it began, or through a gap, gets `null`: news may be missed. */
 async function follow(signal: AbortSignal, notify: Listener, setConnected: (now: boolean) => void): Promise<void> {
   let wait = FIRST_WAIT_MS;
   while (!signal.aborted) {

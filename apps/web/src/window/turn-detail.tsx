@@ -32,10 +32,11 @@ export function TurnDetail({ sessionId, turn, total, other }: Props) {
     (signal) => (turn.window ? call(path("audit"), { query: { round: shownRound }, signal }) : NOTHING),
     [turn.turn_id, shownRound, turn.status],
   );
-  const sent = audit.value?.turn_id === turn.turn_id && audit.value.prompt_sha256;
+  // Every call but the last was made; the last one's prompt has a hash where it was sent.
+  const sent = turn.window !== null && (shownRound < last || turn.window.prompt_sha256 !== null);
   const prompt = useResource<Prompt | null>(
     (signal) => (sent ? call(path("prompt"), { query: { round: shownRound }, signal }) : NOTHING),
-    [sent],
+    [turn.turn_id, shownRound, sent],
   );
 
   function path(what: string): string {
