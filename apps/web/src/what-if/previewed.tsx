@@ -109,7 +109,7 @@ function verdictOf({ context: own, refusal }: Preview, other: Preview): string {
     plural(context.context_trim_log.recalled?.length ?? 0, "older message");
   return (
     `With your changes the turn would send ${differenceOf(other.context.estimated_wire_tokens, own.estimated_wire_tokens)} ` +
-    `and recall ${recalled(other.context)} instead of ${recalled(own)}.`
+    `and recall ${recalled(other.context)} instead of ${tokens(own.context_trim_log.recalled?.length ?? 0)}.`
   );
 }
 

@@ -21,7 +21,7 @@ const ROWS: Row[] = [
   { name: "Model calls", of: (lane) => tokens(lane.calls), history: (full) => tokens(full.calls) },
   { name: "Summaries", of: (lane) => tokens(lane.summaries.length), history: NONE },
   { name: "… after the answer", of: (lane) => tokens(lane.later_summaries.length), history: NONE },
-  { name: "Tokens read for them", of: (lane) => tokens(lane.summarizer_prompt_tokens), history: NONE },
+  { name: "Tokens read for them", of: readForSummaries, history: NONE },
   { name: "Prunes", of: (lane) => tokens(lane.prunes.length), history: NONE },
   {
     name: "Refusals",
@@ -148,6 +148,15 @@ export function differenceOf(count: number, than: number): string {
   const change = than > 0 ? Math.round((count / than - 1) * 100) : 0;
   if (change === 0) return "as many tokens";
   return `${Math.abs(change)} % ${change > 0 ? "more" : "fewer"} tokens`;
+}
+
+/** Of an imported session it is not known what its summaries read. */
+function readForSummaries({
+  summaries,
+  later_summaries: later,
+  summarizer_prompt_tokens: read,
+}: Happened): string | null {
+  return read === 0 && summaries.length + later.length > 0 ? null : tokens(read);
 }
 
 function maybe(figure: number | null | undefined, written: (figure: number) => string): string | null {

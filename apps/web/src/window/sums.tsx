@@ -33,7 +33,7 @@ export function RegionSums({ regions, counted, overheadReserve }: Props) {
         </tr>
         {reserved > 0 && (
           <tr title={`Framing and tools up to ${tokens(overheadReserve)} tokens have a reserve of their own`}>
-            <th scope="row">Covered by the overhead reserve</th>
+            <th scope="row">From the overhead reserve</th>
             <td class="number">−{tokens(reserved)}</td>
           </tr>
         )}

@@ -27,6 +27,9 @@ export function WindowTab({ sessionId, turn, otherTurn, total, version }: Props)
   const width = useWidth(frame);
   const chosen = useTurn(sessionId, turn ?? (total || null), version);
   const shown = chosen.value;
+  const wanted = turn ?? String(total);
+  // What is still shown is another turn than the chosen one: nothing can be done with it.
+  const isOther = shown !== null && wanted !== String(shown.seq) && wanted !== shown.turn_id;
   return (
     <>
       <section class="card" ref={frame} aria-labelledby="over-turns">
@@ -60,13 +63,15 @@ export function WindowTab({ sessionId, turn, otherTurn, total, version }: Props)
         <p class="notice">This session has no turn {turn}.</p>
       )}
       {shown && (
-        <TurnDetail
-          key={shown.turn_id}
-          sessionId={sessionId}
-          turn={shown}
-          total={total ?? shown.seq}
-          other={otherTurn}
-        />
+        <div inert={isOther} class={isOther ? "leaving" : undefined}>
+          <TurnDetail
+            key={shown.turn_id}
+            sessionId={sessionId}
+            turn={shown}
+            total={total ?? shown.seq}
+            other={otherTurn}
+          />
+        </div>
       )}
     </>
   );
