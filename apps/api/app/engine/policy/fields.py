@@ -55,7 +55,7 @@ MEANINGS: Mapping[str, str] = {
     ),
     "estimator": "How tokens are counted; heuristic: chars x 2 / 5.",
     "max_output_tokens": "The most that is reserved for the answer, and never more than a fifth of the window.",
-    "show_time": "Whether a prompt says on which days its messages were said.",
+    "show_time": "Whether a prompt says on which days its messages were sent.",
     "show_names": (
         "Whether `Anna:` stands before the text of a named message for every model; else where the provider has no "
         "field for it."

@@ -66,7 +66,7 @@ class ContextPolicy:
     `max_output_tokens`, the ceiling of the output reserve, which is the deployment's by default.
     With `look_back` a model that takes tools is offered to read back what left its window: once something has, or `on`
     in every prompt. `allow_extreme` takes values that are mistakes most often. With `show_time` a prompt says on which
-    days its messages were said; with `show_names` who spoke stands before the words for every model. `whole_past` is no
+    days its messages were sent; with `show_names` who spoke stands before the words for every model. `whole_past` is no
     field of a session's policy (`with_whole_past`).
     """
 

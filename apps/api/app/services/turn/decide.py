@@ -202,7 +202,7 @@ async def counted_by_provider(
     rt: Runtime, rows: WindowRows, snapshot: Snapshot, estimate: Estimator, steps: Steps
 ) -> Snapshot:
     """The same, calibrated by the provider's own count where the alias asks for one and the estimate is too near a
-    threshold to decide; the very same where the provider was not asked or gave no credible count."""
+    threshold to decide; the very same where the provider does not count or gave no credible count."""
     counts = sum(step["kind"] == "count_tokens" for step in steps.rows)
     if not rows.model.exact_counts or counts >= _MOST_COUNTS:
         return snapshot

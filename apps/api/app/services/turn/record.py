@@ -303,7 +303,7 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
 
 
 def joined_completion(rounds: Sequence[Completion]) -> Completion:
-    """The answer of a turn that looked back: what the model said on the way and at last, and what all of it used."""
+    """The answer of a turn that looked back: the model's words on the way and at last, and what all of it used."""
     *_, last = rounds
     if len(rounds) == 1:
         return last
