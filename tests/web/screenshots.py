@@ -72,7 +72,8 @@ async def _take(origin: str, session_id: str, chromium: str) -> None:
                 for preset in ("rolling", "turn_atomic"):
                     await page.get_by_role("checkbox", name=preset).check()
                 await page.get_by_role("button", name="Simulate").click()
-                await page.get_by_role("img").wait_for()
+                await page.get_by_role("columnheader", name="turn_atomic").wait_for()
+                await page.set_viewport_size({"width": 1280, "height": 2400})  # tabs stay at the top
                 await page.locator("[aria-labelledby=whole-past]").screenshot(path=IMAGES / "inspector-what-if.png")
             await context.close()
         await browser.close()

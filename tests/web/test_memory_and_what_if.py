@@ -14,18 +14,18 @@ from tests.web.conftest import Shipped, open_page
 _MARKUP = '<img src="/nowhere" onerror="throw new Error(1)">'
 
 
-def say(api: httpx.Client, sid: str, first: int, last: int) -> None:
+def post_turns(api: httpx.Client, sid: str, first: int, last: int) -> None:
     """Turns that a summary makes smaller."""
     for number in range(first, last + 1):
-        said = f"We decided: berth {number} closes at {number + 4} o'clock. {_MARKUP} " + "Tides matter. " * 30
-        api.post(f"/v1/sessions/{sid}/turns", json={"content": said}).raise_for_status()
+        content = f"We decided: berth {number} closes at {number + 4} o'clock. {_MARKUP} " + "Tides matter. " * 30
+        api.post(f"/v1/sessions/{sid}/turns", json={"content": content}).raise_for_status()
 
 
 async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_comes_back_when_it_is_undone(
     browser: Browser, origin: str, api: httpx.Client
 ) -> None:
     sid = new_session(api, policy={"protected_turns": 2})
-    say(api, sid, 1, 4)
+    post_turns(api, sid, 1, 4)
     async with open_page(browser, origin) as (page, watch):
         await page.goto(f"{origin}/ui/#/sessions/{sid}/memory")
         await expect(page.get_by_text("There is none yet.")).to_be_visible()
@@ -45,7 +45,7 @@ async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_c
         await expect(page.locator("blockquote").first).to_contain_text(f"o'clock. {_MARKUP}")
         await expect(page.get_by_role("link", name="Turn 1").first).to_have_attribute("href", re.compile("/window/"))
 
-        say(api, sid, 5, 6)
+        post_turns(api, sid, 5, 6)
         await page.get_by_role("button", name="Summarize now").click()
         await expect(status).to_contain_text("Summarized: turns 1–4")
         newest, older = page.get_by_role("article").nth(0), page.get_by_role("article").nth(1)
@@ -54,16 +54,16 @@ async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_c
         await expect(older).to_have_accessible_name("Summary of turns 1–2, superseded")
 
         await newest.get_by_role("button", name="Undo").click()
-        asked = page.get_by_role("dialog", name="Undo this summary?")
-        await expect(asked).to_contain_text(
+        dialog = page.get_by_role("dialog", name="Undo this summary?")
+        await expect(dialog).to_contain_text(
             "The summary of turns 1–2 is active again; in full in the window: turns 3–4."
         )
         assert await faults(page) == []
         await page.keyboard.press("Escape")
-        await expect(asked).to_have_count(0)
+        await expect(dialog).to_have_count(0)
         await expect(newest.get_by_role("button", name="Undo")).to_be_focused()
         await page.keyboard.press("Enter")
-        await asked.get_by_role("button", name="Undo").click()
+        await dialog.get_by_role("button", name="Undo").click()
         await expect(status).to_contain_text("Undone. The summary of turns 1–2 is active again")
         await expect(status).to_contain_text("Turns in full: 2 before, 4 now.")
         await expect(newest).to_have_accessible_name("Summary of turns 1–4, undone")
@@ -74,7 +74,7 @@ async def test_a_summary_is_edited_and_the_version_before_it_comes_back(
     browser: Browser, origin: str, api: httpx.Client
 ) -> None:
     sid = new_session(api, policy={"protected_turns": 2})
-    say(api, sid, 1, 4)
+    post_turns(api, sid, 1, 4)
     api.post(f"/v1/sessions/{sid}/summaries", json={"focus": "berths"}).raise_for_status()
     async with open_page(browser, origin) as (page, _):
         await page.goto(f"{origin}/ui/#/sessions/{sid}/memory")
@@ -140,7 +140,7 @@ async def test_another_past_is_a_fork_through_a_chosen_turn_or_the_last_turn_aga
     page: Page, api: httpx.Client
 ) -> None:
     sid = new_session(api)
-    say(api, sid, 1, 3)
+    post_turns(api, sid, 1, 3)
     memory = f"{page.url.split('#')[0]}#/sessions/{sid}/memory"
     await page.goto(memory)
     await page.get_by_label("Fork through turn").fill("2")

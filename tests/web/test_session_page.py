@@ -143,10 +143,10 @@ async def test_recalled_messages_stand_together_and_show_the_words_they_came_bac
         found = page.get_by_role("region", name="Recalled", exact=True)
         await found.locator("details").first.evaluate("details => { details.open = true }")
         await expect(found.locator("strong").first).to_be_visible()
-        asked = terms_of(await found.locator("strong").first.inner_text())
+        query_terms = terms_of(await found.locator("strong").first.inner_text())
         marked = terms_of(await found.locator("mark").first.inner_text())
         assert len(marked) == 1, "a word of the message, perhaps with another ending than the user's"
-        assert marked[0] in asked
+        assert marked[0] in query_terms
         await found.get_by_role("link").first.hover()
         await expect(page.locator(".blocks .partner")).not_to_have_count(0)
 

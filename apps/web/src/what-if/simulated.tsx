@@ -26,7 +26,7 @@ const ROWS: Row[] = [
   {
     name: "Refusals",
     of: (lane) => tokens(lane.rejections.length),
-    history: ({ first_turn_over_the_window: first }) => (first === null ? "0" : `from turn ${first}`),
+    history: ({ first_turn_over_the_window: first }) => (first === null ? "0" : `too long from turn ${first}`),
   },
   { name: "Turns summarized", of: (lane) => maybe(lane.lost.turns_folded, tokens), history: NONE },
   {
