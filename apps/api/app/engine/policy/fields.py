@@ -14,6 +14,10 @@ from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy
 MEANINGS: Mapping[str, str] = {
     "preset": "The design whose values the rest has.",
     "summary_trigger_ratio": "Share of the input budget at which a summary is made.",
+    "summary_trigger_tokens": (
+        "Input tokens at which a summary is made, in any window; what a summary and protected turns may take is then a "
+        "share of them."
+    ),
     "prune_trigger_ratio": "Share of the input budget at which messages are pruned after a summary was tried.",
     "mandatory_summary_turn": "Completed turns after which a summary is made.",
     "usage_threshold": "Share of the model's window at which a summary is made; never above the prune threshold.",

@@ -292,8 +292,8 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
 
 def protected_room(snapshot: Snapshot, policy: ContextPolicy) -> int | None:
     """Wire tokens that protected turns may take; None where they have no share."""
-    share = policy.protected_share
-    return None if share is None else floor(share * snapshot.budget.input_budget / snapshot.calibration_ratio)
+    share, room = policy.protected_share, policy.summarized_room(snapshot.budget.input_budget)
+    return None if share is None else floor(share * room / snapshot.calibration_ratio)
 
 
 def head_items(

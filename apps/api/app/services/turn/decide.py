@@ -291,10 +291,12 @@ async def _try_summary(
             "chunks": attempt.chunks,
             "failure": attempt.failure,
             "stored": attempt.summary is not None,
+            "summary_id": str(attempt.summary.id) if attempt.summary else None,
             "cost_usd": attempt.cost_usd,
             "prompt_tokens": attempt.usage.prompt_tokens if attempt.usage else None,
             "completion_tokens": attempt.usage.completion_tokens if attempt.usage else None,
         }
+    record.summary = record.summary or attempt.summary
     if attempt.usage is not None:
         record.summary_costs.append(attempt.cost_usd)
     return attempt
