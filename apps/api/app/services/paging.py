@@ -48,7 +48,7 @@ def in_order(scope: str, *, newest_first: bool, by_default: bool) -> str:
     return scope if newest_first == by_default else f"{scope}:{'desc' if newest_first else 'asc'}"
 
 
-def encode_cursor(scope: str, position: UUID | int | str) -> str:
+def encode_cursor(scope: str, position: UUID | int | str | tuple[UUID, int]) -> str:
     """The cursor that continues after `position` in the list named `scope` (for example `turns:SESSION`)."""
     match position:
         case UUID():
@@ -57,6 +57,8 @@ def encode_cursor(scope: str, position: UUID | int | str) -> str:
             raw = struct.pack(">q", position)
         case str():
             raw = position.encode()
+        case (of, seq):
+            raw = of.bytes + struct.pack(">q", seq)
     return urlsafe_b64encode(_scope_mark(scope) + raw).rstrip(b"=").decode()
 
 
@@ -68,6 +70,11 @@ def after_id(scope: str, cursor: str | None) -> UUID | None:
 def after_seq(scope: str, cursor: str | None) -> int | None:
     """Position of a list ordered by `seq`. Raises `InvalidRequest` for what this list never gave out."""
     return _decode(scope, cursor, lambda raw: int(struct.unpack(">q", raw)[0]))
+
+
+def after_place(scope: str, cursor: str | None) -> tuple[UUID, int] | None:
+    """Position of a list ordered by an id and a `seq` in it. Raises `InvalidRequest` for what it never gave out."""
+    return _decode(scope, cursor, lambda raw: (UUID(bytes=raw[:16]), int(struct.unpack(">q", raw[16:])[0])))
 
 
 def after_name(scope: str, cursor: str | None) -> str | None:

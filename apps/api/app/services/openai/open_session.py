@@ -82,11 +82,11 @@ async def _compacted(
     that ends with the compaction's turn. One that is not to be kept is always a fork."""
     compaction = request.compaction
     assert compaction is not None
-    session_id = compaction.session_id
+    session_id, seq = compaction.session_id, compaction.turn_seq
     async with rt.database.autocommit() as tx:
         newest = await newest_of(tx, tenant_id, session_id)
-        turns = await page_of_turns(tx, session_id, compaction.turn_seq - 1, 1) if newest else []
-        if newest is None or not turns or turns[0].seq != compaction.turn_seq:
+        turns = await page_of_turns(tx, session_id, seq - 1, seq + 1, 1, newest_first=False) if newest else []
+        if newest is None or not turns or turns[0].seq != seq:
             raise NotFound("compaction")
         last_seq = (await turn_numbers(tx, session_id, [newest.turn_id])).values() if newest.turn_id else ()
         messages = await newest_messages(tx, session_id, 2 * len(request.messages) + 32)
