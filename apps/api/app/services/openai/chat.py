@@ -6,8 +6,11 @@ is taken, continued, tried again, or answered from storage where the list repeat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from app.db.append_turns import Newest, newest_messages, newest_of
 from app.db.claims import reclaim_turn, waiting_turn
@@ -33,7 +36,11 @@ from app.services.turn.types import (
     TurnRequest,
 )
 
+T = TypeVar("T")
+
 _MOST_TRIES = 5
+_LONG_LIST = 1_000
+"""Messages of a request that are looked through in a millisecond or so."""
 _IN_PROGRESS = "The session already runs a turn."
 
 
@@ -86,12 +93,13 @@ async def complete_chat(
         newest = state.newest
         if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
-        new = NewMessages(request.messages) if request.all_new else new_messages(request.messages, state.messages)
+        new = await aside(request, partial(_new_messages, request, state.messages))
         is_same = request.is_retry and newest.request_sha256 == request.request_sha256
         if newest.turn_id is not None and (new.repeats_newest or is_same):
             return await _answer_again(rt, tenant_id, session_id, newest.turn_id, state, request, listen)
         with located("body", request.within):
-            step = next_step(new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+            waiting = newest.status is TurnStatus.AWAITING_TOOLS
+            step = await aside(request, partial(next_step, new.messages, waiting=waiting))
         options = _noted(request.options, newest.last_message_seq + 1)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)
@@ -109,6 +117,15 @@ async def complete_chat(
         )
         return await continue_turn(rt, tenant_id, session_id, turn_id, outputs, listen)
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+
+
+def _new_messages(request: ChatRequest, stored: Sequence[Message]) -> NewMessages:
+    return NewMessages(request.messages) if request.all_new else new_messages(request.messages, stored)
+
+
+async def aside(request: ChatRequest, work: Callable[[], T]) -> T:
+    """What the work gives: on a thread where the list is long, so that nobody else waits for it."""
+    return await asyncio.to_thread(work) if len(request.messages) > _LONG_LIST else work()
 
 
 def _turn_of(request: ChatRequest, step: NextStep, options: TurnOptions) -> TurnRequest | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from app.db.known_sessions import lock_name, name_session, session_of_name, turn_of_list
 from app.db.sessions import erase_later, keep_key, session_of_key
@@ -11,7 +12,7 @@ from app.domain.types import JsonObject, SessionId, TenantId
 from app.openai.items import joined_directions
 from app.openai.new_messages import next_step
 from app.services.archive.fork import fork_session
-from app.services.openai.chat import ChatRequest
+from app.services.openai.chat import ChatRequest, aside
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session, insert_checked, with_defaults
 
@@ -41,7 +42,7 @@ async def open_session(
         return named, request
     if request.known is not None and (found := await _recognized(rt, tenant_id, request, idempotency_key)) is not None:
         return found
-    fields = _new_session(rt, request)
+    fields = await _new_session(rt, request)
     async with rt.database.begin() as tx:
         known = await session_of_key(tx, tenant_id, idempotency_key) if idempotency_key else None
         if known is not None:
@@ -62,9 +63,9 @@ def check_options(rt: Runtime, request: ChatRequest) -> None:
         raise InvalidRequest(f"The provider of this model does not know {unknown[0]}.", ("body", unknown[0]))
 
 
-def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:
+async def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:
     with located("body", request.within):
-        next_step(request.messages, waiting=False)
+        await aside(request, partial(next_step, request.messages, waiting=False))
     return with_defaults(
         rt,
         {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)},
@@ -77,7 +78,7 @@ async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatReque
         found = await session_of_name(tx, tenant_id, name)
     if found is not None:
         return found
-    fields = _new_session(rt, request)
+    fields = await _new_session(rt, request)
     async with rt.database.begin() as tx:
         await lock_name(tx, tenant_id, name)
         found = await session_of_name(tx, tenant_id, name)
