@@ -110,7 +110,7 @@ def test_other_scripts_are_cut_into_sentences_too() -> None:
     assert "三月十四日" in made.summary_text + "".join(item.text for item in made.key_facts)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     sources=st.lists(
         st.builds(
@@ -137,7 +137,6 @@ def test_every_extract_is_verbatim_cited_deterministic_and_within_its_room(
 
 
 @given(st.text(max_size=600), st.integers(0, 300))
-@settings(deadline=None)
 def test_a_condensed_text_fits(text: str, max_chars: int) -> None:
     assert len(condense(text, max_chars)) <= max_chars
 

@@ -1,4 +1,4 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { call } from "../api";
 import { dollars, percent, plural, shortId, tokens } from "../format";
 import { sentenceOf } from "../resource";
@@ -82,6 +82,8 @@ function LastPrompt({ figures: { window, state } }: { figures: Figures }) {
 function NameForm({ session, onLeave, onSaved }: { session: Session; onLeave: () => void; onSaved: () => void }) {
   const [name, setName] = useState(givenTitle(session) ?? titleOf(session));
   const [problem, setProblem] = useState<string | null>(null);
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => field.current?.focus(), []);
 
   async function save(event: Event) {
     event.preventDefault();
@@ -107,7 +109,7 @@ function NameForm({ session, onLeave, onSaved }: { session: Session; onLeave: ()
         maxLength={200}
         placeholder="From the first exchange"
         value={name}
-        ref={(input) => input?.focus()}
+        ref={field}
         onInput={(event) => setName(event.currentTarget.value)}
         onKeyDown={(event) => event.key === "Escape" && onLeave()}
       />

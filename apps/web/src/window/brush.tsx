@@ -2,6 +2,7 @@
 import { useRef } from "preact/hooks";
 import { tokens } from "../format";
 import type { TimelineRange } from "../types";
+import { TurnNumber } from "../ui/turn-number";
 import { MARK_KINDS } from "./marks";
 
 const HEIGHT = 46;
@@ -137,28 +138,20 @@ export function BrushFields({ selection, total, onSelect }: FieldsProps) {
   };
   return (
     <div class="brush-fields">
-      <label class="inline">
-        Turns
-        <input
-          type="number"
-          min="1"
-          max={last}
-          value={first}
-          onChange={(event) => onSelect(within({ first: Number(event.currentTarget.value) || 1, last }, total))}
-        />
-      </label>
-      <label class="inline">
-        to
-        <input
-          type="number"
-          min={first}
-          max={total}
-          value={last}
-          onChange={(event) =>
-            onSelect(within({ first, last: Math.min(total, Number(event.currentTarget.value) || total) }, total))
-          }
-        />
-      </label>
+      <TurnNumber
+        label="Turns"
+        value={first}
+        least={1}
+        most={last}
+        onCommit={(typed) => onSelect(within({ first: typed || 1, last }, total))}
+      />
+      <TurnNumber
+        label="to"
+        value={last}
+        least={first}
+        most={total}
+        onCommit={(typed) => onSelect(within({ first, last: Math.min(total, typed || total) }, total))}
+      />
       <span class="quiet">of {tokens(total)}</span>
       <div class="steps">
         <button

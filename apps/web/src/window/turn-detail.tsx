@@ -5,6 +5,7 @@ import { sentenceOf as sentenceOfProblem, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
 import type { Audit, Prompt, Session, TimelineRange, TimelineTurn } from "../types";
 import { stateWord } from "../ui/state-badge";
+import { TurnNumber } from "../ui/turn-number";
 import { PromptDiff } from "./diff";
 import { LeftOut } from "./left-out";
 import { sentenceOf } from "./marks";
@@ -134,16 +135,13 @@ function CompareWith({ sessionId, turn, total, other }: Props) {
   }
   return (
     <>
-      <label class="inline">
-        Compare with turn
-        <input
-          type="number"
-          min="1"
-          max={total}
-          value={other}
-          onChange={(event) => compare(Number(event.currentTarget.value) || null)}
-        />
-      </label>
+      <TurnNumber
+        label="Compare with turn"
+        value={other}
+        least={1}
+        most={total}
+        onCommit={(typed) => compare(typed || null)}
+      />
       <button type="button" onClick={() => compare(null)}>
         End comparison
       </button>
