@@ -11,10 +11,11 @@ import { StateBadge } from "../ui/state-badge";
 interface Props {
   session: Session | null;
   tab: Tab;
+  turn: string | null;
   onChange: () => void;
 }
 
-export function SessionHead({ session, tab, onChange }: Props) {
+export function SessionHead({ session, tab, turn, onChange }: Props) {
   const [naming, setNaming] = useState(false);
   const title = session ? titleOf(session) : "Reading the session…";
   useEffect(() => {
@@ -27,7 +28,7 @@ export function SessionHead({ session, tab, onChange }: Props) {
         <p class="small quiet crumbs">
           <a href={addressOf()}>Sessions</a> / <code>{session ? shortId(session.id) : "…"}</code>
         </p>
-        {session && <SessionSearch sessionId={session.id} tab={tab} total={figures?.turns ?? 0} />}
+        {session && <SessionSearch sessionId={session.id} tab={tab} turn={turn} total={figures?.turns ?? 0} />}
       </div>
       {session && naming ? (
         <NameForm
@@ -52,11 +53,13 @@ export function SessionHead({ session, tab, onChange }: Props) {
         <p class="facts">
           <StateBadge state={figures.state} />
           <span>{plural(figures.turns, "turn")}</span>
-          <span>
+          <span title="Model alias and policy">
             {session.model_alias} · {String(session.policy.preset ?? "guarded")}
           </span>
           <LastPrompt figures={figures} />
-          {figures.cost_usd !== null && <span>{dollars(figures.cost_usd)}</span>}
+          {figures.cost_usd !== null && (
+            <span title="Of all calls, at the catalogue's prices">{dollars(figures.cost_usd)}</span>
+          )}
           {session.room_goal && session.room_goal !== title && <span>Goal: {session.room_goal}</span>}
           {session.forked_from && (
             <a href={addressOf(session.forked_from.session_id, "window", session.forked_from.turn_id)}>forked from</a>
