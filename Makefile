@@ -17,7 +17,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup web run test test-pooler test-citus test-real-model check drift docs demo bench fuzz fidelity clients torture \
+.PHONY: help setup web run test test-pooler test-citus test-real-model check drift docs demo bench bench-peers fuzz fidelity clients torture \
 	screenshots lock clean
 
 help: ## list these targets
@@ -124,6 +124,16 @@ bench: setup ## CPU of the default turn against a bare handler, then what client
 	@$(BIN)/python -m bench $(if $(DATA),--data "$(DATA)")
 	@$(BIN)/python -m bench.summaries
 
+PEERS_VENV := var/peers
+
+bench-peers: setup $(PEERS_VENV)/.installed ## the default turn beside LangGraph's and the OpenAI Agents SDK's
+	@$(BIN)/python -m bench.peers $(PEERS_VENV)/bin/python
+
+$(PEERS_VENV)/.installed: requirements-peers.lock
+	$(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install -qq --require-hashes -r requirements-peers.lock
+	@touch $@
+
 torture: setup ## crashes, races and faults against real processes, for ten minutes: what docs/reliability.md promises
 	@$(BIN)/python -m torture
 
@@ -169,7 +179,7 @@ fuzz: setup ## generated conversations and requests, garbage on every route, 6,0
 		tests/api/test_openapi.py tests/state_machine tests/security/test_every_route.py tests/api/test_garbage.py \
 		tests/security/test_echoed_requests.py tests/security/test_broken_exports.py tests/api/test_connections.py
 
-lock: ## write the nine locks anew from pyproject.toml (newest versions that fit, with hashes)
+lock: ## write the ten locks anew from pyproject.toml (newest versions that fit, with hashes)
 	$(PYTHON) -m venv var/lock-tools
 	var/lock-tools/bin/python -m pip install -qq uv
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) --group tools -o requirements-tools.lock
@@ -177,6 +187,7 @@ lock: ## write the nine locks anew from pyproject.toml (newest versions that fit
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --extra otel -o requirements-otel.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --extra otel --group dev -o requirements-dev.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) pyproject.toml --group fidelity -o requirements-fidelity.lock
+	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) --group peers -o requirements-peers.lock
 	var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) --group real-model -o requirements-real-model.lock
 	for clients in $(CLIENTS); do \
 		var/lock-tools/bin/uv pip compile $(LOCK_OPTIONS) --group $$clients -o requirements-$$clients.lock || exit 1; done

@@ -41,7 +41,7 @@ async def stalls(site: Site) -> Result:
                 result.expect(name, TIMES)
                 for _ in range(TIMES):
                     answer = await work(client)
-                    if answer.status < 400 or (name == "large turn" and answer.code == "context_budget_exceeded"):
+                    if answer.status < 400 or (name in _REFUSED and answer.status in (400, 413, 422)):
                         result.fire(name)
                 lag_s = await client.lag_s()
             result.measured[name] = f"{lag_s * 1000:.0f} ms"
@@ -74,11 +74,17 @@ class _Client:
         return float(line.split()[1])
 
 
+_MODEL = "offline"
+_LARGE = [{"role": "user", "content": _MEGABYTE}]
+_REFUSED = ("large turn", "large pin", "large chat", "large message", "large response", "large completion")
+"""What no window has room for; a pin of that size may be refused as well."""
+_LIST = [{"role": role, "content": f"{number} {_WORDS}"} for number in range(TURNS) for role in ("user", "assistant")]
+"""The messages of the long session, as a client resends them."""
+_ASKED = [*_LIST, {"role": "user", "content": "And now?"}]
+
+
 async def _long_session(client: _Client) -> str:
-    messages = [
-        {"role": role, "content": f"{number} {_WORDS}"} for number in range(TURNS) for role in ("user", "assistant")
-    ]
-    made = await client.ask("POST", "/v1/sessions/import", {"messages": messages})
+    made = await client.ask("POST", "/v1/sessions/import", {"messages": _LIST})
     assert made.status == 201, made.body
     return f"/v1/sessions/{made.json['id']}"
 
@@ -122,6 +128,30 @@ async def _summarize(client: _Client) -> Answered:
     return await client.ask("POST", f"/v1/sessions/{made.json['id']}/summaries", {})
 
 
+async def _regenerate(client: _Client) -> Answered:
+    return await client.ask("POST", f"{client.long}/turns/{await _newest_turn(client)}/regenerate", {})
+
+
+async def _audit_and_prompt(client: _Client) -> Answered:
+    turn = f"{client.long}/turns/{await _newest_turn(client)}"
+    audit = await client.ask("GET", f"{turn}/audit?expand=actions")
+    return audit if audit.status >= 400 else await client.ask("GET", f"{turn}/prompt")
+
+
+async def _newest_turn(client: _Client) -> str:
+    listed = await client.ask("GET", f"{client.long}/turns?limit=100&from_seq={TURNS + 1}")
+    return str(listed.json["items"][-1]["id"])
+
+
+def _post(path: str, body: Any, method: str = "POST") -> Work:
+    """The same body each time; `{long}` in the path is the long session's."""
+
+    async def post(client: _Client) -> Answered:
+        return await client.ask(method, path.replace("{long}", client.long), body)
+
+    return post
+
+
 def _get(path: str) -> Work:
     async def get(client: _Client) -> Answered:
         return await client.ask("GET", client.long + path)
@@ -140,7 +170,20 @@ _WORKS: dict[str, Work] = {
     "preview": _preview,
     "summarize": _summarize,  # before the turns, whose summaries leave nothing to summarize
     "turn": _turn,
+    "regenerate": _regenerate,
+    "audit and prompt": _audit_and_prompt,
     "large turn": _large_turn,
+    "look-back": _get("/look-back?q=word7+word11"),
+    "overview": _get("/timeline/overview"),
+    "large pin": _post("{long}/pins/large", {"content": _MEGABYTE}, "PUT"),
+    "chat, all of it": _post("/v1/chat/completions", {"model": _MODEL, "messages": _ASKED}),
+    "large chat": _post("/v1/chat/completions", {"model": _MODEL, "messages": _LARGE}),
+    "messages, all of it": _post("/v1/messages", {"model": _MODEL, "max_tokens": 100, "messages": _ASKED}),
+    "large message": _post("/v1/messages", {"model": _MODEL, "max_tokens": 100, "messages": _LARGE}),
+    "count of all of it": _post("/v1/messages/count_tokens", {"model": _MODEL, "messages": _ASKED}),
+    "response, all of it": _post("/v1/responses", {"model": _MODEL, "input": _ASKED}),
+    "large response": _post("/v1/responses", {"model": _MODEL, "input": _MEGABYTE}),
+    "large completion": _post("/v1/completions", {"model": _MODEL, "prompt": _MEGABYTE}),
     "fork": _fork,
     "delete": _delete,
     "export and import": _export_and_import,

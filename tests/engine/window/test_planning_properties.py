@@ -10,7 +10,7 @@ from hypothesis import given
 from app.domain.types import TurnStatus
 from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.engine.window.plan import Ready, Refused, assemble, assert_tool_pairing, plan
-from app.engine.window.prompt import Prompt, prompt_sha256
+from app.engine.window.prompt import prompt_sha256
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
@@ -133,11 +133,12 @@ def test_the_assembled_prompt_is_checked_for_torn_tool_groups() -> None:
     turn = history.turn(("tool_group", 20, 2), status=TurnStatus.RUNNING)
     ready = plan(snapshot_of((), turn, input_budget=1000), ContextPolicy(), estimate)
     assert isinstance(ready, Ready)
-    torn = Prompt(ready.prompt.items[:-1], (), 0)
-    with pytest.raises(AssertionError, match="a tool call without its result"):
-        assemble(replace(ready, prompt=torn))
-    with pytest.raises(AssertionError, match="a tool result without its call"):
-        assemble(replace(ready, prompt=Prompt((*ready.prompt.items, ready.prompt.items[-1]), (), 0)))
+    *before, group = ready.window.pieces
+    items = group.items
+    for torn, fault in ((items[:-1], "a tool call without its result"), (items + items[-1:], "a tool result without")):
+        window = ready.window.with_pieces([*before, group._replace(made=torn)])
+        with pytest.raises(AssertionError, match=fault):
+            assemble(replace(ready, window=window))
 
 
 @given(snapshots(), policies())

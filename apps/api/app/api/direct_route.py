@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 from uuid import UUID
 
@@ -45,7 +45,8 @@ from app.services.views.activity import Activity
 
 _JSON_TYPE = re.compile(rb'(?i)application/(?:[\w.+-]+\+)?json\s*(?:;\s*charset="?utf-?8"?\s*)?;?\s*')
 _NOUN_OF_ID = {"session_id": "session", "turn_id": "turn", "summary_id": "summary"}
-_LARGE_BODY_BYTES = 1024 * 1024
+_LARGE_BODY_BYTES = 256 * 1024
+T = TypeVar("T")
 _MISSING = object()
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
@@ -99,6 +100,10 @@ class Call(Request):
     def unread_body(self) -> bytes:
         """The body as it came, of a route that reads it itself."""
         return cast(Exchange, self.scope["plimsoll"]).body
+
+    async def aside(self, read: Callable[[], T]) -> T:
+        """What is read of the body: on a thread where it is large, for reading it must not block other requests."""
+        return await asyncio.to_thread(read) if len(self.unread_body) > _LARGE_BODY_BYTES else read()
 
     def note(self, **fields: str) -> None:
         """Puts ids on the request's log line."""
@@ -181,11 +186,7 @@ class DirectRoute(APIRoute):
         return await self._handle(call, scope["plimsoll"])
 
     async def _handle(self, call: Call, exchange: Exchange) -> Response:
-        # Parsing a large body must not block other requests.
-        large = len(exchange.body) > _LARGE_BODY_BYTES
-        arguments = (
-            await asyncio.to_thread(self._bind, call.scope, exchange) if large else self._bind(call.scope, exchange)
-        )
+        arguments = await call.aside(lambda: self._bind(call.scope, exchange))
         if self._call_name is not None:
             arguments[self._call_name] = call
         result = await self._handler(**arguments)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from app.db import tables
 from app.db.database import Transaction, record_of
-from app.db.messages import AS_STORED, UNGIVEN, message_from_row
+from app.db.messages import AS_STORED, SLICE_MESSAGES, UNGIVEN, message_from_row
 from app.db.sessions import ON_ITS_NODE
 from app.db.sql import CLOCK, insert_from, json_rows, sql
 from app.domain.stored import NewHistory
@@ -90,9 +91,14 @@ async def newest_of(
 
 
 async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) -> list[Message]:
-    """The newest messages in time order, those of rejected turns left out."""
+    """The newest messages in time order, those of rejected turns left out. Many keep nobody else waiting."""
     rows = await tx.fetch(_TAIL, session_id=session_id, limit=limit)
-    return [message_from_row(row) for row in reversed(rows)]
+    rows.reverse()
+    messages: list[Message] = []
+    for at in range(0, len(rows), SLICE_MESSAGES):
+        messages += map(message_from_row, rows[at : at + SLICE_MESSAGES])
+        await asyncio.sleep(0)
+    return messages
 
 
 async def append_history(tx: Transaction, tenant_id: TenantId, session_id: SessionId, new: NewHistory) -> bool:

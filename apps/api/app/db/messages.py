@@ -16,7 +16,7 @@ from app.domain.types import Message, MessageId, MessageRecord, SessionId, Tenan
 
 UNCOUNTED = -1
 """`tokens` of a message that has no count yet in the encoding that was asked for."""
-_SLICE_MESSAGES = 512
+SLICE_MESSAGES = 512
 _SLICE_TURNS = 512
 
 _FIELDS = frozenset(field.name for field in fields(Message))
@@ -165,8 +165,8 @@ async def window_turns(
     """
     turns: dict[UUID, Record] = {}
     messages: dict[UUID, list[Message]] = {}
-    for after in range(after_seq, max(last_seq, after_seq + 1), _SLICE_MESSAGES):
-        through = min(last_seq, after + _SLICE_MESSAGES)
+    for after in range(after_seq, max(last_seq, after_seq + 1), SLICE_MESSAGES):
+        through = min(last_seq, after + SLICE_MESSAGES)
         statement = _MESSAGES if turns else _WINDOW
         rows = await tx.fetch(statement, session_id=session_id, after_seq=after, last_seq=through)
         turns |= {row["id"]: row for row in rows if row["status"] is not None}

@@ -142,13 +142,16 @@ class _Unit:
 ReadSentence: TypeAlias = Callable[[str], Sentence]
 
 _DECIDES, _ACTS, _DEMANDS, _NUMBERS, _ANYTHING = 1, 2, 4, 8, 15
+_LAST_WORDS: Final = tuple(
+    (cue, tuple(part.split()[-1] for part in parts))
+    for cue, parts in ((_DECIDES, _MAY_DECIDE), (_ACTS, _MAY_ACT), (_DEMANDS, _MAY_DEMAND), (_NUMBERS, digits))
+)
 
 
 @lru_cache(maxsize=8192)
 def _possible(word: str) -> int:
     """Which cues a plain text may have that has the word; the words of conversations are few, and come again."""
-    cues = ((_DECIDES, _MAY_DECIDE), (_ACTS, _MAY_ACT), (_DEMANDS, _MAY_DEMAND), (_NUMBERS, digits))
-    return sum(cue for cue, parts in cues if any(part.split()[-1] in word for part in parts))
+    return sum([cue for cue, parts in _LAST_WORDS if any([part in word for part in parts])])  # noqa: C419
 
 
 def read_sentence(text: str) -> Sentence:

@@ -73,9 +73,12 @@ async def create_chat_completion(
         raise NotFound("model")
     check_tool_choice(body)
     named = named_session(x_session_id, body.metadata.session_id if body.metadata else None)
-    request = _request(call.raw_body, body, is_retry=x_stainless_retry_count not in (None, "0"))
-    if named is None and not x_session_new:
-        request = recognizable(call, request)
+
+    def read() -> ChatRequest:
+        request = _request(call.raw_body, body, is_retry=x_stainless_retry_count not in (None, "0"))
+        return recognizable(call, request) if named is None and not x_session_new else request
+
+    request = await call.aside(read)
     session_id, request = await open_session(rt, tenant_id, named, request, idempotency_key)
     call.note(session_id=str(session_id))
     form = ChatForm(

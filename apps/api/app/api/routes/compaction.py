@@ -36,24 +36,30 @@ async def compact_response(
     check_model(rt, body.model)
     items = input_of(raw) if body.input is not None else []
     named = await referenced(rt, tenant_id, references_of(items))
-    with located("body", "input"):
-        read = read_items(items, named)
-    previous = previous_of(body.previous_response_id)
-    if previous is None and not read.messages and read.compaction is None:
-        raise InvalidRequest("There is nothing to compact: neither input nor a previous response.", ("body", "input"))
-    chat = ChatRequest(
-        messages=read.messages,
-        options=TurnOptions(instructions=body.instructions or None),
-        model_alias=body.model or rt.catalogue.default,
-        request_sha256=request_sha256(raw),
-        all_new=previous is not None and read.compaction is None,
-        directions=read.directions,
-        within="input",
-        compaction=read.compaction,
-        all_past=True,
-    )
-    request = ResponseRequest(chat, previous)
-    request = in_session(call, request, None, x_session_id, recognize=not x_session_new)
+
+    def read_body() -> ResponseRequest:
+        with located("body", "input"):
+            read = read_items(items, named)
+        previous = previous_of(body.previous_response_id)
+        if previous is None and not read.messages and read.compaction is None:
+            raise InvalidRequest(
+                "There is nothing to compact: neither input nor a previous response.", ("body", "input")
+            )
+        chat = ChatRequest(
+            messages=read.messages,
+            options=TurnOptions(instructions=body.instructions or None),
+            model_alias=body.model or rt.catalogue.default,
+            request_sha256=request_sha256(raw),
+            all_new=previous is not None and read.compaction is None,
+            directions=read.directions,
+            within="input",
+            compaction=read.compaction,
+            all_past=True,
+        )
+        request = ResponseRequest(chat, previous)
+        return in_session(call, request, None, x_session_id, recognize=not x_session_new)
+
+    request = await call.aside(read_body)
     made = await compact(rt, tenant_id, request, idempotency_key)
     compaction = made.compaction
     call.note(session_id=str(compaction.session_id))

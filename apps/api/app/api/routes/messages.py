@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -54,7 +51,6 @@ _EVENTS = (
 )
 _ANSWERS = session_answers("The message, or with `stream: true` its events", {"type": "string", "enum": list(_EVENTS)})
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_LARGE_BODY_BYTES = 256 * 1024
 _COMPACT_AT = 150_000
 """Input tokens, as Anthropic has it where a request names none."""
 _NO_METADATA = MessagesMetadata()
@@ -83,7 +79,7 @@ async def create_message(
             return request
         return recognizable(call, request, conversation_of(metadata.user_id))
 
-    request = await _aside(call, read)
+    request = await call.aside(read)
     session_id, request = await open_session(rt, tenant_id, named, request, idempotency_key)
     call.note(session_id=str(session_id))
     form = MessageForm(
@@ -113,7 +109,7 @@ def _paused(made: Compacted, form: MessageForm, *, stream: bool) -> Response:
 )
 async def count_message_tokens(call: Call, body: CountIn) -> Response:
     """Counts a prompt as a turn would. Nothing is stored and no model is called."""
-    request = await _aside(call, lambda: _request(call, body, is_retry=False))
+    request = await call.aside(lambda: _request(call, body, is_retry=False))
     tokens = await count_tokens(call.rt, call.tenant_id, body.model, request.messages, request.options)
     answer = json_response({"input_tokens": tokens})
     answer.headers.update(request_id_header())
@@ -132,11 +128,6 @@ class _ThreadUnsupported(InvalidRequest):
 
 def _wants_thinking(thinking: ThinkingIn | None) -> bool:
     return thinking is not None and thinking.type != "disabled" and thinking.display != "omitted"
-
-
-async def _aside(call: Call, read: Callable[[], ChatRequest]) -> ChatRequest:
-    """What is read of a body: on a thread where it is large, for reading it must not block other requests."""
-    return await asyncio.to_thread(read) if len(call.unread_body) > _LARGE_BODY_BYTES else read()
 
 
 def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:

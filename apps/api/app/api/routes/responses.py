@@ -66,9 +66,13 @@ async def create_response(
     """Creates a response within the token budget: alone, in a session or conversation, or after a response."""
     rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
     named = await referenced(rt, tenant_id, references_of(input_of(raw)))
-    request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
-    member = (body.metadata or {}).get("session_id")
-    request = in_session(call, request, member, x_session_id, recognize=not x_session_new)
+
+    def read() -> ResponseRequest:
+        request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
+        member = (body.metadata or {}).get("session_id")
+        return in_session(call, request, member, x_session_id, recognize=not x_session_new)
+
+    request = await call.aside(read)
     target = await resolve_target(rt, tenant_id, request, idempotency_key)
     note = request.chat.options.note
     assert note is not None

@@ -227,9 +227,10 @@ def _has_all_answers(turn: CountedTurn, prompts: Sequence[int]) -> bool:
 
 def verbatim_user_tokens(window: Window) -> int:
     """Tokens of users' messages that are sent as they were written."""
-    spoken = [item for piece in window.pieces if piece.kind == "user" for item in piece.items]
-    spoken += [item for item in window.recalled if item.message and item.message.role == "user"]
-    return sum(item.tokens for item in spoken if not item.block)
+    spoken = [piece for piece in window.pieces if piece.kind == "user"]
+    recalled = [item.tokens for item in window.recalled if item.message and item.message.role == "user"]
+    changed = [item.tokens for piece in spoken for item in piece.items if item.block] if window.log.actions else ()
+    return sum([piece.tokens for piece in spoken]) + sum(recalled) - sum(changed)
 
 
 class FullHistory:

@@ -24,8 +24,9 @@ def fallback_summary(
     The previous summary's facts, decisions and open questions come first, with the messages they cite: what was
     anchored stays anchored.
     """
-    ids = {str(message.id): message.id for message in fold.sources}
-    sources = [SourceText(str(message.id), message.role, source_text(message)) for message in fold.sources]
+    messages = fold.sources
+    ids = {str(at): message.id for at, message in enumerate(messages)}
+    sources = [SourceText(str(at), message.role, source_text(message)) for at, message in enumerate(messages)]
     found = extract(sources, max_chars=fold.cap_tokens * _CHARS_PER_TOKEN, focus=focus, read=read)
     body = _body(found, ids)
     if fold.previous is not None:

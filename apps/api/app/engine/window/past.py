@@ -128,29 +128,26 @@ class Past:
         """The same with these turns after it; only a latest turn that is unresolved is looked at again."""
         unresolved = latest_unresolved(self.newest)
         same = len(self.newest) if unresolved is None else self.newest.index(unresolved)
-        whole = (*self.newest, *turns)
+        whole = self.newest + tuple(turns)
         unresolved = latest_unresolved(whole)
         new = [pieces_of(turn, "unresolved" if turn is unresolved else "settled") for turn in whole[same:]]
         end, first_new = self.first_piece[same] - self.first_piece[0], first_seq(whole[same:])
         pieces = [piece for of_turn in new for piece in of_turn]
-        tokens = accumulate((piece.tokens for piece in pieces), initial=self.tokens[end])
-        messages = accumulate((piece.messages for piece in pieces), initial=self.messages[end])
+        tokens = accumulate([piece.tokens for piece in pieces], initial=self.tokens[end])
+        messages = accumulate([piece.messages for piece in pieces], initial=self.messages[end])
         first = self.kept.turns
+        # Tuples that are put together are copied once; one that is written with stars is copied three times.
         return Past(
             kept=self.kept,
             newest=whole,
-            newest_pieces=(*self.newest_pieces[:end], *pieces),
-            first_piece=(*self.first_piece[:same], *accumulate(map(len, new), initial=self.first_piece[same])),
-            tokens=(*self.tokens[:end], *tokens),
-            messages=(*self.messages[:end], *messages),
-            sent_turns=(
-                *self.sent_turns[: bisect_left(self.sent_turns, first + same)],
-                *(first + at for at in range(same, len(whole)) if whole[at].status is not TurnStatus.REJECTED),
-            ),
-            other_seqs=(
-                *self.other_seqs[: bisect_left(self.other_seqs, first_new) if first_new else None],
-                *(message.seq for turn in whole[same:] for message in turn.messages if message.role != "user"),
-            ),
+            newest_pieces=self.newest_pieces[:end] + tuple(pieces),
+            first_piece=self.first_piece[:same] + tuple(accumulate(map(len, new), initial=self.first_piece[same])),
+            tokens=self.tokens[:end] + tuple(tokens),
+            messages=self.messages[:end] + tuple(messages),
+            sent_turns=self.sent_turns[: bisect_left(self.sent_turns, first + same)]
+            + tuple([first + at for at in range(same, len(whole)) if whole[at].status is not TurnStatus.REJECTED]),
+            other_seqs=self.other_seqs[: bisect_left(self.other_seqs, first_new) if first_new else None]
+            + tuple([message.seq for turn in whole[same:] for message in turn.messages if message.role != "user"]),
         )
 
     def without(self, turns: Iterable[Turn]) -> Past:

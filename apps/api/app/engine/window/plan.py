@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from math import ceil
 from typing import Literal, TypeAlias, overload
@@ -80,15 +81,19 @@ class SummaryDue:
         return replace(snapshot, log=snapshot.log and replace(snapshot.log, summary_triggered=True))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ready:
     """The prompt fits. With `summary_worthless` a summary was due by the turn count, but would not shrink anything: the
     count restarts."""
 
     window: Window
-    prompt: Prompt
     accounts: Accounts
     summary_worthless: bool = False
+
+    @cached_property
+    def prompt(self) -> Prompt:
+        """What is sent; a simulation never asks for it."""
+        return self.window.prompt()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +136,10 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_s
     if window.log.actions and snapshot.may_look_back and not snapshot.offers_look_back:
         snapshot = _with_look_back(snapshot, policy, estimate)
         window = fit(lay_out(snapshot, policy, estimate), policy)
-    prompt, accounts = window.prompt(), _accounts_of(window)
+    accounts = _accounts_of(window)
     if fits(window):
-        return Ready(window, prompt, accounts, summary_worthless)
+        return Ready(window, accounts, summary_worthless)
+    prompt = window.prompt()
     overflow = overflow_of(prompt, snapshot.budget, accounts.tokens_after_prune, snapshot.calibration_ratio)
     return Refused(window, prompt, accounts, overflow, summary_worthless)
 

@@ -25,7 +25,6 @@ Leaves: TypeAlias = Literal["never", "shortened", "marked", "dropped", "whole"]
 which a summary cites, so that its media are not marked before; or its long texts, its media, and then all of it."""
 _CALL_TOKENS = 64
 """Of a call of a look-back, with its words and the framing of the two messages."""
-_NOTHING_DONE = PlanLog(0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -264,7 +263,14 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
     past, current = snapshot.past, tuple(pieces_of(snapshot.current, "running"))
     first_protected = past.first_protected(policy.protected_turns, protected_room(snapshot, policy))
     items = (*head, *((summary,) if summary else ()), *(item for piece in current for item in piece.items))
-    window = Window(
+    tokens = sum([item.tokens for item in items]) + past.tokens[-1]
+    messages, tools = len(items) + past.messages[-1], tools_tokens(snapshot.tools, estimate)
+    overhead_tokens = MESSAGE_FRAMING_TOKENS * messages + PROMPT_FRAMING_TOKENS + tools
+    wire_tokens = tokens + overhead_tokens
+    input_tokens = snapshot.budget.input_tokens(
+        wire_tokens=wire_tokens, overhead_tokens=overhead_tokens, calibration_ratio=snapshot.calibration_ratio
+    )
+    return Window(
         snapshot=snapshot,
         estimate=estimate,
         head=head,
@@ -278,16 +284,14 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
             whole_turns=policy.prune_unit == "turn",
         ),
         recalled=(),
-        tools_tokens=tools_tokens(snapshot.tools, estimate),
-        tokens=sum(item.tokens for item in items) + past.tokens[-1],
-        messages=len(items) + past.messages[-1],
-        history_tokens=past.tokens[-1] + sum(piece.tokens for piece in current if piece.kind != "user"),
-        log=_NOTHING_DONE,
+        tools_tokens=tools,
+        tokens=tokens,
+        messages=messages,
+        history_tokens=past.tokens[-1] + sum([piece.tokens for piece in current if piece.kind != "user"]),
+        log=replace(snapshot.log, tokens_after_summary=input_tokens)
+        if snapshot.log
+        else PlanLog(wire_tokens, input_tokens, input_tokens, tools),
     )
-    input_tokens = window.input_tokens()
-    if snapshot.log is not None:
-        return replace(window, log=replace(snapshot.log, tokens_after_summary=input_tokens))
-    return replace(window, log=PlanLog(window.wire_tokens, input_tokens, input_tokens, window.tools_tokens))
 
 
 def protected_room(snapshot: Snapshot, policy: ContextPolicy) -> int | None:

@@ -6,8 +6,11 @@ is taken, continued, tried again, or answered from storage where the list repeat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from app.db.append_turns import Newest, newest_messages, newest_of
 from app.db.claims import reclaim_turn, waiting_turn
@@ -34,7 +37,11 @@ from app.services.turn.types import (
     TurnRequest,
 )
 
+T = TypeVar("T")
+
 _MOST_TRIES = 5
+_LONG_LIST = 1_000
+"""Messages of a request that are looked through in a millisecond or so."""
 _IN_PROGRESS = "The session already runs a turn."
 
 
@@ -91,12 +98,12 @@ async def complete_chat(
         newest = state.newest
         if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
-        new = NewMessages(request.messages) if request.all_new else new_messages(request.messages, state.messages)
+        new = await _beyond(request, state.messages)
         is_same = request.is_retry and newest.request_sha256 == request.request_sha256
         if newest.turn_id is not None and (new.repeats_newest or is_same):
             return await _answer_again(rt, tenant_id, session_id, newest.turn_id, state, request, listen)
         with located("body", request.within):
-            step = divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+            step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         options = _noted(request.options, newest.last_message_seq + 1)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)
@@ -126,11 +133,11 @@ async def new_turn(
     for _ in range(_MOST_TRIES):
         state = await _read_state(rt, tenant_id, session_id, request, None)
         assert not isinstance(state, TurnOutcome), "only a key finds what was answered before"
-        newest, new = state.newest, new_messages(request.messages, state.messages)
+        newest, new = state.newest, await _beyond(request, state.messages)
         if newest.status in OPEN_STATUSES or new.repeats_newest or newest.request_sha256 == request.request_sha256:
             return None
         with located("body", request.within):
-            step = next_step(new.messages, waiting=False)
+            step = await divided(request, new.messages, waiting=False)
         turn = _turn_of(request, step, request.options)
         if turn is None:
             return None
@@ -150,13 +157,13 @@ async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, re
         newest = state.newest
         if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
-        new = NewMessages(request.messages) if request.all_new else new_messages(request.messages, state.messages)
+        new = await _beyond(request, state.messages)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)
         if new.repeats_newest or not new.messages:
             return newest
         with located("body", request.within):
-            step = divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+            step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         if await store_past(rt, tenant_id, session_id, request.model_alias, newest, step) is not None:
             async with rt.database.autocommit() as tx:
                 stored = await newest_of(tx, tenant_id, session_id)
@@ -166,12 +173,25 @@ async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, re
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
 
 
-def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
+async def _beyond(request: ChatRequest, stored: Sequence[Message]) -> NewMessages:
+    """What of the request's list is new to a session with these newest messages."""
+    if request.all_new:
+        return NewMessages(request.messages)
+    return await _aside(request, partial(new_messages, request.messages, stored))
+
+
+async def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
     """What is stored of the request's messages and what is answered; `waiting` as of `next_step`.
 
     Raises `InvalidRequest` that names a message that can not stand there by its index.
     """
-    return past_step(messages, waiting=waiting) if request.all_past else next_step(messages, waiting=waiting)
+    divide = past_step if request.all_past else next_step
+    return await _aside(request, partial(divide, messages, waiting=waiting))
+
+
+async def _aside(request: ChatRequest, work: Callable[[], T]) -> T:
+    """What the work gives: on a thread where the list is long, so that nobody else waits for it."""
+    return await asyncio.to_thread(work) if len(request.messages) > _LONG_LIST else work()
 
 
 def _turn_of(request: ChatRequest, step: NextStep, options: TurnOptions) -> TurnRequest | None:

@@ -46,7 +46,7 @@ async def open_session(
         return await _compacted(rt, tenant_id, request, idempotency_key, erase_after_s)
     if request.known is not None and (found := await _recognized(rt, tenant_id, request, idempotency_key)) is not None:
         return found
-    fields = _new_session(rt, request)
+    fields = await _new_session(rt, request)
     async with rt.database.begin() as tx:
         known = await session_of_key(tx, tenant_id, idempotency_key) if idempotency_key else None
         if known is not None:
@@ -108,9 +108,9 @@ async def _compacted(
     return forked.id, replace(request)
 
 
-def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:
+async def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:
     with located("body", request.within):
-        divided(request, request.messages, waiting=False)
+        await divided(request, request.messages, waiting=False)
     return with_defaults(
         rt,
         {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)},
@@ -124,7 +124,7 @@ async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatReque
     check_compaction(request, found)
     if found is not None:
         return found
-    fields = _new_session(rt, request)
+    fields = await _new_session(rt, request)
     async with rt.database.begin() as tx:
         await lock_name(tx, tenant_id, name)
         found = await session_of_name(tx, tenant_id, name)

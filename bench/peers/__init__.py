@@ -1,0 +1,1 @@
+"""Other libraries' turns beside ours: `python -m bench.peers` (docs/performance.md)."""
