@@ -2,7 +2,7 @@
 
 Statements are weighed by what they carry for their length: names, numbers, dates, identifiers, words that are rare in
 the conversation, and cues that something was decided, demanded, asked or promised. What a summary before it has goes
-on in up to half of the room: what a person demanded and exact values first, until somebody restates or finishes it.
+on in a part of the room: what a person demanded and exact values first, until somebody restates or finishes it.
 After extractive summarization by density with a redundancy check (Carbonell and Goldstein 1998, maximal marginal
 relevance, in its simplest form: a near-duplicate of what was chosen adds only its source).
 """
@@ -25,6 +25,8 @@ _TEXT_SHARE: Final = 0.2
 """Of the room, the summary's text; half of it may be text of the summary before."""
 _CARRIED_SHARE: Final = 0.5
 """Of the room of the items, at most, those of the summary before."""
+_STANDING_SHARE: Final = 0.7
+"""The same of those that are demands or exact values."""
 _SHARES: Final[dict[SummaryList, float]] = {
     "decisions": 0.22,
     "open_questions": 0.12,
@@ -38,7 +40,7 @@ _SAME_WORDS_RATIO: Final = 0.7
 _CONTAINED_WORDS_RATIO: Final = 0.85
 _FINISHED_WORDS_RATIO: Final = 0.4
 _FOCUS_VALUE: Final = 3.0
-_RULE_VALUE: Final = 3.0
+_STANDING_VALUE: Final = 1.5
 _LONGEST_PLAIN_WORD: Final = 3
 """Shorter words of a focus are articles and prepositions, which every sentence has."""
 _BASE_CHARS: Final = 120
@@ -136,7 +138,9 @@ class Material:
         text, room = _choose(self.goals, room - old_chars, taken, joint_chars=1)
         text_room = room + old_chars - bool(text)
         room = max_chars * (1 - _TEXT_SHARE)
+        standing_chars = sum(len(unit.text) for unit in self.carried if unit.sentence.standing)
         carried_chars = min(room * _CARRIED_SHARE, sum(len(unit.text) for unit in self.carried))
+        carried_chars = max(carried_chars, min(room * _STANDING_SHARE, standing_chars))
         chosen, spare = self._new_items(room - carried_chars, taken)
         carried, spare = _choose(self.carried, carried_chars + spare, taken)
         old_text, text_room = _choose(self.carried_text, text_room, taken, joint_chars=1)
@@ -153,7 +157,9 @@ class Material:
         of_kind: dict[SummaryList, list[_Unit]] = {kind: [] for kind in _SHARES}
         for unit in self.new:
             of_kind[unit.kind].append(unit)
-        spare, chosen = 0.0, list[_Unit]()
+        stated = [unit for unit in self.new if unit.role == "user" and unit.sentence.standing]
+        chosen, room = _choose(stated, room, taken)
+        spare = 0.0
         for kind, share in _SHARES.items():
             units, spare = _choose(of_kind[kind], room * share + spare, taken)
             chosen += units
@@ -212,13 +218,15 @@ def condense(text: str, max_chars: int, read: ReadSentence = read_sentence) -> s
     return "\n".join(unit.text for unit in chosen)
 
 
-def _best_first(unit: _Unit) -> tuple[bool, float, int]:
-    """Whoever uses the service is heard first where they demand something."""
-    return not (unit.sentence.is_rule and unit.role == "user"), -unit.density, unit.position
+def _best_first(unit: _Unit) -> tuple[int, float, int]:
+    """Whoever uses the service is heard first where they demand something, or give an exact value."""
+    return -unit.sentence.standing if unit.role == "user" else 0, -unit.density, unit.position
 
 
-def _standing_first(unit: _Unit) -> tuple[bool, float, int]:
-    return not unit.sentence.is_rule, -unit.density, unit.position
+def _standing_first(unit: _Unit) -> tuple[int, float, int]:
+    """Of exact values the oldest: those have stood longest, and agents come by new ones with every file."""
+    standing = unit.sentence.standing
+    return -standing, 0.0 if standing == 1 else -unit.density, unit.position
 
 
 def _place(unit: _Unit) -> int:
@@ -226,8 +234,8 @@ def _place(unit: _Unit) -> int:
 
 
 def _is_goal(unit: _Unit) -> bool:
-    _, _, kind, _, leans, is_rule = unit.sentence
-    return kind != "open_questions" and not leans and not is_rule and _GOAL.search(unit.text) is not None
+    _, _, kind, _, leans, standing = unit.sentence
+    return kind != "open_questions" and not leans and not standing and _GOAL.search(unit.text) is not None
 
 
 def _carried(previous: Extract, read: ReadSentence) -> list[_Unit]:
@@ -253,7 +261,7 @@ def _of_before(at: int, line: str, read: ReadSentence) -> _Unit | None:
 
 
 def _value(sentence: Sentence, kind: SummaryList) -> float:
-    value = sentence.signals + _RULE_VALUE * sentence.is_rule
+    value = sentence.signals + _STANDING_VALUE * sentence.standing
     return value + 2.0 if kind in {"decisions", "open_questions"} else value
 
 

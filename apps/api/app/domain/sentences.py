@@ -48,6 +48,12 @@ _RULE_WORDS: Final = frozenset(
     ["always", "never", "must", "mustn't", "not", "don't", "only", "make", "niemals", "immer", "jamais", "toujours"]
 )
 """What is to hold from now on, and a word of it: a clause that commands, not one that tells of what never was."""
+_VALUE_OF: Final = re.compile(
+    r"(?:\b(?:is|are|called|named|at|on|use|run|file|path|command|host|url)|[:=])\s+[\"'(]?(?:`[^`\n]+`|https?://\w"
+    r"|/\w[\w.-]*/\w|[\w.+-]+@[\w-]+\.\w|\w[\w-]*(?:\.[\w-]+)*\.[a-z]{2,}\b|[A-Z]{2,}[A-Z0-9]*-?\d)"
+    r"|\b(?:number|[iI][dD]|code|port|key)\s+(?:is\s+)?#?[\w-]*\d{3}",
+)
+"""What a name stands for: a command, a path, an address, a number of a case."""
 _ACTION: Final = re.compile(
     r"\bI(?:'ll| will)\b|\bto-?do\b|\bnext(?: step|,|:)|\baction item|\bneeds? to\b|\bremind (?:me|us) (?:to|about)\b"
     r"|\bfollow up\b|\bwe(?:'ll| will| should)\b",
@@ -93,7 +99,8 @@ class Sentence(NamedTuple):
 
     `words` are different ones in the order of the text: a set's order differs from process to process, and what is
     summed or tied in that order would too. `kind` is that of a person's words which nobody has answered. `leans` is
-    whether it needs the sentence before it; `is_rule` whether it says what is to hold from now on.
+    whether it needs the sentence before it; `standing` is 2 where it says what is to hold from now on, 1 where it gives
+    an exact value, else 0.
     """
 
     text: str
@@ -101,7 +108,7 @@ class Sentence(NamedTuple):
     kind: SummaryList
     signals: float
     leans: bool
-    is_rule: bool
+    standing: int
 
 
 ReadSentence: TypeAlias = Callable[[str], Sentence]
@@ -127,9 +134,11 @@ def read_sentence(text: str) -> Sentence:
     else:
         typed = text.replace("’", "'")
         words = tuple(dict.fromkeys([word.lower() for word in _WORD.findall(typed)]))
-    is_rule = not _RULE_WORDS.isdisjoint(words) and _RULE.search(typed) is not None
+    standing = 2 if not _RULE_WORDS.isdisjoint(words) and _RULE.search(typed) else 0
+    if not standing and (possible & _NUMBERS or any([part in text for part in _MAY_IDENTIFY])):  # noqa: C419
+        standing = 1 if _VALUE_OF.search(typed) else 0
     leans = text.endswith("!") or _LEANS.match(text) is not None
-    return Sentence(text, words, _kind(typed, possible), _signals(typed, possible), leans, is_rule)
+    return Sentence(text, words, _kind(typed, possible), _signals(typed, possible), leans, standing)
 
 
 def demands(text: str) -> bool:
