@@ -24,7 +24,8 @@ _IDENTIFIER: Final = re.compile(
 _NAME: Final = re.compile(r" (?<=[\w,;:] )[^\W\d_a-z]\w+")
 _DECIDED: Final = re.compile(
     r"\b(?:we|i|they)(?:'ve| have)? (?:decided|agreed|chose|settled)\b|\bdecision\b|\bdecided (?:to|on|that)\b"
-    r"|\bagreed\b|\bsettled? on\b|^settled\b|\binstead of\b|\b(?:moved|changed|switched) (?:it )?to\b",
+    r"|\bagreed\b|\bsettled? on\b|^settled\b|^new (?:\w+ ){0,2}(?:date|day|time|plan|price|deadline)\b"
+    r"|\binstead of\b|\b(?:moved|changed|switched) (?:it )?to\b",
     re.IGNORECASE,
 )
 _PROPOSED: Final = re.compile(
@@ -72,6 +73,7 @@ _MAY_DECIDE: Final = (
     "moved",
     "changed",
     "switched",
+    "new",
 )
 _MAY_DEMAND: Final = (
     "always", "never", "must", "requir", "only", "at most", "at least", "no more", "don't", "do not", "cannot", "can't",
@@ -84,7 +86,7 @@ _MAY_IDENTIFY: Final = ("_", "`", "@", "/", "()")
 _CAPITAL_INSIDE: Final = re.compile(r"[A-Z](?<=[A-Za-z][A-Z])")
 _LEANS: Final = re.compile(
     r"(?:[A-Z]\w+: )?(?:and|but|so|then|also|because|he|she|it|they|that|this|these|those|which|there|yes|yep|yeah|no"
-    r"|nope|oh|ok(?:ay)?|well|great|sure|thanks|hey|haha|wow|cool|nice|agreed|totally|glad|aw+)\b(?!-)",
+    r"|nope|oh|ok(?:ay)?|well|great|sure|thanks|hey|haha|wow|cool|nice|agreed|totally|glad|noted|good|excellent|perfect|understood|aw+)\b(?!-)",
     re.IGNORECASE,
 )
 """What begins so leans on the sentence before it, and what ends so tells how somebody feels."""
