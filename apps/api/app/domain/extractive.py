@@ -138,9 +138,7 @@ class Material:
         text, room = _choose(self.goals, room - old_chars, taken, joint_chars=1)
         text_room = room + old_chars - bool(text)
         room = max_chars * (1 - _TEXT_SHARE)
-        standing_chars = sum(
-            len(unit.text) for unit in self.carried if unit.sentence.standing or unit.kind == "decisions"
-        )
+        standing_chars = sum(len(unit.text) for unit in self.carried if _stands(unit))
         carried_chars = min(room * _CARRIED_SHARE, sum(len(unit.text) for unit in self.carried))
         carried_chars = max(carried_chars, min(room * _STANDING_SHARE, standing_chars))
         chosen, spare = self._new_items(room - carried_chars, taken)
@@ -225,11 +223,16 @@ def _best_first(unit: _Unit) -> tuple[int, float, int]:
     return -unit.sentence.standing if unit.role == "user" else 0, -unit.density, unit.position
 
 
-def _standing_first(unit: _Unit) -> tuple[int, bool, float, int]:
-    """Demands; then decisions; then exact values, the oldest first: agents come by new ones with every file."""
-    standing, decides = unit.sentence.standing, unit.kind == "decisions"
-    by_age = standing == 1 and not decides
-    return -max(standing, decides), not decides, 0.0 if by_age else -unit.density, unit.position
+def _standing_first(unit: _Unit) -> tuple[bool, bool, float, int]:
+    """Decisions, then demands and exact values, the oldest first: most conversations come by new ones all the time."""
+    stands = _stands(unit)
+    return not stands, unit.kind != "decisions", 0.0 if stands else -unit.density, unit.position
+
+
+def _stands(unit: _Unit) -> bool:
+    """Whether the item holds until it is replaced: a demand, an exact value, a decision other than "Let's do it!"."""
+    decides = unit.kind == "decisions" and unit.sentence.signals > 0 and not unit.sentence.leans
+    return unit.sentence.standing > 0 or decides
 
 
 def _place(unit: _Unit) -> int:
