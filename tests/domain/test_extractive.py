@@ -156,7 +156,7 @@ def test_a_condensed_text_fits(text: str, max_chars: int) -> None:
     assert len(condense(text, max_chars)) <= max_chars
 
 
-def test_what_a_person_demanded_and_exact_values_outlive_folds_of_other_things_within_half_of_the_room() -> None:
+def test_what_a_person_demanded_and_exact_values_outlive_folds_of_other_things() -> None:
     demand, value = "Never deploy the ledger on a Friday.", "The restore command is `pg_restore -j 4 -d ledger`."
     made = extract([SourceText("m1", "user", f"{demand} {value}")], max_chars=600)
     for fold in range(8):
