@@ -137,7 +137,8 @@ $(FIDELITY_VENV)/.installed: requirements-fidelity.lock
 	$(FIDELITY_VENV)/bin/python -m pip install -qq --require-hashes -r requirements-fidelity.lock
 	@touch $@
 
-fuzz: setup ## generated requests, garbage on every route, 6,000 broken exports, 300 histories of 40 steps, 500 echoed errors
+fuzz: setup ## generated conversations and requests, garbage on every route, 6,000 broken exports, 300 histories of 40 steps, 500 echoed errors
+	PLIMSOLL_HYPOTHESIS_EXAMPLES=1000 $(BIN)/python -m pytest -n $(TEST_WORKERS) tests/engine
 	PLIMSOLL_SCHEMATHESIS_EXAMPLES=400 PLIMSOLL_STATE_MACHINE=300x40 PLIMSOLL_ECHO_EXAMPLES=500 PLIMSOLL_BROKEN_EXPORTS=1 \
 		$(BIN)/python -m pytest -n $(TEST_WORKERS) -rP \
 		tests/api/test_openapi.py tests/state_machine tests/security/test_every_route.py tests/api/test_garbage.py \

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, settings
 
 from app.db import embedded
 from migrations.drift import with_database
@@ -29,6 +30,18 @@ _NOTHING_OUTLIVES_THE_MACHINE = (
     "SELECT pg_reload_conf()",
 )
 """Half of the time of most tests is the copy of a database reaching the disk. A killed Postgres loses nothing by it."""
+
+_MORE_EXAMPLES = os.environ.get("PLIMSOLL_HYPOTHESIS_EXAMPLES")
+settings.register_profile(
+    "plimsoll",
+    max_examples=int(_MORE_EXAMPLES or 60),
+    derandomize=_MORE_EXAMPLES is None,  # a landing is not refused by chance: `make fuzz` looks for what is new
+    deadline=None,  # the machines that run this are shared
+    # A snapshot is a whole conversation: drawing one is most of an example's work.
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    print_blob=True,
+)
+settings.load_profile("plimsoll")
 
 _LEVELS = {name: logging.getLogger(name).level for name in (None, "app", "uvicorn.error")}
 """Before any test: those that a fixture of a module sets are there before a test's own fixtures run."""

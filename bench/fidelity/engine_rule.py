@@ -24,7 +24,7 @@ from app.engine.recall.ranking import evicted_among
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
-from app.engine.summary.summarizer_prompt import SummaryRefused, accept_summary, ask_for_summary, split_for_summarizer
+from app.engine.summary.summarizer_prompt import SummaryRefused, accept_summary, split_for_summarizer, summarizer_prompt
 from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, Refused, SummaryDue, assemble, plan
 from app.engine.window.shares import with_shared_budget
@@ -173,7 +173,7 @@ class EngineRule:
         """As `services/turn/summarize.py` asks: chunk by chunk, each with what the one before gave."""
         body = fold.previous.body if fold.previous else None
         for chunk in split_for_summarizer(fold, SUMMARIZER_ROOM_TOKENS, self._estimate):
-            ask = ask_for_summary(
+            prompt = summarizer_prompt(
                 chunk,
                 previous=body,
                 context=fold.context,
@@ -181,13 +181,13 @@ class EngineRule:
                 room_tokens=SUMMARIZER_ROOM_TOKENS,
                 estimate=self._estimate,
             )
-            request = CompletionRequest(ask.messages, max_output_tokens=2 * fold.cap_tokens, purpose="summary")
+            request = CompletionRequest(prompt.messages, max_output_tokens=2 * fold.cap_tokens, purpose="summary")
             answered = asyncio.run(self._offline.complete(request))
             spent_in, spent_out = state.spent
-            asked_tokens = sum(self._estimate(content_text(message["content"])) for message in ask.messages)
+            asked_tokens = sum(self._estimate(content_text(message["content"])) for message in prompt.messages)
             state.spent = (spent_in + asked_tokens, spent_out + self._estimate(answered.text or ""))
             try:
-                body = fit_summary(accept_summary(answered.text, ask.known_ids), fold.cap_tokens, self._estimate)
+                body = fit_summary(accept_summary(answered.text, prompt.known_ids), fold.cap_tokens, self._estimate)
             except SummaryRefused:
                 return None
         return body

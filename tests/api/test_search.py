@@ -14,7 +14,7 @@ def test_a_search_answers_messages_that_have_the_words(client: httpx.Client) -> 
     assert (answer["searched_messages"], answer["unsearched_messages"], answer["next_cursor"]) == (2, 0, None)
     (hit,) = answer["items"]
     assert (hit["turn_id"], hit["turn_seq"]) == (turn["id"], 1)
-    of_message = {"message_id", "turn_id", "turn_seq", "seq", "role", "name", "said_at"}
+    of_message = {"session_id", "message_id", "turn_id", "turn_seq", "seq", "role", "name", "said_at"}
     assert hit.keys() == {*of_message, "score", "excerpt", "complete"}
     assert "invoice" in hit["excerpt"]
 
@@ -46,12 +46,14 @@ def test_messages_of_all_sessions_are_found_by_all_the_words_newest_session_firs
     assert whole["next_cursor"] is None
     assert client.get("/v1/search", params={"q": "harbour xylophone"}).json() == {"items": [], "next_cursor": None}
 
-    paged: list[str] = []
-    query: dict[str, str | int] = {"q": "gate harbour", "limit": 4}
-    while True:
-        page = client.get("/v1/search", params=query).json()
-        paged += [hit["message_id"] for hit in page["items"]]
-        if page["next_cursor"] is None:
-            break
-        query["cursor"] = page["next_cursor"]
-    assert paged == [hit["message_id"] for hit in whole["items"]]
+    for limit in (1, 2, 4):
+        paged: list[str] = []
+        query: dict[str, str | int] = {"q": "gate harbour", "limit": limit}
+        while True:
+            page = client.get("/v1/search", params=query).json()
+            assert len(page["items"]) <= limit
+            paged += [hit["message_id"] for hit in page["items"]]
+            if page["next_cursor"] is None:
+                break
+            query["cursor"] = page["next_cursor"]
+        assert paged == [hit["message_id"] for hit in whole["items"]], limit

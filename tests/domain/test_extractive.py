@@ -124,7 +124,7 @@ def in_words_of(source: SourceText, text: str) -> bool:
     return True
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     sources=st.lists(
         st.builds(
@@ -151,7 +151,6 @@ def test_every_extract_is_in_the_words_of_what_it_cites_deterministic_and_within
 
 
 @given(st.text(max_size=600), st.integers(0, 300))
-@settings(deadline=None)
 def test_a_condensed_text_fits(text: str, max_chars: int) -> None:
     assert len(condense(text, max_chars)) <= max_chars
 

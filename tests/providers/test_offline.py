@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.errors import ProviderRefused
@@ -139,7 +139,6 @@ async def test_a_question_that_the_context_answers_is_not_open() -> None:
     assert (await summarize(document(messages=questions, context_messages=answered)))["open_questions"] == []
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     texts=st.lists(st.text(max_size=300), max_size=12),
     carried=st.lists(st.text(min_size=1, max_size=200), max_size=12),

@@ -19,7 +19,7 @@ from app.domain.errors import (
 from app.domain.types import Completion, CompletionRequest, ToolCall, Usage
 from app.providers import transport
 from app.providers.base import Endpoint
-from app.providers.openai import chat_headers, chat_url, first_max_tokens_field
+from app.providers.openai import chat_headers, chat_url, first_max_tokens_field, takes_cache_key
 
 from .asking import OK, PROMPT, REQUEST, answer_to, chat, failure_of, provider_at, settled
 from .server import Answer, Raw, Reset, Step, serving
@@ -65,9 +65,12 @@ def test_azure_keeps_its_query_and_gets_its_own_key_header() -> None:
     assert first_max_tokens_field(azure) == "max_completion_tokens"
 
 
-def test_openai_itself_is_called_with_the_newer_name_of_the_output_limit_and_others_with_the_older() -> None:
+def test_openai_itself_is_called_with_a_cache_key_and_the_newer_name_of_the_output_limit_and_others_without() -> None:
     assert first_max_tokens_field(Endpoint(label="a", model="m")) == "max_completion_tokens"
     assert first_max_tokens_field(Endpoint(label="a", model="m", base_url="http://127.0.0.1:1/v1")) == "max_tokens"
+    assert takes_cache_key(Endpoint(label="a", model="m"))
+    assert not takes_cache_key(Endpoint(label="a", model="m", prompt_cache_key=False))
+    assert not takes_cache_key(Endpoint(label="a", model="m", base_url="http://127.0.0.1:1/v1"))
     assert "k-secret" not in repr(Endpoint(label="a", model="m", api_key="k-secret"))
 
 
@@ -389,6 +392,16 @@ async def test_who_spoke_is_a_field_and_stands_before_the_words_where_that_is_re
         await adapter.complete(request)
     as_text = [{"role": "user", "content": "Anna: Hello."}, named[1]]
     assert [seen.json["messages"] for seen in server.seen] == [list(named), as_text, list(named), as_text, as_text]
+
+
+async def test_a_server_that_refuses_the_cache_key_is_called_without_and_that_is_remembered() -> None:
+    request = replace(REQUEST, cache_key="session-1")
+    refusal = Answer({"error": {"message": "Unrecognized request argument supplied: prompt_cache_key"}}, 400)
+    async with serving(OK, refusal, OK) as server, provider_at(server.base_url, prompt_cache_key=True) as adapter:
+        for _ in range(3):
+            await adapter.complete(request)
+    keys = [seen.json.get("prompt_cache_key") for seen in server.seen]
+    assert keys == ["session-1", "session-1", None, None]
 
 
 async def test_a_servers_fault_that_does_not_name_the_schema_is_called_again_with_it() -> None:

@@ -37,6 +37,7 @@ _VALID: dict[str, tuple[object, ...]] = {
     "summary_max_ratio": (0.01, 1),
     "summary_role": ("system", "user"),
     "focus": ("", "prices and dates", "x" * 500),
+    "summary_trigger_tokens": (1000, 2**31 - 1, None),
     "max_context_tokens": (1, 2**31 - 1, None),
     "emergency_drop_ratio": (0.01, 1, None),
     "unknown_window_outputs": (1, 2**31 - 1, None),
@@ -53,6 +54,7 @@ _FLAG_NOT: tuple[object, ...] = (0, 1, "true", None)
 _INVALID: dict[str, tuple[object, ...]] = {
     "preset": _CHOICE_NOT,
     "summary_trigger_ratio": _RATIO_NOT,
+    "summary_trigger_tokens": (0, 999, 1000.5, "5000", True, 2**31),
     "prune_trigger_ratio": (*_RATIO_NOT, None),
     "mandatory_summary_turn": (0, -1, 1.5, 8.0, "8", True, 2**31),
     "usage_threshold": _RATIO_NOT,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.tokenizers import ENCODINGS, HEURISTIC, Tokenizers, by_words, load_vocabulary
@@ -19,7 +19,7 @@ _texts = st.one_of(
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(texts=st.lists(_texts, min_size=1, max_size=4))
 def test_a_text_has_the_count_of_its_words(encoding: str, texts: list[str]) -> None:
     whole = TOKENIZERS.estimator(encoding)

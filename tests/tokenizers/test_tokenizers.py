@@ -99,7 +99,7 @@ async def test_a_pathological_megabyte_is_counted_like_prose_and_off_the_event_l
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @given(text=st.text(max_size=400) | st.text(alphabet=" \t\n\r a!/'s1é\u00a0\u3000", max_size=200))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_count_is_the_length_of_tiktokens_own_encoding(encoding: str, text: str) -> None:
     reference = vocabulary(encoding)._encoding  # pyright: ignore[reportPrivateUsage] - the very object compared with
     assert Tokenizers(vocabulary).estimator(encoding)(text) == len(reference.encode_ordinary(text))

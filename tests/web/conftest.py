@@ -31,7 +31,7 @@ SWITCHES = [
     "--disable-component-update",
     "--disable-sync",
 ]
-TELL_OF_BREACHES = """
+REPORT_BREACHES = """
 addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy breached: ${event.violatedDirective} by ${event.blockedURI} ${event.sample}`));
 """
@@ -58,7 +58,7 @@ class Watch:
 
     def request(self, request: Request) -> None:
         if not request.url.startswith((self.origin, "data:", "blob:")):
-            self.faults.append(f"asked another host: {request.url}")
+            self.faults.append(f"sent to another host: {request.url}")
 
 
 @pytest_asyncio.fixture(scope="session")
@@ -84,7 +84,7 @@ async def open_page(
     context = await browser.new_context(
         viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
     )
-    await context.add_init_script(TELL_OF_BREACHES)
+    await context.add_init_script(REPORT_BREACHES)
     page = await context.new_page()
     page.set_default_timeout(30_000)
     watch = Watch(origin)

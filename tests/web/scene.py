@@ -39,13 +39,13 @@ def fill(origin: str, *, turns: int | None = None) -> str:
 def neighbours(origin: str) -> None:
     """Sessions of other kinds, so that a list is one."""
     with httpx.Client(base_url=origin, timeout=30, trust_env=False) as client:
-        for fields, said in (
+        for fields, contents in (
             ({"room_goal": "Answer customers of the bakery", "policy": {"preset": "rolling"}}, ["When do you open?"]),
             ({"metadata": {"ticket": 4711}}, ["My parcel shows delivered, but it is not here.", "Since Tuesday."]),
             ({"policy": {"preset": "turn_atomic"}}, ["Draft the release notes."]),
         ):
             sid = client.post("/v1/sessions", json=fields).json()["id"]
-            for content in said:
+            for content in contents:
                 client.post(f"/v1/sessions/{sid}/turns", json={"content": content}).raise_for_status()
         sid = client.post("/v1/sessions", json={"room_goal": "Night shift of the ledger"}).json()["id"]
         calls = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,19 +28,26 @@ CHOSEN_TURN = 41
 
 
 def main() -> None:
+    with own_site() as (origin, _, chromium):
+        neighbours(origin)
+        session_id = fill(origin)
+        asyncio.run(_take(origin, session_id, chromium))
+
+
+@contextmanager
+def own_site() -> Generator[tuple[str, str, str]]:
+    """A service over a database of its own: its address and its database's, and the machine's Chromium."""
     if CHROMIUM is None:
         sys.exit("There is no Chromium on this machine (Debian: apt-get install chromium).")
     with tempfile.TemporaryDirectory() as folder:
         server = embedded.start(Path(folder) / "server")
         try:
-            name = f"screenshots_{uuid4().hex[:12]}"
+            name = f"inspector_{uuid4().hex[:12]}"
             asyncio.run(execute(server.dsn, f"CREATE DATABASE {name}"))
             database_url = with_database(server.dsn, name)
             asyncio.run(upgrade(database_url))
             with serving(settings_for(database_url)) as origin:
-                neighbours(origin)
-                session_id = fill(origin)
-                asyncio.run(_take(origin, session_id, CHROMIUM))
+                yield origin, database_url, CHROMIUM
         finally:
             server.stop()
 
@@ -63,7 +72,8 @@ async def _take(origin: str, session_id: str, chromium: str) -> None:
                 for preset in ("rolling", "turn_atomic"):
                     await page.get_by_role("checkbox", name=preset).check()
                 await page.get_by_role("button", name="Simulate").click()
-                await page.get_by_role("img").wait_for()
+                await page.get_by_role("columnheader", name="turn_atomic").wait_for()
+                await page.set_viewport_size({"width": 1280, "height": 2400})  # tabs stay at the top
                 await page.locator("[aria-labelledby=whole-past]").screenshot(path=IMAGES / "inspector-what-if.png")
             await context.close()
         await browser.close()

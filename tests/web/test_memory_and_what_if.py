@@ -14,25 +14,25 @@ from tests.web.conftest import Shipped, open_page
 _MARKUP = '<img src="/nowhere" onerror="throw new Error(1)">'
 
 
-def say(api: httpx.Client, sid: str, first: int, last: int) -> None:
+def post_turns(api: httpx.Client, sid: str, first: int, last: int) -> None:
     """Turns that a summary makes smaller."""
     for number in range(first, last + 1):
-        said = f"We decided: berth {number} closes at {number + 4} o'clock. {_MARKUP} " + "Tides matter. " * 30
-        api.post(f"/v1/sessions/{sid}/turns", json={"content": said}).raise_for_status()
+        content = f"We decided: berth {number} closes at {number + 4} o'clock. {_MARKUP} " + "Tides matter. " * 30
+        api.post(f"/v1/sessions/{sid}/turns", json={"content": content}).raise_for_status()
 
 
 async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_comes_back_when_it_is_undone(
     browser: Browser, origin: str, api: httpx.Client
 ) -> None:
     sid = new_session(api, policy={"protected_turns": 2})
-    say(api, sid, 1, 4)
+    post_turns(api, sid, 1, 4)
     async with open_page(browser, origin) as (page, watch):
         await page.goto(f"{origin}/ui/#/sessions/{sid}/memory")
         await expect(page.get_by_text("There is none yet.")).to_be_visible()
         await page.get_by_role("button", name="Summarize now").click()
         status = page.get_by_role("region", name="Summaries").get_by_role("status")
         await expect(status).to_contain_text("Summarized: turns 1–2, in ")
-        await expect(status).to_contain_text("Verbatim turns: 4 before, 2 now.")
+        await expect(status).to_contain_text("Turns in full: 4 before, 2 now.")
 
         watch.expected = ("status of 409",)
         await page.get_by_role("button", name="Summarize now").click()
@@ -45,7 +45,7 @@ async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_c
         await expect(page.locator("blockquote").first).to_contain_text(f"o'clock. {_MARKUP}")
         await expect(page.get_by_role("link", name="Turn 1").first).to_have_attribute("href", re.compile("/window/"))
 
-        say(api, sid, 5, 6)
+        post_turns(api, sid, 5, 6)
         await page.get_by_role("button", name="Summarize now").click()
         await expect(status).to_contain_text("Summarized: turns 1–4")
         newest, older = page.get_by_role("article").nth(0), page.get_by_role("article").nth(1)
@@ -54,18 +54,18 @@ async def test_a_summary_is_made_shows_the_messages_of_its_items_and_says_what_c
         await expect(older).to_have_accessible_name("Summary of turns 1–2, superseded")
 
         await newest.get_by_role("button", name="Undo").click()
-        asked = page.get_by_role("dialog", name="Undo this summary?")
-        await expect(asked).to_contain_text(
-            "The summary of turns 1–2 is active again; verbatim in the window: turns 3–4."
+        dialog = page.get_by_role("dialog", name="Undo this summary?")
+        await expect(dialog).to_contain_text(
+            "The summary of turns 1–2 is active again; in full in the window: turns 3–4."
         )
         assert await faults(page) == []
         await page.keyboard.press("Escape")
-        await expect(asked).to_have_count(0)
+        await expect(dialog).to_have_count(0)
         await expect(newest.get_by_role("button", name="Undo")).to_be_focused()
         await page.keyboard.press("Enter")
-        await asked.get_by_role("button", name="Undo").click()
+        await dialog.get_by_role("button", name="Undo").click()
         await expect(status).to_contain_text("Undone. The summary of turns 1–2 is active again")
-        await expect(status).to_contain_text("Verbatim turns: 2 before, 4 now.")
+        await expect(status).to_contain_text("Turns in full: 2 before, 4 now.")
         await expect(newest).to_have_accessible_name("Summary of turns 1–4, undone")
         await expect(older).to_have_accessible_name("Summary of turns 1–2, active")
 
@@ -74,7 +74,7 @@ async def test_a_summary_is_edited_and_the_version_before_it_comes_back(
     browser: Browser, origin: str, api: httpx.Client
 ) -> None:
     sid = new_session(api, policy={"protected_turns": 2})
-    say(api, sid, 1, 4)
+    post_turns(api, sid, 1, 4)
     api.post(f"/v1/sessions/{sid}/summaries", json={"focus": "berths"}).raise_for_status()
     async with open_page(browser, origin) as (page, _):
         await page.goto(f"{origin}/ui/#/sessions/{sid}/memory")
@@ -140,7 +140,7 @@ async def test_another_past_is_a_fork_through_a_chosen_turn_or_the_last_turn_aga
     page: Page, api: httpx.Client
 ) -> None:
     sid = new_session(api)
-    say(api, sid, 1, 3)
+    post_turns(api, sid, 1, 3)
     memory = f"{page.url.split('#')[0]}#/sessions/{sid}/memory"
     await page.goto(memory)
     await page.get_by_label("Fork through turn").fill("2")
@@ -196,12 +196,14 @@ async def test_the_next_turn_under_other_fields_stands_beside_what_the_sessions_
         await expect(form.get_by_text("(2 changes)")).to_be_visible()
         assert await faults(page) == []
         await form.get_by_role("button", name="Preview").click()
-        own, other = [form.get_by_role("region", name=name, exact=True) for name in ("As it is", "Otherwise")]
+        own, other = [
+            form.get_by_role("region", name=name, exact=True) for name in ("Current settings", "With your changes")
+        ]
         await expect(own).to_contain_text("of 13,312 tokens")
         await expect(other).to_contain_text(re.compile(r"of [23],\d{3} tokens"))
         await expect(other).to_contain_text("A summary is made first")
-        await expect(form.get_by_role("row").filter(has_text="Sending it costs")).to_be_visible()
-        await expect(form.get_by_role("region", name="Left out: Otherwise")).to_contain_text("Summarized")
+        await expect(form.get_by_role("row").filter(has_text="Whole request")).to_be_visible()
+        await expect(form.get_by_role("region", name="Left out: With your changes")).to_contain_text("Summarized")
         assert await faults(page) == []
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390
 
@@ -221,11 +223,11 @@ async def test_a_next_turn_that_would_be_refused_shows_by_how_much_and_what_to_s
         await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/what-if")
         await page.get_by_role("textbox", name="Message").fill("tide " * 20_000)
         await page.get_by_role("button", name="Preview").click()
-        own = page.get_by_role("region", name="As it is", exact=True)
+        own = page.get_by_role("region", name="Current settings", exact=True)
         await expect(own).to_contain_text("Over the budget by")
         await expect(own).to_contain_text("the input budget is 13,312")
         await expect(own.get_by_role("list", name="Largest items")).to_contain_text("User's message · shorten by")
-        await expect(page.get_by_role("region", name="Otherwise")).to_have_count(0)
+        await expect(page.get_by_role("region", name="With your changes")).to_have_count(0)
         await expect(page.get_by_role("alert")).to_have_count(0)
 
 
@@ -236,7 +238,14 @@ async def test_the_whole_past_stands_under_chosen_policies_beside_what_happened(
         await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/what-if")
         form = page.get_by_role("region", name="The whole session")
         await form.get_by_role("button", name="Simulate").click()
-        assert await heads(form) == ["what happened", "full history", *[f"at {share} %" for share in _SHARES]]
+        presets = ["guarded", "post_turn", "rolling", "allocated", "turn_atomic"]
+        await expect(form.get_by_role("columnheader", name=presets[-1])).to_be_visible()
+        assert await heads(form) == ["what happened", "full history", *presets]
+        # No cell is blank, and what the full history has of everything stands there too.
+        words = form.get_by_role("row").filter(has_text="User's words in full").get_by_role("cell")
+        await expect(words.nth(0)).to_have_text("not measured")
+        await expect(words.nth(1)).to_have_text("100 %")
+        assert "–" not in await form.get_by_role("table").inner_text()
         await form.get_by_role("checkbox", name="rolling").check()
         await form.get_by_text("Your own policy", exact=True).click()
         await form.get_by_text("Fields").click()
@@ -251,9 +260,6 @@ async def test_the_whole_past_stands_under_chosen_policies_beside_what_happened(
         assert int(await made.nth(3).inner_text()) > int(await made.nth(0).inner_text())
         await expect(form.get_by_role("img", name=re.compile("Prompt tokens of 13 turns"))).to_be_visible()
         assert await faults(page) == []
-
-
-_SHARES = (70, 80, 90, 95)
 
 
 async def heads(form: Locator) -> list[str]:

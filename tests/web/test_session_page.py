@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from app.domain.types import ToolCall
 from app.engine.recall.terms import terms_of
+from tests.api.chatting import chat_service
 from tests.api.conftest import new_session
+from tests.providers.server import Answer, Seen, Stream
+from tests.providers.wires import OPENAI, ModelReply
 from tests.web.accessibility import faults
 from tests.web.conftest import Shipped, open_page
 
@@ -83,10 +89,14 @@ async def test_a_refused_turn_says_that_nothing_was_sent(browser: Browser, shipp
 
 async def test_a_newcomer_chats_and_sees_the_window_move_tools_included(page: Page) -> None:
     await page.get_by_role("button", name="New session").click()
+    await page.get_by_role("link", name="Window").click()
+    await expect(page.get_by_role("heading", name="This session has no messages yet")).to_be_visible()
+    await expect(page.get_by_role("alert")).to_have_count(0)
+    await page.get_by_role("link", name="Send a message").click()
     await page.get_by_label("Message").fill("<img src=x onerror=alert(1)> What do you keep?")
     await page.get_by_label("Message").press("Enter")
-    await expect(page.locator(".answered").first).to_contain_text("offline responder")
-    await expect(page.locator(".said p").first).to_have_text("<img src=x onerror=alert(1)> What do you keep?")
+    await expect(page.locator(".answer").first).to_contain_text("offline responder")
+    await expect(page.locator(".user-text p").first).to_have_text("<img src=x onerror=alert(1)> What do you keep?")
     await expect(page.get_by_role("region", name="The window now")).to_contain_text("History")
     await page.get_by_text("Model, policy, tools").click()
     await page.get_by_role("button", name="Use an example").click()
@@ -95,7 +105,7 @@ async def test_a_newcomer_chats_and_sees_the_window_move_tools_included(page: Pa
     await page.get_by_role("button", name="Send").click()
     await page.get_by_label("Output of get_weather({})").fill("Rain, 12 degrees")
     await page.get_by_role("button", name="Send outputs").click()
-    await expect(page.locator(".answered")).to_have_count(2)
+    await expect(page.locator(".answer")).to_have_count(2)
     await page.get_by_role("link", name="Window").click()
     await expect(page.get_by_role("option", name=re.compile("^Turn [12],"))).to_have_count(2)
     await page.get_by_label("Call").select_option("1")
@@ -133,10 +143,10 @@ async def test_recalled_messages_stand_together_and_show_the_words_they_came_bac
         found = page.get_by_role("region", name="Recalled", exact=True)
         await found.locator("details").first.evaluate("details => { details.open = true }")
         await expect(found.locator("strong").first).to_be_visible()
-        asked = terms_of(await found.locator("strong").first.inner_text())
+        query_terms = terms_of(await found.locator("strong").first.inner_text())
         marked = terms_of(await found.locator("mark").first.inner_text())
         assert len(marked) == 1, "a word of the message, perhaps with another ending than the user's"
-        assert marked[0] in asked
+        assert marked[0] in query_terms
         await found.get_by_role("link").first.hover()
         await expect(page.locator(".blocks .partner")).not_to_have_count(0)
 
@@ -187,16 +197,77 @@ async def test_a_fork_from_a_turn_has_the_past_through_it(page: Page, api: httpx
     await page.goto(f"{page.url.split('#')[0]}#/sessions/{sid}/window")
     await page.get_by_role("option", name=re.compile("^Turn 1,")).click()
     await page.get_by_role("button", name="Fork here").click()
-    await expect(page.locator(".said p")).to_have_text(["One"])
+    await expect(page.locator(".user-text p")).to_have_text(["One"])
     await expect(page.get_by_role("link", name="forked from")).to_be_visible()
     assert sid not in page.url
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+async def test_a_prompt_shows_who_spoke_on_which_day_and_what_the_model_looked_back_at(
+    browser: Browser, database_url: str, tmp_path: Path
+) -> None:
+    def model(seen: Seen) -> Answer | Stream:
+        if seen.json["messages"][-1]["role"] == "tool":
+            return OPENAI.whole(ModelReply("Berth 3."))
+        return OPENAI.whole(ModelReply("", calls=(ToolCall("b", "look_back", '{"handle": "m1"}'),)))
+
+    past = [
+        {"role": "user", "name": "Anna", "said_at": "2026-03-02T10:00:00Z", "content": "Berth 3 is mine."},
+        {"role": "assistant", "said_at": "2026-03-02T10:00:05Z", "content": "Noted."},
+        {"role": "user", "name": "Bert", "said_at": "2026-03-04T10:00:00Z", "content": "Berth 4 is mine."},
+        {"role": "assistant", "said_at": "2026-03-04T10:00:05Z", "content": "Noted too."},
+    ]
+    with chat_service(database_url, tmp_path, model) as at:
+        body = {"messages": past, "policy": {"look_back": "on"}}
+        sid = at.http.post("/v1/sessions/import", json=body).raise_for_status().json()["id"]
+        at.http.post(f"/v1/sessions/{sid}/turns", json={"content": "Which is Anna's?"}).raise_for_status()
+        origin = str(at.http.base_url).rstrip("/")
+        async with open_page(browser, origin, width=1440) as (page, _):
+            await page.goto(f"{origin}/ui/#/sessions/{sid}/window/3")
+            blocks = page.locator(".blocks > li")
+            await expect(blocks.nth(0)).to_contain_text("Anna (user) · turn 1 · 2 Mar 2026")
+            await expect(blocks.nth(1)).not_to_contain_text("Mar 2026")
+            await expect(blocks.nth(2)).to_contain_text("Bert (user) · turn 2 · 4 Mar 2026")
+            await expect(page.locator(".blocks > li", has_text="look-back")).to_have_count(2)
+            looked_back = page.get_by_role("region", name="Look-backs")
+            await expect(looked_back).to_contain_text("read older messages back: 2 messages with calls and results")
+            await page.get_by_role("searchbox").fill("berth")
+            await expect(page.get_by_role("link", name="Turn 1, Anna (user)")).to_be_visible()
+            await page.get_by_role("link", name="Compare turn 3 with turn 2").first.click()
+            await expect(page.get_by_role("heading", name="From turn 2 to turn 3")).to_be_visible()
+
+
+async def test_a_refusal_is_explained_when_the_chat_is_opened_anew_and_its_message_can_be_changed(
+    browser: Browser, shipped: Shipped
+) -> None:
+    async with open_page(browser, shipped.origin, width=390) as (page, _):
+        await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/chat")
+        await expect(page.get_by_role("alert")).to_contain_text("Over the budget by")
+        await page.get_by_role("button", name=re.compile(r"Shorten the message by [\d,]+ tokens")).click()
+        message = page.get_by_label("Message", exact=True)
+        await expect(message).to_be_focused()
+        await expect(message).to_have_value(re.compile("^Here is the whole export"))
+
+
+async def test_a_search_goes_by_what_is_in_its_field_and_a_key_leads_to_it(page: Page, api: httpx.Client) -> None:
+    sid = new_session(api)
+    for number in (1, 2, 3):
+        api.post(f"/v1/sessions/{sid}/turns", json={"content": f"Crane {number} rests."}).raise_for_status()
+    await page.goto(f"{page.url.split('#')[0]}#/sessions/{sid}/window")
+    await expect(page.get_by_role("heading", name="Turn 3 completed")).to_be_visible()
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type("2")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="Turn 2 completed")).to_be_visible()
+    await page.get_by_role("link", name="← Turn 1").click()
+    await expect(page.get_by_role("heading", name="Turn 1 completed")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
 @pytest.mark.parametrize("dark", [False, True])
 async def test_every_page_holds_to_wcag_and_fits_its_width_light_and_dark(
-    browser: Browser, shipped: Shipped, width: int, dark: bool
+    browser: Browser, shipped: Shipped, width: int, dark: bool, tmp_path: Path
 ) -> None:
+    folder = Path(os.environ.get("PLIMSOLL_SCREENSHOTS", tmp_path))  # pictures of every page, to be looked at
     async with open_page(browser, shipped.origin, width=width, dark=dark) as (page, _):
         for part in PAGES:
             path = f"sessions/{shipped.session_id}{part}" if part else ""
@@ -205,3 +276,5 @@ async def test_every_page_holds_to_wcag_and_fits_its_width_light_and_dark(
             await expect(page.locator("main")).not_to_contain_text("Reading")
             assert await faults(page) == [], part
             assert await page.evaluate("document.documentElement.scrollWidth") <= width, part
+            name = f"{part.strip('/') or 'sessions'}-{width}{'-dark' if dark else ''}.png"
+            await page.screenshot(path=folder / name, full_page=True)

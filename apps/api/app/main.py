@@ -30,6 +30,7 @@ from app.api.openapi import describe
 from app.api.routes import (
     archive,
     chat,
+    compaction,
     completions,
     context,
     conversations,
@@ -80,6 +81,7 @@ _ROUTERS = (
     turns.router,
     chat.router,
     completions.router,
+    compaction.router,
     messages.router,
     responses.router,
     conversations.router,

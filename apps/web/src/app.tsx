@@ -8,33 +8,33 @@ import { sentenceOf } from "./resource";
 import { addressOf, usePlace } from "./router";
 import type { ModelList } from "./types";
 
-type Door = { state: "asking" } | { state: "closed" } | { state: "broken"; why: string } | { state: "open" };
+type Access = { state: "connecting" } | { state: "sign-in" } | { state: "failed"; why: string } | { state: "granted" };
 
 export function App() {
-  const [door, setDoor] = useState<Door>({ state: "asking" });
+  const [access, setAccess] = useState<Access>({ state: "connecting" });
   const [models, setModels] = useState<ModelList | null>(null);
 
   /** The catalogue needs a key exactly when everything else does. */
-  const knock = useCallback(async () => {
+  const connect = useCallback(async () => {
     try {
       setModels(await call<ModelList>("models"));
-      setDoor({ state: "open" });
+      setAccess({ state: "granted" });
     } catch (error) {
       const refused = error instanceof Problem && error.body.status === 401;
-      setDoor(refused ? { state: "closed" } : { state: "broken", why: sentenceOf(error) });
+      setAccess(refused ? { state: "sign-in" } : { state: "failed", why: sentenceOf(error) });
     }
   }, []);
 
   const leave = useCallback(() => {
     signOut();
     setModels(null);
-    setDoor({ state: "closed" });
+    setAccess({ state: "sign-in" });
   }, []);
 
   useEffect(() => {
     whenRefused(leave);
-    void knock();
-  }, [knock, leave]);
+    void connect();
+  }, [connect, leave]);
 
   return (
     <>
@@ -57,19 +57,18 @@ export function App() {
         </nav>
       </header>
       <main id="main" tabIndex={-1}>
-        {door.state === "asking" && <p role="status">Connecting…</p>}
-        {door.state === "broken" && (
+        {access.state === "failed" && (
           <div class="notice bad" role="alert">
-            <p>{door.why}</p>
-            <button type="button" onClick={() => void knock()}>
+            <p>{access.why}</p>
+            <button type="button" onClick={() => void connect()}>
               Try again
             </button>
           </div>
         )}
-        {door.state === "closed" && <SignInPage onSignedIn={knock} />}
-        {door.state === "open" && models && (
+        {access.state === "sign-in" && <SignInPage onSignedIn={connect} />}
+        {(access.state === "connecting" || access.state === "granted") && (
           <LiveProvider>
-            <Pages models={models} />
+            {access.state === "granted" && models ? <Pages models={models} /> : <p role="status">Connecting…</p>}
           </LiveProvider>
         )}
       </main>

@@ -45,6 +45,10 @@ export function dateTime(instant: string): string {
   return new Date(instant).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
 }
 
+export function day(instant: string): string {
+  return new Date(instant).toLocaleDateString("en-GB", { dateStyle: "medium" });
+}
+
 export function shortId(id: string): string {
   return id.slice(-8);
 }

@@ -29,10 +29,10 @@ export function LiveProvider({ children }: { children: ComponentChildren }) {
 
   useEffect(() => {
     const abort = new AbortController();
-    const tell = (news: TurnNews | null) => {
+    const notify = (news: TurnNews | null) => {
       for (const listener of listeners.current) listener(news);
     };
-    void follow(abort.signal, tell, setConnected);
+    void follow(abort.signal, notify, setConnected);
     return () => abort.abort();
   }, []);
 
@@ -45,23 +45,21 @@ export function LiveProvider({ children }: { children: ComponentChildren }) {
   return <LiveContext.Provider value={{ connected, listen: listen.current }}>{children}</LiveContext.Provider>;
 }
 
-/** Reads the stream for ever. After a gap every listener gets `null`: something may have been missed. */
-async function follow(signal: AbortSignal, tell: Listener, setConnected: (now: boolean) => void): Promise<void> {
+/** Reads the stream for ever. Whoever listened before it began, or through a gap, gets `null`: news may be missed. */
+async function follow(signal: AbortSignal, notify: Listener, setConnected: (now: boolean) => void): Promise<void> {
   let wait = FIRST_WAIT_MS;
-  let first = true;
   while (!signal.aborted) {
     try {
       for await (const event of events("events", { signal })) {
         if (event.name === "stream.ready") {
           setConnected(true);
           wait = FIRST_WAIT_MS;
-          if (!first) tell(null);
-          first = false;
-        } else if (event.name === "turn.changed") tell(event.data as TurnNews);
-        else if (event.name === "stream.gap") tell(null);
+          notify(null);
+        } else if (event.name === "turn.changed") notify(event.data as TurnNews);
+        else if (event.name === "stream.gap") notify(null);
       }
     } catch {
-      // Result by the state below; a key that is refused has closed the door already.
+      // What it means is in the state below; a key that is refused has led to the sign-in already.
     }
     if (signal.aborted) return;
     setConnected(false);
@@ -88,11 +86,11 @@ export function useThrottled(todo: () => void, ms: number): () => void {
   latest.current = todo;
   const timer = useRef<number | undefined>(undefined);
   useEffect(() => () => clearTimeout(timer.current), []);
-  const [ask] = useState(() => () => {
+  const [later] = useState(() => () => {
     timer.current ??= window.setTimeout(() => {
       timer.current = undefined;
       latest.current();
     }, ms);
   });
-  return ask;
+  return later;
 }

@@ -1,6 +1,11 @@
-// Stored messages by their ids.
+// Stored messages by their ids, and who spoke in them.
 import { call, type Page } from "./api";
 import type { StoredMessage } from "./types";
+
+/** The role, or the name where the message has one. */
+export function speakerOf({ role, name }: { role: string; name?: string | null }): string {
+  return name ? `${name} (${role})` : role;
+}
 
 const MOST_IDS = 100;
 

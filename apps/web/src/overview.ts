@@ -17,7 +17,8 @@ export function useOverview(
       const query = { from_seq: first, through_seq: last, points };
       return (await call<Page<TimelineRange>>(`sessions/${sessionId}/timeline/overview`, { query, signal })).items;
     },
-    [sessionId, first, last, points, version],
+    [sessionId, first, last, points],
+    version,
   );
 }
 
@@ -35,7 +36,8 @@ export function useTurn(
       const page = await call<Page<TimelineRange>>(`sessions/${sessionId}/timeline/overview`, { query, signal });
       return page.items[0]?.peak ?? null;
     },
-    [sessionId, turn, version],
+    [sessionId, turn],
+    version,
   );
 }
 

@@ -9,23 +9,51 @@ export interface Resource<T> {
   reload: () => void;
 }
 
-/** Reads again when an input changes or `reload` is called; the old value stays until the new one is there. */
-export function useResource<T>(read: (signal: AbortSignal) => Promise<T>, inputs: readonly unknown[]): Resource<T> {
+/**
+ * Reads again when an input or the version changes or `reload` is called; the old value stays until the new one is there.
+ * A new version lets a reading end before it reads again: in a busy session the value would never come otherwise.
+ */
+export function useResource<T>(
+  read: (signal: AbortSignal) => Promise<T>,
+  inputs: readonly unknown[],
+  version = 0,
+): Resource<T> {
   const [state, setState] = useState<Omit<Resource<T>, "reload">>({ value: null, problem: null, loading: true });
   const [round, setRound] = useState(0);
   const latest = useRef(read);
   latest.current = read;
-  useEffect(() => {
-    const abort = new AbortController();
+  const reading = useRef<{ abort: AbortController; again: boolean } | null>(null);
+
+  const begin: () => void = useCallback(() => {
+    const own = { abort: new AbortController(), again: false };
+    reading.current = own;
     setState((before) => ({ ...before, loading: true }));
-    latest.current(abort.signal).then(
-      (value) => !abort.signal.aborted && setState({ value, problem: null, loading: false }),
-      (error: unknown) => {
-        if (!abort.signal.aborted) setState((before) => ({ ...before, problem: sentenceOf(error), loading: false }));
-      },
+    const end = (change: Partial<typeof state>) => {
+      if (own.abort.signal.aborted) return;
+      reading.current = null;
+      setState((before) => ({ ...before, ...change, loading: false }));
+      if (own.again) begin();
+    };
+    latest.current(own.abort.signal).then(
+      (value) => end({ value, problem: null }),
+      (error: unknown) => end({ problem: sentenceOf(error) }),
     );
-    return () => abort.abort();
-  }, [...inputs, round]);
+  }, []);
+
+  useEffect(() => {
+    begin();
+    return () => {
+      reading.current?.abort.abort();
+      reading.current = null;
+    };
+  }, inputs);
+  const isFirst = useRef(true);
+  useEffect(() => {
+    if (isFirst.current) isFirst.current = false;
+    else if (reading.current) reading.current.again = true;
+    else begin();
+  }, [version, round]);
+
   const reload = useCallback(() => setRound((before) => before + 1), []);
   return { ...state, reload };
 }

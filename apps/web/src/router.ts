@@ -1,5 +1,5 @@
 // Addresses are behind the `#`: the service serves one page, below whatever path a proxy gives it.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 
 export type Tab = "window" | "chat" | "memory" | "what-if";
 export const TABS: readonly { tab: Tab; label: string }[] = [
@@ -38,11 +38,12 @@ export function goTo(address: string): void {
 }
 
 export function usePlace(): Place {
-  const [place, setPlace] = useState(() => placeOf(window.location.hash));
+  const [hash, setHash] = useState(() => window.location.hash);
   useEffect(() => {
-    const follow = () => setPlace(placeOf(window.location.hash));
+    const follow = () => setHash(window.location.hash);
     window.addEventListener("hashchange", follow);
+    follow(); // An effect runs after the first paint: the address may have changed since it was read.
     return () => window.removeEventListener("hashchange", follow);
   }, []);
-  return place;
+  return useMemo(() => placeOf(hash), [hash]);
 }

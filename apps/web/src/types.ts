@@ -122,6 +122,8 @@ export type Content = string | ContentPart[] | null;
 
 export interface PromptMessage {
   role: string;
+  /** Who of several people spoke. */
+  name?: string;
   content: Content;
   tool_calls?: ToolCall[];
   tool_call_id?: string;
@@ -158,6 +160,8 @@ export interface TrimLog {
   estimated_tokens_after: number;
   actions: TrimAction[];
   recalled?: Recalled[];
+  /** Messages that the model read back in this turn, and their tokens. */
+  looked_back?: { messages: number; tokens: number };
 }
 
 /** An older message that came back. `matched` are the words it came back for, where the service names them. */
@@ -199,7 +203,8 @@ export interface Turn {
   user_input: string;
   assistant_output: string | null;
   tool_calls: ToolCall[];
-  error: { title?: string; detail?: string; code?: string } | null;
+  /** The problem that the turn ended with, as the request got it. */
+  error: ProblemBody | null;
   model_alias: string;
   prompt_tokens: number | null;
   completion_tokens: number | null;
@@ -214,6 +219,8 @@ export interface StoredMessage {
   turn_seq: number;
   seq: number;
   role: "user" | "assistant" | "tool";
+  name: string | null;
+  said_at: string;
   content: Content;
   tool_calls: ToolCall[] | null;
   tool_call_id: string | null;

@@ -300,6 +300,7 @@ BY_CODE: Mapping[str, type[Problem]] = {
     "summary_not_found": NotFound,
     "response_not_found": NotFound,
     "previous_response_not_found": NotFound,
+    "compaction_not_found": NotFound,
     "conversation_not_found": NotFound,
     "item_not_found": NotFound,
     "pin_not_found": NotFound,

@@ -485,9 +485,10 @@ class TimelineRange(Answer):
     peak: TimelineTurn
 
 
-class FoundMessage(Answer):
-    """A message of a session that matches a search. `excerpt` is a part of it; `role` says who said it."""
+class FoundInSession(Answer):
+    """A message of any session that has the words of a search. `complete` says whether `excerpt` is all of its text."""
 
+    session_id: str
     message_id: str
     turn_id: str
     turn_seq: int
@@ -495,9 +496,14 @@ class FoundMessage(Answer):
     role: str
     name: str | None
     said_at: datetime
-    score: float
     excerpt: str
     complete: bool
+
+
+class FoundMessage(FoundInSession):
+    """A message of one session that matches a search, and how well."""
+
+    score: float
 
 
 class Found(Page[FoundMessage]):
@@ -517,21 +523,6 @@ class LookBackPage(Answer):
     content: str
     handles: list[str]
     estimated_tokens: int
-
-
-class FoundInSession(Answer):
-    """A message of any session that has the words of a search. `complete` says whether `excerpt` is all of its text."""
-
-    session_id: str
-    message_id: str
-    turn_id: str
-    turn_seq: int
-    seq: int
-    role: str
-    name: str | None
-    said_at: datetime
-    excerpt: str
-    complete: bool
 
 
 class Simulation(Answer):

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import wire_tokens_of
-from app.engine.window.foldable import untouchable
+from app.engine.window.foldable import remains, untouchable
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
@@ -64,8 +64,11 @@ def test_a_turn_is_not_refused_for_the_summary_that_was_paid_for(snapshot: Snaps
 def test_no_summary_is_due_where_what_may_never_leave_is_alone_over_the_budget(
     snapshot: Snapshot, policy: ContextPolicy
 ) -> None:
-    window = lay_out(snapshot, policy, estimate)
-    alone = window.with_summary(None).with_pieces(untouchable(window, policy)).input_tokens()
+    window = lay_out(snapshot, policy, estimate).with_summary(None)
+    if policy.allocation is None:
+        alone = window.with_pieces(untouchable(window, policy)).input_tokens()
+    else:  # the whole history may leave below its share, and so may the pins
+        alone = window.with_pins([]).with_pieces(remains(window, policy)).input_tokens()
     decision = plan(snapshot, policy, estimate)
     if snapshot.budget.input_budget <= 0 or alone > snapshot.budget.input_budget:
         assert not isinstance(decision, SummaryDue)

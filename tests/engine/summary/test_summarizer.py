@@ -18,12 +18,12 @@ from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import (
     SUMMARY_SCHEMA,
-    SummaryAsk,
+    SummarizerPrompt,
     SummaryRefused,
     accept_summary,
-    ask_for_summary,
     source_text,
     split_for_summarizer,
+    summarizer_prompt,
     summarizer_room,
 )
 from app.engine.window.plan import SummaryDue, plan
@@ -109,10 +109,10 @@ def test_the_request_stays_within_the_room_and_shows_the_newest_context(
     fold = fold_of(snapshot)
     context = _sendable(snapshot)
     for chunk in split_for_summarizer(fold, room_tokens, estimate):
-        ask = ask_for_summary(
+        prompt = summarizer_prompt(
             chunk, previous=None, context=context, max_tokens=200, room_tokens=context_tokens, estimate=estimate
         )
-        document = _document(ask)
+        document = _document(prompt)
         assert [each["text"] for each in document["messages"]] == [source.text for source in chunk]
         around = document["context_messages"]
         newest = context[len(context) - len(around) :]
@@ -127,7 +127,7 @@ def test_every_id_that_was_shown_comes_back_as_the_messages_it_stands_for(
 ) -> None:
     fold = fold_of(snapshot)
     chunk = next(iter(split_for_summarizer(fold, 100_000, estimate)), ())
-    ask = ask_for_summary(
+    prompt = summarizer_prompt(
         chunk,
         previous=previous,
         context=_sendable(snapshot)[:3],
@@ -135,16 +135,16 @@ def test_every_id_that_was_shown_comes_back_as_the_messages_it_stands_for(
         room_tokens=100_000,
         estimate=estimate,
     )
-    document = _document(ask)
+    document = _document(prompt)
     ids = [each["id"] for each in (*document["messages"], *document["context_messages"])]
     before = [item for kind in SUMMARY_LISTS for item in document["previous_summary"][kind]]
     ids += [item["message_ids"][0] for item in before]
-    assert sorted(ids) == sorted(ask.known_ids)
+    assert sorted(ids) == sorted(prompt.known_ids)
     facts = [{"text": short_id, "message_ids": [short_id]} for short_id in ids]
-    body = accept_summary(_answer(key_facts=facts[:200]), ask.known_ids)
-    assert [item.message_ids for item in body.key_facts] == [ask.known_ids[short_id] for short_id in ids[:200]]
+    body = accept_summary(_answer(key_facts=facts[:200]), prompt.known_ids)
+    assert [item.message_ids for item in body.key_facts] == [prompt.known_ids[short_id] for short_id in ids[:200]]
     carried = [item for kind in SUMMARY_LISTS for item in getattr(previous, kind)]
-    assert [ask.known_ids[item["message_ids"][0]] for item in before] == [item.message_ids for item in carried]
+    assert [prompt.known_ids[item["message_ids"][0]] for item in before] == [item.message_ids for item in carried]
 
 
 @given(_answers, st.sampled_from(("{}", "```json\n{}\n```", "Here it is: {} I hope it helps.")))
@@ -233,8 +233,8 @@ def _sendable(snapshot: Snapshot) -> list[Message]:
     return [message for turn in snapshot.turns for unit in sendable_units(turn) for message in unit.messages]
 
 
-def _document(ask: SummaryAsk) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(ask.messages[1]["content"])
+def _document(prompt: SummarizerPrompt) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(prompt.messages[1]["content"])
     return document
 
 

@@ -46,6 +46,21 @@ def test_a_summary_is_due_from_exactly_seventy_percent_of_the_budget(off_by: int
         assert [turn.seq for turn in decision.fold.protected] == [3, 4, 5, 6]
 
 
+@pytest.mark.parametrize(("off_by", "due"), [(-1, False), (0, True)])
+def test_a_summary_is_due_at_a_number_of_tokens_in_a_window_of_any_size(off_by: int, due: bool) -> None:
+    snapshot = _at(50, off_by=off_by)
+    assert input_tokens_before(snapshot) == 2000 + off_by
+    policy = replace(_COUNT_OFF, summary_trigger_ratio=None, summary_trigger_tokens=2000)
+    wide = replace(snapshot, budget=replace(snapshot.budget, input_budget=1_000_000))
+    for each in (snapshot, wide):
+        decision = plan(each, policy, estimate)
+        assert isinstance(decision, SummaryDue) == due
+        if isinstance(decision, SummaryDue):
+            # A quarter of the trigger, not of the window, is protected.
+            assert (decision.fold.reason, [turn.seq for turn in decision.fold.protected]) == ("threshold", [6])
+            assert decision.fold.cap_tokens <= 300
+
+
 @pytest.mark.parametrize(("completed", "due"), [(0, False), (7, False), (8, True), (9, True)])
 def test_a_summary_is_due_at_eight_completed_turns_and_not_at_seven(completed: int, due: bool) -> None:
     history = History()

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
-from app.domain.incoming import IncomingList, IncomingMessage
+from app.domain.compaction import Compaction, read_handle
+from app.domain.incoming import IncomingList, IncomingMessage, beyond
 from app.domain.types import Content, ContentPart, JsonObject, ToolCall
 
 Block: TypeAlias = Mapping[str, Any]
@@ -31,15 +32,25 @@ def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[s
     """Splits a request whose form has been validated (`api/schemas/messages.py`).
 
     A message's place is that of the first of its neighbours. System messages in the list stay where they are, as the
-    user's words with a mark: as instructions they would never leave the window again.
+    user's words with a mark: as instructions they would never leave the window again. What stands before the last
+    compaction is left out; one without content failed, and stands for nothing. Raises `InvalidRequest` for a compaction
+    of elsewhere, by its message's index.
     """
     read: list[IncomingMessage] = []
+    before: list[IncomingMessage] = []
+    compaction: Compaction | None = None
     for role, group in groupby(enumerate(messages), key=lambda each: _role_of(each[1])):
         neighbours = list(group)
         place = neighbours[0][0]
         blocks = [block for _, message in neighbours for block in _blocks_of(message)]
+        if made := [at for at, block in enumerate(blocks) if block["type"] == "compaction"]:
+            if block := next((blocks[at] for at in reversed(made) if blocks[at].get("content") is not None), None):
+                compaction = read_handle(block.get("encrypted_content"), str(place), "content")
+                before, read = read or before, []
+            if not (blocks := blocks[made[-1] + 1 :]):
+                continue
         read += [_reply(place, blocks)] if role == "assistant" else _of_user(place, blocks)
-    return IncomingList(_instructions(system), tuple(read))
+    return IncomingList(_instructions(system), tuple(read) if compaction is None else beyond(before, read), compaction)
 
 
 def conversation_of(user_id: str | None) -> str | None:

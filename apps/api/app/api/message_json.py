@@ -10,28 +10,42 @@ import orjson
 from app.anthropic.replies import reply_blocks, stop_reason, thinking_blocks, usage_json
 from app.api.anthropic_errors import error_json
 from app.api.streaming import encoded_event
-from app.domain.types import JsonObject
+from app.domain.compaction import Compaction
+from app.domain.types import JsonObject, SessionId, Summary
+from app.services.openai.compaction import Compacted, compaction_block
 from app.services.turn.types import TurnEvent, TurnOutcome
 
 _EMPTY: Mapping[str, JsonObject] = {
     "text": {"text": ""},
     "thinking": {"thinking": "", "signature": ""},
     "tool_use": {"input": {}},
+    "compaction": {"content": None, "encrypted_content": None},
 }
 
 
 class MessageForm:
-    """One answer. `with_thinking` is whether the client wants to see the model's reasoning.
+    """One answer. `with_thinking` is whether the client wants to see the model's reasoning, `with_compaction` whether a
+    summary that was made for it.
 
-    Blocks come in this order: thinking, text, calls. A streamed thinking block ends where the text begins; a signature
-    is known only at the end, so a block that text follows has none in the stream.
+    Blocks come in this order: compaction, thinking, text, calls. A streamed thinking block ends where the text begins;
+    a signature is known only at the end, so a block that text follows has none in the stream.
     """
 
-    def __init__(self, *, message_id: str, model: str, headers: Mapping[str, str], with_thinking: bool) -> None:
+    def __init__(
+        self,
+        *,
+        message_id: str,
+        model: str,
+        headers: Mapping[str, str],
+        with_thinking: bool,
+        with_compaction: bool = False,
+    ) -> None:
         self.headers = headers
         self._id = message_id
         self._model = model
         self._with_thinking = with_thinking
+        self._with_compaction = with_compaction
+        self._turn: JsonObject = {}
         self._index = 0
         self._open: Literal["thinking", "text"] | None = None
         self._streamed: set[str] = set()
@@ -40,7 +54,11 @@ class MessageForm:
         """The `message`."""
         return self._message(
             outcome.turn.model_alias,
-            [*self._thinking(outcome), *reply_blocks(outcome.text, outcome.tool_calls)],
+            [
+                *self._compaction(outcome.summary, outcome.turn.session_id, outcome.turn.seq),
+                *self._thinking(outcome),
+                *reply_blocks(outcome.text, outcome.tool_calls),
+            ],
             stop_reason(outcome.turn.finish_reason, outcome.tool_calls),
             usage_json(outcome.usage, _estimated(outcome.context)),
         )
@@ -49,9 +67,13 @@ class MessageForm:
         """The message's start once the context is assembled, then the model's reasoning and text."""
         match event.name:
             case "turn.created":
+                self._turn = event.data["turn"]
                 return b""
             case "context.assembled":
-                return b"".join(self._begin(_estimated(event.data["context"])))
+                begun = self._begin(_estimated(event.data["context"]))
+                made = self._compaction(event.summary, self._turn["session_id"], self._turn["seq"])
+                self._streamed |= {block["type"] for block in made}
+                return b"".join((*begun, *(each for block in made for each in self._block(block))))
             case "output.delta":
                 reasoning, text = event.data.get("reasoning"), event.data.get("text")
                 shown = reasoning if self._with_thinking and "text" not in self._streamed else None
@@ -72,13 +94,29 @@ class MessageForm:
             kind = "thinking" if block["type"] == "redacted_thinking" else block["type"]
             if kind not in self._streamed and not (kind == "thinking" and "text" in self._streamed):
                 yield from self._block(block)
-        stopped = {"stop_reason": message["stop_reason"], "stop_sequence": None}
-        yield _event("message_delta", delta=stopped, usage=message["usage"])
-        yield _event("message_stop")
+        yield from self._end(message)
+
+    def compacted(self, made: Compacted) -> JsonObject:
+        """The `message` of a request that pauses after its compaction: no model was called for it."""
+        assert made.summary is not None
+        block = compaction_block(made.compaction, made.summary)
+        return self._message(self._model, [block], "compaction", usage_json(made.usage, 0))
+
+    def compacted_events(self, made: Compacted) -> Iterable[bytes]:
+        """The same as events."""
+        message = self.compacted(made)
+        yield from self._begin(0)
+        yield from self._block(message["content"][0])
+        yield from self._end(message)
 
     def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
         """An error in the stream, without an end: the answer before it is incomplete."""
         yield encoded_event("error", error_json(problem))
+
+    def _compaction(self, summary: Summary | None, session_id: SessionId, turn_seq: int) -> list[JsonObject]:
+        if summary is None or not self._with_compaction:
+            return []
+        return [compaction_block(Compaction(session_id, turn_seq, summary.id), summary)]
 
     def _thinking(self, outcome: TurnOutcome) -> list[JsonObject]:
         completion = outcome.completion
@@ -101,6 +139,11 @@ class MessageForm:
     def _begin(self, estimated_tokens: int) -> Iterable[bytes]:
         yield _event("message_start", message=self._message(self._model, [], None, usage_json(None, estimated_tokens)))
         yield _event("ping")
+
+    def _end(self, message: JsonObject) -> Iterable[bytes]:
+        stopped = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+        yield _event("message_delta", delta=stopped, usage=message["usage"])
+        yield _event("message_stop")
 
     def _grow(self, kind: Literal["thinking", "text"], text: str) -> Iterable[bytes]:
         if self._open != kind:
@@ -129,6 +172,9 @@ class MessageForm:
                 yield self._delta({"type": "signature_delta", "signature": block["signature"]})
             case "tool_use":
                 yield self._delta({"type": "input_json_delta", "partial_json": orjson.dumps(block["input"]).decode()})
+            case "compaction":
+                shown = {name: block[name] for name in ("content", "encrypted_content")}
+                yield self._delta({"type": "compaction_delta", **shown})
             case _:
                 pass
         yield self._stop()

@@ -47,6 +47,7 @@ _PARAMETERS: Mapping[str, str] = {
     "model_not_found": "model",
     "conversation_not_found": "conversation",
     "previous_response_not_found": "previous_response_id",
+    "compaction_not_found": "input",
 }
 
 

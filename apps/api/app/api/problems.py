@@ -52,6 +52,7 @@ KINDS: Mapping[str, ProblemKind] = {
     "summary_not_found": ProblemKind(404, "No such summary"),
     "response_not_found": ProblemKind(404, "No such response"),
     "previous_response_not_found": ProblemKind(404, "No such previous response"),
+    "compaction_not_found": ProblemKind(404, "No such compaction"),
     "conversation_not_found": ProblemKind(404, "No such conversation"),
     "item_not_found": ProblemKind(404, "No such item"),
     "pin_not_found": ProblemKind(404, "No such pin"),

@@ -11,8 +11,19 @@ import orjson
 
 from app.api import problems
 from app.api.openai_errors import error_of
+from app.domain.compaction import Compaction
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
-from app.domain.types import Completion, FinishReason, JsonObject, Session, SessionId, TurnStatus, Usage
+from app.domain.types import (
+    Completion,
+    FinishReason,
+    JsonObject,
+    Session,
+    SessionId,
+    Summary,
+    SummaryId,
+    TurnStatus,
+    Usage,
+)
 from app.openai.client_tools import client_tools
 from app.openai.items import reasoning_item, reply_items, text_item
 from app.services.openai.conversations import ItemPage
@@ -71,7 +82,13 @@ def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
             tool_calls=message.tool_calls,
             reasoning=message.reasoning,
         )
-        return _reply(found.ref, found.model_alias, completion, found.form)
+        return _reply(
+            found.ref,
+            found.model_alias,
+            completion,
+            found.form,
+            _compaction(found.ref, found.turn_seq, found.summary_id),
+        )
     if is_running(found):
         return ResponseOutcome("in_progress", found.model_alias)
     if found.turn_status is TurnStatus.CANCELLED and found.is_last_of_turn:
@@ -84,10 +101,23 @@ def reply_of_outcome(outcome: TurnOutcome, ref: ResponseRef, form: JsonObject) -
     """What became of a response whose turn has just been stored."""
     if outcome.completion is None:
         raise LookupError("a turn that was answered before has no completion")
-    return _reply(ref, outcome.turn.model_alias, outcome.completion, form)
+    made = _shown_summary(outcome.summary, form)
+    compaction = _compaction(ref, outcome.turn.seq, made)
+    return _reply(ref, outcome.turn.model_alias, outcome.completion, form, compaction)
 
 
-def _reply(ref: ResponseRef, model: str, completion: Completion, form: JsonObject) -> ResponseOutcome:
+def _shown_summary(summary: Summary | None, form: JsonObject) -> SummaryId | None:
+    """What a client is shown of a summary that was made for its response: it asks for that."""
+    return summary.id if summary is not None and "context_management" in form else None
+
+
+def _compaction(ref: ResponseRef, turn_seq: int, summary_id: SummaryId | None) -> list[JsonObject]:
+    return [Compaction(ref.session_id, turn_seq, summary_id).item()] if summary_id else []
+
+
+def _reply(
+    ref: ResponseRef, model: str, completion: Completion, form: JsonObject, compaction: list[JsonObject]
+) -> ResponseOutcome:
     """The reply of a call that was answered. One that was cut off is incomplete, unless it calls tools."""
     calls = completion.tool_calls
     reason = None if calls else _INCOMPLETE.get(completion.finish_reason)
@@ -101,7 +131,18 @@ def _reply(ref: ResponseRef, model: str, completion: Completion, form: JsonObjec
         client_tools=client_tools(form["tools"]),
         status=status,
     )
-    return ResponseOutcome(status, model, tuple(items), completion.usage, reason)
+    return ResponseOutcome(status, model, (*compaction, *items), completion.usage, reason)
+
+
+def compaction_json(compaction_id: str, created_at: datetime, compaction: Compaction, usage: Usage) -> JsonObject:
+    """What a request to compact is answered with."""
+    return {
+        "id": compaction_id,
+        "object": "response.compaction",
+        "created_at": int(created_at.timestamp()),
+        "output": [compaction.item()],
+        "usage": usage_json(usage),
+    }
 
 
 def response_error(problem: JsonObject | None) -> JsonObject:
@@ -157,8 +198,8 @@ _TERMINAL = {"completed": "response.completed", "incomplete": "response.incomple
 class ResponseForm:
     """One stream, with its own sequence numbers. `stored` is the response it repeats, where one was answered before.
 
-    Items come in this order: reasoning, text, calls. Each begins with its first piece. Reasoning ends where the text
-    begins; reasoning that comes later is in the stored item alone.
+    Items come in this order: compaction, reasoning, text, calls. Each begins with its first piece. Reasoning ends where
+    the text begins; reasoning that comes later is in the stored item alone.
     """
 
     def __init__(
@@ -171,6 +212,7 @@ class ResponseForm:
         self._created_at = created_at
         self._model = model
         self._ref: ResponseRef | None = None
+        self._turn_seq = 0
         self._number = 0
         self._done: list[JsonObject] = []
         self._open: Literal["reasoning", "message"] | None = None
@@ -196,9 +238,12 @@ class ResponseForm:
             case "turn.created":
                 assert event.reply_seq is not None
                 self._ref = ResponseRef(self._session_id, event.reply_seq)
+                self._turn_seq = event.data["turn"]["seq"]
                 return b""
             case "context.assembled":
-                return b"".join(self._begin())
+                assert self._ref is not None
+                made = _compaction(self._ref, self._turn_seq, _shown_summary(event.summary, self._form))
+                return b"".join((*self._begin(), *(each for item in made for each in self._compaction(item))))
             case "output.delta":
                 reasoning, text = event.data.get("reasoning"), event.data.get("text")
                 return b"".join(
@@ -243,6 +288,9 @@ class ResponseForm:
         """The events of the reply that are still missing, and the response with the items as they were streamed."""
         for item in reply.output:
             match item["type"]:
+                case "compaction":
+                    if not self._done:
+                        yield from self._compaction(item)
                 case "reasoning":
                     if self._open is None:
                         yield from self._reasoning(item["content"][0]["text"])
@@ -255,6 +303,10 @@ class ResponseForm:
                     yield from self._call(item)
         final = replace(reply, output=tuple(self._done))
         yield self._event(_TERMINAL.get(reply.status, "response.failed"), response=self._response(ref, final))
+
+    def _compaction(self, item: JsonObject) -> Iterable[bytes]:
+        yield self._item_event("added", item)
+        yield from self._item_done(item)
 
     def _reasoning(self, text: str) -> Iterable[bytes]:
         if self._open is None:

@@ -77,7 +77,7 @@ _CHOSEN = sql(f"""
 
 _TO_LOOK_THROUGH = sql("""
     SELECT id, last_message_seq FROM sessions
-    WHERE tenant_id = :tenant_id AND id < CAST(:before AS uuid) ORDER BY id DESC LIMIT CAST(:limit AS integer)
+    WHERE tenant_id = :tenant_id AND id <= CAST(:first AS uuid) ORDER BY id DESC LIMIT CAST(:limit AS integer)
     """)
 
 # As JSON, a text differs from itself in quotes, backslashes and line ends only, which no word has.
@@ -146,10 +146,10 @@ async def turns_with(tx: Transaction, session_id: SessionId, seqs: Sequence[int]
 
 
 async def sessions_with_messages(
-    tx: Transaction, tenant_id: TenantId, *, before: UUID, limit: int
+    tx: Transaction, tenant_id: TenantId, *, first: UUID, limit: int
 ) -> list[tuple[SessionId, int]]:
-    """The tenant's sessions with an id below `before`, newest first, each with its last message's number."""
-    rows = await tx.fetch(_TO_LOOK_THROUGH, tenant_id=tenant_id, before=before, limit=limit)
+    """The tenant's sessions from the one of an id on, newest first, each with its last message's number."""
+    rows = await tx.fetch(_TO_LOOK_THROUGH, tenant_id=tenant_id, first=first, limit=limit)
     return [(SessionId(row["id"]), row["last_message_seq"]) for row in rows]
 
 

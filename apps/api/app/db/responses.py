@@ -22,6 +22,13 @@ _FOUND = f"""
     SELECT r.session_id AS response_session_id, r.reply_seq, r.turn_id AS response_turn_id, r.first_seq,
         r.request_sha256, r.form, r.created_at AS response_created_at, t.seq AS turn_seq, t.status, t.error,
         t.finish_reason, t.model_alias, s.last_turn_seq, {AS_STORED},
+        CASE WHEN r.form -> 'context_management' IS NOT NULL THEN (
+            SELECT CAST(x.detail ->> 'summary_id' AS uuid) FROM turn_steps x
+            WHERE x.session_id = r.session_id AND x.turn_id = r.turn_id AND x.kind = 'summarize'
+                AND x.detail ->> 'summary_id' IS NOT NULL AND x.started_at >= r.created_at
+                AND NOT EXISTS (SELECT 1 FROM responses l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
+                    AND l.reply_seq > r.reply_seq AND l.created_at <= x.started_at)
+            ORDER BY x.seq LIMIT 1) END AS summary_id,
         u.model_alias AS used_alias, u.prompt_tokens, u.completion_tokens, u.cached_prompt_tokens,
         u.cache_write_prompt_tokens,
         NOT EXISTS (SELECT 1 FROM responses l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
+from app.domain.compaction import Compaction
 from app.domain.types import Content, Message, Role, ToolCall
 
 
@@ -31,7 +33,18 @@ class IncomingMessage:
 
 @dataclass(frozen=True, slots=True)
 class IncomingList:
-    """A whole list: its system and developer messages as one text, and all else in its order."""
+    """A whole list: its system and developer messages as one text, and all else in its order, or what of it counts
+    beside its last compaction."""
 
     instructions: str | None
     messages: tuple[IncomingMessage, ...]
+    compaction: Compaction | None = None
+
+
+def beyond(before: Sequence[IncomingMessage], after: Sequence[IncomingMessage]) -> tuple[IncomingMessage, ...]:
+    """What of a list counts beside its last compaction: what follows it. Where nothing does, the client wants an answer
+    to what it sent last: what stands between the assistant's last message and the compaction."""
+    if after:
+        return tuple(after)
+    replied = next((at for at in range(len(before), 0, -1) if before[at - 1].role == "assistant"), 0)
+    return tuple(before[replied:])

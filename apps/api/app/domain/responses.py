@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from app.domain.types import FinishReason, JsonObject, Message, SessionId, TurnId, TurnStatus, Usage
+from app.domain.types import FinishReason, JsonObject, Message, SessionId, SummaryId, TurnId, TurnStatus, Usage
 
 ItemPrefix: TypeAlias = Literal["msg", "fc", "fco", "rs"]
 
@@ -82,6 +82,7 @@ class StoredResponse:
 
     `ends_turn` says that nothing of its turn came after the reply, `ends_session` that nothing of the session did.
     `last_turn_seq` is the session's newest turn number; `is_last_of_turn` that no later response is of the same turn.
+    `summary_id` is the summary that was made for it, of a response whose request has a `context_management`.
     """
 
     ref: ResponseRef
@@ -101,3 +102,4 @@ class StoredResponse:
     is_last_of_turn: bool
     ends_turn: bool
     ends_session: bool
+    summary_id: SummaryId | None

@@ -245,7 +245,8 @@ class CompletionRequest:
     `recorded_reply` is for the `offline` provider alone: it answers with it. `options` are what a client of chat
     completions may set besides (`temperature`, `stop`, `response_format` …), by OpenAI's names. They stand above
     the catalogue's own; an adapter takes those that its wire knows. `headers` travel beside an adapter's own, for
-    whoever follows a call from one server to the next.
+    whoever follows a call from one server to the next. Calls of one `cache_key` have prompts that begin alike: a
+    provider with prefix caching sends them to the same cache.
     """
 
     messages: Sequence[PromptMessage]
@@ -258,6 +259,7 @@ class CompletionRequest:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     names_as_text: bool = False
+    cache_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

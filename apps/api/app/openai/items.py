@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID
 
+from app.domain.compaction import Compaction, read_handle
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest
-from app.domain.incoming import IncomingMessage
+from app.domain.incoming import IncomingMessage, beyond
 from app.domain.responses import item_id
 from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall
 from app.openai.chat_messages import reply_text
@@ -25,20 +26,24 @@ _NO_CLIENT_TOOLS: Mapping[str, ClientTool] = {}
 
 @dataclass(frozen=True, slots=True)
 class ReadItems:
-    """System and developer messages as texts, and all else in its order, each at the place of its first item."""
+    """System and developer messages as texts, and all else in its order, each at the place of its first item. Where
+    the list has a `compaction`, the messages before the last one are left out: it stands for them."""
 
     directions: tuple[str, ...]
     messages: tuple[IncomingMessage, ...]
+    compaction: Compaction | None = None
 
 
 def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Message] | None = None) -> ReadItems:
     """Splits a list whose form has been validated (`api/schemas/items.py`).
 
     `referenced` has the stored messages that `item_reference` items name; a message is included once, whichever of its
-    items are named. Raises `InvalidRequest` for a reference to nothing, by its index.
+    items are named. Raises `InvalidRequest` for a reference to nothing and for a compaction of elsewhere, by its index.
     """
     directions: list[str] = []
     messages: list[IncomingMessage] = []
+    before: list[IncomingMessage] = []
+    compaction: Compaction | None = None
     included: set[int] = set()
     for place, item in enumerate(items):
         match item.get("type") or ("message" if "role" in item else "item_reference"):
@@ -62,9 +67,14 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
                 if message.seq not in included:
                     included.add(message.seq)
                     messages.append(IncomingMessage.of_stored(place, message))
+            case "compaction":
+                compaction = read_handle(item["encrypted_content"], str(place), "encrypted_content")
+                before, messages = messages or before, []
+                included.clear()
             case _:
                 continue
-    return ReadItems(tuple(text for text in directions if text.strip()), tuple(messages))
+    kept = tuple(messages) if compaction is None else beyond(before, messages)
+    return ReadItems(tuple(text for text in directions if text.strip()), kept, compaction)
 
 
 def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:

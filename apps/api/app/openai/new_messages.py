@@ -73,6 +73,13 @@ def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message])
     return NewMessages(tuple(tail[at:]))
 
 
+def goes_on(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> bool:
+    """Whether a list goes on from the newest reply of the session, or repeats what was answered by it."""
+    first, known = _after_anchor(messages, stored)
+    is_anchored = first > 0 and all(message.role != "assistant" for message in known)
+    return is_anchored or new_messages(messages, stored).repeats_newest
+
+
 def next_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
     """Divides new messages into what is stored and what the model answers.
 
@@ -82,10 +89,7 @@ def next_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep
     """
     if not messages:
         raise InvalidRequest("There is nothing here that has not been answered.")
-    led = next((at for at, message in enumerate(messages) if message.role != "tool"), len(messages))
-    outputs, rest = tuple(messages[:led]), tuple(messages[led:])
-    if outputs and not waiting:
-        raise misplaced(outputs[0], "This answers no open tool call.")
+    outputs, rest = _outputs_first(messages, waiting=waiting)
     if not rest:
         return NextStep(outputs, ())
     last = rest[-1]
@@ -99,6 +103,23 @@ def next_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep
     if not content_text(said.content).strip():
         raise misplaced(last, "The content is empty.")
     return NextStep(outputs, cut_turns(rest[:end]), content=said.content, name=said.name, said_at=said.said_at)
+
+
+def past_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
+    """The same where nothing is to be answered: all is stored, and calls that nothing answers wait."""
+    outputs, rest = _outputs_first(messages, waiting=waiting)
+    check_pairing(rest, may_end_open=True)
+    return NextStep(outputs, cut_turns(rest))
+
+
+def _outputs_first(
+    messages: Sequence[IncomingMessage], *, waiting: bool
+) -> tuple[tuple[IncomingMessage, ...], tuple[IncomingMessage, ...]]:
+    """The outputs that the messages begin with, which answer a turn that waits for them, and the rest."""
+    led = next((at for at, message in enumerate(messages) if message.role != "tool"), len(messages))
+    if led and not waiting:
+        raise misplaced(messages[0], "This answers no open tool call.")
+    return tuple(messages[:led]), tuple(messages[led:])
 
 
 def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:

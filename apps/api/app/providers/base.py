@@ -58,6 +58,7 @@ class Endpoint:
     api_key_header: str | None = None
     timeout_s: float = 120.0
     max_tokens_field: MaxTokensField | None = None
+    prompt_cache_key: bool | None = None
     pass_unknown: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
 

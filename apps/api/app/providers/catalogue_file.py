@@ -87,6 +87,7 @@ class ModelEntry(_Strict):
     return_reasoning: ReturnReasoning | None = None
     exact_counts: bool = False
     tools: bool | None = None
+    prompt_cache_key: bool | None = None
     pass_unknown: bool = False
     parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(default_factory=dict[str, Any])
 
@@ -203,6 +204,32 @@ def _problems_with_keys(entry: CatalogueEntry, environ: Mapping[str, str]) -> li
     return problems
 
 
+_WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
+    "anthropic": {
+        "max_tokens_field": "",
+        "return_reasoning": ", whose own rule is followed",
+        "prompt_cache_key": ", whose prompts carry breakpoints",
+        "pass_unknown": "",
+    },
+    "offline": dict.fromkeys(
+        (
+            "base_url",
+            "api_key_env",
+            "api_key_header",
+            "max_tokens_field",
+            "return_reasoning",
+            "exact_counts",
+            "tools",
+            "prompt_cache_key",
+            "pass_unknown",
+            "parameters",
+        ),
+        "",
+    ),
+}
+"""The keys that a provider has no use for, and why where that is not plain."""
+
+
 def _problems_between(entry: CatalogueEntry) -> list[str]:
     """Problems between several keys."""
     problems: list[str] = []
@@ -215,27 +242,13 @@ def _problems_between(entry: CatalogueEntry) -> list[str]:
         if model.provider != "offline" and model.base_url is None and model.api_key_env is None:
             owner = "OpenAI" if model.provider == "openai" else "Anthropic"
             problems.append(f"{where}.api_key_env: is missing, and {owner} needs a key")
-        if model.provider == "anthropic" and model.max_tokens_field is not None:
-            problems.append(f"{where}.max_tokens_field: means nothing to anthropic")
-        if model.provider == "anthropic" and model.return_reasoning is not None:
-            problems.append(f"{where}.return_reasoning: means nothing to anthropic, whose own rule is followed")
-        if model.provider == "anthropic" and model.pass_unknown:
-            problems.append(f"{where}.pass_unknown: means nothing to anthropic")
         if model.provider == "openai" and model.exact_counts:
             problems.append(f"{where}.exact_counts: chat completions have no endpoint that counts")
-        if model.provider == "offline":
-            only_remote = (
-                "base_url",
-                "api_key_env",
-                "api_key_header",
-                "max_tokens_field",
-                "return_reasoning",
-                "exact_counts",
-                "tools",
-                "pass_unknown",
-                "parameters",
-            )
-            problems.extend(f"{where}.{key}: means nothing to offline" for key in only_remote if getattr(model, key))
+        problems.extend(
+            f"{where}.{key}: means nothing to {model.provider}{why}"
+            for key, why in _WITHOUT_EFFECT.get(model.provider, {}).items()
+            if getattr(model, key)
+        )
         for fallback in model.fallbacks:
             if fallback == alias:
                 problems.append(f"{where}.fallbacks: a model cannot stand in for itself")

@@ -43,8 +43,16 @@ def first_max_tokens_field(endpoint: Endpoint) -> MaxTokensField:
     """OpenAI's newer models refuse `max_tokens`; most other servers know nothing else."""
     if endpoint.max_tokens_field is not None:
         return endpoint.max_tokens_field
-    openai = chat_url(endpoint).host == "api.openai.com" or _is_azure(endpoint)
-    return "max_completion_tokens" if openai else "max_tokens"
+    return "max_completion_tokens" if _is_openai(endpoint) else "max_tokens"
+
+
+def takes_cache_key(endpoint: Endpoint) -> bool:
+    """Whether `prompt_cache_key` is sent: to OpenAI unless the alias says no, to other servers where it says yes."""
+    return _is_openai(endpoint) if endpoint.prompt_cache_key is None else endpoint.prompt_cache_key
+
+
+def _is_openai(endpoint: Endpoint) -> bool:
+    return chat_url(endpoint).host == "api.openai.com" or _is_azure(endpoint)
 
 
 def _is_azure(endpoint: Endpoint) -> bool:
@@ -60,6 +68,7 @@ class _Form:
     with_usage: bool = True
     with_reasoning: bool = True
     with_names: bool = True
+    with_cache_key: bool = False
 
 
 class OpenAIProvider:
@@ -71,7 +80,7 @@ class OpenAIProvider:
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         self._endpoint = endpoint
         self.takes_any_option: bool = endpoint.pass_unknown
-        self._accepted: _Form = _Form(first_max_tokens_field(endpoint))
+        self._accepted: _Form = _Form(first_max_tokens_field(endpoint), with_cache_key=takes_cache_key(endpoint))
         self._remote = RemoteModel(
             label=endpoint.label,
             url=chat_url(endpoint),
@@ -120,6 +129,8 @@ class _ChatCall:
             **self._options(),
         }
         body[form.max_tokens_field] = request.max_output_tokens
+        if form.with_cache_key and request.cache_key is not None:
+            body.setdefault("prompt_cache_key", request.cache_key)
         if request.tools:
             body["tools"] = list(request.tools)
             if request.tool_choice is not None:
@@ -154,9 +165,9 @@ class _ChatCall:
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
         """Gives up one thing that a server may not know; true when the request is now another one.
 
-        The name of the output limit is changed, who spoke is written before the words, and the request for usage and
-        earlier reasoning dropped, when the error names them. In a refusal the schema is dropped whatever the error
-        says: servers name it in too many ways, and the answer is validated anyway.
+        The name of the output limit is changed, who spoke is written before the words, and the request for usage,
+        earlier reasoning and the cache key are dropped, when the error names them. In a refusal the schema is dropped
+        whatever the error says: servers name it in too many ways, and the answer is validated anyway.
         """
         form = self.form
         if form.max_tokens_field == self._first_form.max_tokens_field and _names_unknown(error, form.max_tokens_field):
@@ -168,6 +179,8 @@ class _ChatCall:
             form.with_names and _names_unknown(error, "name") and any("name" in each for each in self._request.messages)
         ):
             self.form = replace(form, with_names=False)
+        elif form.with_cache_key and _names_unknown(error, "prompt_cache_key"):
+            self.form = replace(form, with_cache_key=False)
         elif stream and form.with_usage and error.names("stream_options", "include_usage"):
             self.form = replace(form, with_usage=False)
         elif (

@@ -137,6 +137,7 @@ def load_catalogue(
             api_key_header=listed.api_key_header,
             timeout_s=listed.timeout_s,
             max_tokens_field=listed.max_tokens_field,
+            prompt_cache_key=listed.prompt_cache_key,
             pass_unknown=listed.pass_unknown,
             parameters=listed.parameters,
         )

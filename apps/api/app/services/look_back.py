@@ -66,8 +66,8 @@ async def look_back(
     policy, model = session_policy(rt, row["policy"]), rt.catalogue.model(row["model_alias"], tenant_id)
     estimate = rt.tokenizers.estimator(encoding_of(model, policy))
     tokens = max(_LEAST_PAGE_TOKENS, page_tokens(budget_of(model, policy).input_budget))
-    asked = LookBack(query, handle, page)
-    found = await read_page(rt, session_id, asked, row["last_message_seq"], tokens, estimate)
+    lookup = LookBack(query, handle, page)
+    found = await read_page(rt, session_id, lookup, row["last_message_seq"], tokens, estimate)
     if found is None and handle is not None:
         raise NotFound("message")
     if found is None:
@@ -85,7 +85,7 @@ async def look_back(
 async def read_page(
     rt: Runtime,
     session_id: SessionId,
-    asked: LookBack,
+    lookup: LookBack,
     last_seq: int,
     tokens: int,
     estimate: Estimate,
@@ -96,21 +96,21 @@ async def read_page(
 
     At most three statements; no connection is held while texts are counted. The caller has checked whose session it is.
     """
-    number = asked.page or 1
+    number = lookup.page or 1
     async with rt.database.autocommit() as tx:
-        if asked.handle is not None:
-            seq = seq_of(asked.handle)
+        if lookup.handle is not None:
+            seq = seq_of(lookup.handle)
             found = await _messages(tx, session_id, [] if seq is None else [seq])
         else:
-            seqs = await _matching(rt, tx, session_id, asked.query, last_seq, sent)
+            seqs = await _matching(rt, tx, session_id, lookup.query, last_seq, sent)
             found = await _messages(tx, session_id, seqs[: _READ_AT_ONCE * number])
     if not found:
         return None
 
     def made() -> TextPage | None:
-        if asked.handle is not None:
-            return page_of_message(found[0], asked.query, asked.page, tokens, estimate)
-        return page_of_matches(found, asked.query, number, tokens, estimate)
+        if lookup.handle is not None:
+            return page_of_message(found[0], lookup.query, lookup.page, tokens, estimate)
+        return page_of_matches(found, lookup.query, number, tokens, estimate)
 
     chars = sum(len(str(message.content)) for message in found)
     return made() if chars <= _INLINE_CHARS else await asyncio.to_thread(made)

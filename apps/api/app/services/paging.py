@@ -40,7 +40,7 @@ def page_of(scope: str, items: list[Item], limit: int, position: Callable[[Item]
     return Page(shown, encode_cursor(scope, position(shown[-1])) if len(items) > limit else None)
 
 
-def encode_cursor(scope: str, position: UUID | int | str) -> str:
+def encode_cursor(scope: str, position: UUID | int | str | tuple[UUID, int]) -> str:
     """The cursor that continues after `position` in the list named `scope` (for example `turns:SESSION`)."""
     match position:
         case UUID():
@@ -49,6 +49,8 @@ def encode_cursor(scope: str, position: UUID | int | str) -> str:
             raw = struct.pack(">q", position)
         case str():
             raw = position.encode()
+        case (of, seq):
+            raw = of.bytes + struct.pack(">q", seq)
     return urlsafe_b64encode(_scope_mark(scope) + raw).rstrip(b"=").decode()
 
 
@@ -60,6 +62,11 @@ def after_id(scope: str, cursor: str | None) -> UUID | None:
 def after_seq(scope: str, cursor: str | None) -> int | None:
     """Position of a list ordered by `seq`. Raises `InvalidRequest` for what this list never gave out."""
     return _decode(scope, cursor, lambda raw: int(struct.unpack(">q", raw)[0]))
+
+
+def after_place(scope: str, cursor: str | None) -> tuple[UUID, int] | None:
+    """Position of a list ordered by an id and a `seq` in it. Raises `InvalidRequest` for what it never gave out."""
+    return _decode(scope, cursor, lambda raw: (UUID(bytes=raw[:16]), int(struct.unpack(">q", raw[16:])[0])))
 
 
 def after_name(scope: str, cursor: str | None) -> str | None:

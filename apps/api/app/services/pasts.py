@@ -6,7 +6,7 @@ write. The turn that ended last is never kept, since it alone may be tried again
 the session's `past_version`, which whoever claims a turn reads under the session's lock: a message that is taken back
 (`db/messages.withdraw_messages`), and a turn that ended and runs again (`db/claims.reclaim_turn`, with `ended_as`). An
 import and a fork fill a new session; a summary, also one that is undone, says only where the window begins; counts in
-another encoding are added and never change. An erased session is asked for by nobody, so its past leaves within
+another encoding are added and never change. Nobody reads an erased session, so its past leaves within
 `IDLE_S` everywhere.
 """
 
@@ -34,7 +34,7 @@ from app.engine.window.whole_turns import of_texts
 from app.telemetry import Telemetry
 
 IDLE_S = 600.0
-"""After which a past that nobody asked for leaves."""
+"""After which a past that nobody read leaves."""
 PACKED_A_TURN = 500
 """Messages without packed terms that one turn packs: some tenths of a second, until all are."""
 _SLICE_MESSAGES = 4096
@@ -63,7 +63,7 @@ class Counting:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What is kept of one session; `used_at` is when it was asked for last."""
+    """What is kept of one session; `used_at` is when it was read last."""
 
     used_at: float
     index: Index = EMPTY
@@ -89,7 +89,7 @@ class Pasts:
 
     def kept(self, session_id: SessionId, counting: Counting, after_seq: int, last_seq: int) -> Kept:
         """The turns with messages after a number that are kept as they are counted, to be gone on with after their
-        last; none of a session that is not kept so. `last_seq` is the last message that whoever asks knows of."""
+        last; none of a session that is not kept so. `last_seq` is the last message that the caller knows of."""
         past = self._pasts.get(session_id)
         columns = past.columns if past else None
         first = None
@@ -105,7 +105,7 @@ class Pasts:
         """Keeps settled turns, counted and marked as they are sent, behind those that are kept; gives all of them.
 
         Many are put into columns a slice at a time, so that nobody else waits. Columns that begin long before what is
-        asked for are exchanged for shorter ones.
+        read are exchanged for shorter ones.
         """
         columns, first = kept.columns, kept.first_turn
         new: Iterable[Turn] = turns
@@ -157,7 +157,7 @@ class Pasts:
         self._telemetry.session_cache_size(self.size_bytes)
 
     def forget_idle(self) -> None:
-        """Lets go of what nobody asked for in a while; the oldest come first."""
+        """Lets go of what nobody read in a while; the oldest come first."""
         since = self._clock() - IDLE_S
         idle: list[SessionId] = []
         for session_id, past in self._pasts.items():

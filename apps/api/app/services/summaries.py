@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from app.db.messages import has_messages
 from app.db.summaries import (
@@ -30,9 +30,9 @@ from app.engine.window.triggers import fold_on_request
 from app.services.paging import Page, after_id, page_of
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
-from app.services.turn.ask_summarizer import Asking
 from app.services.turn.gather import budget_of, estimator_of, planned, session_policy, snapshot_of
 from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, new_summary, summarize
+from app.services.turn.summarizer_call import Summarizer
 from app.services.turn.types import RETRY_AFTER_S, ClaimedTurn, TurnPlan
 from app.services.views.context import no_turn, session_window
 
@@ -55,11 +55,16 @@ async def list_summaries(
 
 
 async def summarize_now(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, focus: str | None = None
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    focus: str | None = None,
+    *,
+    own: Mapping[str, Any] | None = None,
 ) -> StoredSummary:
     """Summarizes what is older than the protected turns, whatever the triggers, and gives the new summary.
 
-    `focus` is what it keeps in most detail, in place of the policy's.
+    `focus` is what it keeps in most detail, in place of the policy's; `own` are other values over the session's policy.
 
     Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` when a turn runs or something else
     became the active summary meanwhile.
@@ -67,6 +72,8 @@ async def summarize_now(
     rows = await session_window(rt, tenant_id, session_id)
     if any(turn.status in OPEN_STATUSES for turn in rows.turns):
         raise TurnInProgress("The session runs a turn; summarize when it is done.", RETRY_AFTER_S)
+    if own:
+        rows = replace(rows, policy=session_policy(rt, rows.session.policy, own))
     if focus is not None:
         rows = replace(rows, policy=replace(rows.policy, focus=focus))
     estimate = estimator_of(rt, rows)
@@ -94,6 +101,8 @@ async def summarize_now(
 def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply_tokens: int) -> None:
     """Starts the check of a completed turn's window, where the session's own policy may have a summary made then."""
     session, options = plan.rows.session, turn.options
+    if "summary_trigger_tokens" in (options.policy or {}):
+        return  # the client says when summaries are made, and is shown each
     is_own = not (options.policy or options.whole_past) and plan.model.alias == session.model_alias
     own = plan.rows.policy if is_own else session_policy(rt, session.policy)
     if not (own.summarizes_after_turns or own.summarizes_ahead):
@@ -157,8 +166,8 @@ async def edit_summary(
     version = replace(active, id=SummaryId(rt.new_id()), body=replace(active.body, **changes), origin="person")
     if version.body == active.body:
         raise InvalidRequest("Nothing of the summary would be changed.")
-    asking = Asking(rows, edited.model_alias, estimator_of(rt, rows))
-    new = await asyncio.to_thread(new_summary, asking, version, active)
+    summarizer = Summarizer(rows, edited.model_alias, estimator_of(rt, rows))
+    new = await asyncio.to_thread(new_summary, summarizer, version, active)
     most_tokens = rows.policy.most_summary_tokens(budget_of(rows.model, rows.policy).input_budget)
     if new.token_estimate > most_tokens:
         raise InvalidRequest(f"It has {new.token_estimate} tokens; the policy lets a summary have {most_tokens}.")

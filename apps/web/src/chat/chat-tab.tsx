@@ -44,11 +44,16 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
     onTurn();
   });
   const [broken, setBroken] = useState<string | null>(null);
+  const [sentAfter, setSentAfter] = useState<number | null>(null);
+  const composer = useRef<((text: string) => void) | null>(null);
   const atEnd = useRef(true);
   const last = newest.of(total);
   const open = !stream.running && last?.status === "awaiting_tools" ? last : undefined;
   const busy = stream.running !== null || last?.status === "running";
-  const refused = stream.problem && isOverBudget(stream.problem) ? stream.problem : null;
+  // A refusal stays on the page when it is opened anew, until the next message is sent.
+  const stored = last?.status === "rejected" && !stream.running && sentAfter !== total ? last.error : null;
+  const problem = stream.problem ?? stored;
+  const refused = problem && isOverBudget(problem) ? problem : null;
 
   useEffect(() => {
     const seq = Number(turn);
@@ -83,7 +88,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
       const made = await call<Session>("sessions", {
         body: { model_alias, mode, agent_role, room_goal, instructions, policy },
       });
-      draftFor(made.id, draftFor(sessionId));
+      draftFor(made.id, draftFor(sessionId) || (refused && last?.user_input) || "");
       goTo(addressOf(made.id, "chat"));
     } catch (error) {
       setBroken(sentenceOf(error));
@@ -121,7 +126,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
           {stream.running && (
             <div aria-live="polite" aria-busy="true">
               {stream.running.userText && <UserText text={stream.running.userText} />}
-              <p class="answered">{stream.running.answer || <span class="quiet">…</span>}</p>
+              <p class="answer">{stream.running.answer || <span class="quiet">…</span>}</p>
             </div>
           )}
         </section>
@@ -137,7 +142,14 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
         )}
         {refused && (
           <div class="notice bad" role="alert">
-            <Refusal problem={refused} recovery={{ sessionId, onStartAfresh: () => void startAfresh() }} />
+            <Refusal
+              problem={refused}
+              recovery={{
+                sessionId,
+                onShorten: () => composer.current?.(last?.user_input ?? ""),
+                onStartAfresh: () => void startAfresh(),
+              }}
+            />
           </div>
         )}
         {((stream.problem && !refused) || broken) && (
@@ -149,11 +161,13 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
         <Composer
           sessionId={sessionId}
           models={models}
+          edit={composer}
           alias={session?.model_alias ?? models.default}
           disabled={busy || open !== undefined}
           problem={stream.problem}
           onSend={(body, userText) => {
             atEnd.current = true;
+            setSentAfter(total);
             void stream.post(`sessions/${sessionId}/turns`, body, userText);
           }}
           onCancel={stream.running ? () => void cancel() : null}

@@ -16,6 +16,8 @@ interface Props {
   models: ModelList;
   alias: string;
   disabled: boolean;
+  /** Gets what leads to the message: with a text to change, unless another one was begun. */
+  edit: { current: ((text: string) => void) | null };
   /** Why the message that was sent last was not taken. */
   problem: ProblemBody | null;
   onSend: (body: Record<string, unknown>, userText: string) => void;
@@ -37,7 +39,8 @@ const EXAMPLE = JSON.stringify(
   2,
 );
 
-export function Composer({ sessionId, models, alias, disabled, problem: refusedFor, onSend, onCancel }: Props) {
+export function Composer({ sessionId, models, alias, disabled, edit, problem: refusedFor, onSend, onCancel }: Props) {
+  const field = useRef<HTMLTextAreaElement>(null);
   const [text, setText] = useState(() => draftFor(sessionId));
   const sent = useRef("");
   const [model, setModel] = useState("");
@@ -45,7 +48,7 @@ export function Composer({ sessionId, models, alias, disabled, problem: refusedF
   const [tools, setTools] = useState("");
   const [callTool, setCallTool] = useState(false);
   const [problem, setProblem] = useState<string | null>(null);
-  const asked = models.items.find((each) => each.alias === (model || alias));
+  const chosen = models.items.find((each) => each.alias === (model || alias));
 
   // A message that is not stored as part of the conversation comes back, to be changed and sent again.
   useEffect(() => {
@@ -55,6 +58,11 @@ export function Composer({ sessionId, models, alias, disabled, problem: refusedF
   function type(change: (before: string) => string) {
     setText((before) => draftFor(sessionId, change(before)));
   }
+
+  edit.current = (given) => {
+    type((before) => before || given);
+    field.current?.focus();
+  };
 
   function send() {
     if (disabled || !text.trim()) return;
@@ -71,7 +79,7 @@ export function Composer({ sessionId, models, alias, disabled, problem: refusedF
         ...(model && { model_alias: model }),
         ...(preset && { policy: { preset } }),
         ...(definitions.length > 0 && { tools: definitions }),
-        ...(callTool && first && !asked?.is_language_model && { recorded_reply: callOf(first) }),
+        ...(callTool && first && !chosen?.is_language_model && { recorded_reply: callOf(first) }),
       },
       text,
     );
@@ -98,6 +106,7 @@ export function Composer({ sessionId, models, alias, disabled, problem: refusedF
       </label>
       <textarea
         id="message"
+        ref={field}
         rows={3}
         placeholder="Message (Enter sends, Shift+Enter breaks the line)"
         value={text}
@@ -151,7 +160,7 @@ export function Composer({ sessionId, models, alias, disabled, problem: refusedF
               Use an example
             </button>
           )}
-          {tools && asked && !asked.is_language_model && (
+          {tools && chosen && !chosen.is_language_model && (
             <label class="inline">
               <input
                 type="checkbox"

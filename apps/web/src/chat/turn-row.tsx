@@ -6,13 +6,14 @@ import { PinButton } from "../ui/pin-button";
 import { stateWord } from "../ui/state-badge";
 
 const LONG = 1200;
+const LONG_WHERE_REFUSED = 160;
 
 /** A message with a file pasted into it does not push the conversation away. */
-export function UserText({ text }: { text: string }) {
-  const [whole, setWhole] = useState(text.length <= LONG);
+export function UserText({ text, most = LONG }: { text: string; most?: number }) {
+  const [whole, setWhole] = useState(text.length <= most);
   return (
-    <div class="said">
-      <p>{whole ? text : `${text.slice(0, LONG)}…`}</p>
+    <div class="user-text">
+      <p>{whole ? text : `${text.slice(0, most)}…`}</p>
       {!whole && (
         <button type="button" class="plain small" onClick={() => setWhole(true)}>
           Show all {tokens(text.length)} characters
@@ -32,8 +33,8 @@ interface Props {
 export function TurnRow({ turn, sessionId, isExplained }: Props) {
   return (
     <>
-      <UserText text={turn.user_input} />
-      {turn.assistant_output && <p class="answered">{turn.assistant_output}</p>}
+      <UserText text={turn.user_input} most={turn.status === "rejected" ? LONG_WHERE_REFUSED : LONG} />
+      {turn.assistant_output && <p class="answer">{turn.assistant_output}</p>}
       {turn.error && !isExplained && (
         <p class="small failed-why">
           {turn.error.title}: {turn.error.detail}

@@ -24,8 +24,10 @@ export function useTurns(sessionId: string, first: number, last: number): Turns 
   const from = Math.floor((Math.max(1, first) - 1) / AT_ONCE);
   const to = Math.floor((Math.max(1, last) - 1) / AT_ONCE);
 
+  const isNone = last < first || last < 1;
+
   useEffect(() => {
-    if (last < first || last < 1) return;
+    if (isNone) return;
     for (let page = from; page <= to; page += 1) {
       if (read.current.get(page) === round) continue;
       read.current.set(page, round);
@@ -47,7 +49,7 @@ export function useTurns(sessionId: string, first: number, last: number): Turns 
     for (const page of read.current.keys()) {
       if ((page < from || page > to) && read.current.get(page) !== round) read.current.delete(page);
     }
-  }, [sessionId, from, to, round, last < first]);
+  }, [sessionId, from, to, round, isNone]);
 
   return {
     of: (seq) => pages.get(Math.floor((seq - 1) / AT_ONCE))?.[(seq - 1) % AT_ONCE],

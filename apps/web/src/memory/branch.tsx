@@ -26,7 +26,7 @@ export function Branch({ sessionId, models, total, version }: Props) {
       <p class="quiet small">Each creates a new session. This one does not change.</p>
       {total === 0 && <p class="quiet">There is no turn yet.</p>}
       {newest.problem && <p class="notice bad">{newest.problem}</p>}
-      {last && <Fork key={last.seq} sessionId={sessionId} last={last} />}
+      {last && <Fork sessionId={sessionId} last={last} />}
       {last && !OPEN.includes(last.status) && (
         <Regenerate key={last.turn_id} sessionId={sessionId} models={models} last={last} />
       )}
@@ -35,9 +35,10 @@ export function Branch({ sessionId, models, total, version }: Props) {
 }
 
 function Fork({ sessionId, last }: { sessionId: string; last: TimelineTurn }) {
-  const [through, setThrough] = useState(last.seq);
+  const [typed, setTyped] = useState<string | null>(null);
+  const through = Number(typed ?? last.seq);
   const [result, setResult] = useState<Result | null>(null);
-  const turn = useTurn(sessionId, through, 0);
+  const turn = useTurn(sessionId, through || null, 0);
 
   async function fork(event: Event) {
     event.preventDefault();
@@ -54,15 +55,15 @@ function Fork({ sessionId, last }: { sessionId: string; last: TimelineTurn }) {
 
   return (
     <form class="card" onSubmit={(event) => void fork(event)}>
-      <label>
+      <label class="inline">
         Fork through turn
         <input
           type="number"
           min="1"
           max={last.seq}
           required
-          value={through}
-          onInput={(event) => setThrough(Number(event.currentTarget.value))}
+          value={typed ?? last.seq}
+          onInput={(event) => setTyped(event.currentTarget.value)}
         />
       </label>
       <p class="small quiet">{turn.value?.seq === through ? cut(turn.value.user_input, 100) : "…"}</p>

@@ -37,7 +37,7 @@ export function beyond(coverage: Coverage, predecessor: Coverage | undefined): C
 /** How the window changed, in a sentence. */
 export function changeOf(before: WindowNow, after: WindowNow): string {
   return (
-    `Verbatim turns: ${before.raw_turns} before, ${after.raw_turns} now. ` +
+    `Turns in full: ${before.raw_turns} before, ${after.raw_turns} now. ` +
     `The window: ${tokens(before.estimated_input_tokens)} tokens before, ` +
     `${tokens(after.estimated_input_tokens)} now, of ${tokens(after.input_budget)}.`
   );

@@ -30,7 +30,7 @@ export function Summaries({ sessionId, onChange }: Props) {
   const [result, setResult] = useState<Result | null>(null);
   const [busy, setBusy] = useState(false);
   const [focus, setFocus] = useState("");
-  const [asking, setAsking] = useState<Summary | null>(null);
+  const [leaving, setLeaving] = useState<Summary | null>(null);
   const listed = useResource<Listed>((signal) => read(sessionId, pages, signal), [sessionId, pages]);
   const soon = useThrottled(listed.reload, 500);
   useNews((news) => {
@@ -41,7 +41,7 @@ export function Summaries({ sessionId, onChange }: Props) {
   const covered = listed.value?.covered ?? new Map<string, Coverage>();
 
   /** Does it, and says what it did to the window. */
-  async function change(todo: () => Promise<string>) {
+  async function change(todo: () => Promise<string>): Promise<boolean> {
     setBusy(true);
     setResult(null);
     try {
@@ -49,8 +49,10 @@ export function Summaries({ sessionId, onChange }: Props) {
       const done = await todo();
       const after = await call<WindowNow>(`${path}/context`);
       setResult({ kind: "done", text: `${done} ${changeOf(before, after)}` });
+      return true;
     } catch (error) {
       setResult(resultOf(error));
+      return false;
     } finally {
       setBusy(false);
       listed.reload();
@@ -82,7 +84,7 @@ export function Summaries({ sessionId, onChange }: Props) {
     <section aria-labelledby="summaries">
       <div class="title-row">
         <h2 id="summaries">Summaries</h2>
-        <span class="buttons">
+        <span class="with-focus">
           <input
             type="text"
             aria-label="What the summary keeps in most detail"
@@ -106,8 +108,8 @@ export function Summaries({ sessionId, onChange }: Props) {
               summary={summary}
               coverage={covered.get(summary.id)}
               predecessor={covered.get(summary.previous_summary_id ?? "")}
-              onUndo={busy ? null : () => setAsking(summary)}
-              onEdited={(edit) => void edited(summary, edit)}
+              onUndo={busy ? null : () => setLeaving(summary)}
+              onEdited={(edit) => edited(summary, edit)}
             />
           </li>
         ))}
@@ -117,14 +119,14 @@ export function Summaries({ sessionId, onChange }: Props) {
           Older summaries
         </button>
       )}
-      {asking && (
+      {leaving && (
         <Confirm
           title="Undo this summary?"
           action="Undo"
-          onConfirm={() => void undo(asking)}
-          onLeave={() => setAsking(null)}
+          onConfirm={() => void undo(leaving)}
+          onLeave={() => setLeaving(null)}
         >
-          <p>{comesBack(asking, covered)}</p>
+          <p>{comesBack(leaving, covered)}</p>
           <p>
             The turn count for the next summary restarts, and the next turn may summarize again. Prompts that contained
             this summary do not change.
@@ -140,10 +142,10 @@ function comesBack(summary: Summary, covered: Map<string, Coverage>): string {
   const own = covered.get(summary.id);
   const predecessor = covered.get(summary.previous_summary_id ?? "");
   const raw = own ? turnsOf(beyond(own, predecessor)) : "its turns";
-  if (predecessor) return `The summary of ${turnsOf(predecessor)} is active again; verbatim in the window: ${raw}.`;
+  if (predecessor) return `The summary of ${turnsOf(predecessor)} is active again; in full in the window: ${raw}.`;
   return summary.previous_summary_id
-    ? `The previous summary is active again; verbatim in the window: ${raw}.`
-    : `No summary is active; verbatim in the window: ${raw}.`;
+    ? `The previous summary is active again; in full in the window: ${raw}.`
+    : `No summary is active; in full in the window: ${raw}.`;
 }
 
 async function read(sessionId: string, pages: number, signal: AbortSignal): Promise<Listed> {

@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
-import { cut, dateTime, plural, tokens } from "../format";
-import { messagesById } from "../messages";
+import { cut, dateTime, day, plural, tokens } from "../format";
+import { messagesById, speakerOf } from "../messages";
 import { useResource } from "../resource";
 import { addressOf } from "../router";
 import { wholeText } from "../text";
@@ -17,7 +17,8 @@ interface Props {
   predecessor: Coverage | undefined;
   /** Null while something else is done. */
   onUndo: (() => void) | null;
-  onEdited: (edit: SummaryEdit) => void;
+  /** Whether it was stored. */
+  onEdited: (edit: SummaryEdit) => Promise<boolean>;
 }
 
 /** A summary: where it stands, what it covers, who made it, and what it says. Only the active one is open. */
@@ -62,13 +63,10 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, onUndo,
           </button>
         </div>
       )}
-      {active && editing && (
+      {editing && (
         <EditSummary
           summary={summary}
-          onSave={(edit) => {
-            setEditing(false);
-            onEdited(edit);
-          }}
+          onSave={(edit) => void onEdited(edit).then((stored) => stored && setEditing(false))}
           onLeave={() => setEditing(false)}
         />
       )}
@@ -136,7 +134,9 @@ function Sources({ sessionId, ids }: { sessionId: string; ids: string[] }) {
       {[...sources.value.values()].map((message) => (
         <li key={message.id}>
           <a href={addressOf(sessionId, "window", message.turn_seq)}>Turn {message.turn_seq}</a>{" "}
-          <span class="quiet">{message.role}</span>
+          <span class="quiet">
+            {speakerOf(message)}, {day(message.said_at)}
+          </span>
           <blockquote>
             {cut(wholeText({ content: message.content, tool_calls: message.tool_calls ?? [] }), MOST_CHARACTERS)}
           </blockquote>

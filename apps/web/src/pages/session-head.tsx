@@ -1,4 +1,4 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { call } from "../api";
 import { dollars, percent, plural, shortId, tokens } from "../format";
 import { sentenceOf } from "../resource";
@@ -11,10 +11,11 @@ import { StateBadge } from "../ui/state-badge";
 interface Props {
   session: Session | null;
   tab: Tab;
+  turn: string | null;
   onChange: () => void;
 }
 
-export function SessionHead({ session, tab, onChange }: Props) {
+export function SessionHead({ session, tab, turn, onChange }: Props) {
   const [naming, setNaming] = useState(false);
   const title = session ? titleOf(session) : "Reading the session…";
   useEffect(() => {
@@ -27,7 +28,7 @@ export function SessionHead({ session, tab, onChange }: Props) {
         <p class="small quiet crumbs">
           <a href={addressOf()}>Sessions</a> / <code>{session ? shortId(session.id) : "…"}</code>
         </p>
-        {session && <SessionSearch sessionId={session.id} tab={tab} total={figures?.turns ?? 0} />}
+        {session && <SessionSearch sessionId={session.id} tab={tab} turn={turn} total={figures?.turns ?? 0} />}
       </div>
       {session && naming ? (
         <NameForm
@@ -52,11 +53,13 @@ export function SessionHead({ session, tab, onChange }: Props) {
         <p class="facts">
           <StateBadge state={figures.state} />
           <span>{plural(figures.turns, "turn")}</span>
-          <span>
+          <span title="Model alias and policy">
             {session.model_alias} · {String(session.policy.preset ?? "guarded")}
           </span>
           <LastPrompt figures={figures} />
-          {figures.cost_usd !== null && <span>{dollars(figures.cost_usd)}</span>}
+          {figures.cost_usd !== null && (
+            <span title="Of all calls, at the catalogue's prices">{dollars(figures.cost_usd)}</span>
+          )}
           {session.room_goal && session.room_goal !== title && <span>Goal: {session.room_goal}</span>}
           {session.forked_from && (
             <a href={addressOf(session.forked_from.session_id, "window", session.forked_from.turn_id)}>forked from</a>
@@ -82,6 +85,8 @@ function LastPrompt({ figures: { window, state } }: { figures: Figures }) {
 function NameForm({ session, onLeave, onSaved }: { session: Session; onLeave: () => void; onSaved: () => void }) {
   const [name, setName] = useState(givenTitle(session) ?? titleOf(session));
   const [problem, setProblem] = useState<string | null>(null);
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => field.current?.focus(), []);
 
   async function save(event: Event) {
     event.preventDefault();
@@ -107,7 +112,7 @@ function NameForm({ session, onLeave, onSaved }: { session: Session; onLeave: ()
         maxLength={200}
         placeholder="From the first exchange"
         value={name}
-        ref={(input) => input?.focus()}
+        ref={field}
         onInput={(event) => setName(event.currentTarget.value)}
         onKeyDown={(event) => event.key === "Escape" && onLeave()}
       />

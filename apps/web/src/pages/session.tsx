@@ -27,19 +27,26 @@ export function SessionPage({ place, models }: Props) {
     if (news === null || news.session_id === sessionId) refresh();
   });
 
-  if (session.problem) {
+  const problem = session.problem && (
+    <div class="notice bad" role="alert">
+      <p>{session.problem}</p>
+      <button type="button" onClick={session.reload}>
+        Try again
+      </button>
+    </div>
+  );
+  if (problem && !session.value) {
     return (
       <>
         <h1 tabIndex={-1}>Session</h1>
-        <p class="notice bad" role="alert">
-          {session.problem}
-        </p>
+        {problem}
       </>
     );
   }
   return (
     <>
-      <SessionHead session={session.value} tab={place.tab} onChange={session.reload} />
+      {problem}
+      <SessionHead session={session.value} tab={place.tab} turn={place.turn} onChange={session.reload} />
       <nav class="tabs" aria-label="Views of this session">
         {TABS.map(({ tab, label }) => (
           <a key={tab} href={addressOf(sessionId, tab)} aria-current={tab === place.tab ? "page" : undefined}>

@@ -8,10 +8,14 @@ import { FoundEverywhere } from "../search/everywhere";
 import { titleOf } from "../title";
 import type { ModelList, Session, TurnState, WindowFigures } from "../types";
 import { Gauge } from "../ui/gauge";
+import { useSearchKey } from "../ui/search-key";
 import { useSettled } from "../ui/settled";
 import { StateBadge, stateWord } from "../ui/state-badge";
 
 const PAGE_SIZE = 50;
+/** So many sessions are read to be filtered or sorted by what a page of the newest ones does not know. */
+const MOST_SORTED = 1000;
+const SORTED_AT_ONCE = 200;
 
 const SORTS = {
   created: { label: "newest first", of: () => 0 },
@@ -24,6 +28,7 @@ type Sort = keyof typeof SORTS;
 const STATES: readonly TurnState[] = ["completed", "running", "awaiting_tools", "failed", "rejected", "cancelled"];
 
 export function SessionsPage({ models }: { models: ModelList }) {
+  const field = useSearchKey();
   const [typed, setTyped] = useState("");
   const words = useSettled(typed.trim(), 250);
   const [sort, setSort] = useState<Sort>("created");
@@ -36,9 +41,10 @@ export function SessionsPage({ models }: { models: ModelList }) {
     document.title = "Sessions – Plimsoll";
   }, []);
 
+  const isPartial = state === "" && sort === "created";
   const first = useResource<Page<Session>>(
-    (signal) => call("sessions", { query: { q: words, figures: true, limit: PAGE_SIZE }, signal }),
-    [words],
+    (signal) => (isPartial ? pageOf(words, null, PAGE_SIZE, signal) : many(words, signal)),
+    [words, isPartial],
   );
   const refresh = useThrottled(first.reload, 500);
   useNews(refresh);
@@ -61,8 +67,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
 
   const readOn = () =>
     attempt(async () => {
-      const query = { q: words, figures: true, limit: PAGE_SIZE, cursor };
-      const page = await call<Page<Session>>("sessions", { query });
+      const page = await pageOf(words, cursor, isPartial ? PAGE_SIZE : SORTED_AT_ONCE);
       setMore((before) => ({ words, pages: [...(before.words === words ? before.pages : []), page] }));
     });
 
@@ -92,6 +97,8 @@ export function SessionsPage({ models }: { models: ModelList }) {
             id="words"
             type="search"
             placeholder="Search titles, goals, labels, ids and messages"
+            title="Ctrl+K leads here"
+            ref={field}
             value={typed}
             onInput={(event) => setTyped(event.currentTarget.value)}
           />
@@ -127,11 +134,11 @@ export function SessionsPage({ models }: { models: ModelList }) {
       {sessions.length > 0 ? (
         <SessionTable sessions={sessions} now={now} />
       ) : state && read.length > 0 ? (
-        <p class="empty">None of the {tokens(read.length)} sessions read so far is in this state.</p>
+        <p class="empty">None of the {tokens(read.length)} sessions read so far has this state.</p>
       ) : (
         !first.loading && !first.problem && <Nothing words={words} alias={models.default} looking={cursor !== null} />
       )}
-      {cursor !== null && (state || sort !== "created") && (
+      {cursor !== null && !isPartial && (
         <p class="small quiet">Of the newest {tokens(read.length)} sessions; older ones are not read yet.</p>
       )}
       {cursor !== null && (
@@ -150,7 +157,25 @@ export function SessionsPage({ models }: { models: ModelList }) {
   );
 }
 
+function pageOf(words: string, cursor: string | null, limit: number, signal?: AbortSignal): Promise<Page<Session>> {
+  const query = { q: words, figures: true, limit, cursor };
+  return call("sessions", { query, ...(signal && { signal }) });
+}
+
+/** The newest sessions as one page, as many as are sorted. */
+async function many(words: string, signal: AbortSignal): Promise<Page<Session>> {
+  const items: Session[] = [];
+  let cursor: string | null = null;
+  do {
+    const page: Page<Session> = await pageOf(words, cursor, SORTED_AT_ONCE, signal);
+    items.push(...page.items);
+    cursor = page.next_cursor;
+  } while (cursor !== null && items.length < MOST_SORTED);
+  return { items, next_cursor: cursor };
+}
+
 function SessionTable({ sessions, now }: { sessions: Session[]; now: number }) {
+  const isPriced = sessions.some((session) => session.figures?.cost_usd != null);
   return (
     <table class="sessions">
       <caption class="unseen">Sessions, newest first</caption>
@@ -161,28 +186,36 @@ function SessionTable({ sessions, now }: { sessions: Session[]; now: number }) {
           <th scope="col" class="number">
             Turns
           </th>
-          <th scope="col">Window in use</th>
-          <th scope="col" class="number">
-            Tokens read
+          <th scope="col" title="Tokens of the newest turn's prompt that count against the input budget">
+            Last prompt
           </th>
-          <th scope="col" class="number">
-            Cost
+          <th
+            scope="col"
+            class="number"
+            title="Prompt tokens of all calls that were made here; imported turns have none"
+          >
+            Tokens sent
           </th>
-          <th scope="col" class="number">
+          {isPriced && (
+            <th scope="col" class="number" title="Of all calls, at the catalogue's prices">
+              Cost
+            </th>
+          )}
+          <th scope="col" class="number" title="When the newest turn ended">
             Last turn
           </th>
         </tr>
       </thead>
       <tbody>
         {sessions.map((session) => (
-          <SessionRow key={session.id} session={session} now={now} />
+          <SessionRow key={session.id} session={session} now={now} isPriced={isPriced} />
         ))}
       </tbody>
     </table>
   );
 }
 
-function SessionRow({ session, now }: { session: Session; now: number }) {
+function SessionRow({ session, now, isPriced }: { session: Session; now: number; isPriced: boolean }) {
   const figures = session.figures;
   const title = titleOf(session);
   const goal = session.room_goal && session.room_goal !== title ? cut(session.room_goal, 80) : null;
@@ -204,13 +237,17 @@ function SessionRow({ session, now }: { session: Session; now: number }) {
       <td class="number" data-label="Turns">
         {tokens(figures?.turns ?? 0)}
       </td>
-      <td data-label="Window">{figures?.window ? <WindowInUse window={figures.window} /> : "–"}</td>
-      <td class="number" data-label="Tokens read">
-        {tokens(figures?.prompt_tokens ?? 0)}
+      <td data-label="Last prompt">
+        {figures?.window ? <LastPrompt window={figures.window} isRefused={figures.state === "rejected"} /> : "–"}
       </td>
-      <td class="number" data-label="Cost">
-        {dollars(figures?.cost_usd ?? null)}
+      <td class="number" data-label="Tokens sent">
+        {figures?.prompt_tokens ? tokens(figures.prompt_tokens) : "–"}
       </td>
+      {isPriced && (
+        <td class="number" data-label="Cost">
+          {dollars(figures?.cost_usd ?? null)}
+        </td>
+      )}
       <td class="number" data-label="Last turn">
         {ago(figures?.last_turn_at ?? null, now)}
       </td>
@@ -218,12 +255,14 @@ function SessionRow({ session, now }: { session: Session; now: number }) {
   );
 }
 
-function WindowInUse({ window }: { window: WindowFigures }) {
+/** What was sent last; a refused prompt was not, and says so. */
+function LastPrompt({ window, isRefused }: { window: WindowFigures; isRefused: boolean }) {
   const { estimated_input_tokens: used, input_budget: budget } = window;
   return (
     <span class="in-use">
       <Gauge part={used} of={budget} />
       <span class="number">
+        {isRefused && "refused at "}
         {tokens(used)} <span class="quiet">of {tokens(budget)}</span>
       </span>
       <span class="number quiet">{percent(used, budget)}</span>

@@ -1,5 +1,7 @@
 import { useState } from "preact/hooks";
 import { call, type Page } from "../api";
+import { day } from "../format";
+import { speakerOf } from "../messages";
 import { sentenceOf, useResource } from "../resource";
 import { addressOf } from "../router";
 import { Marked } from "../ui/marked";
@@ -10,6 +12,8 @@ interface Hit {
   message_id: string;
   turn_seq: number;
   role: string;
+  name: string | null;
+  said_at: string;
   excerpt: string;
 }
 
@@ -19,8 +23,8 @@ const AT_ONCE = 20;
 export function FoundEverywhere({ words, titles }: { words: string; titles: Map<string, string> }) {
   const [more, setMore] = useState<Page<Hit>[]>([]);
   const [problem, setProblem] = useState<string | null>(null);
-  const read = (cursor: string | null, signal?: AbortSignal) =>
-    call<Page<Hit>>("search", { query: { q: words, limit: AT_ONCE, cursor }, ...(signal && { signal }) });
+  const read = (after: string | null, signal?: AbortSignal) =>
+    call<Page<Hit>>("search", { query: { q: words, limit: AT_ONCE, cursor: after }, ...(signal && { signal }) });
   const first = useResource<Page<Hit>>((signal) => read(null, signal), [words]);
   const pages = first.value ? [first.value, ...more] : [];
   const hits = pages.flatMap((page) => page.items);
@@ -54,7 +58,10 @@ export function FoundEverywhere({ words, titles }: { words: string; titles: Map<
             <a href={addressOf(hit.session_id, "window", hit.turn_seq)}>
               {titles.get(hit.session_id) ?? `Session ${hit.session_id.slice(-8)}`}, turn {hit.turn_seq}
             </a>{" "}
-            <span class="quiet">{hit.role}</span> <Marked text={excerptOf(hit.excerpt, terms, 200)} terms={terms} />
+            <span class="quiet">
+              {speakerOf(hit)}, {day(hit.said_at)}
+            </span>{" "}
+            <Marked text={excerptOf(hit.excerpt, terms, 200)} terms={terms} />
           </li>
         ))}
       </ol>

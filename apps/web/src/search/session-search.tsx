@@ -1,14 +1,25 @@
 import { useState } from "preact/hooks";
 import { call } from "../api";
-import { plural } from "../format";
+import { day, plural } from "../format";
+import { speakerOf } from "../messages";
 import { useResource } from "../resource";
 import { addressOf, goTo, type Tab } from "../router";
 import { Marked } from "../ui/marked";
+import { useSearchKey } from "../ui/search-key";
 import { useSettled } from "../ui/settled";
 import { excerptOf, termsOf } from "../words";
 
+interface Hit {
+  message_id: string;
+  turn_seq: number;
+  role: string;
+  name: string | null;
+  said_at: string;
+  excerpt: string;
+}
+
 interface Found {
-  items: { message_id: string; turn_seq: number; role: string; excerpt: string }[];
+  items: Hit[];
   unsearched_messages: number;
 }
 
@@ -17,50 +28,68 @@ const MOST_FOUND = 20;
 interface Props {
   sessionId: string;
   tab: Tab;
+  /** The turn that the window shows: any found one can be compared with it. */
+  turn: string | null;
   total: number;
 }
 
 /** Finds messages of a session by their words, and turns by their number. */
-export function SessionSearch({ sessionId, tab, total }: Props) {
+export function SessionSearch({ sessionId, tab, turn, total }: Props) {
+  const field = useSearchKey();
   const [typed, setTyped] = useState("");
+  const [open, setOpen] = useState(false);
   const words = useSettled(typed.trim(), 250);
-  const seq = /^\d+$/.test(words) ? Number(words) : null;
+  const seq = numberOf(words);
   const found = useResource<Found | null>(
-    (signal) =>
-      words && seq === null
-        ? call(`sessions/${sessionId}/search`, { query: { q: words, limit: MOST_FOUND }, signal })
-        : Promise.resolve(null),
+    (signal) => (words && seq === null ? search(words, signal) : Promise.resolve(null)),
     [sessionId, words],
   );
   const target = tab === "chat" ? "chat" : "window";
   const terms = termsOf(words);
+  const within = (number: number) => Math.max(1, Math.min(number, total));
 
-  function submit(event: Event) {
+  function search(text: string, signal?: AbortSignal): Promise<Found> {
+    return call(`sessions/${sessionId}/search`, { query: { q: text, limit: MOST_FOUND }, ...(signal && { signal }) });
+  }
+
+  /** Goes by what is in the field now, which may be newer than what is shown. */
+  async function submit(event: Event) {
     event.preventDefault();
-    const first = seq ?? found.value?.items[0]?.turn_seq;
-    if (first) goTo(addressOf(sessionId, target, Math.max(1, Math.min(first, total))));
+    const text = typed.trim();
+    const isShown = text === words && !found.loading;
+    const hits = isShown || !text || numberOf(text) ? found.value : await search(text).catch(() => null);
+    const first = numberOf(text) ?? hits?.items[0]?.turn_seq;
+    if (!first) return;
+    setOpen(false);
+    goTo(addressOf(sessionId, target, within(first)));
   }
 
   return (
     <search class="session-search">
-      <form onSubmit={submit}>
+      <form onSubmit={(event) => void submit(event)}>
         <label for="session-words" class="unseen">
           Search this session, or go to a turn by its number
         </label>
         <input
           id="session-words"
+          ref={field}
           type="search"
           placeholder="Search, or a turn's number"
+          title="Ctrl+K leads here"
           value={typed}
-          onInput={(event) => setTyped(event.currentTarget.value)}
-          onKeyDown={(event) => event.key === "Escape" && setTyped("")}
+          onFocus={() => setOpen(true)}
+          onInput={(event) => {
+            setTyped(event.currentTarget.value);
+            setOpen(true);
+          }}
+          onKeyDown={(event) => event.key === "Escape" && setOpen(false)}
         />
       </form>
-      {words && (
+      {words && open && (
         <div class="card found" role="status">
           {found.problem && <p class="notice bad">{found.problem}</p>}
           {seq !== null && (
-            <a href={addressOf(sessionId, target, Math.max(1, Math.min(seq, total)))}>
+            <a href={addressOf(sessionId, target, within(seq))} onClick={() => setOpen(false)}>
               {seq > total ? `There are ${plural(total, "turn")}: go to the last` : `Go to turn ${seq}`}
             </a>
           )}
@@ -69,10 +98,21 @@ export function SessionSearch({ sessionId, tab, total }: Props) {
           <ol class="plain-list">
             {(found.value?.items ?? []).map((hit) => (
               <li key={hit.message_id}>
-                <a href={addressOf(sessionId, target, hit.turn_seq)}>
-                  Turn {hit.turn_seq}, {hit.role}
+                <a href={addressOf(sessionId, target, hit.turn_seq)} onClick={() => setOpen(false)}>
+                  Turn {hit.turn_seq}, {speakerOf(hit)}
                 </a>{" "}
-                <Marked text={excerptOf(hit.excerpt, terms, 160)} terms={terms} />
+                <span class="quiet small">{day(hit.said_at)}</span>{" "}
+                <Marked text={excerptOf(hit.excerpt, terms, 160)} terms={terms} />{" "}
+                {tab === "window" && turn && turn !== String(hit.turn_seq) && (
+                  <a
+                    class="small"
+                    href={addressOf(sessionId, "window", turn, hit.turn_seq)}
+                    aria-label={`Compare turn ${turn} with turn ${hit.turn_seq}`}
+                    onClick={() => setOpen(false)}
+                  >
+                    compare
+                  </a>
+                )}
               </li>
             ))}
           </ol>
@@ -85,4 +125,8 @@ export function SessionSearch({ sessionId, tab, total }: Props) {
       )}
     </search>
   );
+}
+
+function numberOf(text: string): number | null {
+  return /^\d+$/.test(text) ? Number(text) : null;
 }

@@ -2,7 +2,7 @@ import type { ComponentChildren } from "preact";
 import { Problem } from "../api";
 import { sentenceOf } from "../resource";
 
-/** What came of something that was asked for: done, not done for a reason that is no fault, or failed. */
+/** The result of an action: done, not done for a reason that is no fault, or failed. */
 export interface Result {
   kind: "done" | "no" | "bad";
   text: ComponentChildren;

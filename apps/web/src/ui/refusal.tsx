@@ -23,6 +23,8 @@ export function isOverBudget(problem: ProblemBody): problem is OverBudget {
 
 interface Recovery {
   sessionId: string;
+  /** Leads to the message. */
+  onShorten: () => void;
   /** Starts a session with the same settings, and takes what was typed along. */
   onStartAfresh: () => void;
 }
@@ -39,12 +41,13 @@ export function Refusal({ problem, recovery: help }: Props) {
   const { budget, largest_items: largest, recovery } = problem;
   const shorten = new Map(recovery.shorten.map((row) => [row.item, row.by_tokens]));
   const regions = [...new Set(recovery.shorten.map((row) => row.region))];
+  const byTokens = (region: Region) =>
+    Math.max(...recovery.shorten.filter((row) => row.region === region).map((row) => row.by_tokens));
   return (
     <div class="refusal">
       <p>
         <strong>Over the budget by {tokens(budget.over_by)} tokens.</strong> It needs {tokens(budget.estimated)} after
         everything that may be dropped was dropped; the input budget is {tokens(budget.input_budget)}. Nothing is sent.
-        {help && " What you typed is below."}
       </p>
       <ul class="targets" aria-label="Largest items">
         {largest.map((row) => (
@@ -62,18 +65,18 @@ export function Refusal({ problem, recovery: help }: Props) {
       {help ? (
         <div class="buttons">
           {regions.includes("user") && (
-            <button type="button" onClick={() => document.getElementById("message")?.focus()}>
-              Shorten the message
+            <button type="button" onClick={help.onShorten}>
+              Shorten the message by {tokens(byTokens("user"))} tokens
             </button>
           )}
           {regions.includes("pins") && (
             <a class="button" href={addressOf(help.sessionId, "memory")}>
-              Shorten pins
+              Shorten pins by {tokens(byTokens("pins"))} tokens
             </a>
           )}
           {regions.includes("summary") && (
             <a class="button" href={addressOf(help.sessionId, "memory")}>
-              Look at the summary
+              Edit the summary
             </a>
           )}
           <button type="button" onClick={help.onStartAfresh}>

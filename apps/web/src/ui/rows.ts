@@ -19,7 +19,7 @@ export interface Rows {
 export function useRows(frame: { current: HTMLElement | null }, count: number, estimate: number): Rows {
   const heights = useRef(new Map<number, number>());
   const [view, setView] = useState({ top: 0, height: 800, round: 0 });
-  // What was asked for stays in place while rows load and are measured, until somebody scrolls.
+  // What is scrolled to stays in place while rows load and are measured, until somebody scrolls.
   const aim = useRef<number | "end" | null>(null);
   const placed = useRef(0);
 

@@ -16,7 +16,7 @@ interface Props {
 
 const NONE = "none";
 
-/** The input that a field's kind asks for, with its bounds. Empty means: as it is. */
+/** The input that a field's kind asks for, with its bounds. Empty means: the current value. */
 export function FieldInput(props: Props) {
   const { name, schema } = props;
   const kinds = Array.isArray(schema.type) ? schema.type : [schema.type];
@@ -52,7 +52,7 @@ function Choice({
         onChange(chosen === "" ? undefined : all[Number(chosen)]);
       }}
     >
-      <option value="">as it is: {written(standing)}</option>
+      <option value="">current: {written(standing)}</option>
       {all.map((option, index) => (
         <option key={String(option)} value={String(index)}>
           {written(option)}
@@ -74,6 +74,7 @@ function Amount({
   describedBy,
 }: Props & { whole: boolean; nullable: boolean }) {
   const above = schema.exclusiveMinimum;
+  const draft = useDraft(typeof value === "number" ? value : undefined, numberOf, String);
   return (
     <span class="amount">
       <input
@@ -85,11 +86,8 @@ function Amount({
         max={schema.maximum}
         placeholder={written(standing)}
         disabled={value === null}
-        value={typeof value === "number" ? String(value) : ""}
-        onInput={(event) => {
-          const given = event.currentTarget.value;
-          onChange(given === "" ? undefined : Number(given));
-        }}
+        value={draft.shown}
+        onInput={(event) => onChange(draft.type(event.currentTarget.value))}
       />
       {nullable && (
         <label class="inline small">
@@ -156,19 +154,36 @@ function Parts(props: Props & { nullable: boolean }) {
 
 /** A list in an order, as words with commas between them. */
 function Ordered({ id, value, standing, onChange, describedBy }: Props) {
-  const [typed, setTyped] = useState(Array.isArray(value) ? value.join(", ") : "");
+  const draft = useDraft(Array.isArray(value) ? value.map(String) : undefined, wordsOf, (words) => words.join(", "));
   return (
     <input
       id={id}
       aria-describedby={describedBy}
       placeholder={written(standing)}
-      value={value === undefined && !typed.trim() ? "" : typed}
-      onInput={(event) => {
-        const given = event.currentTarget.value;
-        setTyped(given);
-        const words = given.split(",").map((word) => word.trim());
-        onChange(given.trim() ? words.filter(Boolean) : undefined);
-      }}
+      value={draft.shown}
+      onInput={(event) => onChange(draft.type(event.currentTarget.value))}
     />
   );
+}
+
+/** What is typed stays as it was typed while it stands for the value: `0.0` on the way to `0.05`. */
+function useDraft<T>(value: T | undefined, read: (typed: string) => T | undefined, write: (value: T) => string) {
+  const [typed, setTyped] = useState("");
+  const isOfValue = JSON.stringify(read(typed)) === JSON.stringify(value);
+  return {
+    shown: isOfValue ? typed : value === undefined ? "" : write(value),
+    type: (text: string) => {
+      setTyped(text);
+      return read(text);
+    },
+  };
+}
+
+function numberOf(typed: string): number | undefined {
+  return typed.trim() ? Number(typed) : undefined;
+}
+
+function wordsOf(typed: string): string[] | undefined {
+  const words = typed.split(",").map((word) => word.trim());
+  return typed.trim() ? words.filter(Boolean) : undefined;
 }

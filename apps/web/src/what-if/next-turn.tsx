@@ -25,7 +25,7 @@ export function NextTurn({ sessionId, models, policies, session }: Props) {
 
   async function submit(event: Event) {
     event.preventDefault();
-    const otherwise = {
+    const changes = {
       ...(Object.keys(overrides).length && { policy: overrides }),
       ...(model && { model_alias: model }),
     };
@@ -33,11 +33,11 @@ export function NextTurn({ sessionId, models, policies, session }: Props) {
     setBusy(true);
     setProblem(null);
     try {
-      const [asItIs, other] = await Promise.all([
+      const [current, other] = await Promise.all([
         call<Preview>(path, { body: { content: text } }),
-        Object.keys(otherwise).length ? call<Preview>(path, { body: { content: text, ...otherwise } }) : null,
+        Object.keys(changes).length ? call<Preview>(path, { body: { content: text, ...changes } }) : null,
       ]);
-      setPair({ asItIs, other });
+      setPair({ current, other });
     } catch (error) {
       setProblem(sentenceOf(error));
     } finally {
@@ -60,7 +60,7 @@ export function NextTurn({ sessionId, models, policies, session }: Props) {
           value={text}
           onInput={(event) => setText(event.currentTarget.value)}
         />
-        <div class="otherwise">
+        <div class="changes">
           <div>
             <label for="next-model">Model</label>
             <select id="next-model" value={model} onChange={(event) => setModel(event.currentTarget.value)}>
@@ -100,8 +100,8 @@ export function NextTurn({ sessionId, models, policies, session }: Props) {
   );
 }
 
-function announced({ asItIs, other }: Pair): string {
-  return `As it is: ${sizeOf(asItIs)}.${other ? ` Otherwise: ${sizeOf(other)}.` : ""}`;
+function announced({ current, other }: Pair): string {
+  return `Current settings: ${sizeOf(current)}.${other ? ` With your changes: ${sizeOf(other)}.` : ""}`;
 }
 
 function sizeOf({ context, refusal }: Preview): string {

@@ -11,7 +11,7 @@ import { LeftOut } from "../window/left-out";
 import { REGION_NAMES, Swatch } from "../window/regions";
 
 export interface Pair {
-  asItIs: Preview;
+  current: Preview;
   /** Null where nothing is overridden. */
   other: Preview | null;
 }
@@ -21,31 +21,36 @@ interface Props {
   pair: Pair;
 }
 
-type Row = [ComponentChildren, (preview: Preview) => string];
+/** A figure by its name; null where it is not known. */
+type Row = [ComponentChildren, (preview: Preview) => string | null];
 
+const NOT_SENT = "not sent";
 const ROWS: Row[] = [
   ["Model", (each) => each.context.model_alias],
-  ["Its window", (each) => tokens(each.context.model_context_limit)],
+  ["Window", (each) => tokens(each.context.model_context_limit)],
   ["Input budget", (each) => tokens(each.context.input_budget)],
   ["Before compression", (each) => tokens(each.context.estimated_input_tokens_before)],
   ["After a summary", (each) => tokens(each.context.estimated_input_tokens_after_summary)],
   ["After pruning", (each) => tokens(each.context.estimated_input_tokens_after_prune)],
   ["Of the budget", (each) => percent(each.context.estimated_input_tokens_after_prune, each.context.input_budget)],
-  ["On the wire", (each) => (each.refusal ? "–" : tokens(each.context.estimated_wire_tokens))],
-  ["Messages", (each) => (each.refusal ? "–" : tokens(each.messages.length))],
-  ["Sending it costs", (each) => dollars(each.estimated_prompt_cost_usd)],
+  ["Whole request", (each) => (each.refusal ? NOT_SENT : tokens(each.context.estimated_wire_tokens))],
+  ["Messages", (each) => (each.refusal ? NOT_SENT : tokens(each.messages.length))],
+  ["Sending it costs", ({ estimated_prompt_cost_usd: cost }) => (cost === null ? null : dollars(cost))],
 ];
 
 /** One or two previews: what fires, the regions, the figures, and what is left out by which rule. */
 export function Previewed({ sessionId, pair }: Props) {
-  const { asItIs, other } = pair;
-  const sides = [{ name: "As it is", preview: asItIs }, ...(other ? [{ name: "Otherwise", preview: other }] : [])];
+  const { current, other } = pair;
+  const sides = [
+    { name: "Current settings", preview: current },
+    ...(other ? [{ name: "With your changes", preview: other }] : []),
+  ];
   const atLeast = Math.max(...sides.map(({ preview }) => preview.context.input_budget));
   const used = REGIONS.filter((region) => sides.some(({ preview }) => preview.context.regions[region] > 0));
   return (
     <div class="previewed">
-      {asItIs.open_turn_id && <p class="notice">A turn is still open; it must end before this one can be posted.</p>}
-      {other && <p>{verdictOf(asItIs, other)}</p>}
+      {current.open_turn_id && <p class="notice">A turn is still open; it must end before this one can be posted.</p>}
+      {other && <p>{verdictOf(current, other)}</p>}
       <div class="sides">
         {sides.map(({ name, preview }) => (
           <section key={name} class="card side" aria-label={name}>
@@ -60,10 +65,10 @@ export function Previewed({ sessionId, pair }: Props) {
         ))}
       </div>
       <div class="sides">
-        <Compared label="Figures" caption={`Turn ${asItIs.seq}: figures`} sides={sides} rows={ROWS} />
+        <Compared label="Figures" caption={`Turn ${current.seq}: figures`} sides={sides} rows={ROWS} />
         <Compared
           label="Regions"
-          caption={`Turn ${asItIs.seq}: tokens by region`}
+          caption={`Turn ${current.seq}: tokens by region`}
           sides={sides}
           rows={used.map((region) => [
             <>
@@ -87,10 +92,10 @@ export function Previewed({ sessionId, pair }: Props) {
           </div>
         ))}
       </div>
-      {other && asItIs.messages.length > 0 && other.messages.length > 0 && (
+      {other && current.messages.length > 0 && other.messages.length > 0 && (
         <details class="what-differs">
           <summary>The two prompts, message by message</summary>
-          <PromptDiff was={asItIs} now={other} />
+          <PromptDiff was={current} now={other} />
         </details>
       )}
     </div>
@@ -98,12 +103,13 @@ export function Previewed({ sessionId, pair }: Props) {
 }
 
 function verdictOf({ context: own, refusal }: Preview, other: Preview): string {
-  if (other.refusal) return refusal ? "Both are refused." : "Otherwise the turn would be refused.";
-  if (refusal) return "Otherwise the turn would be sent; as it is, it is refused.";
-  const recalled = (context: Preview["context"]) => plural(context.context_trim_log.recalled?.length ?? 0, "message");
+  if (other.refusal) return refusal ? "Both are refused." : "With your changes the turn would be refused.";
+  if (refusal) return "With your changes the turn would be sent; with the current settings it is refused.";
+  const recalled = (context: Preview["context"]) =>
+    plural(context.context_trim_log.recalled?.length ?? 0, "older message");
   return (
-    `Otherwise the turn would send ${differenceOf(other.context.estimated_wire_tokens, own.estimated_wire_tokens)} ` +
-    `and recall ${recalled(other.context)} instead of ${recalled(own)}.`
+    `With your changes the turn would send ${differenceOf(other.context.estimated_wire_tokens, own.estimated_wire_tokens)} ` +
+    `and recall ${recalled(other.context)} instead of ${tokens(own.context_trim_log.recalled?.length ?? 0)}.`
   );
 }
 
@@ -115,6 +121,7 @@ interface ComparedProps {
 }
 
 function Compared({ label, caption, sides, rows }: ComparedProps) {
+  const shown = rows.filter(([, of]) => sides.some(({ preview }) => of(preview) !== null));
   return (
     <Wide label={label}>
       <table class="compare">
@@ -130,12 +137,12 @@ function Compared({ label, caption, sides, rows }: ComparedProps) {
           </tr>
         </thead>
         <tbody>
-          {rows.map(([name, of], at) => (
+          {shown.map(([name, of], at) => (
             <tr key={at}>
               <th scope="row">{name}</th>
               {sides.map((side) => (
                 <td key={side.name} class="number" data-label={side.name}>
-                  {of(side.preview)}
+                  {of(side.preview) ?? "not known"}
                 </td>
               ))}
             </tr>
@@ -154,7 +161,7 @@ function Fires({ preview }: { preview: Preview }) {
     preview.summary_pending && "A summary is made first; its cap is assumed here.",
     context.summary_triggered && !preview.summary_pending && "A summary is made first.",
     context.prune_triggered && "The prompt is pruned.",
-    recalled > 0 && `${plural(recalled, "message")} are recalled.`,
+    recalled > 0 && `${plural(recalled, "older message")} recalled.`,
   ].filter((sentence) => typeof sentence === "string");
   return <p class="fires">{fires.length ? fires.join(" ") : "No trigger: the window is sent unchanged."}</p>;
 }

@@ -8,22 +8,38 @@ type History = Simulation["full_history"][number];
 
 interface Row {
   name: string;
-  of: (lane: Happened) => string;
-  history?: (history: History) => string;
+  /** Null where it is not known. */
+  of: (lane: Happened) => string | null;
+  history: (history: History) => string | null;
 }
+
+const NONE = () => "0";
+const UNKNOWN = "not measured";
 
 const ROWS: Row[] = [
   { name: "Prompt tokens sent", of: (lane) => tokens(lane.wire_tokens), history: (full) => tokens(full.wire_tokens) },
   { name: "Model calls", of: (lane) => tokens(lane.calls), history: (full) => tokens(full.calls) },
-  { name: "Summaries", of: (lane) => tokens(lane.summaries.length) },
-  { name: "… after the answer", of: (lane) => tokens(lane.later_summaries.length) },
-  { name: "Tokens read for them", of: (lane) => tokens(lane.summarizer_prompt_tokens) },
-  { name: "Prunes", of: (lane) => tokens(lane.prunes.length) },
-  { name: "Refusals", of: (lane) => tokens(lane.rejections.length) },
-  { name: "Turns summarized", of: (lane) => count(lane.lost.turns_folded) },
-  { name: "User's words verbatim", of: (lane) => share(lane.lost.users_words_verbatim_mean) },
-  { name: "… in the last prompt", of: (lane) => share(lane.lost.users_words_verbatim_at_end) },
-  { name: "Cost", of: (lane) => dollars(lane.cost_usd), history: (full) => dollars(full.cost_usd) },
+  { name: "Summaries", of: (lane) => tokens(lane.summaries.length), history: NONE },
+  { name: "… after the answer", of: (lane) => tokens(lane.later_summaries.length), history: NONE },
+  { name: "Tokens read for them", of: readForSummaries, history: NONE },
+  { name: "Prunes", of: (lane) => tokens(lane.prunes.length), history: NONE },
+  {
+    name: "Refusals",
+    of: (lane) => tokens(lane.rejections.length),
+    history: ({ first_turn_over_the_window: first }) => (first === null ? "0" : `too long from turn ${first}`),
+  },
+  { name: "Turns summarized", of: (lane) => maybe(lane.lost.turns_folded, tokens), history: NONE },
+  {
+    name: "User's words in full",
+    of: (lane) => maybe(lane.lost.users_words_verbatim_mean, share),
+    history: () => "100 %",
+  },
+  {
+    name: "… in the last prompt",
+    of: (lane) => maybe(lane.lost.users_words_verbatim_at_end, share),
+    history: () => "100 %",
+  },
+  { name: "Cost", of: (lane) => maybe(lane.cost_usd, dollars), history: (full) => maybe(full.cost_usd, dollars) },
 ];
 
 /** What happened, the full history, and each policy, side by side; and the tokens of every turn as lines. */
@@ -72,20 +88,24 @@ export function Simulated({ found }: { found: Simulation }) {
             </tr>
           </thead>
           <tbody>
-            {ROWS.map(({ name, of, history }) => (
+            {ROWS.filter(({ of }) => lanes.some((lane) => of(lane) !== null)).map(({ name, of, history }) => (
               <tr key={name}>
                 <th scope="row">{name}</th>
                 <td class="number" data-label="what happened">
-                  {happened && of(happened)}
+                  {happened && (of(happened) ?? UNKNOWN)}
                 </td>
                 {found.full_history.map((full) => (
-                  <td key={full.model_alias} class="number quiet" data-label="full history">
-                    {history ? history(full) : "–"}
+                  <td
+                    key={full.model_alias}
+                    class="number quiet"
+                    data-label={full.model_alias ? `full history, ${full.model_alias}` : "full history"}
+                  >
+                    {history(full) ?? UNKNOWN}
                   </td>
                 ))}
                 {policies.map((lane) => (
                   <td key={lane.name} class="number" data-label={lane.name}>
-                    {of(lane)}
+                    {of(lane) ?? UNKNOWN}
                   </td>
                 ))}
               </tr>
@@ -93,15 +113,6 @@ export function Simulated({ found }: { found: Simulation }) {
           </tbody>
         </table>
       </Wide>
-      {found.full_history.map(
-        (full) =>
-          full.first_turn_over_the_window !== null && (
-            <p key={full.model_alias} class="small quiet">
-              The full history would exceed the window{full.model_alias && ` of ${full.model_alias}`} at turn{" "}
-              {full.first_turn_over_the_window}.
-            </p>
-          ),
-      )}
       <details>
         <summary>Assumptions</summary>
         <ul class="small">
@@ -139,10 +150,19 @@ export function differenceOf(count: number, than: number): string {
   return `${Math.abs(change)} % ${change > 0 ? "more" : "fewer"} tokens`;
 }
 
-function count(turns: number | null): string {
-  return turns === null ? "–" : tokens(turns);
+/** Of an imported session it is not known what its summaries read. */
+function readForSummaries({
+  summaries,
+  later_summaries: later,
+  summarizer_prompt_tokens: read,
+}: Happened): string | null {
+  return read === 0 && summaries.length + later.length > 0 ? null : tokens(read);
 }
 
-function share(part: number | undefined): string {
-  return part === undefined ? "–" : `${Math.round(part * 100)} %`;
+function maybe(figure: number | null | undefined, written: (figure: number) => string): string | null {
+  return figure === null || figure === undefined ? null : written(figure);
+}
+
+function share(part: number): string {
+  return `${Math.round(part * 100)} %`;
 }

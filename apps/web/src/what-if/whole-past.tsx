@@ -1,8 +1,8 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { call } from "../api";
 import { plural } from "../format";
 import { sentenceOf } from "../resource";
-import type { ModelList, PolicyList, Session, Simulation } from "../types";
+import type { Lane, ModelList, PolicyList, Session, Simulation } from "../types";
 import type { Overrides } from "./policies";
 import { PolicyForm } from "./policy-form";
 import { Simulated } from "./simulated";
@@ -15,10 +15,14 @@ interface Props {
 }
 
 const MOST_MODELS = 4;
-const THRESHOLDS = 4;
 
-/** How long a turn under a policy took in the last simulation, in ms: what the next one is expected to need. */
-let msOfWork: number | null = null;
+interface Running {
+  done: number;
+  lanes: number;
+  began: number;
+  /** How long a lane takes, by those before it; null before there was one. */
+  laneMs: number | null;
+}
 
 /** Every stored turn again under other policies and models, without calling one, beside what happened. */
 export function WholePast({ sessionId, models, policies, session }: Props) {
@@ -27,27 +31,36 @@ export function WholePast({ sessionId, models, policies, session }: Props) {
   const [own, setOwn] = useState<Overrides>({});
   const [found, setFound] = useState<Simulation | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
-  const [busy, setBusy] = useState(false);
-  const [expected, setExpected] = useState<number | null>(null);
+  const [running, setRunning] = useState<Running | null>(null);
+  const abort = useRef<AbortController | null>(null);
+  useEffect(() => () => abort.current?.abort(), []);
 
+  function chosen(): Overrides[] {
+    const named = presets.map((preset) => ({ name: preset, preset }));
+    const all = Object.keys(own).length ? [...named, { name: "your own", ...own }] : named;
+    return all.length ? all : policies.presets.map(({ name }) => ({ name, preset: name }));
+  }
+
+  /** A policy at a time, so that what is done and what is left is known, and each is shown once it is there. */
   async function submit(event: Event) {
     event.preventDefault();
-    const asked: unknown[] = presets.map((preset) => ({ name: preset, preset }));
-    if (Object.keys(own).length) asked.push({ name: "your own", ...own });
-    const lanes = 1 + (asked.length || THRESHOLDS) * Math.max(1, aliases.length);
-    const work = lanes * (session?.figures?.turns ?? 0);
-    setExpected(msOfWork === null ? null : work * msOfWork);
-    setBusy(true);
-    setProblem(null);
+    const lanes = chosen();
+    const { signal } = (abort.current = new AbortController());
     const began = performance.now();
+    const made: Lane[] = [];
+    setProblem(null);
     try {
-      const body = { ...(asked.length && { policies: asked }), ...(aliases.length && { model_aliases: aliases }) };
-      setFound(await call<Simulation>(`sessions/${sessionId}/simulate`, { body }));
-      if (work > 0) msOfWork = (performance.now() - began) / work;
+      for (const [done, policy] of lanes.entries()) {
+        setRunning({ done, lanes: lanes.length, began, laneMs: done ? (performance.now() - began) / done : null });
+        const body = { policies: [policy], ...(aliases.length && { model_aliases: aliases }) };
+        const one = await call<Simulation>(`sessions/${sessionId}/simulate`, { body, signal });
+        made.push(...one.policies);
+        setFound({ ...one, policies: [...made] });
+      }
     } catch (error) {
-      setProblem(sentenceOf(error));
+      if (!signal.aborted) setProblem(sentenceOf(error));
     } finally {
-      setBusy(false);
+      setRunning(null);
     }
   }
 
@@ -68,7 +81,7 @@ export function WholePast({ sessionId, models, policies, session }: Props) {
             />
           ))}
         </fieldset>
-        <p class="small quiet">If none is chosen: a summary at 70, 80, 90 and 95 % of the budget.</p>
+        <p class="small quiet">If none is chosen, all of them are compared.</p>
         {models.items.length > 1 && (
           <fieldset class="checks">
             <legend>Models</legend>
@@ -94,37 +107,39 @@ export function WholePast({ sessionId, models, policies, session }: Props) {
           </p>
         )}
         <div class="buttons">
-          <button type="submit" class="primary" disabled={busy}>
-            {busy ? "Simulating…" : "Simulate"}
+          <button type="submit" class="primary" disabled={running !== null}>
+            {running ? "Simulating…" : "Simulate"}
           </button>
-          {busy && <Progress expectedMs={expected} />}
+          {running && (
+            <>
+              <button type="button" onClick={() => abort.current?.abort()}>
+                Stop
+              </button>
+              <Progress {...running} />
+            </>
+          )}
         </div>
       </form>
       <p role="status" class="unseen">
-        {found && !busy && `${plural(found.turns, "turn")} simulated.`}
+        {found && !running && `${plural(found.turns, "turn")} simulated.`}
       </p>
       {found && <Simulated found={found} />}
     </section>
   );
 }
 
-/** How long it has taken; and how long it still needs, once one simulation has shown how fast they are. */
-function Progress({ expectedMs }: { expectedMs: number | null }) {
-  const [began] = useState(() => performance.now());
+/** How many policies are done, and how long the others take by those. */
+function Progress({ done, lanes, began, laneMs }: Running) {
   const [now, setNow] = useState(began);
   useEffect(() => {
     const timer = setInterval(() => setNow(performance.now()), 500);
     return () => clearInterval(timer);
   }, []);
-  const passed = now - began;
-  const left = expectedMs === null ? null : Math.max(0, expectedMs - passed);
+  const passed = Math.max(0, now - began);
+  const left = laneMs === null ? null : Math.max(0, laneMs * lanes - passed);
   return (
     <span class="progress">
-      {expectedMs === null ? (
-        <progress aria-label="Simulating" />
-      ) : (
-        <progress aria-label="Simulating" max={expectedMs} value={Math.min(passed, expectedMs * 0.99)} />
-      )}{" "}
+      <progress aria-label="Simulating" max={lanes} value={done} /> {done} of {plural(lanes, "policy", "policies")},{" "}
       {Math.round(passed / 1000)} s{left !== null && `, about ${Math.ceil(left / 1000)} s left`}
     </span>
   );

@@ -2,9 +2,13 @@
 import { useRef } from "preact/hooks";
 import { tokens } from "../format";
 import type { TimelineRange } from "../types";
-import { MARK_KINDS } from "./marks";
+import { TurnNumber } from "../ui/turn-number";
+import { happenedIn, MARK_KINDS } from "./marks";
+import { turnNumbers } from "./plot";
 
-const HEIGHT = 46;
+const STRIP_HEIGHT = 46;
+const HEIGHT = 62;
+const NUMBER_HALF_WIDTH = 18;
 const MARKS_TOP = 38;
 const EDGE_PX = 8;
 const FEWEST = 5;
@@ -67,6 +71,7 @@ export function Brush({ ranges, total, width, selection, onSelect }: Props) {
         drag.current = null;
       }}
     >
+      <rect class="strip" width={width} height={STRIP_HEIGHT} rx="4" />
       {ranges.map((range) => {
         const size = range.peak.window?.estimated_input_tokens_after_prune ?? 0;
         const tall = Math.min(1, size / top) * (MARKS_TOP - 4);
@@ -82,7 +87,9 @@ export function Brush({ ranges, total, width, selection, onSelect }: Props) {
                 y={MARKS_TOP + 2}
                 width={Math.max(2, wide)}
                 height="5"
-              />
+              >
+                <title>{`Turns ${range.first_seq} to ${range.last_seq}, ${happenedIn(range).join(", ")}`}</title>
+              </rect>
             ))}
           </g>
         );
@@ -91,8 +98,17 @@ export function Brush({ ranges, total, width, selection, onSelect }: Props) {
         class="chosen"
         x={x(selection.first)}
         width={Math.max(3, x(selection.last + 1) - x(selection.first))}
-        height={HEIGHT}
+        height={STRIP_HEIGHT}
       />
+      {turnNumbers(1, total, width / total).map((seq) => (
+        <text
+          key={seq}
+          x={Math.max(NUMBER_HALF_WIDTH, Math.min(x(seq + 0.5), width - NUMBER_HALF_WIDTH))}
+          y={HEIGHT - 4}
+        >
+          {tokens(seq)}
+        </text>
+      ))}
     </svg>
   );
 }
@@ -137,28 +153,20 @@ export function BrushFields({ selection, total, onSelect }: FieldsProps) {
   };
   return (
     <div class="brush-fields">
-      <label class="inline">
-        Turns
-        <input
-          type="number"
-          min="1"
-          max={last}
-          value={first}
-          onChange={(event) => onSelect(within({ first: Number(event.currentTarget.value) || 1, last }, total))}
-        />
-      </label>
-      <label class="inline">
-        to
-        <input
-          type="number"
-          min={first}
-          max={total}
-          value={last}
-          onChange={(event) =>
-            onSelect(within({ first, last: Math.min(total, Number(event.currentTarget.value) || total) }, total))
-          }
-        />
-      </label>
+      <TurnNumber
+        label="Turns"
+        value={first}
+        least={1}
+        most={last}
+        onCommit={(typed) => onSelect(within({ first: typed || 1, last }, total))}
+      />
+      <TurnNumber
+        label="to"
+        value={last}
+        least={first}
+        most={total}
+        onCommit={(typed) => onSelect(within({ first, last: Math.min(total, typed || total) }, total))}
+      />
       <span class="quiet">of {tokens(total)}</span>
       <div class="steps">
         <button

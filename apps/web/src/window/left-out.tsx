@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { call } from "../api";
 import { cut, plural, tokens } from "../format";
-import { messagesById } from "../messages";
+import { messagesById, speakerOf } from "../messages";
 import { useResource } from "../resource";
 import { addressOf } from "../router";
 import { wholeText } from "../text";
@@ -65,6 +65,20 @@ export function LeftOut({ sessionId, audit, prompt, turn, of }: Props) {
       {recalled.length > 0 && (
         <RecalledList sessionId={sessionId} rows={recalled} messages={messages} prompt={prompt} />
       )}
+      {log.looked_back && <LookedBack {...log.looked_back} />}
+    </section>
+  );
+}
+
+/** What the model asked for by itself is in the prompt, marked as a look-back, and in no later one. */
+function LookedBack({ messages, tokens: size }: { messages: number; tokens: number }) {
+  return (
+    <section aria-label="Look-backs">
+      <h3>Look-backs</h3>
+      <p class="small quiet">
+        In this turn the model read older messages back: {plural(messages, "message")} with calls and results,{" "}
+        {tokens(size)} tokens. They stand in this prompt as “look-back” and in no later one.
+      </p>
     </section>
   );
 }
@@ -183,7 +197,7 @@ function messageName(message: StoredMessage | undefined) {
   if (!message) return "A message";
   return (
     <>
-      Turn {message.turn_seq}, {message.role}{" "}
+      Turn {message.turn_seq}, {speakerOf(message)}{" "}
       <span class="quiet">{cut(wholeText({ ...message, tool_calls: message.tool_calls ?? [] }), 70)}</span>
     </>
   );

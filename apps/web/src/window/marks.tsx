@@ -3,7 +3,7 @@ import type { EventKind, TimelineEvent, TimelineRange } from "../types";
 
 export type MarkKind = EventKind | "failed";
 
-/** Name, what it means, and what is said of several turns. */
+/** Name, what it means, and the words for several turns. */
 export const MARKS: Record<MarkKind, { letter: string; name: string; help: string }> = {
   summary: {
     letter: "S",

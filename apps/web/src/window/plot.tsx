@@ -214,17 +214,19 @@ function Thresholds({ ranges, scale }: { ranges: TimelineRange[]; scale: Scale }
   );
 }
 
-/** Round numbers, however many turns a column has. */
+/** Round numbers of turns, as many as have room, however many turns a column has. */
+export function turnNumbers(first: number, last: number, pxPerTurn: number): number[] {
+  const every = ROUND.find((step) => step * pxPerTurn >= APART) ?? last;
+  const numbers = last - first < every ? [first, last] : [];
+  for (let seq = Math.ceil(first / every) * every; seq <= last && numbers.length < 100; seq += every) numbers.push(seq);
+  return [...new Set(numbers)];
+}
+
 function TurnNumbers({ ranges, scale }: { ranges: TimelineRange[]; scale: Scale }) {
   const perTurn = scale.step / scale.each;
-  const last = ranges.at(-1)?.last_seq ?? 0;
-  const every = ROUND.find((step) => step * perTurn >= APART) ?? last;
-  const begin = Math.ceil(scale.first / every) * every;
-  const numbers = last - scale.first < every ? [scale.first, last] : [];
-  for (let seq = begin; seq <= last && numbers.length < 100; seq += every) numbers.push(seq);
   return (
     <>
-      {[...new Set(numbers)].map((seq) => (
+      {turnNumbers(scale.first, ranges.at(-1)?.last_seq ?? 0, perTurn).map((seq) => (
         <text key={seq} class="turn-number" x={LEFT + (seq - scale.first + 0.5) * perTurn} y={TOP + HEIGHT + 16}>
           {tokens(seq)}
         </text>

@@ -1,18 +1,21 @@
 import type { ComponentChildren } from "preact";
-import { cut, plural, tokens } from "../format";
+import { cut, day, plural, tokens } from "../format";
+import { messagesById, speakerOf } from "../messages";
+import { useResource } from "../resource";
 import { wholeText } from "../text";
-import type { LaidOut, Prompt, PromptMessage } from "../types";
+import type { LaidOut, Prompt, PromptMessage, StoredMessage } from "../types";
 import { PinButton } from "../ui/pin-button";
 import { REGION_NAMES, Swatch } from "./regions";
 
 /** The messages of a prompt in the order they were sent, each with its region and its tokens; recalled ones together. */
 export function PromptBlocks({ sessionId, prompt }: { sessionId: string; prompt: Prompt }) {
   const most = Math.max(1, ...prompt.layout.map((row) => row.tokens));
+  const days = useDays(sessionId, prompt.layout);
   const blocks = prompt.messages.flatMap((message, at) => {
     const row = prompt.layout[at];
-    return row
-      ? [{ row, block: <PromptBlock key={at} sessionId={sessionId} message={message} row={row} most={most} /> }]
-      : [];
+    if (!row) return [];
+    const shared = { sessionId, message, row, most, day: days[at] ?? null };
+    return [{ row, block: <PromptBlock key={at} {...shared} /> }];
   });
   const firstRecalled = blocks.findIndex(({ row }) => row.region === "recall");
   const recalled = blocks.filter(({ row }) => row.region === "recall");
@@ -60,16 +63,43 @@ function RecalledBlocks({ own }: { own: { row: LaidOut; block: ComponentChildren
   );
 }
 
+/** The day of each message that was not said on the same day as the one before it. */
+function useDays(sessionId: string, layout: LaidOut[]): (string | null)[] {
+  const ids = layout.flatMap((row) => row.message_id ?? []);
+  const stored = useResource<Map<string, StoredMessage>>(
+    (signal) => messagesById(sessionId, ids, signal),
+    [sessionId, ids.join()],
+  );
+  let before: string | null = null;
+  return layout.map((row) => {
+    const message = stored.value?.get(row.message_id ?? "");
+    const own = message ? day(message.said_at) : null;
+    if (own === null || own === before) return null;
+    before = own;
+    return own;
+  });
+}
+
 interface BlockProps {
   sessionId: string;
   message: PromptMessage;
   row: LaidOut;
   most: number;
+  /** Where another day begins. */
+  day: string | null;
 }
 
-function PromptBlock({ sessionId, message, row, most }: BlockProps) {
+function PromptBlock({ sessionId, message, row, most, day: begins }: BlockProps) {
   const text = wholeText(message);
-  const what = [message.role, turnOf(row), row.shortened && "shortened"].filter(Boolean).join(" · ");
+  const what = [
+    speakerOf(message),
+    turnOf(row),
+    begins,
+    isLookBack(message, row) && "look-back",
+    row.shortened && "shortened",
+  ]
+    .filter(Boolean)
+    .join(" · ");
   return (
     <li class={`block ${row.region ?? "unknown"}`} data-message={row.message_id ?? undefined}>
       <details>
@@ -88,6 +118,12 @@ function PromptBlock({ sessionId, message, row, most }: BlockProps) {
       </details>
     </li>
   );
+}
+
+/** Whether it belongs to a look-back: such messages are of one turn only, and none is stored as a message. */
+function isLookBack(message: PromptMessage, row: LaidOut): boolean {
+  const isOfTools = message.role === "tool" || (message.tool_calls ?? []).length > 0;
+  return isOfTools && row.message_id === null;
 }
 
 /** The turn of a message; a preview's own is not stored yet. */

@@ -1,5 +1,6 @@
 // Which older messages came back into a prompt, and what they have in common with the message they came back for.
-import { plural, tokens } from "../format";
+import { day, plural, tokens } from "../format";
+import { speakerOf } from "../messages";
 import { addressOf } from "../router";
 import { wholeText } from "../text";
 import type { Prompt, Recalled, StoredMessage } from "../types";
@@ -57,7 +58,8 @@ function RecalledRow({ sessionId, row, message, terms }: RowProps) {
   const words = row.matched ?? wordsWith(text, matched);
   return (
     <span title={`Score ${row.score.toFixed(2)} of 1: how rare the matched words are, and how many`}>
-      <a href={addressOf(sessionId, "window", message.turn_seq)}>Turn {message.turn_seq}</a>, {message.role}:{" "}
+      <a href={addressOf(sessionId, "window", message.turn_seq)}>Turn {message.turn_seq}</a>, {speakerOf(message)},{" "}
+      {day(message.said_at)}:{" "}
       {words.length ? (
         <strong>{listed(words)}</strong>
       ) : (

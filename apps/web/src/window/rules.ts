@@ -1,7 +1,7 @@
 import { tokens } from "../format";
 import type { Context, TimelineWindow } from "../types";
 
-/** What an audit and a preview both tell of a decision. */
+/** What an audit and a preview both have of a decision. */
 export type Decided = Pick<
   Context,
   | "model_context_limit"
@@ -31,7 +31,7 @@ const WHAT: Record<string, string> = {
   emergency_drop: "Emergency cut",
 };
 
-/** What an action of the trim log did, and the rule that asked for it, with the figures it was decided on. */
+/** What an action of the trim log did, and the rule for it, with the figures it was decided on. */
 export function ruleOf(kind: string, reason: string, audit: Decided, window: TimelineWindow | null): Rule {
   return { what: WHAT[kind] ?? kind, why: whyOf(reason, audit, window) };
 }

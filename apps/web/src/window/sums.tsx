@@ -27,13 +27,13 @@ export function RegionSums({ regions, counted, overheadReserve }: Props) {
             <td class="number">{tokens(regions[region])}</td>
           </tr>
         ))}
-        <tr class="total" title="All that goes over the wire">
+        <tr class="total" title="All tokens that are sent">
           <th scope="row">Whole request</th>
           <td class="number">{tokens(wire)}</td>
         </tr>
         {reserved > 0 && (
           <tr title={`Framing and tools up to ${tokens(overheadReserve)} tokens have a reserve of their own`}>
-            <th scope="row">Paid by the overhead reserve</th>
+            <th scope="row">From the overhead reserve</th>
             <td class="number">−{tokens(reserved)}</td>
           </tr>
         )}

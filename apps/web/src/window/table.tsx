@@ -8,6 +8,7 @@ import { REGION_NAMES } from "./regions";
 /** What the plot shows, as figures. Of a run of turns they are those of its largest. */
 export function TimelineTable({ sessionId, ranges }: { sessionId: string; ranges: TimelineRange[] }) {
   const used = REGIONS.filter((region) => ranges.some(({ peak }) => (peak.window?.regions[region] ?? 0) > 0));
+  const isPriced = ranges.some(({ peak }) => peak.cost_usd !== null);
   return (
     <details class="figures">
       <summary>The same as a table</summary>
@@ -31,9 +32,11 @@ export function TimelineTable({ sessionId, ranges }: { sessionId: string; ranges
               <th scope="col" class="number" title="Prompt tokens as the provider counted them, all calls of the turn">
                 Reported
               </th>
-              <th scope="col" class="number">
-                Cost
-              </th>
+              {isPriced && (
+                <th scope="col" class="number">
+                  Cost
+                </th>
+              )}
               <th scope="col" class="number">
                 Time
               </th>
@@ -62,7 +65,7 @@ export function TimelineTable({ sessionId, ranges }: { sessionId: string; ranges
                     </td>
                   ))}
                   <td class="number">{peak.prompt_tokens === null ? "–" : tokens(peak.prompt_tokens)}</td>
-                  <td class="number">{dollars(peak.cost_usd)}</td>
+                  {isPriced && <td class="number">{dollars(peak.cost_usd)}</td>}
                   <td class="number">{elapsed(peak.created_at, peak.completed_at)}</td>
                   <td>{happenedIn(range).join("; ") || peak.status.replace("_", " ")}</td>
                 </tr>

@@ -5,6 +5,7 @@ import { sentenceOf as sentenceOfProblem, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
 import type { Audit, Prompt, Session, TimelineRange, TimelineTurn } from "../types";
 import { stateWord } from "../ui/state-badge";
+import { TurnNumber } from "../ui/turn-number";
 import { PromptDiff } from "./diff";
 import { LeftOut } from "./left-out";
 import { sentenceOf } from "./marks";
@@ -31,10 +32,11 @@ export function TurnDetail({ sessionId, turn, total, other }: Props) {
     (signal) => (turn.window ? call(path("audit"), { query: { round: shownRound }, signal }) : NOTHING),
     [turn.turn_id, shownRound, turn.status],
   );
-  const sent = audit.value?.turn_id === turn.turn_id && audit.value.prompt_sha256;
+  // Every call but the last was made; the last one's prompt has a hash where it was sent.
+  const sent = turn.window !== null && (shownRound < last || turn.window.prompt_sha256 !== null);
   const prompt = useResource<Prompt | null>(
     (signal) => (sent ? call(path("prompt"), { query: { round: shownRound }, signal }) : NOTHING),
-    [sent],
+    [turn.turn_id, shownRound, sent],
   );
 
   function path(what: string): string {
@@ -63,6 +65,7 @@ export function TurnDetail({ sessionId, turn, total, other }: Props) {
             </select>
           </label>
         )}
+        <Neighbours sessionId={sessionId} seq={turn.seq} total={total} />
         {turn.status !== "running" && <ForkHere sessionId={sessionId} turn={turn} />}
         <CompareWith sessionId={sessionId} turn={turn} total={total} other={other} />
       </header>
@@ -87,6 +90,24 @@ export function TurnDetail({ sessionId, turn, total, other }: Props) {
         <LeftOut sessionId={sessionId} audit={audit.value} prompt={prompt.value} turn={turn} />
       </div>
     </section>
+  );
+}
+
+/** One turn back or on, also where the plot does not reach. */
+function Neighbours({ sessionId, seq, total }: { sessionId: string; seq: number; total: number }) {
+  return (
+    <nav class="steps" aria-label="Turns before and after">
+      {seq > 1 && (
+        <a class="button" href={addressOf(sessionId, "window", seq - 1)}>
+          ← Turn {seq - 1}
+        </a>
+      )}
+      {seq < total && (
+        <a class="button" href={addressOf(sessionId, "window", seq + 1)}>
+          Turn {seq + 1} →
+        </a>
+      )}
+    </nav>
   );
 }
 
@@ -134,16 +155,13 @@ function CompareWith({ sessionId, turn, total, other }: Props) {
   }
   return (
     <>
-      <label class="inline">
-        Compare with turn
-        <input
-          type="number"
-          min="1"
-          max={total}
-          value={other}
-          onChange={(event) => compare(Number(event.currentTarget.value) || null)}
-        />
-      </label>
+      <TurnNumber
+        label="Compare with turn"
+        value={other}
+        least={1}
+        most={total}
+        onCommit={(typed) => compare(typed || null)}
+      />
       <button type="button" onClick={() => compare(null)}>
         End comparison
       </button>
@@ -168,36 +186,50 @@ function Compared({ sessionId, was, now }: { sessionId: string; was: string; now
 
 function Figures({ audit, turn }: { audit: Audit; turn: TimelineTurn }) {
   const counted = audit.estimated_input_tokens_after_prune;
-  const figures: [string, string, string][] = [
-    [
-      "Counted against the budget",
-      tokens(counted),
-      `${percent(counted, audit.input_budget)} of ${tokens(audit.input_budget)}`,
-    ],
-    ["Whole request, estimated", tokens(audit.estimated_wire_tokens), audit.estimator],
-    [
-      "Counted by the provider",
-      audit.actual_prompt_tokens === null ? "–" : tokens(audit.actual_prompt_tokens),
-      audit.calibration_ratio === 1 ? "no correction" : `correction × ${audit.calibration_ratio.toFixed(3)}`,
-    ],
-    [
-      "Window",
-      tokens(audit.model_context_limit),
-      `${audit.model_alias}, ${audit.context_limit_source.replace("_", " ")}`,
-    ],
-    ["Time", elapsed(turn.created_at, turn.completed_at), dateTime(turn.created_at)],
-    [
-      "Cost",
-      dollars(turn.cost_usd),
-      turn.completion_tokens === null ? "" : `${tokens(turn.completion_tokens)} tokens out`,
-    ],
+  const figures: { name: string; help: string; value: string; note: string }[] = [
+    {
+      name: "Counted against the budget",
+      help: "What the thresholds are compared with: the request without what its overhead reserve covers",
+      value: tokens(counted),
+      note: `${percent(counted, audit.input_budget)} of ${tokens(audit.input_budget)}`,
+    },
+    {
+      name: "Whole request, estimated",
+      help: "All tokens that are sent, counted with this vocabulary",
+      value: tokens(audit.estimated_wire_tokens),
+      note: audit.estimator,
+    },
+    {
+      name: "Counted by the provider",
+      help: "Prompt tokens that the provider reported for this call; later estimates are corrected by them",
+      value: audit.actual_prompt_tokens === null ? "–" : tokens(audit.actual_prompt_tokens),
+      note: audit.calibration_ratio === 1 ? "no correction" : `correction × ${audit.calibration_ratio.toFixed(3)}`,
+    },
+    {
+      name: "Window",
+      help: "The context window of the model, and where its size is known from",
+      value: tokens(audit.model_context_limit),
+      note: `${audit.model_alias}, ${audit.context_limit_source.replace("_", " ")}`,
+    },
+    {
+      name: "Answer",
+      help: "Completion tokens of the turn, as the provider counted them",
+      value: turn.completion_tokens === null ? "–" : tokens(turn.completion_tokens),
+      note: turn.cost_usd === null ? "" : `the turn cost ${dollars(turn.cost_usd)}`,
+    },
+    {
+      name: "Time",
+      help: "From the message to the end of the answer",
+      value: elapsed(turn.created_at, turn.completed_at),
+      note: dateTime(turn.created_at),
+    },
   ];
   return (
     <>
       <dl class="figures-row">
-        {figures.map(([name, value, note]) => (
+        {figures.map(({ name, help, value, note }) => (
           <div key={name}>
-            <dt>{name}</dt>
+            <dt title={help}>{name}</dt>
             <dd>
               <span class="value">{value}</span> <span class="small quiet">{note}</span>
             </dd>

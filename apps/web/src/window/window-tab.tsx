@@ -5,7 +5,7 @@ import type { TimelineRange } from "../types";
 import { Brush, BrushFields, type Selection, within } from "./brush";
 import { MarkLegend } from "./marks";
 import { columnsIn, Plot, useWidth, type Zoom } from "./plot";
-import { countedRegions, REGION_NAMES, STACK, Swatch } from "./regions";
+import { countedRegions, REGION_HELP, REGION_NAMES, STACK, Swatch } from "./regions";
 import { TimelineTable } from "./table";
 import { TurnDetail } from "./turn-detail";
 
@@ -25,8 +25,11 @@ interface Props {
 export function WindowTab({ sessionId, turn, otherTurn, total, version }: Props) {
   const frame = useRef<HTMLElement>(null);
   const width = useWidth(frame);
-  const chosen = useTurn(sessionId, turn ?? total, version);
+  const chosen = useTurn(sessionId, turn ?? (total || null), version);
   const shown = chosen.value;
+  const wanted = turn ?? String(total);
+  // What is still shown is another turn than the chosen one: nothing can be done with it.
+  const isOther = shown !== null && wanted !== String(shown.seq) && wanted !== shown.turn_id;
   return (
     <>
       <section class="card" ref={frame} aria-labelledby="over-turns">
@@ -60,13 +63,15 @@ export function WindowTab({ sessionId, turn, otherTurn, total, version }: Props)
         <p class="notice">This session has no turn {turn}.</p>
       )}
       {shown && (
-        <TurnDetail
-          key={shown.turn_id}
-          sessionId={sessionId}
-          turn={shown}
-          total={total ?? shown.seq}
-          other={otherTurn}
-        />
+        <div inert={isOther} class={isOther ? "leaving" : undefined}>
+          <TurnDetail
+            key={shown.turn_id}
+            sessionId={sessionId}
+            turn={shown}
+            total={total ?? shown.seq}
+            other={otherTurn}
+          />
+        </div>
       )}
     </>
   );
@@ -84,7 +89,7 @@ interface OverTurnsProps {
 
 function OverTurns({ sessionId, total, width, version, selected, aimed }: OverTurnsProps) {
   const [given, setGiven] = useState<{ selection: Selection; aimed: number | null } | null>(null);
-  const [asked, setAsked] = useState<Zoom | null>(null);
+  const [chosenZoom, setChosenZoom] = useState<Zoom | null>(null);
   const newest = within({ first: total - SHOWN_AT_FIRST + 1, last: total }, total);
   const own = given && given.aimed === aimed ? given.selection : null;
   const selection = own ?? around(aimed, given?.selection ?? newest, total);
@@ -94,7 +99,7 @@ function OverTurns({ sessionId, total, width, version, selected, aimed }: OverTu
   const isWhole = selection.last - selection.first + 1 === total;
   const whole = useOverview(sessionId, 1, total > points / 2 || !isWhole ? total : 0, POINTS_OF_THE_STRIP, version);
   const ranges = plotted.value ?? [];
-  const zoom = asked ?? (isSmall(ranges) ? "used" : "window");
+  const zoom = chosenZoom ?? (isSmall(ranges) ? "used" : "window");
   const inUse = useMemo(
     () =>
       STACK.filter((region) =>
@@ -111,7 +116,7 @@ function OverTurns({ sessionId, total, width, version, selected, aimed }: OverTu
           <legend class="unseen">Scale</legend>
           {(["window", "used"] as const).map((each) => (
             <label key={each}>
-              <input type="radio" name="zoom" checked={zoom === each} onChange={() => setAsked(each)} />
+              <input type="radio" name="zoom" checked={zoom === each} onChange={() => setChosenZoom(each)} />
               <span>{each === "window" ? "whole budget" : "what is used"}</span>
             </label>
           ))}
@@ -140,7 +145,7 @@ function OverTurns({ sessionId, total, width, version, selected, aimed }: OverTu
       )}
       <ul class="legend">
         {inUse.map((region) => (
-          <li key={region}>
+          <li key={region} title={REGION_HELP[region]}>
             <Swatch region={region} />
             {REGION_NAMES[region]}
           </li>

@@ -33,10 +33,12 @@ from app.api.schemas.messages import (
     TokenCountOut,
     ToolByName,
 )
-from app.domain.errors import InvalidRequest, NotFound
+from app.api.streaming import events_response
+from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, ToolDefinition
 from app.services.anthropic.count_tokens import count_tokens
 from app.services.openai.chat import ChatRequest
+from app.services.openai.compaction import Compacted, compact_before, compaction_policy
 from app.services.openai.open_session import open_session
 from app.services.turn.types import TurnOptions
 
@@ -53,6 +55,8 @@ _EVENTS = (
 _ANSWERS = session_answers("The message, or with `stream: true` its events", {"type": "string", "enum": list(_EVENTS)})
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _LARGE_BODY_BYTES = 256 * 1024
+_COMPACT_AT = 150_000
+"""Input tokens, as Anthropic has it where a request names none."""
 _NO_METADATA = MessagesMetadata()
 
 router = APIRouter(prefix="/v1/messages", tags=["messages"], route_class=DirectRoute)
@@ -70,11 +74,12 @@ async def create_message(
     """Answers a list of messages in Anthropic's form, within the token budget, as a turn of a stored session."""
     rt, tenant_id = call.rt, call.tenant_id
     metadata = body.metadata or _NO_METADATA
+    edit = body.context_management and body.context_management.compact_edit()
     named = named_session(x_session_id, metadata.session_id)
 
     def read() -> ChatRequest:
         request = _request(call, body, is_retry=x_stainless_retry_count not in (None, "0"))
-        if named is not None or x_session_new:
+        if named is not None or x_session_new or request.compaction is not None:
             return request
         return recognizable(call, request, conversation_of(metadata.user_id))
 
@@ -86,8 +91,21 @@ async def create_message(
         model=body.model,
         headers={SESSION_HEADER: str(session_id), **request_id_header()},
         with_thinking=_wants_thinking(body.thinking),
+        with_compaction=edit is not None,
     )
+    if edit is not None and edit.pause_after_compaction:
+        made, request = await compact_before(rt, tenant_id, session_id, request)
+        if made is not None:
+            return _paused(made, form, stream=bool(body.stream))
     return await answer_list(call, session_id, request, idempotency_key, form, stream=bool(body.stream))
+
+
+def _paused(made: Compacted, form: MessageForm, *, stream: bool) -> Response:
+    if stream:
+        return events_response(form.compacted_events(made), form.headers)
+    answer = json_response(form.compacted(made))
+    answer.headers.update(form.headers)
+    return answer
 
 
 @router.post(
@@ -127,7 +145,9 @@ def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
     if body.thread is not None:
         raise _ThreadUnsupported
     raw: JsonObject = call.raw_body
-    listed = read_list(raw.get("system"), raw["messages"])
+    with located("body", "messages"):
+        listed = read_list(raw.get("system"), raw["messages"])
+    edit = body.context_management and body.context_management.compact_edit()
     return ChatRequest(
         messages=listed.messages,
         options=TurnOptions(
@@ -136,10 +156,12 @@ def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
             max_output_tokens=raw.get("max_tokens"),
             instructions=listed.instructions,
             provider_options=provider_options(_chat_options(raw, body)),
+            policy=edit and compaction_policy(edit.trigger.value if edit.trigger else _COMPACT_AT, edit.instructions),
         ),
         model_alias=body.model,
         request_sha256=request_sha256(raw),
         is_retry=is_retry,
+        compaction=listed.compaction,
     )
 
 

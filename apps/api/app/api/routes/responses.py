@@ -25,7 +25,13 @@ from app.api.routes.chat import (
 )
 from app.api.routes.turns import request_sha256
 from app.api.schemas.items import DeletedOut, ItemListOut
-from app.api.schemas.responses import AllowedTools, ConversationRef, NamedTool, ResponseIn, ResponseOut
+from app.api.schemas.responses import (
+    AllowedTools,
+    ConversationRef,
+    NamedTool,
+    ResponseIn,
+    ResponseOut,
+)
 from app.api.streaming import Work, events_response, stream_turn
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError, located
 from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
@@ -34,6 +40,7 @@ from app.openai.client_tools import function_of
 from app.openai.items import read_items, references_of
 from app.services.openai import responses
 from app.services.openai.chat import ChatRequest
+from app.services.openai.compaction import compaction_policy
 from app.services.openai.conversations import referenced
 from app.services.openai.responses import ResponseRequest, ResponseTarget, resolve_target, respond
 from app.services.runtime import Runtime
@@ -61,7 +68,8 @@ async def create_response(
     rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
     named = await referenced(rt, tenant_id, references_of(input_of(raw)))
     request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
-    request = _in_session(call, request, body, x_session_id, recognize=not x_session_new)
+    member = (body.metadata or {}).get("session_id")
+    request = in_session(call, request, member, x_session_id, recognize=not x_session_new)
     target = await resolve_target(rt, tenant_id, request, idempotency_key)
     note = request.chat.options.note
     assert note is not None
@@ -199,7 +207,7 @@ def response_request(
     Raises `InvalidRequest`, and `NotFound` for an id that nothing can have.
     """
     _check_body(rt, body)
-    previous = _previous(body)
+    previous = previous_of(body.previous_response_id)
     tools, tool_choice = _tools(raw, body)
     conversation, stored = _conversation(body), body.store is not False
     sha256 = request_sha256({name: value for name, value in raw.items() if name != "stream_options"})
@@ -211,7 +219,7 @@ def response_request(
         max_output_tokens=body.max_output_tokens,
         instructions=body.instructions or None,
         provider_options=provider_options(_chat_options(raw, body)),
-        policy={},
+        policy=_policy(body),
         whole_past=body.truncation == "disabled",
         note=ResponseNote(sha256, _repeated_form(raw, body, conversation), rt.now(), is_stored=stored),
     )
@@ -221,18 +229,33 @@ def response_request(
         model_alias=body.model or rt.catalogue.default,
         request_sha256=sha256,
         is_retry=is_retry,
-        all_new=True,
+        all_new=read.compaction is None,
         directions=read.directions,
         within="input",
+        compaction=read.compaction,
     )
     return ResponseRequest(chat=chat, previous=previous, conversation=conversation, store=stored)
 
 
-def _in_session(
-    call: Call, request: ResponseRequest, body: ResponseIn, header: str | None, *, recognize: bool
+def _policy(body: ResponseIn) -> JsonObject:
+    """What the request says of its own compaction. Raises `InvalidRequest` where it could not be kept."""
+    if not body.context_management:
+        return {}
+    if body.store is False or body.truncation == "disabled":
+        field = "store" if body.store is False else "truncation"
+        raise InvalidRequest(
+            f"A compaction has to be stored, and to be sent: {field} keeps it from that.", ("body", field)
+        )
+    threshold = body.context_management[0].compact_threshold
+    return {} if threshold is None else compaction_policy(threshold)
+
+
+def in_session(
+    call: Call, request: ResponseRequest, member: str | None, header: str | None, *, recognize: bool
 ) -> ResponseRequest:
     """The request with the session that it names or is recognized by. Raises `InvalidRequest`."""
-    named = named_session(header, (body.metadata or {}).get("session_id"))
+    named = named_session(header, member)
+    recognize = recognize and request.chat.compaction is None
     if request.previous is not None or request.conversation is not None:
         if header is not None:
             raise InvalidRequest(f"{SESSION_HEADER} does not go with a conversation or a previous response.")
@@ -249,14 +272,20 @@ def _check_body(rt: Runtime, body: ResponseIn) -> None:
         raise InvalidRequest("Name a conversation or a previous response, not both.", ("body", "previous_response_id"))
     if body.background and body.store is False:
         raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
-    if body.model is not None and body.model not in rt.catalogue.aliases:
+    check_model(rt, body.model)
+
+
+def check_model(rt: Runtime, alias: str | None) -> None:
+    """Raises `NotFound` for an alias that the catalogue does not have."""
+    if alias is not None and alias not in rt.catalogue.aliases:
         raise NotFound("model")
 
 
-def _previous(body: ResponseIn) -> ResponseRef | None:
-    if body.previous_response_id is None:
+def previous_of(named: str | None) -> ResponseRef | None:
+    """The response that a body names. Raises `NotFound` for what can be no id of one."""
+    if named is None:
         return None
-    previous = read_response_id(body.previous_response_id)
+    previous = read_response_id(named)
     if previous is None:
         raise NotFound("previous_response")
     return previous
@@ -330,4 +359,5 @@ def _repeated_form(raw: JsonObject, body: ResponseIn, conversation: SessionId | 
         "tools": raw.get("tools") or [],
         "top_logprobs": 0,
         "truncation": body.truncation or "auto",
+        **({"context_management": raw["context_management"]} if body.context_management else {}),
     }

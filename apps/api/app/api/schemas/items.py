@@ -104,6 +104,13 @@ class ReasoningIn(Open):
     type: Literal["reasoning"]
 
 
+class CompactionIn(Open):
+    """Stands for the conversation as it was when the service made it; messages before the last one are not read."""
+
+    type: Literal["compaction"]
+    encrypted_content: str = Field(description="As the service gave it: a plain handle of a session, turn and summary.")
+
+
 class ItemReferenceIn(Open):
     """An item that the service gave out, by its id."""
 
@@ -131,6 +138,7 @@ _ITEM_KINDS = (
     "local_shell_call",
     "local_shell_call_output",
     "reasoning",
+    "compaction",
     "item_reference",
 )
 
@@ -139,7 +147,6 @@ HOSTED_ITEMS = frozenset(
         "apply_patch_call",
         "apply_patch_call_output",
         "code_interpreter_call",
-        "compaction",
         "computer_call",
         "computer_call_output",
         "file_search_call",
@@ -176,6 +183,7 @@ ItemIn = Annotated[
     | Annotated[LocalShellCallIn, Tag("local_shell_call")]
     | Annotated[LocalShellOutputIn, Tag("local_shell_call_output")]
     | Annotated[ReasoningIn, Tag("reasoning")]
+    | Annotated[CompactionIn, Tag("compaction")]
     | Annotated[ItemReferenceIn, Tag("item_reference")]
     | Annotated[HostedItemIn, Tag("hosted")],
     Discriminator(_item_kind, custom_error_type="item_type", custom_error_message="Must be an item"),
@@ -193,12 +201,18 @@ MetadataIn = Annotated[
 
 
 class ItemOut(BaseModel):
-    """A message, a call of a tool, its output, or reasoning."""
+    """A message, a call of a tool, its output, reasoning, or a compaction."""
 
     model_config = ConfigDict(extra="allow")
     id: str
     type: Literal[
-        "message", "function_call", "function_call_output", "custom_tool_call", "local_shell_call", "reasoning"
+        "message",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "local_shell_call",
+        "reasoning",
+        "compaction",
     ]
 
 

@@ -3,14 +3,14 @@ breakpoints are set where this service's prompts are stable."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from app.api.schemas.chat import CallId
 from app.api.schemas.content import TextOrParts, TextPart
 from app.api.schemas.values import In, Open
-from app.domain.types import JsonObject, Name
+from app.domain.types import MOST_FOCUS_CHARS, JsonObject, Name
 
 _Data = Annotated[str, StringConstraints(min_length=1)]
 _EXAMPLE: JsonObject = {
@@ -92,10 +92,21 @@ class ToolUseBlock(Open):
     input: dict[str, Any]
 
 
+class CompactionBlock(Open):
+    """Stands for the conversation as it was when the service made it; messages before the last one are not read. One
+    without content stands for nothing."""
+
+    type: Literal["compaction"]
+    content: str | None = None
+    encrypted_content: str | None = Field(default=None, description="A plain handle of a session, turn and summary.")
+
+
 UserBlock = Annotated[
     TextPart | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock, Field(discriminator="type")
 ]
-ReplyBlock = Annotated[TextPart | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock, Field(discriminator="type")]
+ReplyBlock = Annotated[
+    TextPart | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | CompactionBlock, Field(discriminator="type")
+]
 
 
 class UserTurn(Open):
@@ -159,14 +170,46 @@ class OutputConfig(Open):
     format: OutputFormat | None = None
 
 
-class ContextEdit(Open):
+class InputTokens(In):
+    type: Literal["input_tokens"]
+    value: int = Field(ge=1000, le=2**31 - 1)
+
+
+class ClearEdit(Open):
+    """Taken without effect: the session's policy says what leaves the window."""
+
     type: Annotated[str, StringConstraints(pattern=r"^clear_(thinking|tool_uses)_[0-9]{8}$")]
 
 
-class ContextManagement(In):
-    edits: list[ContextEdit] | None = Field(
-        default=None, description="Taken without effect: the session's policy says what leaves the window."
+class CompactEdit(In):
+    """A summary is made at this size, in place of the policy's triggers, and shown as the first block."""
+
+    type: Literal["compact_20260112"]
+    trigger: InputTokens | None = Field(default=None, description="150,000 input tokens when absent.")
+    instructions: str | None = Field(
+        default=None, max_length=MOST_FOCUS_CHARS, description="What the summary keeps in most detail."
     )
+    pause_after_compaction: bool | None = Field(
+        default=None, description="Whether the answer to a new message is the summary alone, where one is due."
+    )
+
+
+def _edit_kind(value: object) -> str:
+    kind = cast("dict[str, Any]", value).get("type") if isinstance(value, dict) else None
+    return "compact" if isinstance(kind, str) and kind.startswith("compact") else "clear"
+
+
+ContextEdit = Annotated[
+    Annotated[CompactEdit, Tag("compact")] | Annotated[ClearEdit, Tag("clear")], Discriminator(_edit_kind)
+]
+
+
+class ContextManagement(In):
+    edits: list[ContextEdit] | None = Field(default=None, max_length=8)
+
+    def compact_edit(self) -> CompactEdit | None:
+        """The last edit that compacts, if there is one."""
+        return next((edit for edit in reversed(self.edits or ()) if isinstance(edit, CompactEdit)), None)
 
 
 class PromptIn(In):
@@ -248,6 +291,12 @@ class RedactedThinkingOut(BaseModel):
     data: str
 
 
+class CompactionBlockOut(BaseModel):
+    type: Literal["compaction"]
+    content: str
+    encrypted_content: str
+
+
 class MessageOut(BaseModel):
     """Anthropic's `message`."""
 
@@ -256,9 +305,12 @@ class MessageOut(BaseModel):
     role: Literal["assistant"]
     model: str = Field(description="The alias that answered: a fallback's, where the requested one was down.")
     content: list[
-        Annotated[TextBlockOut | ToolUseBlockOut | ThinkingBlockOut | RedactedThinkingOut, Field(discriminator="type")]
+        Annotated[
+            TextBlockOut | ToolUseBlockOut | ThinkingBlockOut | RedactedThinkingOut | CompactionBlockOut,
+            Field(discriminator="type"),
+        ]
     ]
-    stop_reason: Literal["end_turn", "max_tokens", "tool_use", "refusal"]
+    stop_reason: Literal["end_turn", "max_tokens", "tool_use", "refusal", "compaction"]
     stop_sequence: None
     usage: MessageUsage
 

@@ -123,6 +123,16 @@ class ConversationRef(Open):
     id: str
 
 
+class CompactAt(In):
+    type: Literal["compaction"]
+    compact_threshold: int | None = Field(
+        default=None,
+        ge=1000,
+        le=2**31 - 1,
+        description="Input tokens at which a summary is made, in place of the policy's triggers.",
+    )
+
+
 class ResponseIn(In):
     """A request of OpenAI's Responses. A field that is not listed is refused, for it would be without effect."""
 
@@ -138,6 +148,9 @@ class ResponseIn(In):
     background: bool | None = Field(default=None, description="Answer at once; the response is fetched until it ended.")
     truncation: Literal["auto", "disabled"] | None = Field(
         default=None, description="`auto`, the default, keeps to the budget by the policy; `disabled` refuses instead."
+    )
+    context_management: list[CompactAt] | None = Field(
+        default=None, max_length=1, description="A summary that is made for this response is shown as its first item."
     )
     tools: list[ResponseToolIn] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
@@ -186,3 +199,30 @@ class ResponseOut(BaseModel):
     model: str = Field(description="The alias that answered: a fallback's, where the requested one was down.")
     output: list[ItemOut]
     usage: ResponseUsageOut | None
+
+
+class CompactIn(In):
+    """A conversation that is to be summarized now: a list, what a previous response ended, or both."""
+
+    model: Name | None = Field(default=None, description="An alias of the catalogue; its default when absent.")
+    input: InputIn | None = Field(
+        default=None, description="As of a response. What is new is stored, nothing answered."
+    )
+    previous_response_id: str | None = Field(default=None, description="A response to go on from.")
+    instructions: str | None = Field(default=None, description="A resent history is recognized by them as well.")
+    # Taken without effect.
+    image: dict[str, Any] | None = None
+    service_tier: Name | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+
+
+class CompactionOut(BaseModel):
+    """OpenAI's `response.compaction`: the next `input` begins with its `output`."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[ItemOut]
+    usage: ResponseUsageOut = Field(description="Of the summarizer; zeros where it was not called.")

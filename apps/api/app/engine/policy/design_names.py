@@ -133,7 +133,7 @@ def in_our_names(given: Mapping[str, object]) -> JsonObject:
     Raises `InvalidRequest` naming what was given, where its value cannot be read or two names say different things.
     """
     read: JsonObject = {}
-    said_by: dict[str, str] = {}
+    given_by: dict[str, str] = {}
     for name, value in _with_provider(given).items():
         design = _BY_SPELLING.get(name)
         try:
@@ -143,12 +143,12 @@ def in_our_names(given: Mapping[str, object]) -> JsonObject:
         for field in (name,) if design is None else design.fields:
             if field in read and read[field] != converted:
                 raise InvalidRequest(
-                    f"{said_by[field]} and {name} are names of the same field, {field}, and say different things: "
+                    f"{given_by[field]} and {name} are names of the same field, {field}, and say different things: "
                     f"{read[field]!r} and {converted!r}.",
                     ("policy", name),
                 )
             read[field] = converted
-            said_by.setdefault(field, name)
+            given_by.setdefault(field, name)
     return read
 
 

@@ -14,6 +14,10 @@ from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy
 MEANINGS: Mapping[str, str] = {
     "preset": "The design whose values the rest has.",
     "summary_trigger_ratio": "Share of the input budget at which a summary is made.",
+    "summary_trigger_tokens": (
+        "Input tokens at which a summary is made, in any window; what a summary and protected turns may take is then a "
+        "share of them."
+    ),
     "prune_trigger_ratio": "Share of the input budget at which messages are pruned after a summary was tried.",
     "mandatory_summary_turn": "Completed turns after which a summary is made.",
     "usage_threshold": "Share of the model's window at which a summary is made; never above the prune threshold.",
@@ -55,7 +59,7 @@ MEANINGS: Mapping[str, str] = {
     ),
     "estimator": "How tokens are counted; heuristic: chars x 2 / 5.",
     "max_output_tokens": "The most that is reserved for the answer, and never more than a fifth of the window.",
-    "show_time": "Whether a prompt says on which days its messages were said.",
+    "show_time": "Whether a prompt says on which days its messages were sent.",
     "show_names": (
         "Whether `Anna:` stands before the text of a named message for every model; else where the provider has no "
         "field for it."

@@ -25,6 +25,7 @@ Ratio: TypeAlias = Annotated[float, Gt(0), Le(1)]
 Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
 Percent: TypeAlias = Annotated[float, Ge(0), Le(100.0)]
 Count: TypeAlias = Annotated[int, Ge(1), Le(LARGEST_INTEGER)]
+TriggerTokens: TypeAlias = Annotated[int, Ge(1000), Le(LARGEST_INTEGER)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,10 @@ class ContextPolicy:
     The annotations state which values a field takes; `services/policies.py` holds clients to them.
 
     Triggers, each off where it is None: `summary_trigger_ratio` is a share of the turn's input budget,
-    `mandatory_summary_turn` a number of completed turns, `usage_threshold` a share of the model's window,
-    `max_messages` a number of messages in the raw window. Below them all stands `prune_trigger_ratio`, a share of the
-    input budget: there every policy that summarizes at all tries a summary before anything is pruned.
+    `summary_trigger_tokens` a number of tokens as they count against it, `mandatory_summary_turn` a number of completed
+    turns, `usage_threshold` a share of the model's window, `max_messages` a number of messages in the raw window. Below
+    them all stands `prune_trigger_ratio`, a share of the input budget: there every policy that summarizes at all tries
+    a summary before anything is pruned.
 
     The newest `protected_turns` turns stay raw, as far as they fit into `protected_share` of the input budget; either
     may be None, not both. A prune takes the oldest first, or what is worth the least per token, and `prune_block_share`
@@ -66,12 +68,13 @@ class ContextPolicy:
     `max_output_tokens`, the ceiling of the output reserve, which is the deployment's by default.
     With `look_back` a model that takes tools is offered to read back what left its window: once something has, or `on`
     in every prompt. `allow_extreme` takes values that are mistakes most often. With `show_time` a prompt says on which
-    days its messages were said; with `show_names` who spoke stands before the words for every model. `whole_past` is no
+    days its messages were sent; with `show_names` who spoke stands before the words for every model. `whole_past` is no
     field of a session's policy (`with_whole_past`).
     """
 
     preset: PresetName = "guarded"
     summary_trigger_ratio: Ratio | None = 0.70
+    summary_trigger_tokens: TriggerTokens | None = None
     prune_trigger_ratio: Ratio = 0.90
     mandatory_summary_turn: Count | None = 8
     usage_threshold: Ratio | None = None
@@ -109,9 +112,20 @@ class ContextPolicy:
         """Charged tokens from which on something leaves: where shares are given out, nothing while the whole fits."""
         return self.prune_trigger_ratio * input_budget if self.allocation is None else input_budget + 1
 
+    def summary_from(self, input_budget: int) -> float | None:
+        """Charged tokens from which on a summary is due by the ratio or the number of tokens, whichever comes first."""
+        ratio, tokens = self.summary_trigger_ratio, self.summary_trigger_tokens
+        due = [each for each in (None if ratio is None else ratio * input_budget, tokens) if each is not None]
+        return min(due, default=None)
+
+    def summarized_room(self, input_budget: int) -> int:
+        """What the shares of summaries and of protected turns are of: of a window of a million tokens that is to be
+        summarized at ten thousand, a quarter of the window would be protected turns alone."""
+        return min(input_budget, self.summary_trigger_tokens or input_budget)
+
     def most_summary_tokens(self, input_budget: int) -> int:
         """What a summary may take of this input budget."""
-        return int(input_budget * self.summary_max_ratio)
+        return int(self.summarized_room(input_budget) * self.summary_max_ratio)
 
     @property
     def summarizes(self) -> bool:

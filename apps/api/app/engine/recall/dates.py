@@ -1,7 +1,7 @@
 """The days that a question names: "on 8 May 2023", "last week", "two days ago", as ranges of days.
 
 English only: words of other languages are found as words. What is relative is resolved against the day on which the
-question was said. Days are counted from 1970-01-01, in UTC.
+question was sent. Days are counted from 1970-01-01, in UTC.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def day_of(instant: datetime) -> int:
 
 
 def day_said(message: Message) -> int | None:
-    """The day on which a message was said, against which those that it names are resolved; None where nobody knows."""
+    """The day on which a message was sent, against which those that it names are resolved; None where nobody knows."""
     return day_of(message.said_at) if message.said_at else None
 
 
@@ -80,12 +80,12 @@ def day_text(day: int) -> str:
 
 
 def date_keys(text: str, said_day: int) -> tuple[DateKey, ...]:
-    """The days that a text names which was said on this day; with a day also its month and its year, as words that tell
+    """The days that a text names which was sent on this day; with a day also its month and its year, as words that tell
     less apart do beside a rare one."""
     return _date_keys(text[:_MOST_CHARS], said_day)
 
 
-@lru_cache(maxsize=16)  # one message is asked about several times in a turn
+@lru_cache(maxsize=16)  # one message is searched for several times in a turn
 def _date_keys(text: str, said_day: int) -> tuple[DateKey, ...]:
     now = date.fromordinal(said_day + _EPOCH)
     found: dict[tuple[int, int], DateKey] = {}

@@ -49,8 +49,8 @@ def packed_terms(role: Role, content: Content, *, has_calls: bool = False, name:
 def packed_text(text: str, kind: int = USER, most_terms: int = MOST_TERMS_OF_A_MESSAGE) -> bytes:
     """The packed terms of a text."""
     counted = Counter(map(term_hash, terms_of(text)))
-    asks = text.rstrip("\"'”’) ").endswith(QUESTION_MARKS)
-    header = min(counted.total(), _MOST_LENGTH) << 10 | kind << 6 | asks << 5
+    questions = text.rstrip("\"'”’) ").endswith(QUESTION_MARKS)
+    header = min(counted.total(), _MOST_LENGTH) << 10 | kind << 6 | questions << 5
     some = list(counted.items())[:most_terms]
     words = (header, text_hash(text) << 5 | 1, *(term << 5 | min(count, _MOST_COUNT) for term, count in some))
     return pack(f"<{len(words)}I", *words)
@@ -64,7 +64,7 @@ def text_hash(text: str) -> int:
 @dataclass(frozen=True, slots=True)
 class Packed:
     """Messages that go into an index: their numbers (ascending), token counts, and packed terms one after the other;
-    and the days on which they were said, from 1970-01-01 in UTC, where anybody looks for these."""
+    and the days on which they were sent, from 1970-01-01 in UTC, where anybody looks for these."""
 
     seqs: Ints
     tokens: Ints
@@ -98,7 +98,7 @@ class Index:
     distinct: npt.NDArray[np.int32]
     texts: npt.NDArray[np.int32]
     kinds: npt.NDArray[np.uint8]
-    asks: npt.NDArray[np.bool_]
+    questions: npt.NDArray[np.bool_]
     days: npt.NDArray[np.int32]
     keys: U64
     unmerged: U64
@@ -109,7 +109,16 @@ class Index:
     @property
     def size_bytes(self) -> int:
         """What it takes of memory."""
-        columns = (self.seqs, self.tokens, self.lengths, self.distinct, self.texts, self.kinds, self.asks, self.days)
+        columns = (
+            self.seqs,
+            self.tokens,
+            self.lengths,
+            self.distinct,
+            self.texts,
+            self.kinds,
+            self.questions,
+            self.days,
+        )
         return self.keys.nbytes + self.unmerged.nbytes + sum(column.nbytes for column in columns)
 
     def extended(self, new: Packed, through_seq: int) -> Index:
@@ -136,14 +145,14 @@ class Index:
             distinct=np.concatenate((self.distinct, distinct.astype(np.int32))),
             texts=np.concatenate((self.texts, (words[at + 1] >> 5).astype(np.int32))),
             kinds=np.concatenate((self.kinds, (header >> 6 & 3).astype(np.uint8))),
-            asks=np.concatenate((self.asks, (header >> 5 & 1).astype(np.bool_))),
+            questions=np.concatenate((self.questions, (header >> 5 & 1).astype(np.bool_))),
             days=np.concatenate((self.days, _days_of(new))),
             keys=keys,
             unmerged=unmerged,
         )
 
     def said_between(self, first_day: int, last_day: int, messages: int) -> Ints:
-        """The positions of those of the first `messages` that were said on one of these days, the ends included."""
+        """The positions of those of the first `messages` that were sent on one of these days, the ends included."""
         days = self.days[:messages]
         return np.flatnonzero((days >= first_day) & (days <= last_day))
 
@@ -182,7 +191,7 @@ def _empty() -> Index:
         distinct=none,
         texts=none,
         kinds=none.astype(np.uint8),
-        asks=none.astype(np.bool_),
+        questions=none.astype(np.bool_),
         days=none,
         keys=_NO_KEYS,
         unmerged=_NO_KEYS,

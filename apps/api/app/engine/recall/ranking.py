@@ -1,9 +1,9 @@
 """Bringing back what left the window: which older messages match the user's, whole and verbatim, and as many as fit.
 
-A message is found by its words (BM25), counts for what it says per token, and its neighbours share in what it scores: a
+A message is found by its words (BM25), counts for what it has per token, and its neighbours share in what it scores: a
 question and its answer stand together. What is brought back is gated by the best score, so that a prompt is not filled
 to the brim with the merely similar, and takes only room below the prune threshold (contract.md, section 8). How much
-may come back goes by how much of the user's message asks something: a turn that asks nothing gets nearly nothing. Pure,
+may come back goes by how much of the user's message is a question: a turn without one gets nearly nothing. Pure,
 and by arrays: no text of the past is read to rank it, only what is chosen.
 """
 
@@ -89,7 +89,7 @@ class Evicted:
 class Hits:
     """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
     all that were searched shares with the text. `postings` are the positions of the messages that have each of the
-    `words` that were looked for, or were said on the days that they name, one after the other, `seen_in` how many those
+    `words` that were looked for, or were sent on the days that they name, one after the other, `seen_in` how many those
     are."""
 
     positions: Ints
@@ -104,17 +104,17 @@ def wanted_share(text: str) -> float:
     """How much of the block's largest size the user's message calls for, 0 to 1.
 
     A question gets all of it, so that several older messages can answer together; less the longer it is, since a long
-    one brings its context along, and much less the more else is said around it. A message without one may still
+    one brings its context along, and much less the more else stands around it. A message without one may still
     need something: a short one gets a little, a long one next to nothing.
     """
     terms = max(1, len(query_terms(text)))
     sentences = _SENTENCE.findall(text[:_MOST_ASKED_CHARS])
-    asked = " ".join(sentence for sentence in sentences if sentence.endswith(QUESTION_MARKS))
-    if not asked:
+    question = " ".join(sentence for sentence in sentences if sentence.endswith(QUESTION_MARKS))
+    if not question:
         return _SHARE_WITHOUT_QUESTION * min(1.0, (_TERMS_WITHOUT_QUESTION / terms) ** 3)
-    asked_terms = max(1, len(query_terms(asked)))
-    of_the_text = max(_LEAST_ASKED_SHARE, (asked_terms / terms) ** 4)
-    return min(1.0, (_TERMS_OF_A_QUESTION / asked_terms) ** 2) * min(1.0, of_the_text)
+    question_terms = max(1, len(query_terms(question)))
+    of_the_text = max(_LEAST_ASKED_SHARE, (question_terms / terms) ** 4)
+    return min(1.0, (_TERMS_OF_A_QUESTION / question_terms) ** 2) * min(1.0, of_the_text)
 
 
 def most_recalled_tokens(text: str, recall: Recall, input_budget: int) -> int:
@@ -155,7 +155,7 @@ def search(
     most_hits: int = MOST_HITS,
     most_seen_share: float = MOST_SEEN_SHARE,
 ) -> Hits:
-    """The best of the messages through a number that have any of the text's terms, or were said on a day that it names,
+    """The best of the messages through a number that have any of the text's terms, or were sent on a day that it names,
     as it is understood on `said_day`; of equals the newer.
 
     One that has more of the terms counts more. Of a long text only some terms are looked for, and only so many as a
@@ -218,7 +218,7 @@ def candidates(
     shares = summed(near[inside], (hits.scores[:, None] * _SHARES)[inside], messages)
     at = np.flatnonzero(shares)
     alone = at[(index.kinds[at] < CALL) & (index.tokens[at] <= room_tokens)]
-    values = shares[alone] * np.where(index.asks[alone], _QUESTION_FACTOR, 1.0)
+    values = shares[alone] * np.where(index.questions[alone], _QUESTION_FACTOR, 1.0)
     values /= np.sqrt(index.tokens[alone] + (MESSAGE_FRAMING_TOKENS + _TOKENS_OF_ANY))
     groups = _groups(index, shares, at[index.kinds[at] >= CALL].tolist(), room_tokens)
     best = max([float(values.max(initial=0.0)), *(group.score for group in groups)])
@@ -329,7 +329,7 @@ def evicted_among(
 
 
 def spoken_text(message: Message) -> str:
-    """What somebody said, by which it is known from the same words of somebody else."""
+    """What somebody wrote, by which it is known from the same words of somebody else."""
     return named(message.name, content_text(message.content))
 
 

@@ -99,7 +99,7 @@ def query_words(text: str) -> Mapping[str, str]:
     return _query_words(text[:_MOST_QUERY_CHARS])
 
 
-@lru_cache(maxsize=16)  # one message is asked about several times in a turn
+@lru_cache(maxsize=16)  # one message is searched for several times in a turn
 def _query_words(text: str) -> Mapping[str, str]:
     words: dict[str, str] = {}
     for term, word in _terms_and_words(text):

@@ -86,6 +86,7 @@ def fold_of(
     return Fold(reason, tuple(turns), tuple(protected), previous, previous_tokens, folded_tokens, cap_tokens)
 
 
-def reclaims_enough(fold: Fold, input_budget: int) -> bool:
-    """Whether the newly folded turns are worth a summary that only the threshold asks for."""
-    return fold.folded_tokens - fold.previous_tokens >= MIN_RECLAIM_SHARE * input_budget
+def reclaims_enough(fold: Fold, room_tokens: int) -> bool:
+    """Whether the newly folded turns are worth a summary that only the threshold asks for: enough of the input budget,
+    or of the tokens at which summaries are made."""
+    return fold.folded_tokens - fold.previous_tokens >= MIN_RECLAIM_SHARE * room_tokens

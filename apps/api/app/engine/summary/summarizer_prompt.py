@@ -16,7 +16,6 @@ import jsonschema
 from app.domain.content import content_text, named
 from app.domain.types import (
     SUMMARY_LISTS,
-    Content,
     JsonObject,
     Message,
     MessageId,
@@ -94,7 +93,7 @@ class SummaryRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryAsk:
+class SummarizerPrompt:
     """One call to a summarizer. `known_ids` says which stored messages each short id stands for."""
 
     messages: tuple[PromptMessage, ...]
@@ -166,7 +165,7 @@ def summarizer_room(summarizer_input_tokens: int, cap_tokens: int, estimate: Est
     return (summarizer_input_tokens - fixed) * 9 // 10
 
 
-def ask_for_summary(
+def summarizer_prompt(
     chunk: Sequence[SourceMessage],
     *,
     previous: SummaryBody | None,
@@ -176,7 +175,7 @@ def ask_for_summary(
     estimate: Estimate,
     extend: bool = False,
     focus: str = "",
-) -> SummaryAsk:
+) -> SummarizerPrompt:
     """The prompt for one chunk. Of the context the newest messages that still fit into the room are shown.
 
     With `extend` the summarizer is instructed to add what is new to the previous summary and to keep the rest as it is.
@@ -202,7 +201,7 @@ def ask_for_summary(
         document["focus"] = focus
     instructions = _INSTRUCTIONS.replace("{carrying}", _EXTEND if extend else _CARRY_OVER)
     instructions = instructions.replace("{max_tokens}", str(max_tokens)) + (_FOCUS if focus else "")
-    return SummaryAsk(
+    return SummarizerPrompt(
         messages=(
             {"role": "system", "content": instructions},
             {"role": "user", "content": json.dumps(document, ensure_ascii=False)},
@@ -293,10 +292,10 @@ def summarizer_usage(
     room = summarizer_room(prompt_ceiling, fold.cap_tokens, estimate)
     if room <= 0:
         return Usage(0, 0)
-    prompt = completion = 0
+    prompt_tokens = completion_tokens = 0
     previous = fold.previous.body if fold.previous else None
     for chunk in split_for_summarizer(fold, room, estimate):
-        ask = ask_for_summary(
+        prompt = summarizer_prompt(
             chunk,
             previous=previous,
             context=() if extend else fold.context,
@@ -305,11 +304,11 @@ def summarizer_usage(
             estimate=estimate,
             extend=extend,
         )
-        prompt += sum(estimate(str(message["content"])) + MESSAGE_FRAMING_TOKENS for message in ask.messages)
-        prompt += PROMPT_FRAMING_TOKENS
-        completion += estimate(render_summary(body)) if body else fold.cap_tokens
+        prompt_tokens += sum(estimate(str(message["content"])) + MESSAGE_FRAMING_TOKENS for message in prompt.messages)
+        prompt_tokens += PROMPT_FRAMING_TOKENS
+        completion_tokens += estimate(render_summary(body)) if body else fold.cap_tokens
         previous = body or previous
-    return Usage(prompt, completion)
+    return Usage(prompt_tokens, completion_tokens)
 
 
 def _storable(text: str) -> str:
@@ -343,8 +342,3 @@ def anchors_of(summary: Summary | None) -> frozenset[MessageId]:
         for item in items
         for message_id in item.message_ids
     )
-
-
-def has_text(content: Content) -> bool:
-    """Whether a content says anything a summary could keep."""
-    return bool(content_text(content).strip())

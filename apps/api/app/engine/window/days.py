@@ -1,4 +1,4 @@
-"""The days on which messages were said, shown in a prompt: a line before the first message of each.
+"""The days on which messages were sent, shown in a prompt: a line before the first message of each.
 
 A line before a turn depends on that turn and the one before it alone, so that it stays where it is, and the prompt's
 beginning stays in a provider's cache. Where the lines have no room below the prune threshold, none is shown.

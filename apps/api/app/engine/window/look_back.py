@@ -141,7 +141,7 @@ def exchange(
         return Message(_NO_ID, turn_id, after_seq, role, content, 0, is_look_back=True, **fields)
 
     calls = tuple(
-        ToolCall(call.id, NAME, canonical_json(asked.arguments() if asked else {})) for call, asked, _ in answered
+        ToolCall(call.id, NAME, canonical_json(lookup.arguments() if lookup else {})) for call, lookup, _ in answered
     )
     has_others = any(not is_own(call) for call in completion.tool_calls)
     caller = message(

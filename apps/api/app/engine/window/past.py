@@ -1,7 +1,7 @@
 """A session's settled past as it may be sent: built of its messages alone, whatever the policy or the turn.
 
 What it costs, how much of it a cut takes away and how many messages it has are differences of prefix sums. It begins
-with the turns that are kept as columns, whose texts are made into messages where somebody asks for them, and goes on
+with the turns that are kept as columns, whose texts are made into messages where they are read, and goes on
 with the newest as they were read. A past is only ever appended to (`extended`), save that the latest turn may be
 unresolved and is looked at again.
 """
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class _Made(Sequence[T]):
-    """Values that are made when they are asked for, and not kept."""
+    """Values that are made when they are read, and not kept."""
 
     def __init__(self, make: Callable[[int], T], places: range) -> None:
         self._make = make
@@ -100,7 +100,7 @@ class Past:
 
     @property
     def turns(self) -> Sequence[Turn]:
-        """All turns; those that are kept are made anew whenever they are asked for."""
+        """All turns; those that are kept are made anew whenever they are read."""
         return _Made(self._turn, range(self.turn_count)) if self.kept.turns else self.newest
 
     @property
@@ -250,7 +250,7 @@ class Past:
 
 class Pieces(Sequence[Piece]):
     """Neighbouring pieces of a past, those of columns from a place to before another and then the newest: none is made
-    before it is asked for."""
+    before it is read."""
 
     def __init__(self, kept: Kept, first: int, end: int, newest: Sequence[Piece]) -> None:
         self._kept = kept

@@ -27,7 +27,7 @@ from app.domain.types import (
     TurnId,
 )
 from app.engine.messages.reasoning import NO_REASONING
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
 
 OPENING: Final = b'{"messages":['
 """What the canonical JSON of every prompt begins with."""
@@ -252,11 +252,6 @@ class Prompt:
 
 def _items_of(part: Part) -> Iterable[PromptItem]:
     return (part,) if isinstance(part, PromptItem) else part.past.items_of_run(part.first, part.end)
-
-
-def build_prompt(items: Iterable[PromptItem], tools: Sequence[ToolDefinition], estimate: Estimate) -> Prompt:
-    """Puts items and tools together and counts the tools."""
-    return Prompt(tuple(items), tuple(tools), tools_tokens(tools, estimate))
 
 
 def block_item(region: Region, name: str, role: str, text: str, estimate: Estimate) -> PromptItem:

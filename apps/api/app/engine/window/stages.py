@@ -57,7 +57,7 @@ def has_room(window: Window, policy: ContextPolicy) -> bool:
 
 
 def shows_time(window: Window, policy: ContextPolicy) -> bool:
-    """The window fits, and the policy says on which days its messages were said."""
+    """The window fits, and the policy says on which days its messages were sent."""
     return policy.show_time and fits(window)
 
 

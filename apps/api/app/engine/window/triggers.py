@@ -66,7 +66,7 @@ def _reason_before_call(window: Window, policy: ContextPolicy) -> SummaryReason 
     if policy.allocation is not None and policy.summarizes and window.is_over:
         return "allocation"
     if policy.summarizes_before_calls:
-        if _at_trigger_ratio(window, policy):
+        if _at_trigger(window, policy):
             return "threshold"
         if _enough_turns(window, policy):
             return "turn_count"
@@ -87,7 +87,9 @@ def worth_making(fold: Fold, found: Foldable, policy: ContextPolicy, *, before_c
         return True
     if fold.reason == "message_count":
         return len(fold.sources) >= _MIN_MESSAGES_SHARE * (policy.max_messages or 0)
-    return fold.reason in _WHATEVER_IT_RECLAIMS or reclaims_enough(fold, found.window.budget.input_budget)
+    return fold.reason in _WHATEVER_IT_RECLAIMS or reclaims_enough(
+        fold, policy.summarized_room(found.window.budget.input_budget)
+    )
 
 
 def fold_after_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
@@ -124,14 +126,14 @@ def exact_ratio(prompt: Prompt, counted_tokens: int) -> float | None:
 
 
 def trigger_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -> int | None:
-    """Charged tokens at which the policy asks for a summary, the lowest of its shares; None when it never does."""
+    """Charged tokens at which the policy asks for a summary, the lowest of its triggers; None when it never does."""
     if not policy.summarizes:
         return None
-    ratio = policy.summary_trigger_ratio
-    by_ratio = None if ratio is None else int(ratio * input_budget)
+    trigger = policy.summary_from(input_budget)
+    by_trigger = None if trigger is None else int(trigger)
     by_usage = _usage_tokens(policy, limit_tokens, input_budget)
     at_prune = int(policy.prune_from(input_budget))
-    return min(tokens for tokens in (by_ratio, by_usage, at_prune) if tokens is not None)
+    return min(tokens for tokens in (by_trigger, by_usage, at_prune) if tokens is not None)
 
 
 def turns_to_next_summary(snapshot: Snapshot, policy: ContextPolicy) -> int | None:
@@ -143,7 +145,7 @@ def turns_to_next_summary(snapshot: Snapshot, policy: ContextPolicy) -> int | No
 def _reason_after_turn(window: Window, policy: ContextPolicy) -> SummaryReason | None:
     if not policy.summarizes_after_turns:
         return None
-    if _at_trigger_ratio(window, policy):
+    if _at_trigger(window, policy):
         return "threshold"
     return "turn_count" if _enough_turns(window, policy) else _by_usage(window, policy)
 
@@ -154,9 +156,9 @@ def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -
     return None if share is None else int(min(share * limit_tokens, policy.prune_trigger_ratio * input_budget))
 
 
-def _at_trigger_ratio(window: Window, policy: ContextPolicy) -> bool:
-    ratio = policy.summary_trigger_ratio
-    return ratio is not None and window.input_tokens() >= ratio * window.budget.input_budget
+def _at_trigger(window: Window, policy: ContextPolicy) -> bool:
+    trigger = policy.summary_from(window.budget.input_budget)
+    return trigger is not None and window.input_tokens() >= trigger
 
 
 def _enough_turns(window: Window, policy: ContextPolicy) -> bool:

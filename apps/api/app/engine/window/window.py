@@ -42,7 +42,7 @@ class Rules:
 
     @cached_property
     def cited(self) -> frozenset[int]:
-        """The places (`seq`) of the past pieces that the summary cites; of most windows nobody asks."""
+        """The places (`seq`) of the past pieces that the summary cites; few windows need them."""
         return self.past.pieces_citing(anchors_of(self.summary))
 
     def of(self, piece: Piece) -> Leaves:
@@ -91,7 +91,7 @@ class Window:
     `rules` say what of them may leave. `days` are lines that say when, each before the piece of the past at its place,
     and `today` the one before the running turn.
     `tokens` and `messages` are running sums over all of it, without framing and tools, and `history_tokens` over its
-    pieces but for what the user says now. Prunes end when the history is within `history_floor`.
+    pieces but for what the user sends now. Prunes end when the history is within `history_floor`.
     """
 
     snapshot: Snapshot
@@ -292,8 +292,8 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
 
 def protected_room(snapshot: Snapshot, policy: ContextPolicy) -> int | None:
     """Wire tokens that protected turns may take; None where they have no share."""
-    share = policy.protected_share
-    return None if share is None else floor(share * snapshot.budget.input_budget / snapshot.calibration_ratio)
+    share, room = policy.protected_share, policy.summarized_room(snapshot.budget.input_budget)
+    return None if share is None else floor(share * room / snapshot.calibration_ratio)
 
 
 def head_items(

@@ -101,7 +101,7 @@ async def fork_before_last(
             raise TurnNotLast("Only the last turn of a session can be run again; fork the session before an older one.")
         _check_ended(last.status)
         if not (has_words or last.contents):
-            raise InvalidRequest("No user spoke in this turn; say what is to be asked.", ("body", "content"))
+            raise InvalidRequest("This turn has no user message; send `content`.", ("body", "content"))
         point = await fork_point(tx, session_id, last.seq - 1)
         return BeforeLast(await _fork(tx, rt, tenant_id, session_id, point), last)
 

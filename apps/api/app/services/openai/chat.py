@@ -14,11 +14,12 @@ from app.db.claims import reclaim_turn, waiting_turn
 from app.db.ended_turns import cancel_turn as store_cancelled
 from app.db.ended_turns import fail_lost_turns
 from app.db.turns import get_turn, turn_by_key
+from app.domain.compaction import Compaction
 from app.domain.errors import NotFound, TurnInProgress, located
 from app.domain.incoming import IncomingMessage
-from app.domain.types import Content, Message, SessionId, TenantId, TurnId, TurnStatus
+from app.domain.types import OPEN_STATUSES, Content, Message, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.known_lists import KnownList
-from app.openai.new_messages import NewMessages, NextStep, new_messages, next_step
+from app.openai.new_messages import NewMessages, NextStep, new_messages, next_step, past_step
 from app.services.archive.transfer import add_history, draft_history
 from app.services.runtime import Runtime, retried
 from app.services.sessions import add_directions
@@ -43,7 +44,8 @@ class ChatRequest:
 
     With `all_new` all of `messages` are new, whatever the session holds. `directions` are added to the session's
     instructions. With `after_turn_seq` the session's newest turn must have this number. `within` is the field of the
-    body that has the list. By `known` the session of a client that names none is recognized.
+    body that has the list. By `known` the session of a client that names none is recognized. What `messages` follow may
+    be a `compaction`. With `all_past` nothing is to be answered: all that is new is stored.
     """
 
     messages: tuple[IncomingMessage, ...]
@@ -56,6 +58,8 @@ class ChatRequest:
     after_turn_seq: int | None = None
     within: str = "messages"
     known: KnownList | None = None
+    compaction: Compaction | None = None
+    all_past: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ async def complete_chat(
         if newest.turn_id is not None and (new.repeats_newest or is_same):
             return await _answer_again(rt, tenant_id, session_id, newest.turn_id, state, request, listen)
         with located("body", request.within):
-            step = next_step(new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+            step = divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         options = _noted(request.options, newest.last_message_seq + 1)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)
@@ -109,6 +113,64 @@ async def complete_chat(
         )
         return await continue_turn(rt, tenant_id, session_id, turn_id, outputs, listen)
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+
+
+async def new_turn(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest
+) -> tuple[int, TurnRequest] | None:
+    """Stores the past of a request that would be a new turn, and gives the session's last turn number and that turn.
+
+    None where the request continues a turn, repeats what was answered, or another one runs: `complete_chat` does that.
+    """
+    for _ in range(_MOST_TRIES):
+        state = await _read_state(rt, tenant_id, session_id, request, None)
+        assert not isinstance(state, TurnOutcome), "only a key finds what was answered before"
+        newest, new = state.newest, new_messages(request.messages, state.messages)
+        if newest.status in OPEN_STATUSES or new.repeats_newest or newest.request_sha256 == request.request_sha256:
+            return None
+        with located("body", request.within):
+            step = next_step(new.messages, waiting=False)
+        turn = _turn_of(request, step, request.options)
+        if turn is None:
+            return None
+        if not step.past or await store_past(rt, tenant_id, session_id, request.model_alias, newest, step) is not None:
+            return newest.last_turn_seq + len(step.past), turn
+    return None
+
+
+async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest) -> Newest:
+    """Stores what the list of a request that is `all_past` has beyond the session, and gives where the session stands.
+
+    Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
+    """
+    for _ in range(_MOST_TRIES):
+        state = await _read_state(rt, tenant_id, session_id, request, None)
+        assert not isinstance(state, TurnOutcome), "only a key finds what was answered before"
+        newest = state.newest
+        if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
+            raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+        new = NewMessages(request.messages) if request.all_new else new_messages(request.messages, state.messages)
+        if request.directions:
+            await add_directions(rt, tenant_id, session_id, request.directions)
+        if new.repeats_newest or not new.messages:
+            return newest
+        with located("body", request.within):
+            step = divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+        if await store_past(rt, tenant_id, session_id, request.model_alias, newest, step) is not None:
+            async with rt.database.autocommit() as tx:
+                stored = await newest_of(tx, tenant_id, session_id)
+            if stored is None:
+                raise NotFound("session")
+            return stored
+    raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+
+
+def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
+    """What is stored of the request's messages and what is answered; `waiting` as of `next_step`.
+
+    Raises `InvalidRequest` that names a message that can not stand there by its index.
+    """
+    return past_step(messages, waiting=waiting) if request.all_past else next_step(messages, waiting=waiting)
 
 
 def _turn_of(request: ChatRequest, step: NextStep, options: TurnOptions) -> TurnRequest | None:

@@ -158,7 +158,12 @@ def _group_of(message: Message, of_turn: Sequence[Message]) -> list[int]:
 async def _read(rt: Runtime, tenant_id: TenantId, items: Sequence[Mapping[str, Any]]) -> ReadItems:
     messages = await referenced(rt, tenant_id, references_of(items))
     with located("body", "items"):
-        return read_items(items, messages)
+        read = read_items(items, messages)
+        if read.compaction is not None:
+            raise InvalidRequest(
+                "A conversation holds all of its items: a compaction goes into the input of a response."
+            )
+    return read
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from app.db.append_turns import newest_messages, newest_of
 from app.db.known_sessions import lock_name, name_session, session_of_name, turn_of_list
 from app.db.sessions import erase_later, keep_key, session_of_key
-from app.domain.errors import InvalidRequest, located
+from app.db.turns import page_of_turns, turn_by_key, turn_numbers
+from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, SessionId, TenantId
 from app.openai.items import joined_directions
-from app.openai.new_messages import next_step
+from app.openai.new_messages import goes_on
 from app.services.archive.fork import fork_session
-from app.services.openai.chat import ChatRequest
+from app.services.openai.chat import ChatRequest, divided
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session, insert_checked, with_defaults
 
@@ -28,17 +30,20 @@ async def open_session(
     """The session of a request, and the request as it is to be answered there.
 
     The session is the one that the request names by its id, or by the client's own name, under which it is made when
-    there is none; else the one its key made before; else the one that its messages go on from; else a new one of the
-    request's model. With `erase_after_s` a new one is not to be kept.
+    there is none; else the one of its compaction; else the one its key made before; else the one that its messages go
+    on from; else a new one of the request's model. With `erase_after_s` a new one is not to be kept.
     Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`.
     """
     check_options(rt, request)
     if isinstance(named, str):
         return await _named(rt, tenant_id, named, request), request
     if named is not None:
+        check_compaction(request, named)
         async with rt.database.autocommit() as tx:
             await check_session(tx, tenant_id, named)
         return named, request
+    if request.compaction is not None:
+        return await _compacted(rt, tenant_id, request, idempotency_key, erase_after_s)
     if request.known is not None and (found := await _recognized(rt, tenant_id, request, idempotency_key)) is not None:
         return found
     fields = _new_session(rt, request)
@@ -62,9 +67,50 @@ def check_options(rt: Runtime, request: ChatRequest) -> None:
         raise InvalidRequest(f"The provider of this model does not know {unknown[0]}.", ("body", unknown[0]))
 
 
+def check_compaction(request: ChatRequest, session_id: SessionId | None) -> None:
+    """Raises `InvalidRequest` for a compaction that stands for another session than this one."""
+    if request.compaction is not None and request.compaction.session_id != session_id:
+        raise InvalidRequest(
+            "The compaction stands for another session than the one that the request names.", ("body", request.within)
+        )
+
+
+async def _compacted(
+    rt: Runtime, tenant_id: TenantId, request: ChatRequest, idempotency_key: str | None, erase_after_s: float | None
+) -> tuple[SessionId, ChatRequest]:
+    """The session that the request's compaction stands for: itself while the messages go on from its end, else a fork
+    that ends with the compaction's turn. One that is not to be kept is always a fork."""
+    compaction = request.compaction
+    assert compaction is not None
+    session_id = compaction.session_id
+    async with rt.database.autocommit() as tx:
+        newest = await newest_of(tx, tenant_id, session_id)
+        turns = await page_of_turns(tx, session_id, compaction.turn_seq - 1, 1) if newest else []
+        if newest is None or not turns or turns[0].seq != compaction.turn_seq:
+            raise NotFound("compaction")
+        last_seq = (await turn_numbers(tx, session_id, [newest.turn_id])).values() if newest.turn_id else ()
+        messages = await newest_messages(tx, session_id, 2 * len(request.messages) + 32)
+        made = None
+        if idempotency_key and erase_after_s is None:
+            is_answered = await turn_by_key(tx, tenant_id, session_id, idempotency_key) is not None
+            made = session_id if is_answered else await session_of_key(tx, tenant_id, idempotency_key)
+    if made is not None:
+        return made, replace(request)
+    is_repeated = request.is_retry and newest.request_sha256 == request.request_sha256
+    at_end = max(last_seq, default=0) <= compaction.turn_seq or is_repeated or goes_on(request.messages, messages)
+    if at_end and erase_after_s is None:
+        return session_id, replace(request, after_turn_seq=newest.last_turn_seq)
+    through_id = None if at_end else turns[0].id
+    forked = await fork_session(rt, tenant_id, session_id, through_id, erase_after_s=erase_after_s)
+    if idempotency_key and erase_after_s is None:
+        async with rt.database.autocommit() as tx:
+            await keep_key(tx, tenant_id, forked.id, idempotency_key)
+    return forked.id, replace(request)
+
+
 def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:
     with located("body", request.within):
-        next_step(request.messages, waiting=False)
+        divided(request, request.messages, waiting=False)
     return with_defaults(
         rt,
         {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)},
@@ -75,6 +121,7 @@ def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:
 async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatRequest) -> SessionId:
     async with rt.database.autocommit() as tx:
         found = await session_of_name(tx, tenant_id, name)
+    check_compaction(request, found)
     if found is not None:
         return found
     fields = _new_session(rt, request)

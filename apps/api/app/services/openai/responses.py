@@ -23,11 +23,10 @@ from app.db.turns import turn_by_key
 from app.domain.errors import Busy, InvalidRequest, NotFound, PlimsollError, TurnInProgress, TurnNotOpen, located
 from app.domain.responses import ResponseRef, StoredResponse
 from app.domain.types import SessionId, TenantId, TurnStatus
-from app.openai.new_messages import next_step
 from app.services.archive.fork import fork_session, fork_within
-from app.services.openai.chat import ChatRequest, complete_chat
+from app.services.openai.chat import ChatRequest, complete_chat, divided
 from app.services.openai.conversations import ItemPage, page_of_items
-from app.services.openai.open_session import check_options, open_session
+from app.services.openai.open_session import check_compaction, check_options, open_session
 from app.services.runtime import Runtime
 from app.services.sessions import delete_session
 from app.services.turn.take import cancel_turn
@@ -76,6 +75,7 @@ async def resolve_target(
     check_options(rt, chat)
     erase_after_s = None if request.store else ERASE_AFTER_S
     if request.conversation is not None:
+        check_compaction(chat, request.conversation)
         try:
             await open_session(rt, tenant_id, request.conversation, chat, idempotency_key)
         except NotFound:
@@ -127,6 +127,7 @@ async def _after(
 ) -> ResponseTarget:
     """Behind a previous response: in its session while nothing has followed it, else in a fork."""
     chat = request.chat
+    check_compaction(chat, previous.session_id)
     async with rt.database.begin() as tx:
         found = await get_response(tx, tenant_id, previous)
         if found is None:
@@ -145,7 +146,7 @@ async def _after(
             raise TurnInProgress("The previous response is still in progress.", RETRY_AFTER_S)
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
     with located("body", chat.within):
-        next_step(chat.messages, waiting=bool(found.reply.tool_calls))
+        divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
     if request.store and found.ends_session and found.turn_status in _GOES_ON:
         return ResponseTarget(previous.session_id, replace(chat, after_turn_seq=found.last_turn_seq))
     forked = await _fork(rt, tenant_id, found, None if request.store else ERASE_AFTER_S)

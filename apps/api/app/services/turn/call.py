@@ -81,6 +81,7 @@ def _prepare(plan: TurnPlan, options: TurnOptions, record: Record) -> Completion
         recorded_reply=options.recorded_reply,
         options=options.provider_options,
         names_as_text=plan.rows.policy.show_names,
+        cache_key=str(plan.rows.session.id),
     )
 
 

@@ -202,7 +202,7 @@ async def counted_by_provider(
     rt: Runtime, rows: WindowRows, snapshot: Snapshot, estimate: Estimator, steps: Steps
 ) -> Snapshot:
     """The same, calibrated by the provider's own count where the alias asks for one and the estimate is too near a
-    threshold to decide; the very same where the provider was not asked or gave no credible count."""
+    threshold to decide; the very same where the provider does not count or gave no credible count."""
     counts = sum(step["kind"] == "count_tokens" for step in steps.rows)
     if not rows.model.exact_counts or counts >= _MOST_COUNTS:
         return snapshot
@@ -291,10 +291,12 @@ async def _try_summary(
             "chunks": attempt.chunks,
             "failure": attempt.failure,
             "stored": attempt.summary is not None,
+            "summary_id": str(attempt.summary.id) if attempt.summary else None,
             "cost_usd": attempt.cost_usd,
             "prompt_tokens": attempt.usage.prompt_tokens if attempt.usage else None,
             "completion_tokens": attempt.usage.completion_tokens if attempt.usage else None,
         }
+    record.summary = record.summary or attempt.summary
     if attempt.usage is not None:
         record.summary_costs.append(attempt.cost_usd)
     return attempt

@@ -98,10 +98,10 @@ def counting_of(session: SessionState, model: Model, policy: ContextPolicy) -> C
 
 
 def session_policy(
-    rt: Runtime, stored: Mapping[str, object], asked: Mapping[str, object] | None = None
+    rt: Runtime, stored: Mapping[str, object], requested: Mapping[str, object] | None = None
 ) -> ContextPolicy:
     """The deployment's defaults with the session's overrides, and over them a request's. Raises `InvalidRequest`."""
-    overrides = {**stored, **(asked or {})}
+    overrides = {**stored, **(requested or {})}
     return resolve_policy(rt.guarded, overrides) if overrides else rt.guarded
 
 
@@ -114,14 +114,14 @@ async def read_window(
     *,
     before_seq: int,
     last_message_seq: int,
-    asked: Message | None = None,
+    query: Message | None = None,
     for_turn: bool = False,
 ) -> WindowRows:
     """Two statements: what stands around the raw window, and what of it this process has not kept; and where the policy
     recalls, one for the messages before that which match the user's, and one for what is not kept of their index.
 
     `before_seq` is the running turn's number, or one past the last; `last_message_seq` the last number given out.
-    What is looked for is `asked`, or with `for_turn` the message of the running turn; without either nothing is.
+    What is looked for is `query`, or with `for_turn` the message of the running turn; without either nothing is.
     Raises `InvalidRequest` for an unknown alias.
     """
     model = rt.catalogue.model(model_alias, session.tenant_id)
@@ -149,11 +149,11 @@ async def read_window(
     rows = WindowRows(session, policy, model, before_seq, context, kept, turns)
     if not (after_seq and policy.recall.enabled):
         return rows
-    return await _with_evicted(tx, rt, rows, asked, for_turn=for_turn)
+    return await _with_evicted(tx, rt, rows, query, for_turn=for_turn)
 
 
 async def _with_evicted(
-    tx: Transaction, rt: Runtime, rows: WindowRows, asked: Message | None, *, for_turn: bool
+    tx: Transaction, rt: Runtime, rows: WindowRows, query: Message | None, *, for_turn: bool
 ) -> WindowRows:
     """The same with what matches among the messages that the active summary stands for.
 
@@ -161,7 +161,7 @@ async def _with_evicted(
     """
     summary = rows.context.summary
     running = [turn for turn in rows.turns if for_turn and turn.status is TurnStatus.RUNNING]
-    message = running[-1].messages[0] if running else asked
+    message = running[-1].messages[0] if running else query
     if message is None or summary is None:
         return rows
     evicted = await look_up(
@@ -337,12 +337,12 @@ async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *,
 
     Without `for_turn` it writes nothing.
     """
-    asked = snapshot.current.messages[0]
+    query = snapshot.current.messages[0]
     if not rows.policy.recall.enabled:
         return snapshot
     rows = replace(rows, context=replace(rows.context, summary=snapshot.summary))
     async with rt.database.autocommit() as tx:
-        rows = await _with_evicted(tx, rt, rows, asked, for_turn=for_turn)
+        rows = await _with_evicted(tx, rt, rows, query, for_turn=for_turn)
     rows = await with_all_counts(rt, rows, store=for_turn)
     return replace(snapshot, evicted=_evicted_with_reasoning(rows))
 

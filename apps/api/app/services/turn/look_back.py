@@ -70,12 +70,12 @@ async def look_back(
     answered: list[tuple[ToolCall, LookBack | None, str]] = []
     rows: list[JsonObject] = []
     for call in with_own_ids(own, f"{claim.turn_id.hex[-8:]}_back", claim.round):
-        asked = read_call(call)
-        text, found = await _result(rt, turn, plan, asked, used, before)
+        lookup = read_call(call)
+        text, found = await _result(rt, turn, plan, lookup, used, before)
         tokens = plan.estimate(text)
         used = _Used(used.calls + 1, used.tokens + tokens)
-        answered.append((call, asked, text))
-        rows.append({**(asked.arguments() if asked else {}), "messages": found, "tokens": tokens})
+        answered.append((call, lookup, text))
+        rows.append({**(lookup.arguments() if lookup else {}), "messages": found, "tokens": tokens})
     again = all(text != AT_THE_CAP for _, _, text in answered)
     new = exchange(claim.turn_id, claim.assistant_seq - 1, completion, answered)
     turn = replace(turn, looked_back=(*turn.looked_back, *new))
@@ -101,7 +101,7 @@ class _Used:
 
 
 async def _result(
-    rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, asked: LookBack | None, used: _Used, before: int
+    rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, lookup: LookBack | None, used: _Used, before: int
 ) -> tuple[str, list[str]]:
     """The text of a call's result, and the handles of the messages in it.
 
@@ -112,12 +112,12 @@ async def _result(
     size = page_tokens(input_budget, window.room_for_result(used.tokens - before))
     if used.calls >= MOST_CALLS or used.tokens + size > most_tokens(input_budget):
         return AT_THE_CAP, []
-    if asked is None:
+    if lookup is None:
         return NOT_UNDERSTOOD, []
     last_seq = turn.claim.assistant_seq - 1
-    page = await read_page(rt, turn.claim.session_id, asked, last_seq, size, plan.estimate, turn.shown)
+    page = await read_page(rt, turn.claim.session_id, lookup, last_seq, size, plan.estimate, turn.shown)
     if page is None:
-        return (NOT_THERE if asked.handle else NOTHING_FOUND), []
+        return (NOT_THERE if lookup.handle else NOTHING_FOUND), []
     return page.text, [handle_of(seq) for seq in page.seqs]
 
 

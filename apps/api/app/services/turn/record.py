@@ -18,7 +18,7 @@ from app.db.records import TurnEnd, record_end, recorded_before
 from app.domain.audit import Audit
 from app.domain.content import bytea_json, tool_call_json
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, PlimsollError, ProviderError, TurnLost
-from app.domain.types import Completion, Delta, JsonObject, ToolCall, TurnRecord, TurnStatus, Usage
+from app.domain.types import Completion, Delta, JsonObject, Summary, ToolCall, TurnRecord, TurnStatus, Usage
 from app.engine.window.plan import Assembled
 from app.engine.window.prompt import Block
 from app.openai.known_lists import with_reply
@@ -65,7 +65,7 @@ class Record:
     """What happened in a turn's round, and the four ways the round may end: each is transaction two.
 
     `model_alias` is the model that is to be called as things stand, `sent` the newest prompt that was sent. With a
-    listener the reply is streamed into `on_delta`.
+    listener the reply is streamed into `on_delta`. `summary` is the first that was made before a call.
     """
 
     def __init__(self, rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> None:
@@ -83,6 +83,7 @@ class Record:
         self.on_delta = self._deliver if listen else None
         self.model_alias = turn.rows.model.alias
         self.sent: TurnPlan | None = None
+        self.summary: Summary | None = None
         self.summary_costs: list[Decimal | None] = []
         self.steps = Steps(rt, after=turn.claim.steps)
         summary = turn.rows.context.summary
@@ -95,7 +96,7 @@ class Record:
         attempts = sum(audit.round == claim.round for audit in self._audits)
         audit = plan.audit(claim, self._rt.new_id(), attempts + 1, assembled)
         if self.sent is None:
-            self.listen(TurnEvent("context.assembled", {"context": audit.public()}))
+            self.listen(TurnEvent("context.assembled", {"context": audit.public()}, summary=self.summary))
         self.sent = plan
         self._audits.append(audit)
         self._blocks |= {block.sha256: block.text for block in assembled.blocks}
@@ -175,7 +176,8 @@ class Record:
         if not calls:
             reply_tokens = message["token_estimate"] + message["reasoning_tokens"]
             start_after_turn(self._rt, self._turn, plan, reply_tokens)
-        return TurnOutcome(replace(turn, tool_calls=calls), self._audits[-1].public(), completion, claim.assistant_seq)
+        ended, context = replace(turn, tool_calls=calls), self._audits[-1].public()
+        return TurnOutcome(ended, context, completion, claim.assistant_seq, self.summary)
 
     def _used(self, completion: Completion) -> list[JsonObject]:
         """The row of what an answered call used, none where the provider reported nothing."""
@@ -303,7 +305,7 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
 
 
 def joined_completion(rounds: Sequence[Completion]) -> Completion:
-    """The answer of a turn that looked back: what the model said on the way and at last, and what all of it used."""
+    """The answer of a turn that looked back: the model's words on the way and at last, and what all of it used."""
     *_, last = rounds
     if len(rounds) == 1:
         return last

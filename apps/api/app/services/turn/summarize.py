@@ -1,4 +1,4 @@
-"""Making a summary: ask the summarizer within its own window, accept or fall back, store it by compare-and-set."""
+"""Making a summary: call the summarizer within its own window, accept or fall back, store it by compare-and-set."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
 from app.services.runtime import Runtime, retried
-from app.services.turn.ask_summarizer import Asking, SummarizerResult, ask_summarizer
 from app.services.turn.gather import WindowRows
 from app.services.turn.provider_call import sum_of, total_cost, used_row
+from app.services.turn.summarizer_call import Summarizer, SummarizerResult, call_summarizer
 from app.telemetry import SummaryOutcome
 from app.tokenizers import Estimator
 
@@ -112,7 +112,7 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
     if lease.limits is None and not job.whatever_others_do:
         return SummaryAttempt(None, "model", alias, 0, IN_PROGRESS, None, None)
     try:
-        attempt = await _make(rt, Asking(rows, alias, estimate, limited=lease.limits != {}), job, lease_id)
+        attempt = await _make(rt, Summarizer(rows, alias, estimate, limited=lease.limits != {}), job, lease_id)
     except BaseException:  # also when it is cancelled; whatever is stored ends the lease itself
         with suppress(DatabaseUnavailable):
             async with rt.database.autocommit() as tx:
@@ -122,13 +122,13 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
     return attempt
 
 
-async def _make(rt: Runtime, asking: Asking, job: SummaryJob, lease_id: UUID) -> SummaryAttempt:
-    session, alias, estimate, fold = asking.rows.session, asking.alias, asking.estimate, job.fold
+async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: UUID) -> SummaryAttempt:
+    session, alias, estimate, fold = summarizer.rows.session, summarizer.alias, summarizer.estimate, job.fold
     result = SummarizerResult(None, "breaker_open", ())
     if not _breaker_open(rt, session):
-        result = await ask_summarizer(rt, asking, fold, turns=int(job.when == "requested"))
+        result = await call_summarizer(rt, summarizer, fold, turns=int(job.when == "requested"))
     if result.body is not None:
-        result = await _again_if_too_large(rt, asking, job, result)
+        result = await _again_if_too_large(rt, summarizer, job, result)
     usage = sum_of(result.usages)
     used = [used_row(rt, rt.catalogue.model(alias), "summary", each) for each in result.usages]
     if result.limit and job.when == "requested":
@@ -141,13 +141,13 @@ async def _make(rt: Runtime, asking: Asking, job: SummaryJob, lease_id: UUID) ->
             alias,
             result.failure,
         )
-    body = result.body or fallback_summary(fold, estimate, focus=asking.rows.policy.focus)
+    body = result.body or fallback_summary(fold, estimate, focus=summarizer.rows.policy.focus)
     origin: SummaryOrigin = "fallback" if result.failure else "model"
     summary = summary_of(SummaryId(rt.new_id()), fold, body, origin) if body and shrinks(fold, body, estimate) else None
-    # A limit says nothing of the summarizer, and neither does one that was not asked.
-    asked = result.limit is None and result.failure != "breaker_open"
-    note = AttemptNote(job.turn_seq - 1, asked, asked and result.failure is not None, used, lease_id)
-    new = new_summary(asking, summary, fold.previous, usage, job.claim) if summary else None
+    # A limit says nothing of the summarizer, and neither does one that was not called.
+    called = result.limit is None and result.failure != "breaker_open"
+    note = AttemptNote(job.turn_seq - 1, called, called and result.failure is not None, used, lease_id)
+    new = new_summary(summarizer, summary, fold.previous, usage, job.claim) if summary else None
     stored = await _store(rt, session.id, new, note, job.claim)
     return SummaryAttempt(
         summary=summary if stored else None,
@@ -174,7 +174,7 @@ def _deadline_s(rt: Runtime, alias: str) -> float:
 
 
 async def _again_if_too_large(
-    rt: Runtime, asking: Asking, job: SummaryJob, result: SummarizerResult
+    rt: Runtime, summarizer: Summarizer, job: SummaryJob, result: SummarizerResult
 ) -> SummarizerResult:
     """Once more at half the cap where the policy extends its summary and the prompt is still too large with it.
 
@@ -186,8 +186,8 @@ async def _again_if_too_large(
         return result
     if not job.still_too_large(summary_of(SummaryId(rt.new_id()), fold, body, "model")):
         return result
-    again = await ask_summarizer(rt, asking, half, turns=0)
-    shorter = again.body or fit_summary(body, half.cap_tokens, asking.estimate) or body
+    again = await call_summarizer(rt, summarizer, half, turns=0)
+    shorter = again.body or fit_summary(body, half.cap_tokens, summarizer.estimate) or body
     return SummarizerResult(shorter, None, (*result.usages, *again.usages))
 
 
@@ -202,7 +202,7 @@ async def note_emergency(
     if body is None:
         return None
     summary = summary_of(SummaryId(rt.new_id()), fold, body, "emergency")
-    new = new_summary(Asking(rows, rows.model.alias, estimate), summary, fold.previous, None, claim)
+    new = new_summary(Summarizer(rows, rows.model.alias, estimate), summary, fold.previous, None, claim)
     stored = await _store(rt, rows.session.id, new, AttemptNote(), claim)
     return summary if stored else None
 
@@ -222,13 +222,17 @@ def _breaker_open(rt: Runtime, session: SessionState) -> bool:
 
 
 def new_summary(
-    asking: Asking, summary: Summary, previous: Summary | None, usage: Usage | None = None, claim: Claim | None = None
+    summarizer: Summarizer,
+    summary: Summary,
+    previous: Summary | None,
+    usage: Usage | None = None,
+    claim: Claim | None = None,
 ) -> NewSummary:
     """The row of a summary that takes the place of `previous`."""
-    body, estimate = summary.body, asking.estimate
+    body, estimate = summary.body, summarizer.estimate
     return NewSummary(
         id=summary.id,
-        session_id=asking.rows.session.id,
+        session_id=summarizer.rows.session.id,
         from_message_id=summary.from_message_id,
         to_message_id=summary.to_message_id,
         to_message_seq=summary.to_message_seq,
@@ -240,7 +244,7 @@ def new_summary(
         action_items=body.action_items,
         status="active",
         origin=summary.origin,
-        model_alias=asking.alias,
+        model_alias=summarizer.alias,
         token_estimate=estimate(render_summary(body)),
         token_encoding=estimate.encoding,
         prompt_tokens=usage.prompt_tokens if usage else None,

@@ -112,11 +112,11 @@ async def prepare_regeneration(
     turn = before.turn
     words = zip(turn.contents, turn.names, strict=True)
     messages = [IncomingMessage(at, "user", content, name=name) for at, (content, name) in enumerate(words)]
-    said = as_one(messages) if messages else None
+    sent = as_one(messages) if messages else None
     complete = replace(
         request,
-        content=said.content if said and request.content is None else request.content,
-        name=said.name if said else None,
+        content=sent.content if sent and request.content is None else request.content,
+        name=sent.name if sent else None,
         said_at=turn.said_at,
         options=_options_with_stored(request.options, turn),
         model_alias=request.model_alias or _first_alias(rt, before),

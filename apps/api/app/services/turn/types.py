@@ -18,6 +18,7 @@ from app.domain.types import (
     JsonObject,
     Message,
     RecordedReply,
+    Summary,
     ToolCall,
     ToolDefinition,
     TurnRecord,
@@ -114,14 +115,15 @@ class OutputsRequest:
 class TurnOutcome:
     """A turn that has ended or waits for tools, and its `context`, in the contract's shape.
 
-    `completion` is the model's answer that brought it there, and `reply_seq` the number of its message; None where a
-    stored turn is answered again.
+    `completion` is the model's answer that brought it there, `reply_seq` the number of its message, and `summary` what
+    was made before its call; None where a stored turn is answered again.
     """
 
     turn: TurnRecord
     context: JsonObject
     completion: Completion | None = None
     reply_seq: int | None = None
+    summary: Summary | None = None
 
     @property
     def text(self) -> str | None:
@@ -156,6 +158,8 @@ class TurnEvent:
     data: JsonObject
     reply_seq: int | None = None
     """With `turn.created`: the number that is set aside for the reply's message. It is not part of the public event."""
+    summary: Summary | None = None
+    """With `context.assembled`: the summary that was made for it. It is not part of the public event."""
 
 
 Listener: TypeAlias = Callable[[TurnEvent], None]

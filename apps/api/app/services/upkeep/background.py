@@ -61,7 +61,7 @@ async def renew_forever(rt: Runtime) -> None:
 
 async def sweep_forever(rt: Runtime) -> None:
     """Once a lease, ends the turns of dead workers, without a post to the session, erases what they were to erase
-    themselves, and lets go of pasts that nobody asks for."""
+    themselves, and lets go of pasts that nobody reads."""
     while True:
         await asyncio.sleep(rt.turn_lease_s)
         rt.pasts.forget_idle()

@@ -36,11 +36,11 @@ async def uncounted_window(
     *,
     policy_for: Callable[[JsonObject], ContextPolicy] | None = None,
     alias_for: Callable[[str], str] | None = None,
-    asked: Message | None = None,
+    query: Message | None = None,
 ) -> WindowRows:
     """Reads the window without a lock, and writes nothing; messages may have no count in the model's encoding.
 
-    `asked` is a user's message that is not stored, for which what left the window is searched. `policy_for` and
+    `query` is a user's message that is not stored, for which what left the window is searched. `policy_for` and
     `alias_for` give the policy and the model it is read for, of the session's own. Raises `NotFound`, and
     `InvalidRequest` for a policy or an alias that can not be.
     """
@@ -57,7 +57,7 @@ async def uncounted_window(
             alias_for(session.model_alias) if alias_for else session.model_alias,
             before_seq=row["last_turn_seq"] + 1,
             last_message_seq=row["last_message_seq"],
-            asked=asked,
+            query=query,
         )
 
 

@@ -90,7 +90,7 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         session_id,
         policy_for=lambda own: policy_of_turn(rt, own, request.options.policy),
         alias_for=lambda own: awake_alias(rt, request.model_alias or own),
-        asked=message,
+        query=message,
     )
     check_recorded(stored.model, request.options.recorded_reply)
     current = Turn(message.turn_id, stored.turn_seq, TurnStatus.RUNNING, unresolved=True, messages=(message,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from uuid import UUID
 
 from app.db.database import Record, record_of
 from app.db.recall import messages_with_words, sessions_with_messages, settled_seq, turns_with
@@ -12,11 +13,11 @@ from app.db.sessions import get_prompt_view
 from app.db.turns import turn_numbers
 from app.domain.content import content_text
 from app.domain.errors import NotFound
-from app.domain.types import Message, MessageId, Role, SessionId, TenantId, TurnId
+from app.domain.types import LARGEST, Message, MessageId, Role, SessionId, TenantId, TurnId
 from app.engine.recall.dates import day_of
 from app.engine.recall.ranking import MOST_HITS, search
 from app.engine.recall.terms import excerpt, query_terms
-from app.services.paging import LAST_ID, Page, after_id, encode_cursor
+from app.services.paging import LAST_ID, Page, after_place, encode_cursor
 from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
 from app.services.sessions import LOOKED_THROUGH
@@ -25,22 +26,6 @@ _EXCERPT_CHARS = 600
 MESSAGES_LOOKED_THROUGH = 20_000
 MOST_OF_A_SESSION = 3
 MOST_WORDS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class FoundMessage:
-    """A message that matches. `complete` says whether the excerpt is all of its text."""
-
-    message_id: MessageId
-    turn_id: TurnId
-    turn_seq: int
-    seq: int
-    role: Role
-    name: str | None
-    said_at: datetime
-    score: float
-    excerpt: str
-    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +42,13 @@ class FoundInSession:
     said_at: datetime
     excerpt: str
     complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessage(FoundInSession):
+    """A message that matches, and how well: `score` is 0 to 1."""
+
+    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +91,7 @@ async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     found = {message.seq: (numbers[turn.id], message) for turn in turns for message in turn.messages}
     terms = query_terms(words)
     best = [(*found[seq], score) for seq, score in scores.items() if seq in found][:limit]
-    items = [_found(turn_seq, message, score, terms) for turn_seq, message, score in best]
+    items = [_found(session_id, turn_seq, message, score, terms) for turn_seq, message, score in best]
     return Found(items, None, last_seq - unpacked - more_unpacked, unpacked + more_unpacked)
 
 
@@ -113,10 +105,10 @@ async def search_messages(
     on. Of a session with more of them the newest are looked through; `search_session` finds the others.
     """
     scope = f"search:{tenant_id}"
-    before = after_id(scope, cursor) or LAST_ID
+    before = after_place(scope, cursor) or (LAST_ID, LARGEST)
     wanted = words.lower().replace("\0", " ").split()[:MOST_WORDS]
     async with rt.database.autocommit() as tx:
-        sessions = await sessions_with_messages(tx, tenant_id, before=before, limit=LOOKED_THROUGH + 1)
+        sessions = await sessions_with_messages(tx, tenant_id, first=before[0], limit=LOOKED_THROUGH + 1)
         after_seqs: dict[SessionId, int] = {}
         messages = 0
         for session_id, last_seq in sessions[:LOOKED_THROUGH]:
@@ -125,14 +117,15 @@ async def search_messages(
             after_seqs[session_id] = max(0, last_seq - MESSAGES_LOOKED_THROUGH)
             messages += min(last_seq, MESSAGES_LOOKED_THROUGH)
         rows = await messages_with_words(tx, after_seqs, wanted, most_of_each=MOST_OF_A_SESSION)
+    rows = [row for row in rows if (row["session_id"], row["seq"]) < before]
     terms = query_terms(words)
     shown = rows[:limit]
-    if len(rows) > limit and rows[limit]["session_id"] != rows[0]["session_id"]:  # a page ends between two sessions
-        shown = [row for row in shown if row["session_id"] != rows[limit]["session_id"]]
-    looked_through = [*after_seqs]
-    last = shown[-1]["session_id"] if len(rows) > limit else looked_through[-1] if looked_through else None
-    goes_on = len(rows) > limit or len(sessions) > len(looked_through)
-    return Page([_in_session(row, terms) for row in shown], encode_cursor(scope, last) if last and goes_on else None)
+    place = None
+    if len(rows) > limit:
+        place = (shown[-1]["session_id"], shown[-1]["seq"])
+    elif len(sessions) > len(after_seqs):
+        place = (UUID(int=[*after_seqs][-1].int - 1), LARGEST)  # none of these sessions is looked through again
+    return Page([_in_session(row, terms) for row in shown], encode_cursor(scope, place) if place else None)
 
 
 def _in_session(row: Record, terms: tuple[str, ...]) -> FoundInSession:
@@ -141,11 +134,14 @@ def _in_session(row: Record, terms: tuple[str, ...]) -> FoundInSession:
     return record_of(FoundInSession, row, excerpt=part, complete=part == text)
 
 
-def _found(turn_seq: int, message: Message, score: float, terms: tuple[str, ...]) -> FoundMessage:
+def _found(
+    session_id: SessionId, turn_seq: int, message: Message, score: float, terms: tuple[str, ...]
+) -> FoundMessage:
     text = content_text(message.content)
     part = excerpt(text, terms, _EXCERPT_CHARS)
     assert message.said_at is not None, "a stored message has a time"
     return FoundMessage(
+        session_id,
         message.id,
         message.turn_id,
         turn_seq,
@@ -153,7 +149,7 @@ def _found(turn_seq: int, message: Message, score: float, terms: tuple[str, ...]
         message.role,
         message.name,
         message.said_at,
-        round(score, 4),
         part,
-        complete=part == text,
+        part == text,
+        round(score, 4),
     )

@@ -82,7 +82,7 @@ async def simulate(
 ) -> JsonObject:
     """The session's turns under each policy, for each of the models, beside what happened and the full history.
 
-    Without `model_aliases` every turn is asked of the model that answered it. `most_turns` bounds the work: what lies
+    Without `model_aliases` every turn goes to the model that answered it. `most_turns` bounds the work: what lies
     beyond is left out, and the answer says so. Raises `NotFound`, `InvalidRequest`.
     """
     async with rt.heavy.database.read_only() as tx:
@@ -92,8 +92,8 @@ async def simulate(
         stored: int = row["last_turn_seq"]
         through_seq = stored if most_turns is None else min(stored, most_turns)
         pins = await dated_pins(tx, session_id)
-        asked = await stored_aliases(tx, session_id, through_seq)
-    plan = _plan(rt, tenant_id, session_id, row, variants, model_aliases, through_seq, pins, asked)
+        aliases = await stored_aliases(tx, session_id, through_seq)
+    plan = _plan(rt, tenant_id, session_id, row, variants, model_aliases, through_seq, pins, aliases)
     small = through_seq * len(plan.lanes) <= SMALL_TURNS_DECIDED
     async with rt.jobs.job(SimulationJob, small=small) as job:
         await job.do(SimulationJob.begin, plan)
@@ -176,12 +176,12 @@ def _plan(
     model_aliases: Sequence[str],
     through_seq: int,
     pins: Sequence[tuple[datetime, Pin]],
-    asked: Sequence[str],
+    aliases: Sequence[str],
 ) -> Plan:
     policies = [_policy(rt, row["policy"], variant, at) for at, variant in enumerate(variants)]
-    known: dict[str, str] = {alias: alias if alias in rt.catalogue.aliases else row["model_alias"] for alias in asked}
+    known: dict[str, str] = {alias: alias if alias in rt.catalogue.aliases else row["model_alias"] for alias in aliases}
     forced = _checked(rt, model_aliases) or (None,)
-    targets = {alias: known if alias is None else dict.fromkeys(asked, alias) for alias in forced}
+    targets = {alias: known if alias is None else dict.fromkeys(aliases, alias) for alias in forced}
     own = session_policy(rt, row["policy"])
 
     def setting(policy: ContextPolicy, target: Mapping[str, str]) -> Setting:
@@ -194,7 +194,7 @@ def _plan(
         session_id=session_id,
         stored_turns=row["last_turn_seq"],
         through_seq=through_seq,
-        gone_aliases=tuple(alias for alias in asked if alias not in rt.catalogue.aliases),
+        gone_aliases=tuple(alias for alias in aliases if alias not in rt.catalogue.aliases),
         layers=layers_of(rt, state_of(row)),
         lanes=tuple(
             PlannedLane(variant.name, alias, setting(policy, targets[alias]))

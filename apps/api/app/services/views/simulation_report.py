@@ -27,7 +27,7 @@ ASSUMED = (
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One policy for one model; `model_alias` is None where every turn is asked of the model that answered it."""
+    """One policy for one model; `model_alias` is None where every turn goes to the model that answered it."""
 
     name: str
     model_alias: str | None

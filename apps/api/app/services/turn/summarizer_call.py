@@ -14,9 +14,9 @@ from app.engine.summary.summarizer_prompt import (
     SUMMARY_SCHEMA,
     SummaryRefused,
     accept_summary,
-    ask_for_summary,
     shrinks,
     split_for_summarizer,
+    summarizer_prompt,
     summarizer_room,
 )
 from app.providers.registry import Model
@@ -31,8 +31,8 @@ _ANSWER_TOKENS_PER_CAP = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """Who is asked, and of which window; `limited` where the call has to be counted against limits."""
+class Summarizer:
+    """Who is called, and for which window; `limited` where the call has to be counted against limits."""
 
     rows: WindowRows
     alias: str
@@ -42,7 +42,7 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class SummarizerResult:
-    """What asking came to. `body` is None when `failure` says why; `usages` are paid for either way."""
+    """What the calls came to. `body` is None when `failure` says why; `usages` are paid for either way."""
 
     body: SummaryBody | None
     failure: str | None
@@ -51,15 +51,15 @@ class SummarizerResult:
     """The limit that did not allow the call, or the next one."""
 
 
-async def ask_summarizer(rt: Runtime, asking: Asking, fold: Fold, *, turns: int) -> SummarizerResult:
-    """Asks chunk by chunk, each with what the one before gave as its previous summary. Never raises for an answer.
+async def call_summarizer(rt: Runtime, summarizer: Summarizer, fold: Fold, *, turns: int) -> SummarizerResult:
+    """Goes chunk by chunk, each with what the one before gave as its previous summary. Never raises for an answer.
 
     Each call is counted against the limits before it is made; `turns` says as how many turns the first one is.
     """
     usages: list[Usage] = []
     try:
-        model = rt.catalogue.model(asking.alias, asking.rows.session.tenant_id)
-        body = await _ask_chunks(rt, asking, model, fold, usages, turns)
+        model = rt.catalogue.model(summarizer.alias, summarizer.rows.session.tenant_id)
+        body = await _by_chunks(rt, summarizer, model, fold, usages, turns)
     except LimitExceeded as error:
         return SummarizerResult(None, error.code, tuple(usages), error)
     except SummaryRefused as refusal:
@@ -72,10 +72,10 @@ async def ask_summarizer(rt: Runtime, asking: Asking, fold: Fold, *, turns: int)
     return SummarizerResult(body, None, tuple(usages))
 
 
-async def _ask_chunks(
-    rt: Runtime, asking: Asking, model: Model, fold: Fold, usages: list[Usage], turns: int
+async def _by_chunks(
+    rt: Runtime, summarizer: Summarizer, model: Model, fold: Fold, usages: list[Usage], turns: int
 ) -> SummaryBody:
-    policy, estimate = asking.rows.policy, asking.estimate
+    policy, estimate = summarizer.rows.policy, summarizer.estimate
     budget = budget_of(model, policy)
     answer_tokens = min(budget.output_reserve, fold.cap_tokens * _ANSWER_TOKENS_PER_CAP)
     room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate, policy.focus)
@@ -86,7 +86,7 @@ async def _ask_chunks(
     # What is folded may be thousands of messages, which are counted here.
     chunks = await asyncio.to_thread(split_for_summarizer, fold, room, estimate)
     for at, chunk in enumerate(chunks):
-        ask = ask_for_summary(
+        prompt = summarizer_prompt(
             chunk,
             previous=body,
             context=() if extend else fold.context,
@@ -97,11 +97,11 @@ async def _ask_chunks(
             focus=policy.focus,
         )
         request = CompletionRequest(
-            messages=ask.messages, max_output_tokens=answer_tokens, purpose="summary", response_schema=SUMMARY_SCHEMA
+            messages=prompt.messages, max_output_tokens=answer_tokens, purpose="summary", response_schema=SUMMARY_SCHEMA
         )
-        completion = await _call(rt, asking, model, request, turns=0 if at else turns)
+        completion = await _call(rt, summarizer, model, request, turns=0 if at else turns)
         usages += [completion.usage] if completion.usage else []
-        answered = accept_summary(completion.text, ask.known_ids)
+        answered = accept_summary(completion.text, prompt.known_ids)
         body = fit_summary(answered, fold.cap_tokens, estimate)
         if body is None:
             raise SummaryRefused("over_cap")
@@ -112,9 +112,11 @@ async def _ask_chunks(
     return body
 
 
-async def _call(rt: Runtime, asking: Asking, model: Model, request: CompletionRequest, *, turns: int) -> Completion:
-    session_id = asking.rows.session.id
-    if not asking.limited:
+async def _call(
+    rt: Runtime, summarizer: Summarizer, model: Model, request: CompletionRequest, *, turns: int
+) -> Completion:
+    session_id = summarizer.rows.session.id
+    if not summarizer.limited:
         return await call_model(rt, session_id, model, request)
     prompt_tokens = PROMPT_FRAMING_TOKENS
     for message in request.messages:
