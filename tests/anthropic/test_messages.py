@@ -96,3 +96,31 @@ def test_a_call_that_comes_back_as_an_object_is_recognized(arguments: str) -> No
     assert orjson.loads(orjson.dumps({"content": [use]})) == {"content": [use]}
     resent = known_list(owner, read(("user", "Hi"), ("assistant", [use]), ("user", [result("a")])))
     assert resent.beginnings == (with_reply(answered.whole, None, [ToolCall("a", "f", arguments)]),)
+
+
+_MADE = f"session_{'0' * 31}1_turn_7_summary_{'0' * 31}2"
+_BLOCK = {"type": "compaction", "content": "A summary.", "encrypted_content": _MADE}
+_FAILED = {"type": "compaction", "content": None}
+
+
+@pytest.mark.parametrize(
+    ("messages", "left"),
+    [
+        ([("user", "One"), ("assistant", [_BLOCK, text("Two")]), ("user", "Three")], ["Two", "Three"]),
+        ([("assistant", [_BLOCK]), ("assistant", "Two"), ("user", "Three")], ["Two", "Three"]),
+        ([("user", "One"), ("assistant", "Two"), ("user", "Three"), ("assistant", [_BLOCK])], ["Three"]),
+        ([("user", "One"), ("assistant", [_BLOCK, text("Two"), _BLOCK]), ("user", "Three")], ["Three"]),
+    ],
+)
+def test_a_compaction_stands_for_what_comes_before_it(messages: list[Any], left: list[str]) -> None:
+    found = read_list(None, [{"role": role, "content": content} for role, content in messages])
+    assert [message.content for message in found.messages] == left
+    assert found.compaction is not None
+    assert (found.compaction.handle, found.compaction.turn_seq) == (_MADE, 7)
+
+
+def test_a_compaction_that_failed_stands_for_nothing() -> None:
+    messages = [("user", "One"), ("assistant", [_FAILED, text("Two")]), ("user", "Three")]
+    found = read_list(None, [{"role": role, "content": content} for role, content in messages])
+    assert [message.content for message in found.messages] == ["One", "Two", "Three"]
+    assert found.compaction is None

@@ -192,7 +192,7 @@ def _probe(
             body: object = case.body
             if isinstance(body, dict):
                 case.body = _of_known_models(cast("dict[str, Any]", body))
-        answer = case.call_and_validate(checks=CHECKS, session=session)
+        answer = case.call_and_validate(checks=CHECKS, session=session, timeout=60)
         if answer.status_code >= 400:
             wanted = "json" if case.operation.path.startswith(OPENAI_PATHS + ANTHROPIC_PATHS) else "problem+json"
             assert answer.headers["content-type"] == [f"application/{wanted}"]

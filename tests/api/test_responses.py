@@ -471,6 +471,18 @@ def test_an_item_can_be_named_by_its_id_in_the_place_of_its_content(database_url
         assert at.sent()[1]["content"] == "Looking."
 
 
+def test_a_session_that_the_client_names_stays_whatever_is_not_to_be_stored(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Noted.")) as at:
+        named: dict[str, Any] = {"model": "main", "extra_headers": {"X-Session-Id": "mine"}}
+        create: Any = at.client.responses.create
+        create(**named, input="Keep this")
+        quiet_id: str = create(**named, input="And this", store=False).id
+        (session,) = sessions(at)
+        assert [turn["user_input"] for turn in at.turns(session["id"])] == ["Keep this", "And this"]
+        with pytest.raises(openai.NotFoundError):
+            at.client.responses.retrieve(quiet_id)
+
+
 def test_a_tenant_sees_its_own_responses_alone(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, say("Mine."), key=make_key(database_url, "anna")[1]) as at:
         conversation = at.client.conversations.create(items=[user("A secret")]).id

@@ -14,7 +14,7 @@ from app.domain.errors import InvalidRequest
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Message, MessageId, ToolCall, TurnId
 from app.openai.chat_messages import check_pairing, cut_turns, read_messages
-from app.openai.new_messages import new_messages, next_step
+from app.openai.new_messages import goes_on, new_messages, next_step
 
 PARTS: Any = [{"type": "text", "text": "u2"}]
 
@@ -198,3 +198,24 @@ def test_whatever_part_of_its_own_history_a_client_resends_only_its_newest_messa
     sent = [*history[min(dropped, len(history)) :], "u-new"]
     news = new_messages(listed(*sent), stored(*turns))
     assert (words(news.messages), news.repeats_newest) == (["u-new"], False)
+
+
+@pytest.mark.parametrize(
+    ("sent", "on"),
+    [
+        ("a2 u3", True),
+        ("u2 a2 u3", True),
+        ("u1 a1 u2 a2", True),
+        ("a1 u9", False),
+        ("u9", False),
+        ("u2", False),
+        ("", False),
+    ],
+)
+def test_a_list_goes_on_from_the_newest_reply_alone(sent: str, on: bool) -> None:
+    assert goes_on(listed(*sent.split()), stored("u1 a1", "u2 a2")) == on
+
+
+def test_a_list_goes_on_where_the_newest_turn_has_no_reply_yet() -> None:
+    assert goes_on(listed("a1", "u2"), stored("u1 a1", "u2"))
+    assert goes_on(listed("u2"), stored("u1 a1", "u2"))

@@ -93,7 +93,8 @@ async def resolve_target(
     key = idempotency_key if request.store else None
     session_id, chat = await open_session(rt, tenant_id, request.named, chat, key, erase_after_s=erase_after_s)
     is_new = request.named is None and chat is request.chat
-    return ResponseTarget(session_id, chat, made_with_turns=0 if is_new else None, is_kept=request.store)
+    is_kept = request.store or request.named is not None  # what the client names is the client's
+    return ResponseTarget(session_id, chat, made_with_turns=0 if is_new else None, is_kept=is_kept)
 
 
 async def respond(
