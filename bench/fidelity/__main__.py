@@ -20,6 +20,7 @@ from rich.table import Table
 from app.engine.policy.presets import PRESETS
 from app.tokenizers import Tokenizers
 from bench.fidelity.engine_rule import EngineRule
+from bench.fidelity.kept import measure_kept
 from bench.fidelity.measure import measure
 from bench.fidelity.plot import write_plot
 from bench.fidelity.recorded import Conversation, read_conversations, with_long_replies
@@ -55,6 +56,8 @@ def main() -> None:
     console.print(f"[dim]{_write_json(rows)}[/]")
     if arguments.updates:
         _print_updates(console, [path for path in files if _has_questions(path)], arguments.budgets)
+    if arguments.kept:
+        _print_kept(console, files, arguments.budgets)
     if arguments.plot:
         drawn = [row for row in rows if row["questions"] and row["rule"] not in prune_rules()]
         write_plot(arguments.plot, _panels(drawn))
@@ -68,6 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rules", type=lambda text: text.split(";"), default=list(rules()), help="names, by semicolon")
     parser.add_argument("--long-replies", action="store_true", help="also with every message answered by 450 tokens")
     parser.add_argument("--updates", action="store_true", help="also with facts that are stated and corrected")
+    parser.add_argument("--kept", action="store_true", help="also with demands and values that are to outlive folds")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--plot", type=Path, help="an SVG to write")
     return parser.parse_args()
@@ -131,6 +135,16 @@ def _print_updates(console: Console, files: Sequence[Path], budgets: Sequence[in
         console.print(
             f"{path.name} at {budget:,}, {form} corrections: newest statement present {found.newest_share:.1%} of "
             f"{found.planted}, behind the older {found.in_order_share:.1%}"
+        )
+
+
+def _print_kept(console: Console, files: Sequence[Path], budgets: Sequence[int]) -> None:
+    estimate = Tokenizers().estimator(ENCODING)
+    for path, budget in product(files, budgets):
+        found = measure_kept(EngineRule(PRESETS["guarded"].policy, budget, estimate), _conversations(path), estimate)
+        console.print(
+            f"{path.name} at {budget:,}: {found.kept_share:.1%} of {found.planted} planted demands and values stand in "
+            f"the prompt after {found.folds} folds"
         )
 
 

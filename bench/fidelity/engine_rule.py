@@ -57,6 +57,7 @@ class _State:
     summary: Summary | None = None
     raw: list[Turn] = field(default_factory=list[Turn])
     since_summary: int = 0
+    folds: int = 0
     index: Index = EMPTY
     folded: dict[int, Turn] = field(default_factory=dict[int, Turn])
     seq: int = 0
@@ -139,6 +140,7 @@ class EngineRule:
         folded = {turn.id for turn in fold.turns}
         state.summary = summary
         state.raw = [turn for turn in state.raw if turn.id not in folded]
+        state.folds += 1
         state.since_summary = 0
         state.index = state.index.extended(Packed.of(fold.messages), fold.messages[-1].seq)
         state.folded |= {message.seq: turn for turn in fold.turns for message in turn.messages}

@@ -11,6 +11,8 @@ from pathlib import Path
 from app.engine.policy.presets import PRESETS
 from app.tokenizers import Tokenizers
 from bench.fidelity.engine_rule import EngineRule, budget_of_input
+from bench.fidelity.kept import LEAST_FOLDS, measure_kept
+from bench.fidelity.kept import PLANTED as STATEMENTS
 from bench.fidelity.measure import common_prefix_tokens, evidence_share, has_answer, measure, violation
 from bench.fidelity.recorded import REPLY_WORDS, Question, read_conversations, with_long_replies
 from bench.fidelity.updates import PLANTED, measure_updates
@@ -92,6 +94,13 @@ def test_the_newest_statement_is_in_the_prompt_behind_the_one_that_it_corrects(t
         found = measure_updates(rule, conversations, ESTIMATE)
         assert (found.planted, found.in_order_share) == (len(PLANTED), 1.0)
         assert found.newest_share >= 0.95
+
+
+def test_what_a_user_demanded_once_stands_in_the_prompt_after_many_summaries(tmp_path: Path) -> None:
+    conversations = read_conversations(recording(tmp_path, turns=60), ESTIMATE)
+    found = measure_kept(EngineRule(PRESETS["guarded"].policy, 4096, ESTIMATE), conversations, ESTIMATE)
+    assert found.folds >= LEAST_FOLDS
+    assert (found.planted, found.kept_share) == (len(STATEMENTS), 1.0)
 
 
 def test_one_command_prints_the_table_and_draws_the_plot(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.extractive import read_sentence
 from app.domain.prices import Prices
+from app.domain.sentences import read_sentence
 from app.domain.types import ReasoningRule, Turn
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import ContextPolicy

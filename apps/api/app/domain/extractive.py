@@ -1,83 +1,71 @@
 """A summary made of the conversation's own sentences: pure, deterministic, and no language model.
 
-Sentences are weighed by what they carry for their length: names, numbers, dates, identifiers, words that are rare in
-the conversation, and cues that something was decided, demanded, asked or promised. The cues are English; the rest
-works on any script. After extractive summarization by density with a redundancy check (Carbonell and Goldstein 1998,
-maximal marginal relevance, in its simplest form: a near-duplicate of what was chosen adds only its source).
+Statements are weighed by what they carry for their length: names, numbers, dates, identifiers, words that are rare in
+the conversation, and cues that something was decided, demanded, asked or promised. What a summary before it has goes
+on in a part of the room: what a person demanded and exact values first, until somebody restates or finishes it.
+After extractive summarization by density with a redundancy check (Carbonell and Goldstein 1998, maximal marginal
+relevance, in its simplest form: a near-duplicate of what was chosen adds only its source).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from math import log
-from string import digits
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from app.domain.types import SummaryList
+from app.domain.sentences import ReadSentence, Sentence, proposes_only, read_sentence
+from app.domain.statements import statements
+from app.domain.types import SUMMARY_LISTS, SummaryList
 
+_TEXT_SHARE: Final = 0.2
+"""Of the room, the summary's text; half of it may be text of the summary before."""
+_CARRIED_SHARE: Final = 0.5
+"""Of the room of the items, at most, those of the summary before."""
+_STANDING_SHARE: Final = 0.7
+"""The same of those that are demands or exact values."""
 _SHARES: Final[dict[SummaryList, float]] = {
-    "decisions": 0.20,
+    "decisions": 0.22,
     "open_questions": 0.12,
     "action_items": 0.13,
-    "key_facts": 0.30,
+    "key_facts": 0.53,
 }
-"""Of the room, each kind's own; what is left goes to the summary's text. What a kind leaves flows on to the next."""
-_TEXT_SHARE: Final = 1.0 - sum(_SHARES.values())
-_LONGEST_UNIT_CHARS: Final = 320
-_SHORTEST_UNIT_CHARS: Final = 12
+"""Of the room of new items, each kind's own. What a kind leaves flows on to the next."""
+_OPEN_KINDS: Final = frozenset[SummaryList](("open_questions", "action_items"))
 _MOST_SOURCES_OF_AN_ITEM: Final = 4
 _SAME_WORDS_RATIO: Final = 0.7
+_CONTAINED_WORDS_RATIO: Final = 0.85
+_FINISHED_WORDS_RATIO: Final = 0.4
 _FOCUS_VALUE: Final = 3.0
+_STANDING_VALUE: Final = 1.5
 _LONGEST_PLAIN_WORD: Final = 3
 """Shorter words of a focus are articles and prepositions, which every sentence has."""
+_BASE_CHARS: Final = 120
+"""What an item costs beside its text; the more, the longer the sentences that are chosen."""
+_USERS_WEIGHT, _TOOLS_WEIGHT = 1.3, 0.4
+_LEANING_WEIGHT, _ANSWERED_WEIGHT, _SHORT_WEIGHT = 0.7, 0.1, 0.5
+_LEAST_WORTH: Final = 1.0
+"""What has less says nothing that a reader would miss."""
+_TELLING_SIGNALS: Final = 0.75
+"""Without a goal, a summary begins with a fact that has less: one with more is cited as an item."""
+_LEAST_CARRIED_WORTH: Final = 0.6
+"""Of items of the summary before: one without a number, an identifier, a demand or two names has had its time."""
 
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])|\n+")
-_PLAIN_SENTENCE_END: Final = re.compile(
-    r"""[\s"')\]](?:(?<=[.!?][\s"')\]])(?:(?<=\s)\s*|["')\]]*\s+)|(?<=\n)\n*)""",
-)
-"""The same of ASCII text. Beginning with a set of characters, it is searched for several times as fast."""
-_CLAUSE_END: Final = re.compile(r"[;,:、，；)]\s*|\s+[-–—]\s+")
-_WORD: Final = re.compile(r"\w+(?:[-'’./:@]\w+)*")
-_PLAIN_WORD: Final = re.compile(r"[a-z0-9_]+(?:[-'./:@][a-z0-9_]+)*")
-"""The same of ASCII text in lower case."""
-_NUMBER: Final = re.compile(r"\d")
-_IDENTIFIER: Final = re.compile(
-    r"`[^`]+`|\w+_\w+|\b[a-z]+[A-Z]\w*|\w+\(\)|\w+@\w+\.\w+|https?://|(?:/[\w.-]+){2,}|\b[A-Z]{2,}-?\d*\b"
-)
-_NAME: Final = re.compile(r" (?<=[\w,;:] )[^\W\d_a-z]\w+")
-_DECISION: Final = re.compile(
-    r"\b(?:we|i|they)(?:'ve| have)? (?:decided|agreed|chose|settled)\b|\bdecision\b|\bdecided (?:to|on|that)\b"
-    r"|\bagreed\b|\blet'?s (?:use|go|keep|stick|make|do|take|switch)\b|\bgo(?:ing)? with\b|\bsettled? on\b"
-    r"|\bwe(?:'ll| will) use\b",
-    re.IGNORECASE,
-)
-_CONSTRAINT: Final = re.compile(
-    r"\b(?:always|never|must(?:n't)?|required?|only|at most|at least|no more than|don't|do not|cannot|can't|prefers?"
-    r"|budget|deadline|allergic|important|remember|note that)\b",
-    re.IGNORECASE,
-)
-_ACTION: Final = re.compile(
-    r"\bI(?:'ll| will)\b|\bto-?do\b|\bnext(?: step|,|:)|\baction item|\bneeds? to\b|\bremind\b|\bfollow up\b"
-    r"|\bwe(?:'ll| will| should)\b",
-    re.IGNORECASE,
-)
-_MAY_DECIDE: Final = ("decid", "decis", "agreed", "chose", "settle", "let", "with", "use")
-_MAY_DEMAND: Final = (
-    "always", "never", "must", "requir", "only", "at most", "at least", "no more", "don't", "do not", "cannot", "can't",
-    "prefer", "budget", "deadline", "allergic", "important", "remember", "note that",
-)  # fmt: skip
-_MAY_ACT: Final = ("'ll", "will", "should", "todo", "to-do", "next", "action", "need", "remind", "follow")
-"""One of these is in every plain ASCII text that the expression of the same cue finds, in lower case: looking for them
-is much cheaper than the expression, and looking up whether a word has the last word of one is cheaper still."""
-_MAY_IDENTIFY: Final = ("_", "`", "@", "/", "()")
-_CAPITAL_INSIDE: Final = re.compile(r"[A-Z](?<=[A-Za-z][A-Z])")
 _NO_ANSWER: Final = re.compile(
     r"\b(?:don't know|do not know|not sure|can(?:'t|not) say|let me check|(?:will|'ll) check|find out|get back to)\b",
+    re.IGNORECASE,
+)
+_GOAL: Final = re.compile(
+    r"\b(?:I|we)(?:'m| am|'re| are|'d| would|'ve| have)? ?(?:finally )?(?:want|need|like|love|look|try|plan|hope|build"
+    r"|mov|work|open|have to)|\b(?:help (?:me|us)|(?:goal|aim|task) is)\b",
+    re.IGNORECASE,
+)
+_FINISHED: Final = re.compile(
+    r"\b(?:done|finished|completed?|ready|sent|fixed|merged|closed|shipped|ordered|paid|signed|booked|delivered|solved"
+    r"|resolved|cancell?ed|no longer)\b",
     re.IGNORECASE,
 )
 
@@ -104,67 +92,84 @@ class Extract:
     """The summary's parts, each in time order."""
 
     summary_text: str
-    key_facts: tuple[ExtractItem, ...]
-    open_questions: tuple[ExtractItem, ...]
-    decisions: tuple[ExtractItem, ...]
-    action_items: tuple[ExtractItem, ...]
+    key_facts: tuple[ExtractItem, ...] = ()
+    open_questions: tuple[ExtractItem, ...] = ()
+    decisions: tuple[ExtractItem, ...] = ()
+    action_items: tuple[ExtractItem, ...] = ()
 
 
-class Sentence(NamedTuple):
-    """A sentence or clause, with all that does not depend on where it stands.
-
-    `words` are different ones in the order of the text: a set's order differs from process to process, and what is
-    summed or tied in that order would too. `kind` is that of a person's words which nobody has answered.
-    """
-
-    text: str
-    words: tuple[str, ...]
-    kind: SummaryList
-    signals: float
-
-
-@dataclass(slots=True, eq=False)
-class _Unit:
-    """A sentence where it stands. `position` is its place in the whole conversation, `sources` are set once chosen."""
+class _Unit(NamedTuple):
+    """A sentence where it stands. `position` is its place in the conversation, below zero in what is carried on."""
 
     position: int
-    source_id: str
+    source_ids: tuple[str, ...]
+    role: str
     sentence: Sentence
     kind: SummaryList
-    density: float
-    sources: tuple[str, ...] = ()
+    worth: float
 
     @property
     def text(self) -> str:
         return self.sentence.text
 
-
-ReadSentence: TypeAlias = Callable[[str], Sentence]
-
-_DECIDES, _ACTS, _DEMANDS, _NUMBERS, _ANYTHING = 1, 2, 4, 8, 15
-_LAST_WORDS: Final = tuple(
-    (cue, tuple(part.split()[-1] for part in parts))
-    for cue, parts in ((_DECIDES, _MAY_DECIDE), (_ACTS, _MAY_ACT), (_DEMANDS, _MAY_DEMAND), (_NUMBERS, digits))
-)
+    @property
+    def density(self) -> float:
+        return self.worth / (len(self.text) + _BASE_CHARS)
 
 
-@lru_cache(maxsize=8192)
-def _possible(word: str) -> int:
-    """Which cues a plain text may have that has the word; the words of conversations are few, and come again."""
-    return sum([cue for cue, parts in _LAST_WORDS if any([part in word for part in parts])])  # noqa: C419
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What an extract is chosen from, the best first.
 
+    `goals` are those of `new` in which the user says what is wanted; `carried` and `carried_text` are the items and the
+    text of the summary before.
+    """
 
-def read_sentence(text: str) -> Sentence:
-    """What a sentence says by itself. Who reads the same again and again may keep what this gives."""
-    possible = _ANYTHING
-    if text.isascii():
-        words = tuple(dict.fromkeys(_PLAIN_WORD.findall(text.lower())))
-        possible = 0
-        for word in words:
-            possible |= _possible(word)
-    else:
-        words = tuple(dict.fromkeys([word.lower() for word in _WORD.findall(text)]))
-    return Sentence(text, words, _kind(text, possible), _signals(text, possible))
+    new: Sequence[_Unit]
+    goals: Sequence[_Unit]
+    carried: Sequence[_Unit]
+    carried_text: Sequence[_Unit]
+
+    def within(self, max_chars: int) -> Extract:
+        """What is worth keeping, in at most `max_chars` characters of text over all parts."""
+        taken = _Taken()
+        room = max_chars * _TEXT_SHARE
+        old_chars = min(room / 2, sum(len(unit.text) + 1 for unit in self.carried_text))
+        text, room = _choose(self.goals, room - old_chars, taken, joint_chars=1)
+        text_room = room + old_chars - bool(text)
+        room = max_chars * (1 - _TEXT_SHARE)
+        standing_chars = sum(len(unit.text) for unit in self.carried if _stands(unit))
+        carried_chars = min(room * _CARRIED_SHARE, sum(len(unit.text) for unit in self.carried))
+        carried_chars = max(carried_chars, min(room * _STANDING_SHARE, standing_chars))
+        chosen, spare = self._new_items(room - carried_chars, taken)
+        carried, spare = _choose(self.carried, carried_chars + spare, taken)
+        old_text, text_room = _choose(self.carried_text, text_room, taken, joint_chars=1)
+        if not old_text and not text:
+            text, _ = _choose(self.new, spare + text_room, taken, joint_chars=1)
+        lines = "\n".join(unit.text for unit in (*old_text, *text)) or self._beginning(spare + text_room)
+        listed: dict[SummaryList, list[ExtractItem]] = {kind: [] for kind in _SHARES}
+        for unit in sorted([*carried, *chosen], key=_place):
+            listed[unit.kind].append(ExtractItem(unit.text, taken.sources[unit.position]))
+        return Extract(lines, **{kind: tuple(items) for kind, items in listed.items()})
+
+    def _new_items(self, room: float, taken: _Taken) -> tuple[list[_Unit], float]:
+        """New items of every kind, and what is left of their room."""
+        of_kind: dict[SummaryList, list[_Unit]] = {kind: [] for kind in _SHARES}
+        for unit in self.new:
+            of_kind[unit.kind].append(unit)
+        stated = [unit for unit in self.new if unit.role == "user" and unit.sentence.standing]
+        chosen, room = _choose(stated, room, taken)
+        spare = 0.0
+        for kind, share in _SHARES.items():
+            units, spare = _choose(of_kind[kind], room * share + spare, taken)
+            chosen += units
+        left_over, spare = _choose(self.new, spare, taken)
+        return [*chosen, *left_over], spare
+
+    def _beginning(self, room_chars: float) -> str:
+        """For a room in which no whole sentence is left over: as much as fits of the best, so that no text is empty."""
+        best = next(iter((*self.new, *self.carried_text, *self.carried)), None)
+        return best.text[: int(max(0, room_chars))] if best else ""
 
 
 def extract(
@@ -175,77 +180,128 @@ def extract(
     focus: str = "",
     read: ReadSentence = read_sentence,
 ) -> Extract:
-    """Chooses what is worth keeping of `sources`, in at most `max_chars` characters of text over all parts.
+    """What is worth keeping of `sources`, in at most `max_chars` characters of text over all parts; see `gather`."""
+    return gather(sources, context=context, focus=focus, read=read).within(max_chars)
 
-    Every text is verbatim, only a part of a sentence where the whole is long. `context` are later messages that are
-    not summarized; they only show which questions have been answered. Sentences with words of
-    `focus` weigh more. Cost is about linear in the characters.
+
+def gather(
+    sources: Sequence[SourceText],
+    *,
+    context: Sequence[SourceText] = (),
+    focus: str = "",
+    previous: Extract | None = None,
+    read: ReadSentence = read_sentence,
+) -> Material:
+    """What an extract of `sources` is chosen from.
+
+    Every statement is in words of its source, only a part of a sentence where the whole is long. `context` are later
+    messages that are not summarized; they only show which questions have been answered. Sentences with words of
+    `focus` weigh more. `previous` is what the summary before had. Cost is about linear in the characters.
     """
-    units = _units(sources, context, read, focus)
-    taken = _Taken()
-    best_first = sorted(units, key=_best_first)
-    of_kind: dict[SummaryList, list[_Unit]] = {kind: [] for kind in _SHARES}
-    for unit in best_first:
-        of_kind[unit.kind].append(unit)
-    chosen: dict[SummaryList, list[_Unit]] = {}
-    # The text chooses first, among what is no item of a kind of its own, and leaves half of it to the facts.
-    facts = of_kind["key_facts"]
-    text_room = min(max_chars * _TEXT_SHARE, sum(len(unit.text) + 1 for unit in facts) / 2)
-    text_units, _ = _choose(facts, text_room, taken, joint_chars=1)
-    spare = max_chars * _TEXT_SHARE - _joined_chars(text_units)
-    for kind, share in _SHARES.items():
-        chosen[kind], spare = _choose(of_kind[kind], max_chars * share + spare, taken)
-    if not text_units:
-        text_units, spare = _choose(best_first, spare, taken, joint_chars=1)
-    text = _joined(text_units) or _beginning(units, spare)
-    return Extract(summary_text=text, **{kind: _items(of) for kind, of in chosen.items()})
+    new = sorted(_units(sources, context, read, focus), key=_best_first)
+    goals = [unit for unit in new if unit.role == "user" and _is_goal(unit)]
+    if previous is None or not previous.summary_text:
+        goals = goals or [unit for unit in new if unit.kind == "key_facts" and unit.sentence.signals < _TELLING_SIGNALS]
+    if previous is None:
+        return Material(new, goals, (), ())
+    carried = _unfinished(_carried(previous, read), new)
+    lines = [unit for at, line in enumerate(previous.summary_text.split("\n")) if (unit := _of_before(at, line, read))]
+    return Material(new, goals, sorted(carried, key=_standing_first), sorted(lines, key=_best_first))
 
 
 def condense(text: str, max_chars: int, read: ReadSentence = read_sentence) -> str:
-    """The densest sentences of `text`, verbatim, in their order, a line each, in at most `max_chars` characters."""
+    """The densest sentences of `text`, in their order, a line each, in at most `max_chars` characters."""
     if len(text) <= max_chars:
         return text
     units = _units([SourceText("", "summary", text)], (), read)
     chosen, _ = _choose(sorted(units, key=_best_first), max_chars, _Taken(), joint_chars=1)
-    return _joined(chosen)
+    return "\n".join(unit.text for unit in chosen)
 
 
-def _best_first(unit: _Unit) -> tuple[float, int]:
-    return -unit.density, unit.position
+def _best_first(unit: _Unit) -> tuple[int, float, int]:
+    """Whoever uses the service is heard first where they demand something, or give an exact value."""
+    return -unit.sentence.standing if unit.role == "user" else 0, -unit.density, unit.position
 
 
-def demands(text: str) -> bool:
-    """Whether the text says what must always, never or only be so, as far as the English cues show."""
-    if text.isascii():
-        lower = text.lower()
-        if not any([part in lower for part in _MAY_DEMAND]):  # noqa: C419 - a list is faster than a generator here
-            return False
-    return _CONSTRAINT.search(text) is not None
+def _standing_first(unit: _Unit) -> tuple[bool, bool, float, int]:
+    """Decisions, then demands and exact values, the oldest first: most conversations come by new ones all the time."""
+    stands = _stands(unit)
+    return not stands, unit.kind != "decisions", 0.0 if stands else -unit.density, unit.position
 
 
-def _joined(units: Sequence[_Unit]) -> str:
-    return "\n".join(unit.text for unit in units)
+def _stands(unit: _Unit) -> bool:
+    """Whether the item holds until it is replaced: a demand, an exact value, a decision other than "Let's do it!"."""
+    decides = unit.kind == "decisions" and unit.sentence.signals > 0 and not unit.sentence.leans
+    return unit.sentence.standing > 0 or decides
 
 
-def _joined_chars(units: Sequence[_Unit]) -> int:
-    return sum(len(unit.text) + 1 for unit in units) - bool(units)
+def _place(unit: _Unit) -> int:
+    return unit.position
 
 
-def _beginning(units: Sequence[_Unit], room_chars: float) -> str:
-    """For a room in which no whole sentence is left over: as much as fits of the best, so that no text is empty."""
-    best = max(units, key=lambda unit: unit.density, default=None)
-    return best.text[: int(max(0, room_chars))] if best else ""
+def _is_goal(unit: _Unit) -> bool:
+    _, _, kind, _, leans, standing = unit.sentence
+    return kind != "open_questions" and not leans and not standing and _GOAL.search(unit.text) is not None
+
+
+def _carried(previous: Extract, read: ReadSentence) -> list[_Unit]:
+    """The items of the summary before; their places are before those of everything new."""
+    items: list[tuple[SummaryList, ExtractItem]] = [
+        (kind, item) for kind in SUMMARY_LISTS for item in getattr(previous, kind)
+    ]
+    found: list[_Unit] = []
+    for at, (kind, item) in enumerate(items):
+        sentence = read(item.text)
+        worth = _value(sentence, kind) * _weight(sentence, "", kind)
+        if worth >= _LEAST_CARRIED_WORTH or kind in _OPEN_KINDS:
+            found.append(_Unit(at - _BEFORE, item.source_ids, "", sentence, kind, worth))
+    return found
+
+
+_BEFORE: Final = 2**40
+
+
+def _of_before(at: int, line: str, read: ReadSentence) -> _Unit | None:
+    sentence = read(line)
+    return _Unit(at - 2 * _BEFORE, (), "", sentence, "key_facts", 0.5 + sentence.signals) if sentence.words else None
+
+
+def _value(sentence: Sentence, kind: SummaryList) -> float:
+    value = sentence.signals + _STANDING_VALUE * sentence.standing
+    return value + 2.0 if kind in {"decisions", "open_questions"} else value
+
+
+def _unfinished(carried: list[_Unit], new: Iterable[_Unit]) -> list[_Unit]:
+    """Without the questions and tasks that something new answers or reports as finished, in words of their own."""
+    open_units = {unit.position: unit for unit in carried if unit.kind in _OPEN_KINDS}
+    named_in: defaultdict[str, list[int]] = defaultdict(list)
+    for position, unit in open_units.items():
+        for word in _telling(unit):
+            named_in[word].append(position)
+    finished: set[int] = set()
+    for unit in new if named_in else ():
+        shared = Counter(position for word in unit.sentence.words for position in named_in.get(word, ()))
+        for position, words in shared.items():
+            waits = open_units[position]
+            if words >= _FINISHED_WORDS_RATIO * len(_telling(waits)):
+                answers = waits.kind == "open_questions" and unit.role != "user"
+                finished |= {position} if answers or _FINISHED.search(unit.text) else set()
+    return [unit for unit in carried if unit.position not in finished]
+
+
+def _telling(unit: _Unit) -> list[str]:
+    return [word for word in unit.sentence.words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii()]
 
 
 def _units(
     sources: Sequence[SourceText], context: Sequence[SourceText], read: ReadSentence, focus: str = ""
-) -> list[_Unit]:
-    """The sentences of the sources, each weighed by what it carries for what it costs."""
+) -> Iterator[_Unit]:
+    """The sentences of the sources, each weighed by what it carries; without those that carry next to nothing."""
     answered_before = _last_answer(sources, context)
     found = [
         (at, source, sentence)
         for at, source in enumerate(sources)
-        for sentence in map(read, _sentences(source.text))
+        for sentence in map(read, statements(source.text))
         if sentence.words
     ]
     seen_in = Counter(chain.from_iterable([sentence.words for _, _, sentence in found]))
@@ -257,25 +313,34 @@ def _units(
         word: weight_of[seen] if len(word) > 2 or not word.isascii() else 0.0 for word, seen in seen_in.items()
     }.__getitem__
     wanted = frozenset(word for word in read(focus).words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii())
-    units: list[_Unit] = []
-    for at, source, sentence in found:
-        text, words, kind, signals = sentence
-        value = 0.25 * sum(map(rarity_of, words)) / most + signals
-        asks = kind == "open_questions"
-        if source.role == "tool" or (asks and (at < answered_before or source.role != "user")):
-            kind = "key_facts"
-        if kind in {"decisions", "open_questions"}:
-            value += 2.0
+    for place, (at, source, sentence) in enumerate(found):
+        kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
+        words = sentence.words
+        worth = 0.25 * sum(map(rarity_of, words)) / most + _value(sentence, kind)
         if wanted and not wanted.isdisjoint(words):
-            value += _FOCUS_VALUE
-        if source.role == "tool":
-            value *= 0.5
-        elif asks and kind == "key_facts" and text.endswith(("?", "？")):
-            value *= 0.3  # its answer is there, and says more
-        if len(words) < 4 and text.isascii():
-            value *= 0.5  # thanks, greetings, agreement
-        units.append(_Unit(len(units), source.id, sentence, kind, value / (len(text) + 40)))
-    return units
+            worth += _FOCUS_VALUE
+        worth *= _weight(sentence, source.role, kind)
+        if worth >= _LEAST_WORTH or not sentence.text.isascii() or len(found) == 1:
+            yield _Unit(place, (source.id,), source.role, sentence, kind, worth)
+
+
+def _kind_of(sentence: Sentence, role: str, *, is_answered: bool) -> SummaryList:
+    if role == "tool" or (sentence.kind == "open_questions" and (is_answered or role != "user")):
+        return "key_facts"
+    if sentence.kind == "decisions" and role == "assistant" and proposes_only(sentence.text):
+        return "key_facts"
+    return sentence.kind
+
+
+def _weight(sentence: Sentence, role: str, kind: SummaryList) -> float:
+    weight = _TOOLS_WEIGHT if role == "tool" else _USERS_WEIGHT if role == "user" else 1.0
+    if sentence.kind == "open_questions" and kind == "key_facts":
+        weight *= _ANSWERED_WEIGHT  # its answer is there, and says more
+    if sentence.leans:
+        weight *= _LEANING_WEIGHT
+    if len(sentence.words) < (4 if sentence.signals else 7) and sentence.text.isascii():
+        weight *= _SHORT_WEIGHT  # thanks, greetings, agreement
+    return weight
 
 
 def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -> int:
@@ -288,75 +353,36 @@ def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -
     return 0
 
 
-def _sentences(text: str) -> list[str]:
-    sentences = (_PLAIN_SENTENCE_END if text.isascii() else _SENTENCE_END).split(text)
-    pieces: list[str] = []
-    for sentence in map(str.strip, sentences):
-        if len(sentence) <= _LONGEST_UNIT_CHARS:
-            pieces.append(sentence)
-        else:
-            pieces += _short_pieces(sentence)
-    return [piece for piece in pieces if len(piece) >= _SHORTEST_UNIT_CHARS or not piece.isascii()]
-
-
-def _short_pieces(sentence: str) -> Iterator[str]:
-    """A long sentence in clauses of at most the longest unit's length, cut hard where it has none."""
-    begin = 0
-    while len(sentence) - begin > _LONGEST_UNIT_CHARS:
-        ends = [found.end() for found in _CLAUSE_END.finditer(sentence, begin + 40, begin + _LONGEST_UNIT_CHARS)]
-        end = ends[-1] if ends else sentence.rfind(" ", begin + 40, begin + _LONGEST_UNIT_CHARS) + 1
-        end = end if end > begin else begin + _LONGEST_UNIT_CHARS
-        yield sentence[begin:end].strip()
-        begin = end
-    if begin < len(sentence):
-        yield sentence[begin:].strip()
-
-
-def _kind(text: str, possible: int) -> SummaryList:
-    if text.rstrip("\"'”’) ").endswith(("?", "？")):
-        return "open_questions"
-    if possible & _DECIDES and _DECISION.search(text):
-        return "decisions"
-    return "action_items" if possible & _ACTS and _ACTION.search(text) else "key_facts"
-
-
-def _signals(text: str, possible: int) -> float:
-    value = 0.0
-    if possible & _NUMBERS:
-        value += 1.5 * min(3, len(_NUMBER.findall(text))) / 3
-    # Most plain sentences have no capital but their first letter.
-    is_plain = text.isascii()
-    has_capital = not is_plain or text[1:] != text[1:].lower()
-    may_identify = not is_plain or any([part in text for part in _MAY_IDENTIFY])  # noqa: C419
-    if may_identify or (has_capital and _CAPITAL_INSIDE.search(text)):
-        value += 1.5 * len(list(islice(_IDENTIFIER.finditer(text), 2))) / 2
-    if has_capital:
-        value += 1.5 * min(2, len(_NAME.findall(text))) / 2
-    return value + (2.0 if possible & _DEMANDS and demands(text) else 0.0)
-
-
+@dataclass(frozen=True, slots=True)
 class _Taken:
     """What has been chosen, findable by word, so that a near-duplicate is found without comparing with everything."""
 
-    def __init__(self) -> None:
-        self._by_word: defaultdict[str, list[_Unit]] = defaultdict(list)
+    sources: dict[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
+    """The ids of the sources of each, by its place."""
+    by_word: defaultdict[str, list[_Unit]] = field(default_factory=lambda: defaultdict[str, list[_Unit]](list))
 
     def like(self, unit: _Unit) -> _Unit | None:
-        words, by_word = unit.sentence.words, self._by_word
+        words, by_word = unit.sentence.words, self.by_word
         known = [word for word in words if word in by_word]
-        if len(known) < _SAME_WORDS_RATIO * len(words):
+        if not known or len(known) < _SAME_WORDS_RATIO * len(words):
             return None
         candidates = Counter(chain.from_iterable([by_word[word][:16] for word in known]))
         if max(candidates.values()) < _SAME_WORDS_RATIO * len(words):
             return None
         for other, shared in candidates.most_common(3):
-            if shared >= _SAME_WORDS_RATIO * len({*words, *other.sentence.words}):
+            says_it_all = shared >= _CONTAINED_WORDS_RATIO * len(words)
+            if says_it_all or shared >= _SAME_WORDS_RATIO * len({*words, *other.sentence.words}):
                 return other
         return None
 
     def add(self, unit: _Unit) -> None:
+        self.sources[unit.position] = unit.source_ids
         for word in unit.sentence.words:
-            self._by_word[word].append(unit)
+            self.by_word[word].append(unit)
+
+    def add_source(self, unit: _Unit, source_ids: Iterable[str]) -> None:
+        known = self.sources[unit.position]
+        self.sources[unit.position] = tuple(dict.fromkeys((*known, *source_ids)))[:_MOST_SOURCES_OF_AN_ITEM]
 
 
 def _choose(
@@ -365,22 +391,14 @@ def _choose(
     """The best units that fit into the room and say something new, in time order, and the room left."""
     chosen: list[_Unit] = []
     for unit in best_first:
-        if unit.sources:
-            continue
         cost = len(unit.text) + (joint_chars if chosen else 0)
-        if cost > room_chars:
+        if cost > room_chars or unit.position in taken.sources:
             continue
         same = taken.like(unit)
         if same is not None:
-            if unit.source_id not in same.sources and len(same.sources) < _MOST_SOURCES_OF_AN_ITEM:
-                same.sources += (unit.source_id,)
+            taken.add_source(same, unit.source_ids)
             continue
-        unit.sources = (unit.source_id,)
         taken.add(unit)
         chosen.append(unit)
         room_chars -= cost
-    return sorted(chosen, key=lambda unit: unit.position), room_chars
-
-
-def _items(units: Iterable[_Unit]) -> tuple[ExtractItem, ...]:
-    return tuple(ExtractItem(unit.text, unit.sources) for unit in units)
+    return sorted(chosen, key=_place), room_chars

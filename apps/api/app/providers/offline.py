@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from math import log
 from typing import Any, Final
 
 import orjson
 
 from app.domain.errors import ProviderRefused
-from app.domain.extractive import Extract, ExtractItem, SourceText, condense, extract
+from app.domain.extractive import Extract, ExtractItem, Material, SourceText, gather
 from app.domain.types import CHAT_OPTIONS, SUMMARY_LISTS, Completion, CompletionRequest, Delta, RecordedReply, Usage
 from app.providers.base import DeltaSink
 from app.providers.wire import fields_of, list_of, texts_of
@@ -26,8 +26,6 @@ _INLINE_CHARS: Final = 32_768
 _MESSAGE_FRAMING_TOKENS: Final = 4
 _QUOTE_CHARS: Final = 240
 _CHARS_PER_TOKEN: Final = 3.0
-_CARRIED_SHARE: Final = 0.5
-_DROPPED_FIRST: Final = ("action_items", "open_questions", "key_facts", "decisions")
 _A_FEW_WORDS: Final = re.compile(r"(?:\s*\S+){1,4}\s*|\s+")
 _WORD: Final = re.compile(r"\w{3,}")
 
@@ -95,11 +93,13 @@ class OfflineProvider:
         stated = document.get("max_tokens")
         most_tokens = min(request.max_output_tokens, stated if isinstance(stated, int) else request.max_output_tokens)
         max_chars = int(most_tokens * _CHARS_PER_TOKEN)
+        material = _material(document)
         while True:
-            text = _summary_text(document, max_chars)
-            if max_chars < 16 or self._count(text) <= most_tokens:
+            text = _summary_text(material, max_chars)
+            tokens = self._count(text)
+            if not max_chars or tokens <= most_tokens:
                 return text
-            max_chars = max_chars * 3 // 4
+            max_chars = int(max_chars * max(0.5, 0.9 * most_tokens / tokens))
 
 
 def _reply(request: CompletionRequest) -> str:
@@ -167,43 +167,25 @@ def _document(text: str) -> Mapping[str, Any]:
     return document
 
 
-def _summary_text(document: Mapping[str, Any], max_chars: int) -> str:
-    """Keeps previous items in up to half the room; the rest is extracted from the new messages."""
+def _material(document: Mapping[str, Any]) -> Material:
     before = fields_of(document.get("previous_summary"))
-    kept = {kind: _carried(before, kind) for kind in SUMMARY_LISTS}
-    _shorten(kept, int(max_chars * _CARRIED_SHARE))
     old_text = before.get("summary_text")
-    carried_text = condense(old_text, max_chars // 6) if isinstance(old_text, str) else ""
-    used = len(carried_text) + sum(_item_chars(item) for items in kept.values() for item in items)
-    new = extract(
+    items = {kind: tuple(_carried(before, kind)) for kind in SUMMARY_LISTS}
+    return gather(
         _sources(document, "messages"),
-        max_chars=max(0, max_chars - used),
         context=_sources(document, "context_messages"),
         focus=str(document.get("focus", "")),
+        previous=Extract(old_text if isinstance(old_text, str) else "", **items),
     )
-    answer: dict[str, Any] = {"summary_text": "\n".join(filter(None, (carried_text, new.summary_text)))}
+
+
+def _summary_text(material: Material, max_chars: int) -> str:
+    found = material.within(max_chars)
+    answer: dict[str, Any] = {"summary_text": found.summary_text}
     for kind in SUMMARY_LISTS:
-        answer[kind] = [{"text": item.text, "message_ids": item.source_ids} for item in _merged(kept[kind], new, kind)]
+        items: tuple[ExtractItem, ...] = getattr(found, kind)
+        answer[kind] = [{"text": item.text, "message_ids": item.source_ids} for item in items]
     return orjson.dumps(answer).decode()
-
-
-def _merged(carried: Iterable[ExtractItem], new: Extract, kind: str) -> list[ExtractItem]:
-    items = list(carried)
-    known = {item.text for item in items}
-    fresh: tuple[ExtractItem, ...] = getattr(new, kind)
-    return items + [item for item in fresh if item.text not in known]
-
-
-def _shorten(kept: dict[str, list[ExtractItem]], room_chars: int) -> None:
-    """Drops carried items until the rest fits: oldest first, and decisions after everything else."""
-    over = sum(_item_chars(item) for items in kept.values() for item in items) - room_chars
-    for kind in _DROPPED_FIRST:
-        while over > 0 and kept[kind]:
-            over -= _item_chars(kept[kind].pop(0))
-
-
-def _item_chars(item: ExtractItem) -> int:
-    return len(item.text) + 4 * len(item.source_ids)
 
 
 def _carried(summary: Mapping[str, Any], kind: str) -> list[ExtractItem]:

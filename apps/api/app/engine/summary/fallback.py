@@ -1,19 +1,17 @@
-"""The summary that needs no model: what the previous one held, and verbatim sentences of what is folded in."""
+"""The summary that needs no model: what the previous one held, and statements of what is folded in."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from app.domain.extractive import Extract, ExtractItem, ReadSentence, SourceText, condense, extract, read_sentence
-from app.domain.types import MessageId, SummaryBody, SummaryItem
+from app.domain.extractive import Extract, ExtractItem, SourceText, gather
+from app.domain.sentences import ReadSentence, read_sentence
+from app.domain.types import SUMMARY_LISTS, MessageId, SummaryBody, SummaryItem
 from app.engine.messages.tokens import Estimate
-from app.engine.summary.block import fit_summary
+from app.engine.summary.block import fit_summary, render_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import source_text
 
 _CHARS_PER_TOKEN = 4
-_CARRIED_PROSE_CHARS_PER_CAP_TOKEN = 0.5
-"""Of the previous prose: about a third of what the cap leaves to prose, or it would crowd out what is new for ever."""
+_MOST_TRIES = 4
 
 
 def fallback_summary(
@@ -21,18 +19,35 @@ def fallback_summary(
 ) -> SummaryBody | None:
     """An extractive summary within the fold's cap, deterministic; None when nothing fits.
 
-    The previous summary's facts, decisions and open questions come first, with the messages they cite: what was
-    anchored stays anchored.
+    What the previous summary records goes on with the messages it cites, in up to half of the room.
     """
+    previous = fold.previous.body if fold.previous else None
     messages = fold.sources
-    ids = {str(at): message.id for at, message in enumerate(messages)}
-    sources = [SourceText(str(at), message.role, source_text(message)) for at, message in enumerate(messages)]
-    found = extract(sources, max_chars=fold.cap_tokens * _CHARS_PER_TOKEN, focus=focus, read=read)
-    body = _body(found, ids)
-    if fold.previous is not None:
-        carried_chars = int(fold.cap_tokens * _CARRIED_PROSE_CHARS_PER_CAP_TOKEN)
-        body = _carried_on(fold.previous.body, body, condense(fold.previous.body.summary_text, carried_chars, read))
+    sources = [SourceText(str(message.id), message.role, source_text(message)) for message in messages]
+    material = gather(sources, focus=focus, previous=_extract_of(previous) if previous else None, read=read)
+    ids = {str(message.id): message.id for message in messages}
+    ids |= {str(cited): cited for items in _lists(previous) for item in items for cited in item.message_ids}
+    frame_tokens = estimate(render_summary(SummaryBody("")))
+    chars = float(fold.cap_tokens * _CHARS_PER_TOKEN)
+    body = SummaryBody("")
+    for _ in range(_MOST_TRIES):
+        body = _body(material.within(int(chars)), ids)
+        over = (estimate(render_summary(body)) - frame_tokens) / max(1, fold.cap_tokens - frame_tokens)
+        if over <= 1:
+            break
+        chars *= 0.98 / over
     return fit_summary(body, fold.cap_tokens, estimate)
+
+
+def _lists(body: SummaryBody | None) -> list[tuple[SummaryItem, ...]]:
+    return [getattr(body, kind) for kind in SUMMARY_LISTS] if body else []
+
+
+def _extract_of(body: SummaryBody) -> Extract:
+    items = [
+        tuple(ExtractItem(item.text, tuple(map(str, item.message_ids))) for item in of_kind) for of_kind in _lists(body)
+    ]
+    return Extract(body.summary_text, **dict(zip(SUMMARY_LISTS, items, strict=True)))
 
 
 def _body(found: Extract, ids: dict[str, MessageId]) -> SummaryBody:
@@ -42,17 +57,6 @@ def _body(found: Extract, ids: dict[str, MessageId]) -> SummaryBody:
         open_questions=_items(found.open_questions, ids),
         decisions=_items(found.decisions, ids),
         action_items=_items(found.action_items, ids),
-    )
-
-
-def _carried_on(previous: SummaryBody, body: SummaryBody, carried_text: str) -> SummaryBody:
-    return replace(
-        body,
-        summary_text="\n".join(filter(None, (carried_text, body.summary_text))),
-        key_facts=previous.key_facts + body.key_facts,
-        open_questions=previous.open_questions + body.open_questions,
-        decisions=previous.decisions + body.decisions,
-        action_items=previous.action_items + body.action_items,
     )
 
 

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Final
 
 from app.domain.content import content_text
-from app.domain.extractive import demands
+from app.domain.sentences import demands
 from app.domain.trim_log import TrimKind
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import UnitKind

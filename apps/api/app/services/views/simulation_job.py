@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
-from app.domain.extractive import read_sentence
+from app.domain.sentences import read_sentence
 from app.domain.stored import StoredMessage, StoredTurn
 from app.domain.types import JsonObject, Message, Pin, SessionId, Turn, TurnId
 from app.engine.messages.image_rules import image_rule_for

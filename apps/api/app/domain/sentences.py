@@ -1,0 +1,185 @@
+"""What a sentence says by itself: its words, what kind of statement it is, and how much it carries.
+
+The cues of decisions, demands, questions and promises are English; the rest works on any script.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import islice
+from string import digits
+from typing import Final, NamedTuple, TypeAlias
+
+from app.domain.types import SummaryList
+
+_WORD: Final = re.compile(r"\w+(?:[-'’./:@]\w+)*")
+_PLAIN_WORD: Final = re.compile(r"[a-z0-9_]+(?:[-'./:@][a-z0-9_]+)*")
+"""The same of ASCII text in lower case."""
+_NUMBER: Final = re.compile(r"\d[\d.,:/-]*")
+_IDENTIFIER: Final = re.compile(
+    r"`[^`]+`|\w+_\w+|\b[a-z]+[A-Z]\w*|\w+\(\)|\w+@\w+\.\w+|https?://|(?:/[\w.-]+){2,}|\b[A-Z]{2,}-?\d*\b"
+)
+_NAME: Final = re.compile(r" (?<=[\w,;:] )[^\W\d_a-z]\w+")
+_DECIDED: Final = re.compile(
+    r"\b(?:we|i|they)(?:'ve| have)? (?:decided|agreed|chose|settled)\b|\bdecision\b|\bdecided (?:to|on|that)\b"
+    r"|\bagreed\b|\bsettled? on\b|^settled\b|^new (?:\w+ ){0,2}(?:date|day|time|plan|price|deadline)\b"
+    r"|\binstead of\b|\b(?:moved|changed|switched) (?:it )?to\b",
+    re.IGNORECASE,
+)
+_PROPOSED: Final = re.compile(
+    r"\blet'?s (?:use|go|keep|stick|make|do|take|switch)\b|\bgo(?:ing)? with\b|\bwe(?:'ll| will) use\b", re.IGNORECASE
+)
+"""Out of a person's mouth a decision, out of an assistant's an offer."""
+_CONSTRAINT: Final = re.compile(
+    r"\b(?:always|never|must(?:n't)?|required?|only|at most|at least|no more than|don't|do not|cannot|can't|prefers?"
+    r"|budget|deadline|allergic|important|remember|note that)\b",
+    re.IGNORECASE,
+)
+_RULE: Final = re.compile(
+    r"(?:(?:^|[.,;:–-] |\bplease |\b(?:must|may|should|shall|will) )always |"
+    r"(?:^|[.,;:–-] |\bplease |\b(?:and|but|so|must|may|should|shall|will|can) )(?:do not |only |make sure|"
+    r"never (?!been|had|seen|heard|tried|done|thought|knew)|don't (?!know|think|mind|worry|have|forget)|"
+    r"niemals |immer |jamais |toujours ))\w"
+    r"|\bmust(?: not|n't)? (?!have|be (?!\w+(?:ed|en)\b))",
+    re.IGNORECASE,
+)
+_RULE_WORDS: Final = frozenset(
+    ["always", "never", "must", "mustn't", "not", "don't", "only", "make", "niemals", "immer", "jamais", "toujours"]
+)
+"""What is to hold from now on, and a word of it: a clause that commands, not one that tells of what never was."""
+_VALUE_OF: Final = re.compile(
+    r"(?:\b(?:is|are|called|named|at|on|use|run|file|path|command|host|url)|[:=])\s+[\"'(]?(?:`[^`\n]+`|https?://\w"
+    r"|/\w[\w.-]*/\w|[\w.+-]+@[\w-]+\.\w|\w[\w-]*(?:\.[\w-]+)*\.[a-z]{2,}\b|[A-Z]{2,}[A-Z0-9]*-?\d)"
+    r"|\b(?:number|[iI][dD]|code|port|key)\s+(?:is\s+)?#?[\w-]*\d{3}",
+)
+"""What a name stands for: a command, a path, an address, a number of a case."""
+_ACTION: Final = re.compile(
+    r"\bI(?:'ll| will)\b|\bto-?do\b|\bnext(?: step|,|:)|\baction item|\bneeds? to\b|\bremind (?:me|us) (?:to|about)\b"
+    r"|\bfollow up\b|\bwe(?:'ll| will| should)\b",
+    re.IGNORECASE,
+)
+_MAY_DECIDE: Final = (
+    "decid",
+    "decis",
+    "agreed",
+    "chose",
+    "settle",
+    "let",
+    "with",
+    "use",
+    "instead",
+    "moved",
+    "changed",
+    "switched",
+    "new",
+)
+_MAY_DEMAND: Final = (
+    "always", "never", "must", "requir", "only", "at most", "at least", "no more", "don't", "do not", "cannot", "can't",
+    "prefer", "budget", "deadline", "allergic", "important", "remember", "note that",
+)  # fmt: skip
+_MAY_ACT: Final = ("'ll", "will", "should", "todo", "to-do", "next", "action", "need", "remind", "follow")
+"""One of these is in every plain ASCII text that the expression of the same cue finds, in lower case: looking for them
+is much cheaper than the expression, and looking up whether a word has the last word of one is cheaper still."""
+_MAY_IDENTIFY: Final = ("_", "`", "@", "/", "()")
+_CAPITAL_INSIDE: Final = re.compile(r"[A-Z](?<=[A-Za-z][A-Z])")
+_LEANS: Final = re.compile(
+    r"(?:[A-Z]\w+: )?(?:and|but|so|then|also|because|he|she|it|they|that|this|these|those|which|there|yes|yep|yeah|no"
+    r"|nope|oh|ok(?:ay)?|well|great|sure|thanks|hey|haha|wow|cool|nice|agreed|totally|glad|noted|good|excellent|perfect|understood|aw+)\b(?!-)",
+    re.IGNORECASE,
+)
+"""What begins so leans on the sentence before it, and what ends so tells how somebody feels."""
+_NO_QUESTION: Final = re.compile(
+    r"\b(?:right|huh|eh|ok(?:ay)?|you know(?: what)?|might ask|(?:is|does|do)n't (?:it|they))\?$"
+)
+"""Nobody waits for an answer."""
+
+
+class Sentence(NamedTuple):
+    """A sentence or another statement, with all that does not depend on where it stands.
+
+    `words` are different ones in the order of the text: a set's order differs from process to process, and what is
+    summed or tied in that order would too. `kind` is that of a person's words which nobody has answered. `leans` is
+    whether it needs the sentence before it; `standing` is 2 where it says what is to hold from now on, 1 where it gives
+    an exact value, else 0.
+    """
+
+    text: str
+    words: tuple[str, ...]
+    kind: SummaryList
+    signals: float
+    leans: bool
+    standing: int
+
+
+ReadSentence: TypeAlias = Callable[[str], Sentence]
+
+_DECIDES, _ACTS, _DEMANDS, _NUMBERS, _ANYTHING = 1, 2, 4, 8, 15
+
+
+_LAST_WORDS: Final = tuple(
+    (cue, tuple(part.split()[-1] for part in parts))
+    for cue, parts in ((_DECIDES, _MAY_DECIDE), (_ACTS, _MAY_ACT), (_DEMANDS, _MAY_DEMAND), (_NUMBERS, digits))
+)
+
+
+@lru_cache(maxsize=8192)
+def _possible(word: str) -> int:
+    """Which cues a plain text may have that has the word; the words of conversations are few, and come again."""
+    return sum([cue for cue, parts in _LAST_WORDS if any([part in word for part in parts])])  # noqa: C419
+
+
+def read_sentence(text: str) -> Sentence:
+    """What a sentence says by itself. Who reads the same again and again may keep what this gives."""
+    possible, typed = _ANYTHING, text
+    if text.isascii():
+        words = tuple(dict.fromkeys(_PLAIN_WORD.findall(text.lower())))
+        possible = 0
+        for cues in map(_possible, words):
+            possible |= cues
+    else:
+        typed = text.replace("’", "'")
+        words = tuple(dict.fromkeys([word.lower() for word in _WORD.findall(typed)]))
+    standing = 2 if not _RULE_WORDS.isdisjoint(words) and _RULE.search(typed) else 0
+    if not standing and (possible & _NUMBERS or any([part in text for part in _MAY_IDENTIFY])):  # noqa: C419
+        standing = 1 if _VALUE_OF.search(typed) else 0
+    leans = text.endswith("!") or _LEANS.match(text) is not None
+    return Sentence(text, words, _kind(typed, possible), _signals(typed, possible), leans, standing)
+
+
+def demands(text: str) -> bool:
+    """Whether the text says what must always, never or only be so, as far as the English cues show."""
+    if text.isascii():
+        lower = text.lower()
+        if not any([part in lower for part in _MAY_DEMAND]):  # noqa: C419 - a list is faster than a generator here
+            return False
+    return _CONSTRAINT.search(text) is not None
+
+
+def proposes_only(text: str) -> bool:
+    """Whether what reads like a decision is a proposal, if an assistant makes it."""
+    return _DECIDED.search(text) is None
+
+
+def _kind(text: str, possible: int) -> SummaryList:
+    if text.rstrip("\"'”’) ").endswith(("?", "？")) and not _NO_QUESTION.search(text):
+        return "open_questions"
+    if possible & _DECIDES and (_DECIDED.search(text) or _PROPOSED.search(text)):
+        return "decisions"
+    return "action_items" if possible & _ACTS and _ACTION.search(text) else "key_facts"
+
+
+def _signals(text: str, possible: int) -> float:
+    value = 0.0
+    if possible & _NUMBERS:
+        value += 0.75 * min(3, len(_NUMBER.findall(text)))
+    # Most plain sentences have no capital but their first letter.
+    is_plain = text.isascii()
+    has_capital = not is_plain or text[1:] != text[1:].lower()
+    may_identify = not is_plain or any([part in text for part in _MAY_IDENTIFY])  # noqa: C419
+    if may_identify or (has_capital and _CAPITAL_INSIDE.search(text)):
+        value += 1.5 * len(list(islice(_IDENTIFIER.finditer(text), 2))) / 2
+    if has_capital:
+        value += 0.5 * min(2, len(_NAME.findall(text)))
+    return value + (1.0 if possible & _DEMANDS and demands(text) else 0.0)
