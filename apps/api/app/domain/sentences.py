@@ -46,7 +46,7 @@ _RULE: Final = re.compile(
     re.IGNORECASE,
 )
 _RULE_WORDS: Final = frozenset(
-    ["always", "never", "must", "mustn't", "not", "don't", "only", "make", "niemals", "immer", "jamais", "toujours"]
+    ["always", "never", "must", "mustn't", "not", "don't", "only", "sure", "niemals", "immer", "jamais", "toujours"]
 )
 """What is to hold from now on, and a word of it: a clause that commands, not one that tells of what never was."""
 _VALUE_OF: Final = re.compile(
@@ -61,20 +61,9 @@ _ACTION: Final = re.compile(
     re.IGNORECASE,
 )
 _MAY_DECIDE: Final = (
-    "decid",
-    "decis",
-    "agreed",
-    "chose",
-    "settle",
-    "let",
-    "with",
-    "use",
-    "instead",
-    "moved",
-    "changed",
-    "switched",
-    "new",
-)
+    "decid", "decis", "agreed", "chose", "settle", "instead", "moved", "changed", "switched", "new",
+)  # fmt: skip
+_MAY_PROPOSE: Final = ("let", "with", "use")
 _MAY_DEMAND: Final = (
     "always", "never", "must", "requir", "only", "at most", "at least", "no more", "don't", "do not", "cannot", "can't",
     "prefer", "budget", "deadline", "allergic", "important", "remember", "note that",
@@ -115,19 +104,26 @@ class Sentence(NamedTuple):
 
 ReadSentence: TypeAlias = Callable[[str], Sentence]
 
-_DECIDES, _ACTS, _DEMANDS, _NUMBERS, _ANYTHING = 1, 2, 4, 8, 15
+_DECIDES, _PROPOSES, _ACTS, _DEMANDS, _NUMBERS, _RULES, _ANYTHING = 1, 2, 4, 8, 16, 32, 63
 
 
 _LAST_WORDS: Final = tuple(
     (cue, tuple(part.split()[-1] for part in parts))
-    for cue, parts in ((_DECIDES, _MAY_DECIDE), (_ACTS, _MAY_ACT), (_DEMANDS, _MAY_DEMAND), (_NUMBERS, digits))
+    for cue, parts in (
+        (_DECIDES, _MAY_DECIDE),
+        (_PROPOSES, _MAY_PROPOSE),
+        (_ACTS, _MAY_ACT),
+        (_DEMANDS, _MAY_DEMAND),
+        (_NUMBERS, digits),
+    )
 )
 
 
 @lru_cache(maxsize=8192)
 def _possible(word: str) -> int:
     """Which cues a plain text may have that has the word; the words of conversations are few, and come again."""
-    return sum([cue for cue, parts in _LAST_WORDS if any([part in word for part in parts])])  # noqa: C419
+    found = [cue for cue, parts in _LAST_WORDS if any([part in word for part in parts])]  # noqa: C419
+    return sum(found) + _RULES * (word in _RULE_WORDS)
 
 
 def read_sentence(text: str) -> Sentence:
@@ -141,11 +137,14 @@ def read_sentence(text: str) -> Sentence:
     else:
         typed = text.replace("’", "'")
         words = tuple(dict.fromkeys([word.lower() for word in _WORD.findall(typed)]))
-    standing = 2 if not _RULE_WORDS.isdisjoint(words) and _RULE.search(typed) else 0
-    if not standing and (possible & _NUMBERS or any([part in text for part in _MAY_IDENTIFY])):  # noqa: C419
+    standing = 2 if possible & _RULES and _RULE.search(typed) else 0
+    may_identify = any([part in text for part in _MAY_IDENTIFY])  # noqa: C419
+    if not standing and (may_identify or possible & _NUMBERS):
         standing = 1 if _VALUE_OF.search(typed) else 0
     leans = text.endswith("!") or _LEANS.match(text) is not None
-    return Sentence(text, words, _kind(typed, possible), _signals(typed, possible), leans, standing)
+    return Sentence(
+        text, words, _kind(typed, possible), _signals(typed, possible, may_identify=may_identify), leans, standing
+    )
 
 
 def demands(text: str) -> bool:
@@ -165,20 +164,19 @@ def proposes_only(text: str) -> bool:
 def _kind(text: str, possible: int) -> SummaryList:
     if text.rstrip("\"'”’) ").endswith(("?", "？")) and not _NO_QUESTION.search(text):
         return "open_questions"
-    if possible & _DECIDES and (_DECIDED.search(text) or _PROPOSED.search(text)):
+    if (possible & _DECIDES and _DECIDED.search(text)) or (possible & _PROPOSES and _PROPOSED.search(text)):
         return "decisions"
     return "action_items" if possible & _ACTS and _ACTION.search(text) else "key_facts"
 
 
-def _signals(text: str, possible: int) -> float:
+def _signals(text: str, possible: int, *, may_identify: bool) -> float:
     value = 0.0
     if possible & _NUMBERS:
         value += 0.75 * min(3, len(_NUMBER.findall(text)))
     # Most plain sentences have no capital but their first letter.
     is_plain = text.isascii()
     has_capital = not is_plain or text[1:] != text[1:].lower()
-    may_identify = not is_plain or any([part in text for part in _MAY_IDENTIFY])  # noqa: C419
-    if may_identify or (has_capital and _CAPITAL_INSIDE.search(text)):
+    if may_identify or not is_plain or (has_capital and _CAPITAL_INSIDE.search(text)):
         value += 1.5 * len(list(islice(_IDENTIFIER.finditer(text), 2))) / 2
     if has_capital:
         value += 0.5 * min(2, len(_NAME.findall(text)))

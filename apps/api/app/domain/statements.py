@@ -70,6 +70,9 @@ def _sentences(text: str) -> Iterator[str]:
 
 def _ends(text: str, begin: int, end: int) -> bool:
     """Whether the full stop ends a sentence: not an abbreviation, an initial, the number of an item or of a day."""
+    last = text[begin:end].rstrip()[-6:-1]
+    if len(last) == 5 and last.isalpha() and last != "pprox":
+        return True  # the word is longer than the other abbreviations
     tail = text[max(begin, end - 12) : end]
     if _NO_END.search(tail):
         return False
