@@ -99,7 +99,7 @@ class OfflineProvider:
             tokens = self._count(text)
             if not max_chars or tokens <= most_tokens:
                 return text
-            max_chars = int(max_chars * max(0.5, 0.9 * most_tokens / tokens))
+            max_chars = int(max_chars * max(0.5, 0.75 * most_tokens / tokens))
 
 
 def _reply(request: CompletionRequest) -> str:
