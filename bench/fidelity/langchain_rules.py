@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from langchain.agents.middleware import SummarizationMiddleware
@@ -19,7 +20,7 @@ from langchain_core.messages import SystemMessage as LcSystemMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 from app.domain.content import content_text
-from app.domain.extractive import condense
+from app.domain.extractive import SourceText, extract
 from app.domain.types import Message, PromptMessage
 from app.engine.messages.tokens import Estimate
 from app.engine.window.prompt import neutral_message
@@ -81,7 +82,9 @@ class ExtractiveChatModel(BaseChatModel):
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         asked = "\n".join(content_text(message.content) for message in messages)  # type: ignore[arg-type]
         material = asked.rsplit("Messages to summarize:", 1)[-1]
-        answer = condense(material, self.max_chars) or material[: self.max_chars]
+        made = extract([SourceText("", "summary", material)], max_chars=self.max_chars)
+        items = chain(made.decisions, made.open_questions, made.action_items, made.key_facts)
+        answer = "\n".join([made.summary_text, *(item.text for item in items)]) or material[: self.max_chars]
         self.spent += [asked, answer]
         return ChatResult(generations=[ChatGeneration(message=AIMessage(answer))])
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.extractive import Extract, ExtractItem, SourceText, condense, extract, gather
+from app.domain.extractive import Extract, ExtractItem, SourceText, extract, gather
 
 CONVERSATION = [
     SourceText("m1", "user", "Hi! I'm moving our billing service to Postgres 16. The budget is 12000 USD to March."),
@@ -148,11 +148,6 @@ def test_every_extract_is_in_the_words_of_what_it_cites_deterministic_and_within
         assert any(in_words_of(source, item.text) for source in sources if source.id == item.source_ids[0])
     for line in made.summary_text.split("\n"):
         assert any(in_words_of(source, line) for source in sources) or not sources
-
-
-@given(st.text(max_size=600), st.integers(0, 300))
-def test_a_condensed_text_fits(text: str, max_chars: int) -> None:
-    assert len(condense(text, max_chars)) <= max_chars
 
 
 def test_what_a_person_demanded_and_exact_values_outlive_folds_of_other_things() -> None:

@@ -209,15 +209,6 @@ def gather(
     return Material(new, goals, sorted(carried, key=_standing_first), sorted(lines, key=_best_first))
 
 
-def condense(text: str, max_chars: int, read: ReadSentence = read_sentence) -> str:
-    """The densest sentences of `text`, in their order, a line each, in at most `max_chars` characters."""
-    if len(text) <= max_chars:
-        return text
-    units = _units([SourceText("", "summary", text)], (), read)
-    chosen, _ = _choose(sorted(units, key=_best_first), max_chars, _Taken(), joint_chars=1)
-    return "\n".join(unit.text for unit in chosen)
-
-
 def _best_first(unit: _Unit) -> tuple[int, float, int]:
     """Whoever uses the service is heard first where they demand something, or give an exact value."""
     return -unit.sentence.standing if unit.role == "user" else 0, -unit.density, unit.position

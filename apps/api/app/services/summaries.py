@@ -32,7 +32,7 @@ from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
 from app.services.turn.gather import budget_of, estimator_of, planned, session_policy, snapshot_of
 from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, new_summary, summarize
-from app.services.turn.summarizer_call import Summarizer
+from app.services.turn.summarizer_call import SummarizerCall
 from app.services.turn.types import RETRY_AFTER_S, ClaimedTurn, TurnPlan
 from app.services.views.context import no_turn, session_window
 
@@ -172,7 +172,7 @@ async def edit_summary(
     version = replace(active, id=SummaryId(rt.new_id()), body=replace(active.body, **changes), origin="person")
     if version.body == active.body:
         raise InvalidRequest("Nothing of the summary would be changed.")
-    summarizer = Summarizer(rows, edited.model_alias, estimator_of(rt, rows))
+    summarizer = SummarizerCall(rows, edited.model_alias, estimator_of(rt, rows))
     new = await asyncio.to_thread(new_summary, summarizer, version, active)
     most_tokens = rows.policy.most_summary_tokens(budget_of(rows.model, rows.policy).input_budget)
     if new.token_estimate > most_tokens:

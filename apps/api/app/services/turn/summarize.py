@@ -34,7 +34,7 @@ from app.engine.window.provider_overflow import emergency_summary
 from app.services.runtime import Runtime, retried
 from app.services.turn.gather import WindowRows
 from app.services.turn.provider_call import sum_of, total_cost, used_row
-from app.services.turn.summarizer_call import Summarizer, SummarizerResult, call_summarizer
+from app.services.turn.summarizer_call import SummarizerCall, SummarizerResult, call_summarizer
 from app.telemetry import SummaryOutcome
 from app.tokenizers import Estimator
 
@@ -112,7 +112,7 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
     if lease.limits is None and not job.whatever_others_do:
         return SummaryAttempt(None, "model", alias, 0, IN_PROGRESS, None, None)
     try:
-        attempt = await _make(rt, Summarizer(rows, alias, estimate, limited=lease.limits != {}), job, lease_id)
+        attempt = await _make(rt, SummarizerCall(rows, alias, estimate, limited=lease.limits != {}), job, lease_id)
     except BaseException:  # also when it is cancelled; whatever is stored ends the lease itself
         with suppress(DatabaseUnavailable):
             async with rt.database.autocommit() as tx:
@@ -122,7 +122,7 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
     return attempt
 
 
-async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: UUID) -> SummaryAttempt:
+async def _make(rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, lease_id: UUID) -> SummaryAttempt:
     session, alias, estimate, fold = summarizer.rows.session, summarizer.alias, summarizer.estimate, job.fold
     result = SummarizerResult(None, "breaker_open", ())
     if not _breaker_open(rt, session):
@@ -174,7 +174,7 @@ def _deadline_s(rt: Runtime, alias: str) -> float:
 
 
 async def _again_if_too_large(
-    rt: Runtime, summarizer: Summarizer, job: SummaryJob, result: SummarizerResult
+    rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, result: SummarizerResult
 ) -> SummarizerResult:
     """Once more at half the cap where the policy extends its summary and the prompt is still too large with it.
 
@@ -202,7 +202,7 @@ async def note_emergency(
     if body is None:
         return None
     summary = summary_of(SummaryId(rt.new_id()), fold, body, "emergency")
-    new = new_summary(Summarizer(rows, rows.model.alias, estimate), summary, fold.previous, None, claim)
+    new = new_summary(SummarizerCall(rows, rows.model.alias, estimate), summary, fold.previous, None, claim)
     stored = await _store(rt, rows.session.id, new, AttemptNote(), claim)
     return summary if stored else None
 
@@ -222,7 +222,7 @@ def _breaker_open(rt: Runtime, session: SessionState) -> bool:
 
 
 def new_summary(
-    summarizer: Summarizer,
+    summarizer: SummarizerCall,
     summary: Summary,
     previous: Summary | None,
     usage: Usage | None = None,

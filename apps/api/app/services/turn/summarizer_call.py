@@ -31,7 +31,7 @@ _ANSWER_TOKENS_PER_CAP = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Summarizer:
+class SummarizerCall:
     """Who is called, and for which window; `limited` where the call has to be counted against limits."""
 
     rows: WindowRows
@@ -51,7 +51,7 @@ class SummarizerResult:
     """The limit that did not allow the call, or the next one."""
 
 
-async def call_summarizer(rt: Runtime, summarizer: Summarizer, fold: Fold, *, turns: int) -> SummarizerResult:
+async def call_summarizer(rt: Runtime, summarizer: SummarizerCall, fold: Fold, *, turns: int) -> SummarizerResult:
     """Goes chunk by chunk, each with what the one before gave as its previous summary. Never raises for an answer.
 
     Each call is counted against the limits before it is made; `turns` says as how many turns the first one is.
@@ -73,7 +73,7 @@ async def call_summarizer(rt: Runtime, summarizer: Summarizer, fold: Fold, *, tu
 
 
 async def _by_chunks(
-    rt: Runtime, summarizer: Summarizer, model: Model, fold: Fold, usages: list[Usage], turns: int
+    rt: Runtime, summarizer: SummarizerCall, model: Model, fold: Fold, usages: list[Usage], turns: int
 ) -> SummaryBody:
     policy, estimate = summarizer.rows.policy, summarizer.estimate
     budget = budget_of(model, policy)
@@ -113,7 +113,7 @@ async def _by_chunks(
 
 
 async def _call(
-    rt: Runtime, summarizer: Summarizer, model: Model, request: CompletionRequest, *, turns: int
+    rt: Runtime, summarizer: SummarizerCall, model: Model, request: CompletionRequest, *, turns: int
 ) -> Completion:
     session_id = summarizer.rows.session.id
     if not summarizer.limited:

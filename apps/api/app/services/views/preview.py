@@ -36,6 +36,7 @@ from app.engine.summary.summarizer_prompt import summary_of
 from app.engine.window.layout import layout_of
 from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, assemble, plan
 from app.engine.window.prompt import Prompt
+from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
 from app.services.turn.claim import awake_alias, check, check_recorded, policy_of_turn
 from app.services.turn.decide import counted_by_provider, first_snapshot, refusal_of
@@ -128,20 +129,17 @@ def _shown(assembled: Assembled, prompt: Prompt) -> tuple[Sequence[PromptMessage
 
 
 def _message_of(rt: Runtime, request: TurnRequest) -> Message:
-    """The message as it would be stored; `_LAST_SEQ` puts it after every stored one."""
+    """The message as it would be stored; `LAST_SEQ` puts it after every stored one."""
     return Message(
         MessageId(rt.new_id()),
         TurnId(rt.new_id()),
-        _LAST_SEQ,
+        LAST_SEQ,
         "user",
         request.content,
         UNCOUNTED,
         name=request.name,
         said_at=request.said_at or rt.now(),
     )
-
-
-_LAST_SEQ = 2**63 - 1
 
 
 def _pending_summary(fold: Fold, estimate: Estimate) -> tuple[Summary, Estimate]:
