@@ -34,7 +34,7 @@ _NOTHING_OUTLIVES_THE_MACHINE = (
 _MORE_EXAMPLES = os.environ.get("PLIMSOLL_HYPOTHESIS_EXAMPLES")
 settings.register_profile(
     "plimsoll",
-    max_examples=int(_MORE_EXAMPLES or 60),
+    max_examples=int(_MORE_EXAMPLES or 40),
     derandomize=_MORE_EXAMPLES is None,  # a landing is not refused by chance: `make fuzz` looks for what is new
     deadline=None,  # the machines that run this are shared
     # A snapshot is a whole conversation: drawing one is most of an example's work.

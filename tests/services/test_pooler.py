@@ -32,7 +32,7 @@ PROGRAM = find_pgbouncer()
 pytestmark = pytest.mark.skipif(
     PROGRAM is None, reason="PgBouncer is not installed (Debian: apt-get install pgbouncer)"
 )
-ON_THE_WIRE_OR_OUTSIDE = ("statement", "renewed", "connection_is_held", "500_posts")
+ON_THE_WIRE_OR_OUTSIDE = ("statement", "renewed", "connection_is_held", "500_posts", "thousand_turns")
 """What counts statements without a pooler, needs no database, or takes long."""
 
 
