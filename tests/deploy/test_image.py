@@ -89,7 +89,7 @@ def _in_folder(command: str, root: Path) -> str:
 
 
 def _package_index() -> dict[str, str]:
-    """How this machine reaches a package index and what it has of it, where that is told by the environment."""
+    """How this machine reaches a package index and what it has of it, where the environment names that."""
     prefixes = (
         "PIP_INDEX",
         "PIP_EXTRA",

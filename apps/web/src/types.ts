@@ -376,3 +376,14 @@ export interface Simulation {
   }[];
   policies: Lane[];
 }
+
+/** A message that a search found, in one session or in all. */
+export interface FoundMessage {
+  session_id: string;
+  message_id: string;
+  turn_seq: number;
+  role: string;
+  name: string | null;
+  said_at: string;
+  excerpt: string;
+}

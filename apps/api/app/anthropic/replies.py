@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from app.domain.compaction import Compaction
 from app.domain.content import call_input
 from app.domain.types import JsonObject, ToolCall, Usage
 
@@ -24,6 +25,11 @@ def reply_blocks(text: str | None, calls: Sequence[ToolCall]) -> list[JsonObject
     return texts + [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": call_input(call.arguments)} for call in calls
     ]
+
+
+def compaction_block(compaction: Compaction, text: str) -> JsonObject:
+    """What stands for the messages before it, with the summary as a model is shown it."""
+    return {"type": "compaction", "content": text, "encrypted_content": compaction.handle}
 
 
 def stop_reason(finish_reason: str | None, calls: Sequence[ToolCall]) -> str:

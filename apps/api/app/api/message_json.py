@@ -7,12 +7,12 @@ from typing import Literal
 
 import orjson
 
-from app.anthropic.replies import reply_blocks, stop_reason, thinking_blocks, usage_json
+from app.anthropic.replies import compaction_block, reply_blocks, stop_reason, thinking_blocks, usage_json
 from app.api.anthropic_errors import error_json
 from app.api.streaming import encoded_event
 from app.domain.compaction import Compaction
 from app.domain.types import JsonObject, SessionId, Summary
-from app.services.openai.compaction import Compacted, compaction_block
+from app.services.openai.compaction import Compacted, shown_text
 from app.services.turn.types import TurnEvent, TurnOutcome
 
 _EMPTY: Mapping[str, JsonObject] = {
@@ -99,7 +99,7 @@ class MessageForm:
     def compacted(self, made: Compacted) -> JsonObject:
         """The `message` of a request that pauses after its compaction: no model was called for it."""
         assert made.summary is not None
-        block = compaction_block(made.compaction, made.summary)
+        block = compaction_block(made.compaction, shown_text(made.summary))
         return self._message(self._model, [block], "compaction", usage_json(made.usage, 0))
 
     def compacted_events(self, made: Compacted) -> Iterable[bytes]:
@@ -116,7 +116,7 @@ class MessageForm:
     def _compaction(self, summary: Summary | None, session_id: SessionId, turn_seq: int) -> list[JsonObject]:
         if summary is None or not self._with_compaction:
             return []
-        return [compaction_block(Compaction(session_id, turn_seq, summary.id), summary)]
+        return [compaction_block(Compaction(session_id, turn_seq, summary.id), shown_text(summary))]
 
     def _thinking(self, outcome: TurnOutcome) -> list[JsonObject]:
         completion = outcome.completion

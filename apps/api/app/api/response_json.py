@@ -25,7 +25,7 @@ from app.domain.types import (
     Usage,
 )
 from app.openai.client_tools import client_tools
-from app.openai.items import reasoning_item, reply_items, text_item
+from app.openai.items import compaction_item, reasoning_item, reply_items, text_item
 from app.services.openai.conversations import ItemPage
 from app.services.openai.responses import is_running
 from app.services.turn.types import TurnEvent, TurnOutcome
@@ -112,7 +112,7 @@ def _shown_summary(summary: Summary | None, form: JsonObject) -> SummaryId | Non
 
 
 def _compaction(ref: ResponseRef, turn_seq: int, summary_id: SummaryId | None) -> list[JsonObject]:
-    return [Compaction(ref.session_id, turn_seq, summary_id).item()] if summary_id else []
+    return [compaction_item(Compaction(ref.session_id, turn_seq, summary_id))] if summary_id else []
 
 
 def _reply(
@@ -140,7 +140,7 @@ def compaction_json(compaction_id: str, created_at: datetime, compaction: Compac
         "id": compaction_id,
         "object": "response.compaction",
         "created_at": int(created_at.timestamp()),
-        "output": [compaction.item()],
+        "output": [compaction_item(compaction)],
         "usage": usage_json(usage),
     }
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from app.domain.errors import InvalidRequest
-from app.domain.types import JsonObject, SessionId, SummaryId
+from app.domain.types import SessionId, SummaryId
 
 _HANDLE = re.compile(r"session_([0-9a-f]{32})_turn_([0-9]{1,12})(?:_summary_([0-9a-f]{32}))?")
 
@@ -29,15 +29,6 @@ class Compaction:
         """What a client gives back."""
         summary = f"_summary_{self.summary_id.hex}" if self.summary_id else ""
         return f"session_{self.session_id.hex}_turn_{self.turn_seq}{summary}"
-
-    def item(self) -> JsonObject:
-        """As an item of OpenAI's Responses."""
-        made_of = self.summary_id or self.session_id
-        return {"id": f"cmp_{made_of.hex}", "type": "compaction", "encrypted_content": self.handle}
-
-    def block(self, text: str) -> JsonObject:
-        """As a content block of Anthropic's Messages, with the summary as the model is shown it."""
-        return {"type": "compaction", "content": text, "encrypted_content": self.handle}
 
 
 def read_handle(text: object, *where: str) -> Compaction:

@@ -48,7 +48,7 @@ _RULE: Final = re.compile(
 _RULE_WORDS: Final = frozenset(
     ["always", "never", "must", "mustn't", "not", "don't", "only", "sure", "niemals", "immer", "jamais", "toujours"]
 )
-"""What is to hold from now on, and a word of it: a clause that commands, not one that tells of what never was."""
+"""What is to hold from now on, and a word of it: a clause that commands, not one about the past."""
 _VALUE_OF: Final = re.compile(
     r"(?:\b(?:is|are|called|named|at|on|use|run|file|path|command|host|url)|[:=])\s+[\"'(]?(?:`[^`\n]+`|https?://\w"
     r"|/\w[\w.-]*/\w|[\w.+-]+@[\w-]+\.\w|\w[\w-]*(?:\.[\w-]+)*\.[a-z]{2,}\b|[A-Z]{2,}[A-Z0-9]*-?\d)"
@@ -78,7 +78,7 @@ _LEANS: Final = re.compile(
     r"|nope|oh|ok(?:ay)?|well|great|sure|thanks|hey|haha|wow|cool|nice|agreed|totally|glad|noted|good|excellent|perfect|understood|aw+)\b(?!-)",
     re.IGNORECASE,
 )
-"""What begins so leans on the sentence before it, and what ends so tells how somebody feels."""
+"""What begins so leans on the sentence before it, and states little alone."""
 _NO_QUESTION: Final = re.compile(
     r"\b(?:right|huh|eh|ok(?:ay)?|you know(?: what)?|might ask|(?:is|does|do)n't (?:it|they))\?$"
 )

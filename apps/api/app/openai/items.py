@@ -164,6 +164,12 @@ def text_item(
     }
 
 
+def compaction_item(compaction: Compaction) -> JsonObject:
+    """What stands for the messages before it."""
+    made_of = compaction.summary_id or compaction.session_id
+    return {"id": f"cmp_{made_of.hex}", "type": "compaction", "encrypted_content": compaction.handle}
+
+
 def output_text(text: str) -> JsonObject:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 

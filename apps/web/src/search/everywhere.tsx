@@ -5,27 +5,21 @@ import { speakerOf } from "../messages";
 import { sentenceOf, useResource } from "../resource";
 import { addressOf } from "../router";
 import { Marked } from "../ui/marked";
+import type { FoundMessage } from "../types";
 import { excerptOf, termsOf } from "../words";
-
-interface Hit {
-  session_id: string;
-  message_id: string;
-  turn_seq: number;
-  role: string;
-  name: string | null;
-  said_at: string;
-  excerpt: string;
-}
 
 const AT_ONCE = 20;
 
 /** Messages of all sessions that have the words, below the sessions that are found by them. */
 export function FoundEverywhere({ words, titles }: { words: string; titles: Map<string, string> }) {
-  const [more, setMore] = useState<Page<Hit>[]>([]);
+  const [more, setMore] = useState<Page<FoundMessage>[]>([]);
   const [problem, setProblem] = useState<string | null>(null);
   const read = (after: string | null, signal?: AbortSignal) =>
-    call<Page<Hit>>("search", { query: { q: words, limit: AT_ONCE, cursor: after }, ...(signal && { signal }) });
-  const first = useResource<Page<Hit>>((signal) => read(null, signal), [words]);
+    call<Page<FoundMessage>>("search", {
+      query: { q: words, limit: AT_ONCE, cursor: after },
+      ...(signal && { signal }),
+    });
+  const first = useResource<Page<FoundMessage>>((signal) => read(null, signal), [words]);
   const pages = first.value ? [first.value, ...more] : [];
   const hits = pages.flatMap((page) => page.items);
   const cursor = pages.at(-1)?.next_cursor ?? null;

@@ -4,22 +4,14 @@ import { day, plural } from "../format";
 import { speakerOf } from "../messages";
 import { useResource } from "../resource";
 import { addressOf, goTo, type Tab } from "../router";
+import type { FoundMessage } from "../types";
 import { Marked } from "../ui/marked";
 import { useSearchKey } from "../ui/search-key";
 import { useSettled } from "../ui/settled";
 import { excerptOf, termsOf } from "../words";
 
-interface Hit {
-  message_id: string;
-  turn_seq: number;
-  role: string;
-  name: string | null;
-  said_at: string;
-  excerpt: string;
-}
-
 interface Found {
-  items: Hit[];
+  items: FoundMessage[];
   unsearched_messages: number;
 }
 

@@ -92,13 +92,9 @@ async def _summarized(
     return Compacted(Compaction(of.session_id, of.turn_seq, made.id), made)
 
 
-def compaction_block(compaction: Compaction, summary: Summary | StoredSummary) -> JsonObject:
-    """A compaction in Anthropic's form, with the summary as a model is shown it."""
-    body = (
-        summary.body
-        if isinstance(summary, Summary)
-        else SummaryBody(
-            summary.summary_text, summary.key_facts, summary.open_questions, summary.decisions, summary.action_items
-        )
-    )
-    return compaction.block(render_summary(body))
+def shown_text(summary: Summary | StoredSummary) -> str:
+    """The summary as a model is shown it."""
+    if isinstance(summary, Summary):
+        return render_summary(summary.body)
+    lists = (summary.key_facts, summary.open_questions, summary.decisions, summary.action_items)
+    return render_summary(SummaryBody(summary.summary_text, *lists))

@@ -13,11 +13,11 @@ from app.db.sessions import get_prompt_view
 from app.db.turns import turn_numbers
 from app.domain.content import content_text
 from app.domain.errors import NotFound
-from app.domain.types import LARGEST, Message, MessageId, Role, SessionId, TenantId, TurnId
+from app.domain.types import Message, MessageId, Role, SessionId, TenantId, TurnId
 from app.engine.recall.dates import day_of
 from app.engine.recall.ranking import MOST_HITS, search
 from app.engine.recall.terms import excerpt, query_terms
-from app.services.paging import LAST_ID, Page, after_place, encode_cursor
+from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cursor
 from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
 from app.services.sessions import LOOKED_THROUGH
@@ -105,7 +105,7 @@ async def search_messages(
     on. Of a session with more of them the newest are looked through; `search_session` finds the others.
     """
     scope = f"search:{tenant_id}"
-    before = after_place(scope, cursor) or (LAST_ID, LARGEST)
+    before = after_place(scope, cursor) or (LAST_ID, LAST_SEQ)
     wanted = words.lower().replace("\0", " ").split()[:MOST_WORDS]
     async with rt.database.autocommit() as tx:
         sessions = await sessions_with_messages(tx, tenant_id, first=before[0], limit=LOOKED_THROUGH + 1)
@@ -124,7 +124,7 @@ async def search_messages(
     if len(rows) > limit:
         place = (shown[-1]["session_id"], shown[-1]["seq"])
     elif len(sessions) > len(after_seqs):
-        place = (UUID(int=[*after_seqs][-1].int - 1), LARGEST)  # none of these sessions is looked through again
+        place = (UUID(int=[*after_seqs][-1].int - 1), LAST_SEQ)  # none of these sessions is looked through again
     return Page([_in_session(row, terms) for row in shown], encode_cursor(scope, place) if place else None)
 
 
