@@ -192,7 +192,7 @@ def _share_refusals(answered: JsonObject, shared: JsonObject) -> None:
 def _close_answers(schemas: JsonObject, requested: set[str]) -> None:
     """Removes the default `additionalProperties: true` from answers: types made of it would take any field name."""
     for name in schemas.keys() - requested - {"Problem"}:  # a problem's other members go by its code
-        if "properties" in schemas[name] and schemas[name].get("additionalProperties") is True:
+        if schemas[name].get("properties") and schemas[name].get("additionalProperties") is True:
             del schemas[name]["additionalProperties"]
 
 
