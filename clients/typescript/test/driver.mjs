@@ -45,7 +45,7 @@ async function result({ method, given, patience, functions, statuses }) {
   return items;
 }
 
-for (let request; (request = await next()); ) {
+for (let request; (request = await next());) {
   try {
     put({ value: (await result(request)) ?? null });
   } catch (error) {

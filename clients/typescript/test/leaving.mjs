@@ -24,7 +24,10 @@ await assert.rejects(
 const last = await client.postTurn(id, { content: "Are you there?" });
 const turns = [];
 for await (const turn of client.iterateTurns(id)) turns.push(turn);
-assert.deepEqual(turns.map((turn) => [turn.seq, turn.status]), [1, 2, 3].map((seq) => [seq, "completed"]));
+assert.deepEqual(
+  turns.map((turn) => [turn.seq, turn.status]),
+  [1, 2, 3].map((seq) => [seq, "completed"]),
+);
 assert.equal(turns[2].id, last.turn.id);
 
 const hurried = new Plimsoll({ url: silent, deadlineS: 0.3 });
@@ -37,7 +40,10 @@ await assert.rejects(client.getHealth({ signal: AbortSignal.abort(aborted) }), (
 const secret = "plk_canary";
 const shown = [inspect(new Plimsoll({ url, apiKey: secret }), { depth: 9, showHidden: true })];
 for (const refused of [{ apiKey: `${secret}\n` }, { url: `http://me:${secret}@host` }, { url: "host:8000" }])
-  assert.throws(() => new Plimsoll(refused), (error) => shown.push(inspect(error)) && error instanceof TypeError);
+  assert.throws(
+    () => new Plimsoll(refused),
+    (error) => shown.push(inspect(error)) && error instanceof TypeError,
+  );
 for (const refused of [{ deadlineS: 0 }, { maxRetries: -1 }]) assert.throws(() => new Plimsoll(refused), RangeError);
 for (const name of ["", ".", ".."]) await assert.rejects(client.deletePin(id, name), TypeError);
 assert.ok(!shown.join().includes("canary"));
