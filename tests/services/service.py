@@ -151,7 +151,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def models_toml(server: ScriptedServer, *, window: int = 4096, timeout_s: float = 10, extra: str = "") -> str:
+def models_toml(server: ScriptedServer, *, window: int = 4096, timeout_s: float = 60, extra: str = "") -> str:
     """A catalogue with one alias `main` at the server."""
     return (
         'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "test-model"\n'
