@@ -125,7 +125,7 @@ export class TurnStream implements AsyncIterable<TurnEvent> {
     try {
       while (progress.ended === null) {
         const { stream } = await exchange(call, connection, deadline);
-        const why = yield* this.#read(stream, deadline);
+        const why = yield* this.#read(stream, deadline, signal);
         if (progress.ended === null && !progress.mayResume()) throw progress.broken(why);
       }
     } finally {
@@ -137,6 +137,7 @@ export class TurnStream implements AsyncIterable<TurnEvent> {
   async *#read(
     stream: ReadableStream<Uint8Array> | null,
     deadline: Deadline,
+    signal: AbortSignal | undefined,
   ): AsyncGenerator<TurnEvent, string, undefined> {
     const reader = stream?.getReader();
     try {
@@ -149,7 +150,10 @@ export class TurnStream implements AsyncIterable<TurnEvent> {
           return reasonOf(error);
         }
         if (piece === undefined) return "the connection was closed";
-        yield* this.#progress.take(piece);
+        for (const event of this.#progress.take(piece)) {
+          yield event;
+          signal?.throwIfAborted(); // also where further events are there already
+        }
       }
     } finally {
       await reader?.cancel().catch(() => undefined);

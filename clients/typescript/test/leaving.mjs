@@ -5,7 +5,7 @@ import { inspect } from "node:util";
 import { DeadlinePassed, Plimsoll } from "../src/index.ts";
 
 const [url, silent] = process.argv.slice(2);
-const client = new Plimsoll({ url });
+const client = new Plimsoll({ url, maxRetries: 60 }); // a turn that was left may take long
 const { id } = await client.createSession();
 
 for await (const event of client.streamTurn(id, { content: "Hello" })) {
