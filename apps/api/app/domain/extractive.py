@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import log
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from app.domain.sentences import ReadSentence, Sentence, proposes_only, read_sentence
 from app.domain.statements import statements
@@ -69,22 +70,24 @@ _FINISHED: Final = re.compile(
     re.IGNORECASE,
 )
 
+SourceId: TypeAlias = str | UUID
+"""Whatever the caller knows its messages by."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
     """A message's text. `role` is `user`, `assistant` or `tool`."""
 
-    id: str
+    id: SourceId
     role: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractItem:
+class ExtractItem(NamedTuple):
     """Words of the conversation, and the ids of the sources they stand in."""
 
     text: str
-    source_ids: tuple[str, ...]
+    source_ids: tuple[SourceId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class _Unit(NamedTuple):
     """A sentence where it stands. `position` is its place in the conversation, below zero in what is carried on."""
 
     position: int
-    source_ids: tuple[str, ...]
+    source_ids: tuple[SourceId, ...]
     role: str
     sentence: Sentence
     kind: SummaryList
@@ -211,7 +214,8 @@ def gather(
 
 def _best_first(unit: _Unit) -> tuple[int, float, int]:
     """Whoever uses the service is heard first where they demand something, or give an exact value."""
-    return -unit.sentence.standing if unit.role == "user" else 0, -unit.density, unit.position
+    density = unit.worth / (len(unit.sentence.text) + _BASE_CHARS)
+    return -unit.sentence.standing if unit.role == "user" else 0, -density, unit.position
 
 
 def _standing_first(unit: _Unit) -> tuple[bool, bool, float, int]:
@@ -264,24 +268,29 @@ def _value(sentence: Sentence, kind: SummaryList) -> float:
 
 def _unfinished(carried: list[_Unit], new: Iterable[_Unit]) -> list[_Unit]:
     """Without the questions and tasks that something new answers or reports as finished, in words of their own."""
-    open_units = {unit.position: unit for unit in carried if unit.kind in _OPEN_KINDS}
+    open_units: dict[int, tuple[_Unit, float]] = {}
     named_in: defaultdict[str, list[int]] = defaultdict(list)
-    for position, unit in open_units.items():
-        for word in _telling(unit):
-            named_in[word].append(position)
+    for unit in carried:
+        if unit.kind in _OPEN_KINDS:
+            telling = _telling(unit.sentence)
+            open_units[unit.position] = unit, _FINISHED_WORDS_RATIO * len(telling)
+            for word in telling:
+                named_in[word].append(unit.position)
     finished: set[int] = set()
-    for unit in new if named_in else ():
-        shared = Counter(position for word in unit.sentence.words for position in named_in.get(word, ()))
+    for unit in new:
+        if named_in.keys().isdisjoint(unit.sentence.words):
+            continue
+        shared = Counter([position for word in unit.sentence.words for position in named_in.get(word, ())])
         for position, words in shared.items():
-            waits = open_units[position]
-            if words >= _FINISHED_WORDS_RATIO * len(_telling(waits)):
+            waits, enough_words = open_units[position]
+            if words >= enough_words:
                 answers = waits.kind == "open_questions" and unit.role != "user"
                 finished |= {position} if answers or _FINISHED.search(unit.text) else set()
     return [unit for unit in carried if unit.position not in finished]
 
 
-def _telling(unit: _Unit) -> list[str]:
-    return [word for word in unit.sentence.words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii()]
+def _telling(sentence: Sentence) -> list[str]:
+    return [word for word in sentence.words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii()]
 
 
 def _units(
@@ -303,15 +312,18 @@ def _units(
     rarity_of = {
         word: weight_of[seen] if len(word) > 2 or not word.isascii() else 0.0 for word, seen in seen_in.items()
     }.__getitem__
-    wanted = frozenset(word for word in read(focus).words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii())
+    wanted = frozenset(_telling(read(focus)))
     for place, (at, source, sentence) in enumerate(found):
         kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
         words = sentence.words
-        worth = 0.25 * sum(map(rarity_of, words)) / most + _value(sentence, kind)
-        if wanted and not wanted.isdisjoint(words):
-            worth += _FOCUS_VALUE
-        worth *= _weight(sentence, source.role, kind)
-        if worth >= _LEAST_WORTH or not sentence.text.isascii() or len(found) == 1:
+        value, weight = _value(sentence, kind), _weight(sentence, source.role, kind)
+        focused = _FOCUS_VALUE if wanted and not wanted.isdisjoint(words) else 0.0
+        stays = len(found) == 1 or not sentence.text.isascii()
+        # With nothing but rare words it would be worth no more than this: most short sentences are not.
+        if not stays and (0.25 * len(words) + value + focused) * weight < 0.999 * _LEAST_WORTH:
+            continue
+        worth = (0.25 * sum(map(rarity_of, words)) / most + value + focused) * weight
+        if stays or worth >= _LEAST_WORTH:
             yield _Unit(place, (source.id,), source.role, sentence, kind, worth)
 
 
@@ -348,32 +360,35 @@ def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -
 class _Taken:
     """What has been chosen, findable by word, so that a near-duplicate is found without comparing with everything."""
 
-    sources: dict[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
+    sources: dict[int, tuple[SourceId, ...]] = field(default_factory=dict[int, tuple[SourceId, ...]])
     """The ids of the sources of each, by its place."""
-    by_word: defaultdict[str, list[_Unit]] = field(default_factory=lambda: defaultdict[str, list[_Unit]](list))
+    words: dict[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
+    by_word: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict[str, list[int]](list))
 
-    def like(self, unit: _Unit) -> _Unit | None:
-        words, by_word = unit.sentence.words, self.by_word
-        known = [word for word in words if word in by_word]
+    def like(self, words: tuple[str, ...]) -> int | None:
+        """The place of a unit that says the same as these words."""
+        find = self.by_word.get
+        known = [places for word in words if (places := find(word))]
         if not known or len(known) < _SAME_WORDS_RATIO * len(words):
             return None
-        candidates = Counter(chain.from_iterable([by_word[word][:16] for word in known]))
+        candidates = Counter(chain.from_iterable([places[:16] for places in known]))
         if max(candidates.values()) < _SAME_WORDS_RATIO * len(words):
             return None
         for other, shared in candidates.most_common(3):
             says_it_all = shared >= _CONTAINED_WORDS_RATIO * len(words)
-            if says_it_all or shared >= _SAME_WORDS_RATIO * len({*words, *other.sentence.words}):
+            if says_it_all or shared >= _SAME_WORDS_RATIO * len({*words, *self.words[other]}):
                 return other
         return None
 
     def add(self, unit: _Unit) -> None:
-        self.sources[unit.position] = unit.source_ids
-        for word in unit.sentence.words:
-            self.by_word[word].append(unit)
+        position, words = unit.position, unit.sentence.words
+        self.sources[position], self.words[position] = unit.source_ids, words
+        for word in words:
+            self.by_word[word].append(position)
 
-    def add_source(self, unit: _Unit, source_ids: Iterable[str]) -> None:
-        known = self.sources[unit.position]
-        self.sources[unit.position] = tuple(dict.fromkeys((*known, *source_ids)))[:_MOST_SOURCES_OF_AN_ITEM]
+    def add_source(self, position: int, source_ids: Iterable[SourceId]) -> None:
+        known = self.sources[position]
+        self.sources[position] = tuple(dict.fromkeys((*known, *source_ids)))[:_MOST_SOURCES_OF_AN_ITEM]
 
 
 def _choose(
@@ -385,7 +400,7 @@ def _choose(
         cost = len(unit.text) + (joint_chars if chosen else 0)
         if cost > room_chars or unit.position in taken.sources:
             continue
-        same = taken.like(unit)
+        same = taken.like(unit.sentence.words)
         if same is not None:
             taken.add_source(same, unit.source_ids)
             continue
