@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import islice
 from string import digits
 from typing import Final, NamedTuple, TypeAlias
@@ -169,9 +168,9 @@ def proposes_only(text: str) -> bool:
 
 
 def _kind(text: str, possible: int) -> SummaryList:
-    if "?" in text or "？" in text:
-        if text.rstrip("\"'”’) ").endswith(("?", "？")) and not _NO_QUESTION.search(text):
-            return "open_questions"
+    may_ask = "?" in text or "？" in text
+    if may_ask and text.rstrip("\"'”’) ").endswith(("?", "？")) and not _NO_QUESTION.search(text):
+        return "open_questions"
     if (possible & _DECIDES and _DECIDED.search(text)) or (possible & _PROPOSES and _PROPOSED.search(text)):
         return "decisions"
     return "action_items" if possible & _ACTS and _ACTION.search(text) else "key_facts"
