@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import log
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -52,6 +53,8 @@ _LEAST_WORTH: Final = 1.0
 """What has less says nothing that a reader would miss."""
 _TELLING_SIGNALS: Final = 0.75
 """Without a goal, a summary begins with a fact that has less: one with more is cited as an item."""
+_BEFORE: Final = 2**40
+"""So far before everything new are the places of what is carried on."""
 _LEAST_CARRIED_WORTH: Final = 0.6
 """Of items of the summary before: one without a number, an identifier, a demand or two names has had its time."""
 
@@ -117,7 +120,10 @@ class _Unit(NamedTuple):
 
     @property
     def density(self) -> float:
-        return self.worth / (len(self.text) + _BASE_CHARS)
+        return self.worth / (len(self.sentence.text) + _BASE_CHARS)
+
+
+_place: Final = attrgetter("position")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,7 @@ class Material:
         lines = "\n".join(unit.text for unit in (*old_text, *text)) or self._beginning(spare + text_room)
         listed: dict[SummaryList, list[ExtractItem]] = {kind: [] for kind in _SHARES}
         for unit in sorted([*carried, *chosen], key=_place):
-            listed[unit.kind].append(ExtractItem(unit.text, taken.sources[unit.position]))
+            listed[unit.kind].append(ExtractItem(unit.text, taken.units[unit.position].source_ids))
         return Extract(lines, **{kind: tuple(items) for kind, items in listed.items()})
 
     def _new_items(self, room: float, taken: _Taken) -> tuple[list[_Unit], float]:
@@ -214,8 +220,7 @@ def gather(
 
 def _best_first(unit: _Unit) -> tuple[int, float, int]:
     """Whoever uses the service is heard first where they demand something, or give an exact value."""
-    density = unit.worth / (len(unit.sentence.text) + _BASE_CHARS)
-    return -unit.sentence.standing if unit.role == "user" else 0, -density, unit.position
+    return -unit.sentence.standing if unit.role == "user" else 0, -unit.density, unit.position
 
 
 def _standing_first(unit: _Unit) -> tuple[bool, bool, float, int]:
@@ -228,10 +233,6 @@ def _stands(unit: _Unit) -> bool:
     """Whether the item holds until it is replaced: a demand, an exact value, a decision other than "Let's do it!"."""
     decides = unit.kind == "decisions" and unit.sentence.signals > 0 and not unit.sentence.leans
     return unit.sentence.standing > 0 or decides
-
-
-def _place(unit: _Unit) -> int:
-    return unit.position
 
 
 def _is_goal(unit: _Unit) -> bool:
@@ -253,9 +254,6 @@ def _carried(previous: Extract, read: ReadSentence) -> list[_Unit]:
     return found
 
 
-_BEFORE: Final = 2**40
-
-
 def _of_before(at: int, line: str, read: ReadSentence) -> _Unit | None:
     sentence = read(line)
     return _Unit(at - 2 * _BEFORE, (), "", sentence, "key_facts", 0.5 + sentence.signals) if sentence.words else None
@@ -268,22 +266,19 @@ def _value(sentence: Sentence, kind: SummaryList) -> float:
 
 def _unfinished(carried: list[_Unit], new: Iterable[_Unit]) -> list[_Unit]:
     """Without the questions and tasks that something new answers or reports as finished, in words of their own."""
-    open_units: dict[int, tuple[_Unit, float]] = {}
+    open_units = {unit.position: unit for unit in carried if unit.kind in _OPEN_KINDS}
     named_in: defaultdict[str, list[int]] = defaultdict(list)
-    for unit in carried:
-        if unit.kind in _OPEN_KINDS:
-            telling = _telling(unit.sentence)
-            open_units[unit.position] = unit, _FINISHED_WORDS_RATIO * len(telling)
-            for word in telling:
-                named_in[word].append(unit.position)
+    for position, unit in open_units.items():
+        for word in _telling(unit.sentence):
+            named_in[word].append(position)
     finished: set[int] = set()
     for unit in new:
         if named_in.keys().isdisjoint(unit.sentence.words):
             continue
         shared = Counter([position for word in unit.sentence.words for position in named_in.get(word, ())])
         for position, words in shared.items():
-            waits, enough_words = open_units[position]
-            if words >= enough_words:
+            waits = open_units[position]
+            if words >= _FINISHED_WORDS_RATIO * len(_telling(waits.sentence)):
                 answers = waits.kind == "open_questions" and unit.role != "user"
                 finished |= {position} if answers or _FINISHED.search(unit.text) else set()
     return [unit for unit in carried if unit.position not in finished]
@@ -316,14 +311,11 @@ def _units(
     for place, (at, source, sentence) in enumerate(found):
         kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
         words = sentence.words
-        value, weight = _value(sentence, kind), _weight(sentence, source.role, kind)
-        focused = _FOCUS_VALUE if wanted and not wanted.isdisjoint(words) else 0.0
-        stays = len(found) == 1 or not sentence.text.isascii()
-        # With nothing but rare words it would be worth no more than this: most short sentences are not.
-        if not stays and (0.25 * len(words) + value + focused) * weight < 0.999 * _LEAST_WORTH:
-            continue
-        worth = (0.25 * sum(map(rarity_of, words)) / most + value + focused) * weight
-        if stays or worth >= _LEAST_WORTH:
+        worth = 0.25 * sum(map(rarity_of, words)) / most + _value(sentence, kind)
+        if wanted and not wanted.isdisjoint(words):
+            worth += _FOCUS_VALUE
+        worth *= _weight(sentence, source.role, kind)
+        if worth >= _LEAST_WORTH or not sentence.text.isascii() or len(found) == 1:
             yield _Unit(place, (source.id,), source.role, sentence, kind, worth)
 
 
@@ -360,9 +352,8 @@ def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -
 class _Taken:
     """What has been chosen, findable by word, so that a near-duplicate is found without comparing with everything."""
 
-    sources: dict[int, tuple[SourceId, ...]] = field(default_factory=dict[int, tuple[SourceId, ...]])
-    """The ids of the sources of each, by its place."""
-    words: dict[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
+    units: dict[int, _Unit] = field(default_factory=dict[int, _Unit])
+    """By place, with the ids of all sources that say the same."""
     by_word: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict[str, list[int]](list))
 
     def like(self, words: tuple[str, ...]) -> int | None:
@@ -376,19 +367,19 @@ class _Taken:
             return None
         for other, shared in candidates.most_common(3):
             says_it_all = shared >= _CONTAINED_WORDS_RATIO * len(words)
-            if says_it_all or shared >= _SAME_WORDS_RATIO * len({*words, *self.words[other]}):
+            if says_it_all or shared >= _SAME_WORDS_RATIO * len({*words, *self.units[other].sentence.words}):
                 return other
         return None
 
     def add(self, unit: _Unit) -> None:
-        position, words = unit.position, unit.sentence.words
-        self.sources[position], self.words[position] = unit.source_ids, words
-        for word in words:
-            self.by_word[word].append(position)
+        self.units[unit.position] = unit
+        for word in unit.sentence.words:
+            self.by_word[word].append(unit.position)
 
     def add_source(self, position: int, source_ids: Iterable[SourceId]) -> None:
-        known = self.sources[position]
-        self.sources[position] = tuple(dict.fromkeys((*known, *source_ids)))[:_MOST_SOURCES_OF_AN_ITEM]
+        unit = self.units[position]
+        known = tuple(dict.fromkeys((*unit.source_ids, *source_ids)))[:_MOST_SOURCES_OF_AN_ITEM]
+        self.units[position] = unit._replace(source_ids=known)
 
 
 def _choose(
@@ -398,7 +389,7 @@ def _choose(
     chosen: list[_Unit] = []
     for unit in best_first:
         cost = len(unit.text) + (joint_chars if chosen else 0)
-        if cost > room_chars or unit.position in taken.sources:
+        if cost > room_chars or unit.position in taken.units:
             continue
         same = taken.like(unit.sentence.words)
         if same is not None:
