@@ -53,8 +53,7 @@ _LEAST_WORTH: Final = 1.0
 """What has less says nothing that a reader would miss."""
 _TELLING_SIGNALS: Final = 0.75
 """Without a goal, a summary begins with a fact that has less: one with more is cited as an item."""
-_BEFORE: Final = 2**40
-"""So far before everything new are the places of what is carried on."""
+_BEFORE: Final = 2**40  # so far before everything new are the places of what is carried on
 _LEAST_CARRIED_WORTH: Final = 0.6
 """Of items of the summary before: one without a number, an identifier, a demand or two names has had its time."""
 
@@ -73,8 +72,7 @@ _FINISHED: Final = re.compile(
     re.IGNORECASE,
 )
 
-SourceId: TypeAlias = str | UUID
-"""Whatever the caller knows its messages by."""
+SourceId: TypeAlias = str | UUID  # whatever the caller knows its messages by
 
 
 @dataclass(frozen=True, slots=True)
