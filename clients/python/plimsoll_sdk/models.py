@@ -252,7 +252,10 @@ class Context(Answer):
 
 
 class Audit(Context):
-    """The stored context of one model call of a turn: of tool round `round`, after `attempt - 1` reactive retries."""
+    """The stored context of one model call of a turn: of tool round `round`, after `attempt - 1` reactive retries.
+
+    `cache_break` is what keeps the prompt from going on from the one before it; None where nothing is known to.
+    """
 
     id: str
     turn_id: str
@@ -262,6 +265,7 @@ class Audit(Context):
     estimator: str
     calibration_ratio: float
     actual_prompt_tokens: int | None
+    cache_break: str | None
     created_at: datetime
 
 

@@ -262,6 +262,7 @@ turn_context_audit = sa.Table(
     # What was sent, as references to blocks and messages (form: `engine/window/prompt_refs.py`); null when nothing was.
     sa.Column("prompt_refs", JSONB),
     sa.Column("prompt_sha256", sa.Text),
+    sa.Column("cache_break", sa.Text),
     instant_column("created_at", default_now=True),
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "turn_id", "round", "attempt"),

@@ -30,6 +30,7 @@ from app.api.schemas.turns import AuditFields
 from app.api.schemas.values import Dollars, Id, In, Instant, Open, Seq, Sha256, Speaker
 from app.api.strict_json import parse_body
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
+from app.domain.audit import CacheBreak
 from app.domain.errors import ImportRefused, InvalidRequest
 from app.domain.types import CHAT_OPTIONS, Count, JsonObject, Name, Region, SmallSeq
 from app.services.archive.import_job import Conversation, Export
@@ -193,6 +194,7 @@ class AuditRow(AuditFields):
     model_config = ConfigDict(extra="forbid")
     prompt_refs: PromptRefs | None
     prompt_sha256: Sha256 | None
+    cache_break: CacheBreak | None = None
 
 
 class LookBackMessage(In):
