@@ -1,4 +1,4 @@
-"""Why a prompt did not go on from the one before it."""
+"""Why a prompt did not go on from the one before it, and by which call a summary was made."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ depends_on = None
 def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
     op.execute("ALTER TABLE turn_context_audit ADD COLUMN cache_break text")
+    op.execute("ALTER TABLE session_summaries ADD COLUMN call text, ADD COLUMN call_reason text")
 
 
 def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
+    op.execute("ALTER TABLE session_summaries DROP COLUMN call_reason, DROP COLUMN call")
     op.execute("ALTER TABLE turn_context_audit DROP COLUMN cache_break")

@@ -350,7 +350,8 @@ class SummaryItem(Answer):
 class Summary(Answer):
     """A summary of the messages from `from_message_id` through `to_message_id`.
 
-    `status` is `active`, `superseded` or `undone`; `origin` is `model`, `fallback`, `emergency` or `person`.
+    `status` is `active`, `superseded` or `undone`; `origin` is `model`, `fallback`, `emergency` or `person`. `call` is
+    `cached` where the model was called behind a repetition of the session's last prompt, else `separate`.
     """
 
     id: str
@@ -366,6 +367,8 @@ class Summary(Answer):
     status: str
     origin: str
     model_alias: str
+    call: str | None
+    call_reason: str | None
     token_estimate: int
     prompt_tokens: int | None
     completion_tokens: int | None

@@ -204,6 +204,8 @@ session_summaries = sa.Table(
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("origin", sa.Text, nullable=False),
     sa.Column("model_alias", sa.Text, nullable=False),
+    sa.Column("call", sa.Text),
+    sa.Column("call_reason", sa.Text),
     sa.Column("token_estimate", sa.BigInteger, nullable=False),
     sa.Column("token_encoding", sa.Text, nullable=False),
     sa.Column("prompt_tokens", sa.BigInteger),

@@ -15,7 +15,7 @@ from app.domain.types import Count, Difference, JsonObject, Name, SessionId, Sma
 CacheBreak: TypeAlias = Literal[
     "model", "tools", "system", "goal", "pins", "summary", "prune", "recall", "look_back", "reasoning", "days"
 ]
-"""What of a prompt first differs from the prompt before it, so that a provider's prompt cache ends there: the alias, the
+"""What of a prompt first differs from the prompt before it, so that a provider's prompt cache ends there: alias,
 tools, the text of a region, what was pruned, or what stood before the newest message for one turn alone."""
 
 

@@ -146,6 +146,15 @@ MOST_FOCUS_CHARS: Final = 500
 SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency", "person"]
 SUMMARY_ORIGINS: Final[tuple[SummaryOrigin, ...]] = get_args(SummaryOrigin)
 
+SummaryCall: TypeAlias = Literal["separate", "cached"]
+"""How a summarizer is called: with a document of what leaves, or behind a repetition of the session's last prompt."""
+SummaryCallReason: TypeAlias = Literal[
+    "policy", "provider", "too_large", "not_cached", "failed_before", "no_price", "cost"
+]
+"""Why it is called so: the policy says it; the provider caches no conversations; the prompt has no room for the
+instruction; the provider has not cached it, as far as is known; the attempt before failed; a price is unknown; or the
+one costs less than the other."""
+
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class SummaryBody:

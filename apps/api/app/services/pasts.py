@@ -35,6 +35,9 @@ from app.telemetry import Telemetry
 
 IDLE_S = 600.0
 """After which a past that nobody read leaves."""
+PROMPT_CACHE_S = 240.0
+"""For which a provider keeps a prompt in its cache that nobody sends again, less what the next call takes: OpenAI and
+Anthropic state five minutes at least."""
 PACKED_A_TURN = 500
 """Messages without packed terms that one turn packs: some tenths of a second, until all are."""
 _SLICE_MESSAGES = 4096
@@ -69,6 +72,7 @@ class LastPrompt:
     model_alias: str
     refs: bytes
     reply_seq: int
+    sent_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +153,15 @@ class Pasts:
         past = self._pasts.get(session_id)
         return past.last_prompt if past else None
 
+    def cached_prompt(self, session_id: SessionId) -> LastPrompt | None:
+        """The same where it was sent so lately that a provider which caches prompts still has it."""
+        prompt = self.last_prompt(session_id)
+        return prompt if prompt and self._clock() - prompt.sent_at < PROMPT_CACHE_S else None
+
     def keep_last_prompt(self, session_id: SessionId, prompt: LastPrompt) -> None:
         """Keeps a prompt that is about to be sent in the place of the one before it."""
         past = self._pasts.get(session_id) or _Entry(self._clock())
-        self._put(session_id, replace(past, last_prompt=prompt))
+        self._put(session_id, replace(past, last_prompt=replace(prompt, sent_at=self._clock())))
 
     def keep_fork(
         self, source: SessionId, target: SessionId, through_seq: int, last_message_seq: int, past_version: int

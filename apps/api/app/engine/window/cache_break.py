@@ -6,6 +6,7 @@ A provider reads a prompt in the order tools, system text, pins, summary, histor
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final, TypeAlias
 
@@ -13,7 +14,13 @@ from app.domain.audit import CacheBreak
 from app.domain.content import sha256_hex
 from app.domain.recalled import RECALLED
 from app.domain.types import JsonObject
+from app.engine.messages.tokens import Estimate
+from app.engine.policy.policy import ContextPolicy
+from app.engine.window.prompt import Prompt
+from app.engine.window.prompt_refs import refs_of
 from app.engine.window.recalled import RECALL_NOTE
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import lay_out
 
 _Ref: TypeAlias = list[Any]
 
@@ -21,7 +28,31 @@ _HEAD: Final[tuple[CacheBreak, ...]] = ("system", "goal", "pins", "summary")
 """The regions before the history, in their order: each reference of theirs is one message."""
 _WITH_REASONING: Final = frozenset({"mt", "mb"})
 _RUNS: Final = frozenset({"m", "u", *_WITH_REASONING})
+_FOR_ONE_TURN: Final = (None, "recall", "look_back", "reasoning")
 _OF_RECALL: Final = (RECALLED, sha256_hex(RECALL_NOTE))
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A session's prompt without the turn that runs and what is there for that turn alone: the beginning that its next
+    turns have in common. `newest_tokens` are those of its newest turn, which no prompt before had whole."""
+
+    prompt: Prompt
+    refs: JsonObject
+    newest_tokens: int
+
+    def goes_on_from(self, before: JsonObject) -> bool:
+        """Whether it goes on from the prompt of these references, but for what was there for one turn alone."""
+        return cache_break(before, self.refs) in _FOR_ONE_TURN
+
+
+def repeated(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Repeated:
+    """The prompt that a summarizer's call may repeat."""
+    past = snapshot.past
+    window = lay_out(replace(snapshot, current=replace(snapshot.current, messages=())), policy, estimate)
+    prompt = window.prompt()
+    newest_tokens = past.wire_tokens(past.turn_count - 1) if past.turn_count else 0
+    return Repeated(prompt, refs_of(prompt, (), past.others_between), newest_tokens)
 
 
 def cache_break(before: JsonObject, now: JsonObject) -> CacheBreak | None:
