@@ -4,7 +4,7 @@ summarizer of its own."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from app.services.pasts import Pasts
 from app.services.sessions import session_usage
 from tests.providers.prefixes import PrefixCache
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import TENANT, Service, is_summary, service, sound_summary
+from tests.services.service import Service, is_summary, service, sound_summary
 
 _LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 30
 _MODELS = """default = "main"
@@ -71,7 +71,7 @@ class Model:
 
 @asynccontextmanager
 async def sold(
-    database_url: str, folder: Path, model: Model, *, ahead: bool = False, **prices: Prices
+    database_url: str, folder: Path, model: Model, prices: Mapping[str, Prices], *, ahead: bool = False
 ) -> AsyncGenerator[tuple[Service, ScriptedServer]]:
     """A service whose aliases have these prices."""
     async with serving(model) as server:
@@ -107,7 +107,7 @@ async def calls_of(at: Service, session_id: SessionId) -> list[tuple[str | None,
 async def test_summaries_behind_the_cached_prompt_pay_for_little_of_it_and_cite_what_they_quote(
     database_url: str, tmp_path: Path, *, ahead: bool
 ) -> None:
-    async with sold(database_url, tmp_path, Model(), ahead=ahead, main=_PRICES) as (at, server):
+    async with sold(database_url, tmp_path, Model(), {"main": _PRICES}, ahead=ahead) as (at, server):
         session_id = await talk(at, 27, instructions="The client's own layer.")
         assert await calls_of(at, session_id) == [("cached", "cost")] * 3
         summarized = [request.json for request in server.seen if repeats(request)]
@@ -140,7 +140,7 @@ async def test_summaries_behind_the_cached_prompt_pay_for_little_of_it_and_cite_
 async def test_the_call_goes_by_the_policy_and_by_what_both_cost(
     database_url: str, tmp_path: Path, policy: JsonObject, prices: dict[str, Prices], chosen: tuple[str, str]
 ) -> None:
-    async with sold(database_url, tmp_path, Model(), **prices) as (at, server):
+    async with sold(database_url, tmp_path, Model(), prices) as (at, server):
         session_id = await talk(at, 9, policy)
         assert await calls_of(at, session_id) == [chosen]
         assert [repeats(request) for request in server.seen].count(True) == (chosen[0] == "cached")
@@ -149,7 +149,7 @@ async def test_the_call_goes_by_the_policy_and_by_what_both_cost(
 async def test_a_prompt_that_another_process_sent_or_long_ago_is_not_taken_for_cached(
     database_url: str, tmp_path: Path
 ) -> None:
-    async with sold(database_url, tmp_path, Model(), main=_PRICES) as (at, _):
+    async with sold(database_url, tmp_path, Model(), {"main": _PRICES}) as (at, _):
         session_id = await talk(at, 8)
         await Service(replace(at.rt, pasts=Pasts(1 << 24, monotonic, at.rt.telemetry))).turn(session_id, _LONG)
         clock = [0.0]
@@ -164,7 +164,7 @@ async def test_a_quotation_of_nothing_is_refused_and_the_next_summary_has_ids_to
     database_url: str, tmp_path: Path
 ) -> None:
     said = f"{_INSTRUCTION}. Answer with the words of the operator. {_LONG}"
-    async with sold(database_url, tmp_path, Model("words that nobody ever said"), main=_PRICES) as (at, server):
+    async with sold(database_url, tmp_path, Model("words that nobody ever said"), {"main": _PRICES}) as (at, server):
         session_id = await talk(at, 7)
         for _ in range(10):
             await at.turn(session_id, said)

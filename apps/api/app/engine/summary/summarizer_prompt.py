@@ -7,6 +7,7 @@ cannot be cited. Its answer is data until it has passed `accept_summary`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -80,6 +81,7 @@ Each list holds objects {{"text": "...", "message_ids": ["m1", ...]}} with the i
 {_KEEPING}"""
 
 
+_WITH_ITS_IDS = re.compile(",? with its ids")
 _CARRY_OVER = "Carry over what still matters of the previous summary, with its ids; drop what was settled or replaced."
 _EXTEND = (
     "Extend the previous summary: repeat it with its ids as it stands, change only what the new messages settle or "
@@ -221,8 +223,8 @@ def _filled_in(instructions: str, max_tokens: int, *, extend: bool) -> str:
 
 
 def how_to_keep(max_tokens: int, *, extend: bool) -> str:
-    """What every summarizer is instructed to keep."""
-    return _filled_in(_KEEPING, max_tokens, extend=extend)
+    """What every summarizer is instructed to keep, where there are no ids."""
+    return _WITH_ITS_IDS.sub("", _filled_in(_KEEPING, max_tokens, extend=extend))
 
 
 def _document_messages(
