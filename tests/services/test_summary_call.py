@@ -160,19 +160,20 @@ async def test_a_prompt_that_another_process_sent_or_long_ago_is_not_taken_for_c
         assert await calls_of(at, session_id) == [("separate", "not_cached")] * 2
 
 
-async def test_a_quotation_of_nothing_is_refused_and_the_next_summary_has_ids_to_cite_by(
+async def test_a_quotation_of_nothing_is_refused_and_the_session_is_summarized_separately_from_then_on(
     database_url: str, tmp_path: Path
 ) -> None:
     said = f"{_INSTRUCTION}. Answer with the words of the operator. {_LONG}"
-    async with sold(database_url, tmp_path, Model("words that nobody ever said"), {"main": _PRICES}) as (at, server):
+    model = Model("words that nobody ever said")
+    async with sold(database_url, tmp_path, model, {"main": _PRICES}) as (at, server):
         session_id = await talk(at, 7)
-        for _ in range(10):
+        for _ in range(11):
             await at.turn(session_id, said)
         origins = await at.rows("SELECT origin FROM session_summaries ORDER BY id")
-        assert [row["origin"] for row in origins] == ["fallback", "model"]
-        assert await calls_of(at, session_id) == [("cached", "cost"), ("separate", "failed_before")]
+        assert [row["origin"] for row in origins] == ["model", "model"]
+        assert await calls_of(at, session_id) == [("separate", "refused")] * 2
         (body,) = [request.json for request in server.seen if repeats(request)]
-        assert [message["role"] for message in body["messages"] if _INSTRUCTION in message["content"]] == [
-            "user",
-            "system",
-        ]
+        quoting = [message["role"] for message in body["messages"] if _INSTRUCTION in message["content"]]
+        assert quoting == ["user", "system"]
+        summary = {each.purpose: each for each in await session_usage(at.rt, session_id)}["summary"]
+        assert summary.calls == 3

@@ -155,7 +155,10 @@ async def _make(rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, lease_
     # A limit says nothing of the summarizer, and neither does one that was not called.
     called = result.limit is None and result.failure != "breaker_open"
     note = AttemptNote(job.turn_seq - 1, called, called and result.failure is not None, used, lease_id)
-    summarizer = summarizer if called else replace(summarizer, choice=None)
+    if not called:
+        summarizer = replace(summarizer, choice=None)
+    elif summarizer.repeats and not result.repeated:
+        summarizer = replace(summarizer, choice=CallChoice("separate", "refused"))
     new = new_summary(summarizer, summary, fold.previous, usage, job.claim) if summary else None
     stored = await _store(rt, session.id, new, note, job.claim)
     return SummaryAttempt(
@@ -198,7 +201,7 @@ async def _again_if_too_large(
         return result
     again = await call_summarizer(rt, summarizer, half, turns=0)
     shorter = again.body or fit_summary(body, half.cap_tokens, summarizer.estimate) or body
-    return SummarizerResult(shorter, None, (*result.usages, *again.usages))
+    return replace(result, body=shorter, usages=(*result.usages, *again.usages))
 
 
 async def note_emergency(

@@ -4,10 +4,11 @@ answers."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError
+from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, ProviderOverflow, ProviderRefused
 from app.domain.types import Completion, CompletionRequest, MessageId, SummaryBody, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
 from app.engine.policy.budget import Budget
@@ -30,6 +31,8 @@ from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, budget_of, count_message
 from app.services.turn.provider_call import call_model
 from app.tokenizers import Estimator
+
+logger = logging.getLogger(__name__)
 
 _ANSWER_TOKENS_PER_CAP = 2
 """An answer carries ids and JSON beside the text that is capped."""
@@ -57,6 +60,8 @@ class SummarizerResult:
     usages: tuple[Usage, ...]
     limit: LimitExceeded | None = None
     """The limit that did not allow the call, or the next one."""
+    repeated: bool = False
+    """Whether the summary is from behind a repeated prompt."""
 
 
 async def call_summarizer(rt: Runtime, summarizer: SummarizerCall, fold: Fold, *, turns: int) -> SummarizerResult:
@@ -67,7 +72,11 @@ async def call_summarizer(rt: Runtime, summarizer: SummarizerCall, fold: Fold, *
     usages: list[Usage] = []
     try:
         model = rt.catalogue.model(summarizer.alias, summarizer.rows.session.tenant_id)
-        body = await _by_chunks(rt, summarizer, model, fold, usages, turns)
+        body = None
+        if summarizer.repeats is not None:
+            body = await _behind_prompt(rt, summarizer, summarizer.repeats, model, fold, usages, turns)
+        repeated = body is not None
+        body = body or await _by_chunks(rt, summarizer, model, fold, usages, 0 if summarizer.repeats else turns)
     except LimitExceeded as error:
         return SummarizerResult(None, error.code, tuple(usages), error)
     except SummaryRefused as refusal:
@@ -77,7 +86,7 @@ async def call_summarizer(rt: Runtime, summarizer: SummarizerCall, fold: Fold, *
     except InvalidRequest:
         # An alias that the catalogue no longer has is a summarizer that can not be had, not a turn that can not run.
         return SummarizerResult(None, "unknown_summarizer", ())
-    return SummarizerResult(body, None, tuple(usages))
+    return SummarizerResult(body, None, tuple(usages), repeated=repeated)
 
 
 async def _by_chunks(
@@ -85,12 +94,6 @@ async def _by_chunks(
 ) -> SummaryBody:
     policy, estimate, extend = summarizer.rows.policy, summarizer.estimate, summarizer.rows.policy.incremental
     body = fold.previous.body if fold.previous else None
-    if summarizer.repeats is not None:
-        request, prompt_tokens = _repeating_request(summarizer, summarizer.repeats, model, fold)
-        quotations = await asyncio.to_thread(Quotations, fold)
-        completion = await _call(rt, summarizer, model, request, turns=turns, prompt_tokens=prompt_tokens)
-        body = await _accepted(completion, quotations, fold, estimate, usages)
-        return _shrunk(fold, body, estimate)
     budget = budget_of(model, policy)
     room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate, policy.focus)
     if room <= 0:
@@ -117,6 +120,28 @@ async def _by_chunks(
         completion = await _call(rt, summarizer, model, request, turns=0 if at else turns)
         body = await _accepted(completion, prompt.known_ids, fold, estimate, usages)
     return _shrunk(fold, body, estimate)
+
+
+async def _behind_prompt(
+    rt: Runtime,
+    summarizer: SummarizerCall,
+    prompt: Prompt,
+    model: Model,
+    fold: Fold,
+    usages: list[Usage],
+    turns: int,
+) -> SummaryBody | None:
+    """The summary by a call that repeats the prompt; None where the model refuses that, or its answer is not used."""
+    request, prompt_tokens = _repeating_request(summarizer, prompt, model, fold)
+    quotations = await asyncio.to_thread(Quotations, fold)
+    try:
+        completion = await _call(rt, summarizer, model, request, turns=turns, prompt_tokens=prompt_tokens)
+        body = await _accepted(completion, quotations, fold, summarizer.estimate, usages)
+        return _shrunk(fold, body, summarizer.estimate)
+    except (SummaryRefused, ProviderRefused, ProviderOverflow) as refusal:
+        reason = refusal.reason if isinstance(refusal, SummaryRefused) else refusal.code
+        logger.info("no summary behind the repeated prompt (%s): the summarizer is called separately", reason)
+        return None
 
 
 def _repeating_request(

@@ -48,12 +48,12 @@ async def chosen_call(
 async def _by_cost(
     rt: Runtime, rows: WindowRows, fold: Fold, found: Repeated, tokens: int, estimate: Estimator
 ) -> CallChoice:
-    policy, session = rows.policy, rows.session
+    policy, session, summary = rows.policy, rows.session, rows.context.summary
     last = rt.pasts.cached_prompt(session.id)
     if last is None or last.model_alias != rows.model.alias or not found.goes_on_from(orjson.loads(last.refs)):
         return CallChoice("separate", "not_cached")
-    if session.summary_failures:
-        return CallChoice("separate", "failed_before")
+    if summary and summary.call_reason == "refused":
+        return CallChoice("separate", "refused")
     alias = policy.summary_model or rows.model.alias
     own, separate = rows.model.prices, rt.catalogue.model(alias).prices if alias in rt.catalogue.aliases else None
     if own is None or separate is None:
