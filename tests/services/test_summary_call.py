@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -73,7 +72,7 @@ class Model:
 async def sold(
     database_url: str, folder: Path, model: Model, prices: Mapping[str, Prices], *, ahead: bool = False
 ) -> AsyncGenerator[tuple[Service, ScriptedServer]]:
-    """A service whose aliases have these prices."""
+    """A service whose aliases have these prices, and where no time passes for what a provider has cached."""
     async with serving(model) as server:
         models, policy = _MODELS.format(url=server.base_url), ContextPolicy(summarize_ahead=ahead)
         async with service(database_url, models, folder=folder, policy=policy) as at:
@@ -84,7 +83,8 @@ async def sold(
                 models={alias: replace(listed.model(alias), prices=prices.get(alias)) for alias in listed.aliases},
                 providers={alias: listed.provider(alias) for alias in listed.aliases},
             )
-            yield Service(replace(at.rt, catalogue=catalogue)), server
+            pasts = Pasts(1 << 24, lambda: 0.0, at.rt.telemetry)
+            yield Service(replace(at.rt, catalogue=catalogue, pasts=pasts)), server
 
 
 async def talk(at: Service, turns: int, policy: JsonObject | None = None, **options: Any) -> SessionId:
@@ -151,7 +151,7 @@ async def test_a_prompt_that_another_process_sent_or_long_ago_is_not_taken_for_c
 ) -> None:
     async with sold(database_url, tmp_path, Model(), {"main": _PRICES}) as (at, _):
         session_id = await talk(at, 8)
-        await Service(replace(at.rt, pasts=Pasts(1 << 24, monotonic, at.rt.telemetry))).turn(session_id, _LONG)
+        await Service(replace(at.rt, pasts=Pasts(1 << 24, lambda: 0.0, at.rt.telemetry))).turn(session_id, _LONG)
         clock = [0.0]
         slow = Service(replace(at.rt, pasts=Pasts(1 << 24, lambda: clock[0], at.rt.telemetry)))
         for _ in range(8):
