@@ -9,7 +9,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 from app.domain.types import Count, Difference, JsonObject
 
-ShorteningKind: TypeAlias = Literal["tool_result_shortened", "assistant_shortened", "media_marked"]
+ShorteningKind: TypeAlias = Literal[
+    "tool_result_shortened", "tool_input_shortened", "assistant_shortened", "media_marked"
+]
 TrimKind: TypeAlias = (
     ShorteningKind
     | Literal[
@@ -24,6 +26,9 @@ TrimKind: TypeAlias = (
         "emergency_drop",
     ]
 )
+
+CLEARED: Final = "clear_tool_results"
+"""The reason of what a policy of this name has left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,8 @@ SUMMARY_LISTS: Final[tuple[SummaryList, ...]] = get_args(SummaryList)
 """The lists of a summary, in the order in which they are requested and answered."""
 MOST_FOCUS_CHARS: Final = 500
 """Of what a summary is to keep in most detail."""
+MOST_EXCLUDED_TOOLS: Final = 512
+"""Tools whose results stay where others are cleared."""
 SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency", "person"]
 SUMMARY_ORIGINS: Final[tuple[SummaryOrigin, ...]] = get_args(SummaryOrigin)
 

@@ -21,11 +21,15 @@ from app.api.routes.chat import (
 )
 from app.api.routes.turns import request_sha256
 from app.api.schemas.messages import (
+    ClearToolUsesEdit,
+    ContextManagement,
     CountIn,
     MessageOut,
     MessagesIn,
     MessagesMetadata,
     PromptIn,
+    SomeTokens,
+    SomeUses,
     ThinkingIn,
     TokenCountOut,
     ToolByName,
@@ -88,6 +92,7 @@ async def create_message(
         headers={SESSION_HEADER: str(session_id), **request_id_header()},
         with_thinking=_wants_thinking(body.thinking),
         with_compaction=edit is not None,
+        with_edits=body.context_management is not None,
     )
     if edit is not None and edit.pause_after_compaction:
         made, request = await compact_before(rt, tenant_id, session_id, request)
@@ -138,7 +143,6 @@ def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
     raw: JsonObject = call.raw_body
     with located("body", "messages"):
         listed = read_list(raw.get("system"), raw["messages"])
-    edit = body.context_management and body.context_management.compact_edit()
     return ChatRequest(
         messages=listed.messages,
         options=TurnOptions(
@@ -147,13 +151,37 @@ def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
             max_output_tokens=raw.get("max_tokens"),
             instructions=listed.instructions,
             provider_options=provider_options(_chat_options(raw, body)),
-            policy=edit and compaction_policy(edit.trigger.value if edit.trigger else _COMPACT_AT, edit.instructions),
+            policy=_policy(body.context_management),
         ),
         model_alias=body.model,
         request_sha256=request_sha256(raw),
         is_retry=is_retry,
         compaction=listed.compaction,
     )
+
+
+def _policy(management: ContextManagement | None) -> JsonObject | None:
+    """The policy of a request with these edits; None where they change nothing."""
+    compact = management and management.compact_edit()
+    clear = management and management.clear_edit()
+    policy: JsonObject = {}
+    if compact:
+        policy |= compaction_policy(compact.trigger.value if compact.trigger else _COMPACT_AT, compact.instructions)
+    if clear:
+        policy["clear_tool_results"] = _clearing(clear)
+    return policy or None
+
+
+def _clearing(edit: ClearToolUsesEdit) -> JsonObject:
+    given = {
+        "trigger_tokens": edit.trigger.value if isinstance(edit.trigger, SomeTokens) else None,
+        "trigger_uses": edit.trigger.value if isinstance(edit.trigger, SomeUses) else None,
+        "keep": edit.keep and edit.keep.value,
+        "at_least_tokens": edit.clear_at_least and edit.clear_at_least.value,
+        "exclude_tools": edit.exclude_tools,
+        "clear_inputs": edit.clear_tool_inputs,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _tool(tool: JsonObject) -> ToolDefinition:

@@ -156,6 +156,9 @@ _KINDS = {
     "mt": "run",
     "mb": "run",
     "u": "run",
+    "c": "run",
+    "ct": "run",
+    "cb": "run",
     "s": "shortened",
     "j": "shortened",
     "w": "block",
@@ -171,7 +174,7 @@ BlockRef = Annotated[
     tuple[Literal["b", "w"], Sha256, Literal["system", "user", "assistant", "tool"]], _LIST, Tag("block")
 ]
 
-RunRef = Annotated[tuple[Literal["m", "mt", "mb", "u"], Seq, Seq], _LIST, Tag("run")]
+RunRef = Annotated[tuple[Literal["m", "mt", "mb", "u", "c", "ct", "cb"], Seq, Seq], _LIST, Tag("run")]
 
 ShortenedRef = Annotated[tuple[Literal["s", "j"], Seq, Sha256], _LIST, Tag("shortened")]
 

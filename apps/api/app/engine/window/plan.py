@@ -22,6 +22,7 @@ from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold
+from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.look_back import LOOK_BACK
 from app.engine.window.prompt import Block, Prompt, PromptItem, Run, public_item
 from app.engine.window.prompt_refs import refs_of
@@ -29,7 +30,7 @@ from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.stages import fit, fits
 from app.engine.window.triggers import due_before_call
-from app.engine.window.window import Window, lay_out, summary_item
+from app.engine.window.window import Window, summary_item
 
 _LARGEST_SHOWN = 5
 _SHORTENABLE = ("user", "pins", "goal", "system")
@@ -125,17 +126,17 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_s
         policy = replace(policy, prune_protected=True)
     if policy.look_back == "on" or snapshot.summary is not None:
         snapshot = _with_look_back(snapshot, policy, estimate)
-    window = lay_out(snapshot, policy, estimate)
+    window = lay_out_cleared(snapshot, policy, estimate)
     summary_worthless = False
     if may_summarize and not snapshot.overflowed:
         due = due_before_call(window, policy)
         if due.fold:
-            return SummaryDue(due.fold, replace(snapshot, log=window.log))
+            return SummaryDue(due.fold, replace(snapshot, log=window.log.without_stages()))
         summary_worthless = due.reason == "turn_count"
     window = fit(window, policy)
     if window.log.actions and snapshot.may_look_back and not snapshot.offers_look_back:
         snapshot = _with_look_back(snapshot, policy, estimate)
-        window = fit(lay_out(snapshot, policy, estimate), policy)
+        window = fit(lay_out_cleared(snapshot, policy, estimate), policy)
     accounts = _accounts_of(window)
     if fits(window):
         return Ready(window, accounts, summary_worthless)
