@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 from app.domain.types import Turn, TurnStatus
 from app.engine.policy.policy import ClearToolResults
@@ -12,19 +13,23 @@ from app.engine.window.layout import layout_of, singly
 from app.engine.window.plan import Ready, SummaryDue, assemble, plan
 from app.engine.window.prompt_refs import SentHashes, rebuild
 from app.engine.window.snapshot import in_ranges
-from tests.engine.histories import GUARDED, History, estimate, snapshot_of
+from tests.engine.histories import GUARDED, History, UnitShape, estimate, snapshot_of
 
 _ROOMY = 100_000
 
 
-def _history(rounds: int, *, tokens: int = 400) -> tuple[Turn, ...]:
+def _rounds(count: int, tokens: int = 400, *, calls: int = 1) -> list[tuple[UnitShape, int, int]]:
+    return [("tool_group", tokens, calls)] * count
+
+
+def _history(rounds: int) -> tuple[Turn, ...]:
     """A turn of tool calls, and the running one; call and result are the messages 2 and 3, 4 and 5, …."""
     history = History()
-    worked = history.turn(*[("tool_group", tokens, 1)] * rounds, ("assistant", 10, 1))
+    worked = history.turn(*_rounds(rounds), ("assistant", 10, 1))
     return worked, history.turn(status=TurnStatus.RUNNING)
 
 
-def _plan(turns: tuple[Turn, ...], rule: ClearToolResults, input_budget: int = _ROOMY, **changes: object) -> Ready:
+def _plan(turns: tuple[Turn, ...], rule: ClearToolResults, input_budget: int = _ROOMY, **changes: Any) -> Ready:
     policy = replace(GUARDED, clear_tool_results=rule, **changes)
     decided = plan(snapshot_of(turns[:-1], turns[-1], input_budget=input_budget), policy, estimate)
     assert isinstance(decided, Ready)
@@ -59,7 +64,7 @@ def test_by_uses_with_exceptions_and_a_least_saving() -> None:
 
 def test_the_newest_results_of_a_running_turn_stay_even_where_none_is_to_be_kept() -> None:
     history = History()
-    running = history.turn(*[("tool_group", 400, 2)] * 3, status=TurnStatus.RUNNING)
+    running = history.turn(*_rounds(3, calls=2), status=TurnStatus.RUNNING)
     ready = _plan((running,), ClearToolResults(trigger_tokens=1, keep=0))
     assert _cleared(ready) == [3, 4, 6, 7]
 
@@ -68,7 +73,7 @@ def test_with_a_least_saving_the_prompt_begins_as_the_one_before_until_so_much_i
     prompts: list[str] = []
     for rounds in range(4, 12):
         history = History()
-        running = history.turn(*[("tool_group", 400, 1)] * rounds, status=TurnStatus.RUNNING)
+        running = history.turn(*_rounds(rounds), status=TurnStatus.RUNNING)
         rule = ClearToolResults(trigger_tokens=1000, at_least_tokens=1500)
         prompts.append(json.dumps(list(_plan((running,), rule).prompt.messages()))[:-1])
     breaks = [at for at, (one, after) in enumerate(pairwise(prompts)) if not after.startswith(one)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from math import ceil
 from typing import Literal, TypeAlias, overload
 
@@ -24,7 +24,7 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold
 from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.look_back import LOOK_BACK
-from app.engine.window.prompt import Block, Prompt, PromptItem, Run, public_item
+from app.engine.window.prompt import Block, Prompt, PromptItem, Run
 from app.engine.window.prompt_refs import refs_of
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Removal, Snapshot
@@ -41,7 +41,9 @@ _SHARED_WITH_OUTPUT = ("user", "system")
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """The members of a 422 `context_budget_exceeded`. Token figures are integers; `over_by` is of the input budget."""
+    """The members of a 422 `context_budget_exceeded`. Token figures are integers as they count against the input
+    budget: the regions sum to the estimate, which is `over_by` more than it. `recovery` alone is in tokens of the text.
+    """
 
     detail: str
     budget: dict[str, int]
@@ -240,6 +242,7 @@ def overflow_of(prompt: Prompt, budget: Budget, input_tokens: int, calibration_r
     """Explains why this prompt can not be sent."""
     over_by = input_tokens - budget.input_budget
     cut = ceil(over_by / calibration_ratio)
+    charged = _charged(prompt.regions(), budget)
     return Overflow(
         detail=_detail(budget, input_tokens),
         budget={
@@ -248,10 +251,32 @@ def overflow_of(prompt: Prompt, budget: Budget, input_tokens: int, calibration_r
             "estimated": input_tokens,
             "over_by": over_by,
         },
-        regions=prompt.regions(),
-        largest_items=[public_item(item) for item in prompt.largest(_LARGEST_SHOWN)],
+        regions=dict(zip(charged, _parts_of(input_tokens, list(charged.values())), strict=True)),
+        largest_items=[
+            {
+                "item": item.label,
+                "region": item.region,
+                "tokens": item.tokens * input_tokens // max(1, sum(charged.values())),
+            }
+            for item in prompt.largest(_LARGEST_SHOWN)
+        ],
         recovery=_recovery(prompt, budget, cut),
     )
+
+
+def _charged(regions: dict[str, int], budget: Budget) -> dict[str, int]:
+    """The regions less what the overhead reserve pays for: framing first, then tools."""
+    of_framing = min(budget.overhead_reserve, regions["framing"])
+    of_tools = min(budget.overhead_reserve - of_framing, regions["tools"])
+    return {**regions, "tools": regions["tools"] - of_tools, "framing": regions["framing"] - of_framing}
+
+
+def _parts_of(whole: int, shares: Sequence[int]) -> list[int]:
+    """The whole number in proportion to the shares; rounded, and still its sum."""
+    ends = list(accumulate(shares, initial=0))
+    if not ends[-1]:
+        return [*(0 for _ in shares[1:]), whole]
+    return [end * whole // ends[-1] - begin * whole // ends[-1] for begin, end in pairwise(ends)]
 
 
 def _detail(budget: Budget, input_tokens: int) -> str:

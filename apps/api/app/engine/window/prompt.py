@@ -331,8 +331,3 @@ def prompt_sha256(messages: Sequence[PromptMessage], tools: Sequence[ToolDefinit
 def tools_block(tools: Sequence[ToolDefinition]) -> Block:
     """The tool definitions as one block."""
     return Block("tools", canonical_json(list(tools)))
-
-
-def public_item(item: PromptItem) -> JsonObject:
-    """An item as a 422 names it."""
-    return {"item": item.label, "region": item.region, "tokens": item.wire_tokens}
