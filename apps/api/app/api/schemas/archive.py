@@ -23,7 +23,7 @@ from pydantic import (
 
 from app.api import problems
 from app.api.schemas.chat import ChatIn, ChatMessageIn
-from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, ToolCallIn, ToolChoice, ToolIn
+from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, StoredToolIn, ToolCallIn, ToolChoice
 from app.api.schemas.context import SummaryFields
 from app.api.schemas.sessions import SessionIn
 from app.api.schemas.turns import AuditFields
@@ -69,7 +69,7 @@ class StoredError(Open):
 
 
 class StoredRequest(In):
-    tools: list[ToolIn]
+    tools: list[StoredToolIn]
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None
     max_output_tokens: SmallSeq | None
     instructions: str | None = None
@@ -210,7 +210,7 @@ class LookBackMessage(In):
 
 
 BLOCKS: Final[Mapping[str, TypeAdapter[Any]]] = {
-    "tools": TypeAdapter(list[ToolIn]),
+    "tools": TypeAdapter(list[StoredToolIn]),
     "j": TypeAdapter(list[ContentPartIn]),
     "w": TypeAdapter(LookBackMessage),
 }
