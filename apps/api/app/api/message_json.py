@@ -18,6 +18,7 @@ from app.anthropic.replies import (
 from app.api.anthropic_errors import error_json
 from app.api.streaming import encoded_event
 from app.domain.compaction import Compaction
+from app.domain.stored import StoredSummary
 from app.domain.types import JsonObject, SessionId, Summary
 from app.services.openai.compaction import Compacted, shown_text
 from app.services.turn.types import TurnEvent, TurnOutcome
@@ -123,7 +124,9 @@ class MessageForm:
         """An error in the stream, without an end: the answer before it is incomplete."""
         yield encoded_event("error", error_json(problem))
 
-    def _compaction(self, summary: Summary | None, session_id: SessionId, turn_seq: int) -> list[JsonObject]:
+    def _compaction(
+        self, summary: Summary | StoredSummary | None, session_id: SessionId, turn_seq: int
+    ) -> list[JsonObject]:
         if summary is None or not self._with_compaction:
             return []
         return [compaction_block(Compaction(session_id, turn_seq, summary.id), shown_text(summary))]

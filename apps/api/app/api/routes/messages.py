@@ -37,7 +37,7 @@ from app.api.schemas.messages import (
 from app.api.streaming import events_response
 from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, ToolDefinition
-from app.services.anthropic.count_tokens import count_tokens
+from app.services.anthropic.count_tokens import count_behind, count_tokens
 from app.services.openai.chat import ChatRequest
 from app.services.openai.compaction import Compacted, compact_before, compaction_policy
 from app.services.openai.open_session import open_session
@@ -115,7 +115,10 @@ def _paused(made: Compacted, form: MessageForm, *, stream: bool) -> Response:
 async def count_message_tokens(call: Call, body: CountIn) -> Response:
     """Counts a prompt as a turn would. Nothing is stored and no model is called."""
     request = await call.aside(lambda: _request(call, body, is_retry=False))
-    tokens = await count_tokens(call.rt, call.tenant_id, body.model, request.messages, request.options)
+    if request.compaction is not None:
+        tokens = await count_behind(call.rt, call.tenant_id, request, request.compaction)
+    else:
+        tokens = await count_tokens(call.rt, call.tenant_id, body.model, request.messages, request.options)
     answer = json_response({"input_tokens": tokens})
     answer.headers.update(request_id_header())
     return answer
