@@ -202,8 +202,8 @@ def test_outputs_whose_next_message_became_no_turn_are_answered_when_they_are_se
     with chat_service(database_url, tmp_path, say(None, "a"), say("It is paid.")) as at:
         headers = {"X-Session-Id": new_session(at.http)}
         asked: dict[str, Any] = {"model": "main", "tools": TOOLS, "extra_headers": headers}
-        ask = at.client.chat.completions.create
-        called: Any = ask(messages=[user("Is it paid?")], **asked).choices[0].message
+        ask: Any = at.client.chat.completions.create
+        called = ask(messages=[user("Is it paid?")], **asked).choices[0].message
         output = {"role": "tool", "tool_call_id": "a", "content": "paid"}
         history: list[Any] = [user("Is it paid?"), called.model_dump(exclude_none=True), output]
         with pytest.raises(openai.BadRequestError):

@@ -25,6 +25,11 @@ def ask(client: anthropic.Anthropic, messages: list[Any], **fields: Any) -> Any:
     return create(model="main", max_tokens=100, messages=messages, betas=BETAS, **fields)
 
 
+def count(client: anthropic.Anthropic, messages: list[Any], **fields: Any) -> int:
+    count_tokens: Any = client.messages.count_tokens
+    return count_tokens(model="main", messages=messages, **fields).input_tokens
+
+
 def filled(turns: int = 6) -> list[Any]:
     """A history that is longer than the trigger."""
     messages: list[Any] = []
@@ -63,7 +68,7 @@ def test_a_summary_at_the_trigger_is_a_block_that_the_next_list_goes_on_behind(
         retried = post(at, {"messages": messages, **asked}, **{"x-session-id": session["id"]}).json()
         assert retried["content"] == given(message)["content"]
         behind = [*messages, given(message), user("More?")]
-        counted = client.messages.count_tokens(model="main", messages=behind).input_tokens
+        counted = count(client, behind)
         after = ask(client, behind, **asked)
         assert after.content[0].text == "Noted."
         turn = at.turns(session["id"])[-1]
@@ -110,8 +115,7 @@ def test_a_tool_loop_goes_on_behind_a_compaction(database_url: str, tmp_path: Pa
         called = ask(client, messages, **asked)
         assert [block.type for block in called.content] == ["compaction", "tool_use"]
         behind = [*messages, given(called), user(result("a"))]
-        count = client.messages.count_tokens(model="main", messages=behind, tools=TOOLS).input_tokens
-        assert count < client.messages.count_tokens(model="main", messages=messages, tools=TOOLS).input_tokens
+        assert count(client, behind, tools=TOOLS) < count(client, messages, tools=TOOLS)
         done = ask(client, [*messages, given(called), user(result("a"))], **asked)
         assert (done.content[0].text, len(sessions(at))) == ("Paid.", 1)
 
