@@ -194,3 +194,26 @@ def test_a_client_that_goes_away_finds_the_answer_when_it_comes_back(database_ur
         again = ask(model="main", messages=history, extra_headers=headers)
         assert again.choices[0].message.content == "Kept"
         assert at.model.hits == 2
+
+
+def test_outputs_whose_next_message_became_no_turn_are_answered_when_they_are_sent_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a"), say("It is paid.")) as at:
+        headers = {"X-Session-Id": new_session(at.http)}
+        asked: dict[str, Any] = {"model": "main", "tools": TOOLS, "extra_headers": headers}
+        ask: Any = at.client.chat.completions.create
+        called = ask(messages=[user("Is it paid?")], **asked).choices[0].message
+        output = {"role": "tool", "tool_call_id": "a", "content": "paid"}
+        history: list[Any] = [user("Is it paid?"), called.model_dump(exclude_none=True), output]
+        with pytest.raises(openai.BadRequestError):
+            ask(messages=[*history, user("word " * 20_000)], **asked)
+        answered, again = (ask(messages=history, **asked) for _ in range(2))
+        assert answered.choices[0].message.content == again.choices[0].message.content == "It is paid."
+        assert at.model.hits == 2
+        assert [message["role"] for message in at.sent()] == ["user", "assistant", "tool"]
+        turns = at.turns(headers["X-Session-Id"])
+        assert [(turn["status"], turn["assistant_output"]) for turn in turns] == [
+            ("completed", "It is paid."),
+            ("rejected", None),
+        ]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.api.chatting import chat_service, say, tool_call
 from tests.api.test_responses import sessions
+from tests.providers.server import Answer
 
 GRAMMAR = 'start: "*** Begin Patch" line+ "*** End Patch"'
 PATCH = {
@@ -93,3 +94,43 @@ def test_input_of_a_custom_tool_that_is_no_json_reaches_the_client_as_it_is(data
         (patch,) = at.client.responses.create(model="main", input="Patch it.", tools=TOOLS).output
         assert patch.type == "custom_tool_call"
         assert patch.input == DIFF
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
+def test_a_provider_that_has_custom_tools_gets_them_as_they_are(
+    database_url: str, tmp_path: Path, streamed: bool
+) -> None:
+    native = {"id": "c1", "type": "custom", "custom": {"name": "apply_patch", "input": DIFF}}
+    play = say(None, native)
+    with chat_service(database_url, tmp_path, play, say("Done."), of_main="custom_tools = true") as at:
+        if streamed:
+            with at.client.responses.stream(model="main", input="Patch it.", tools=TOOLS) as stream:
+                first: Any = stream.get_final_response()
+        else:
+            first = at.client.responses.create(model="main", input="Patch it.", tools=TOOLS)
+        (patch,) = first.output
+        assert (patch.type, patch.name, patch.input) == ("custom_tool_call", "apply_patch", DIFF)
+        offered, *functions = at.model.seen[-1].json["tools"]
+        assert [tool["type"] for tool in functions] == ["function", "function"]
+        assert (offered["type"], offered["custom"]["name"]) == ("custom", "apply_patch")
+        grammar = {"syntax": "lark", "definition": GRAMMAR}
+        assert offered["custom"]["format"] == {"type": "grammar", "grammar": grammar}
+        chosen: Any = {"type": "custom", "name": "apply_patch"}
+        at.client.responses.create(
+            model="main", input=OUTPUTS[:1], previous_response_id=first.id, tools=TOOLS, tool_choice=chosen
+        )
+        assert at.sent()[1]["tool_calls"] == [native]
+        assert at.model.seen[-1].json["tool_choice"] == {"type": "custom", "custom": {"name": "apply_patch"}}
+        (session,) = sessions(at)
+        exported = at.http.get(f"/v1/sessions/{session['id']}/export").json()
+        assert at.http.post("/v1/sessions/import", json=exported).status_code == 201
+
+
+def test_a_server_that_refuses_custom_tools_gets_them_as_functions(database_url: str, tmp_path: Path) -> None:
+    message = "Invalid value: 'custom'. Supported values are: 'function'."
+    refusal = Answer({"error": {"message": message, "param": "tools[0].type"}}, status=400)
+    with chat_service(database_url, tmp_path, refusal, say("Done."), of_main="custom_tools = true") as at:
+        assert at.client.responses.create(model="main", input="Patch it.", tools=TOOLS).output_text == "Done."
+        assert [tool["type"] for tool in at.model.seen[-1].json["tools"]] == ["function"] * 3
+        at.client.responses.create(model="main", input="Again.", tools=TOOLS)
+        assert len(at.model.seen) == 3

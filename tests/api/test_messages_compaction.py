@@ -25,6 +25,11 @@ def ask(client: anthropic.Anthropic, messages: list[Any], **fields: Any) -> Any:
     return create(model="main", max_tokens=100, messages=messages, betas=BETAS, **fields)
 
 
+def count(client: anthropic.Anthropic, messages: list[Any], **fields: Any) -> int:
+    count_tokens: Any = client.messages.count_tokens
+    return count_tokens(model="main", messages=messages, **fields).input_tokens
+
+
 def filled(turns: int = 6) -> list[Any]:
     """A history that is longer than the trigger."""
     messages: list[Any] = []
@@ -60,8 +65,15 @@ def test_a_summary_at_the_trigger_is_a_block_that_the_next_list_goes_on_behind(
         (made,) = at.http.get(f"/v1/sessions/{session['id']}/summaries").json()["items"]
         assert made["summary_text"] in message.content[0].content
         assert "the crane" in str(at.model.seen[0].json["messages"])
-        after = ask(client, [*messages, given(message), user("More?")], **asked)
+        retried = post(at, {"messages": messages, **asked}, **{"x-session-id": session["id"]}).json()
+        assert retried["content"] == given(message)["content"]
+        behind = [*messages, given(message), user("More?")]
+        counted = count(client, behind)
+        after = ask(client, behind, **asked)
         assert after.content[0].text == "Noted."
+        turn = at.turns(session["id"])[-1]
+        audit = at.http.get(f"/v1/sessions/{session['id']}/turns/{turn['id']}/audit").json()
+        assert counted == audit["estimated_wire_tokens"]
         assert len(sessions(at)) == 1
         assert [turn["user_input"] for turn in at.turns(session["id"])][-2:] == ["And now?", "More?"]
 
@@ -102,6 +114,8 @@ def test_a_tool_loop_goes_on_behind_a_compaction(database_url: str, tmp_path: Pa
         messages = [*filled(), user("Is it paid?")]
         called = ask(client, messages, **asked)
         assert [block.type for block in called.content] == ["compaction", "tool_use"]
+        behind = [*messages, given(called), user(result("a"))]
+        assert count(client, behind, tools=TOOLS) < count(client, messages, tools=TOOLS)
         done = ask(client, [*messages, given(called), user(result("a"))], **asked)
         assert (done.content[0].text, len(sessions(at))) == ("Paid.", 1)
 

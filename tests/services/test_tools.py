@@ -220,5 +220,5 @@ async def test_tool_definitions_that_fill_the_window_are_refused(database_url: s
         session = await at.session()
         with pytest.raises(ContextBudgetExceeded) as refused:
             await at.turn(session.id, "Hi", tools=huge)
-        assert refused.value.regions["tools"] > 5000
+        assert refused.value.regions["tools"] > 5000 - 1024  # less what the overhead reserve pays for
         assert server.hits == 0

@@ -42,14 +42,19 @@ def test_shortening_any_item_a_refusal_names_by_its_tokens_makes_the_turn_fit(
 
 
 @given(snapshots(), policies())
-def test_a_refusal_shows_its_largest_items_and_regions_as_they_are(snapshot: Snapshot, policy: ContextPolicy) -> None:
+def test_the_figures_of_a_refusal_are_one_sum(snapshot: Snapshot, policy: ContextPolicy) -> None:
     decision = decide(snapshot, policy).decision
     assume(isinstance(decision, Refused))
     assert isinstance(decision, Refused)
     overflow, prompt = decision.overflow, decision.prompt
-    assert overflow.regions == prompt.regions()
-    sizes = [item["tokens"] for item in overflow.largest_items]
-    assert sizes == sorted((item.wire_tokens for item in prompt.items), reverse=True)[: len(sizes)]
-    assert overflow.budget["estimated"] == decision.accounts.tokens_after_prune
+    budget, sizes = overflow.budget, [item["tokens"] for item in overflow.largest_items]
+    assert sum(overflow.regions.values()) == budget["estimated"] == decision.accounts.tokens_after_prune
+    assert budget["estimated"] - budget["input_budget"] == budget["over_by"]
+    assert overflow.regions.keys() == prompt.regions().keys()
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(item["tokens"] <= overflow.regions[item["region"]] + 1 for item in overflow.largest_items)
+    if snapshot.calibration_ratio == 1:
+        of_overhead = {"tools", "framing"}
+        assert all(overflow.regions[each] == of for each, of in prompt.regions().items() if each not in of_overhead)
     if overflow.budget["input_budget"] <= 0:
         assert overflow.recovery == {"shorten": [], "or": "use a model with a larger window"}

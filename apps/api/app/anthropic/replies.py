@@ -7,6 +7,7 @@ from typing import Final
 
 from app.domain.compaction import Compaction
 from app.domain.content import call_input
+from app.domain.trim_log import CLEARED
 from app.domain.types import JsonObject, ToolCall, Usage
 
 _STOP_REASONS: Final[Mapping[str, str]] = {"length": "max_tokens", "content_filter": "refusal"}
@@ -30,6 +31,17 @@ def reply_blocks(text: str | None, calls: Sequence[ToolCall]) -> list[JsonObject
 def compaction_block(compaction: Compaction, text: str) -> JsonObject:
     """What stands for the messages before it, with the summary as a model is shown it."""
     return {"type": "compaction", "content": text, "encrypted_content": compaction.handle}
+
+
+def applied_edits(context: JsonObject) -> list[JsonObject]:
+    """What was cleared from a turn's prompt, as the edit that asked for it; none where nothing was."""
+    actions: list[JsonObject] = context.get("context_trim_log", {}).get("actions", [])
+    cleared = [action for action in actions if action["reason"] == CLEARED]
+    if not cleared:
+        return []
+    uses = sum(action.get("count", 1) for action in cleared if action["kind"] == "tool_result_shortened")
+    tokens = sum(action["tokens_removed_est"] for action in cleared)
+    return [{"type": "clear_tool_uses_20250919", "cleared_tool_uses": uses, "cleared_input_tokens": tokens}]
 
 
 def stop_reason(finish_reason: str | None, calls: Sequence[ToolCall]) -> str:

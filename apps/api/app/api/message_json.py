@@ -7,10 +7,18 @@ from typing import Literal
 
 import orjson
 
-from app.anthropic.replies import compaction_block, reply_blocks, stop_reason, thinking_blocks, usage_json
+from app.anthropic.replies import (
+    applied_edits,
+    compaction_block,
+    reply_blocks,
+    stop_reason,
+    thinking_blocks,
+    usage_json,
+)
 from app.api.anthropic_errors import error_json
 from app.api.streaming import encoded_event
 from app.domain.compaction import Compaction
+from app.domain.stored import StoredSummary
 from app.domain.types import JsonObject, SessionId, Summary
 from app.services.openai.compaction import Compacted, shown_text
 from app.services.turn.types import TurnEvent, TurnOutcome
@@ -25,7 +33,7 @@ _EMPTY: Mapping[str, JsonObject] = {
 
 class MessageForm:
     """One answer. `with_thinking` is whether the client wants to see the model's reasoning, `with_compaction` whether a
-    summary that was made for it.
+    summary that was made for it, `with_edits` whether what was cleared for it.
 
     Blocks come in this order: compaction, thinking, text, calls. A streamed thinking block ends where the text begins;
     a signature is known only at the end, so a block that text follows has none in the stream.
@@ -39,12 +47,14 @@ class MessageForm:
         headers: Mapping[str, str],
         with_thinking: bool,
         with_compaction: bool = False,
+        with_edits: bool = False,
     ) -> None:
         self.headers = headers
         self._id = message_id
         self._model = model
         self._with_thinking = with_thinking
         self._with_compaction = with_compaction
+        self._with_edits = with_edits
         self._turn: JsonObject = {}
         self._index = 0
         self._open: Literal["thinking", "text"] | None = None
@@ -61,6 +71,7 @@ class MessageForm:
             ],
             stop_reason(outcome.turn.finish_reason, outcome.tool_calls),
             usage_json(outcome.usage, _estimated(outcome.context)),
+            outcome.context,
         )
 
     def event(self, event: TurnEvent) -> bytes:
@@ -100,7 +111,7 @@ class MessageForm:
         """The `message` of a request that pauses after its compaction: no model was called for it."""
         assert made.summary is not None
         block = compaction_block(made.compaction, shown_text(made.summary))
-        return self._message(self._model, [block], "compaction", usage_json(made.usage, 0))
+        return self._message(self._model, [block], "compaction", usage_json(made.usage, 0), {})
 
     def compacted_events(self, made: Compacted) -> Iterable[bytes]:
         """The same as events."""
@@ -113,7 +124,9 @@ class MessageForm:
         """An error in the stream, without an end: the answer before it is incomplete."""
         yield encoded_event("error", error_json(problem))
 
-    def _compaction(self, summary: Summary | None, session_id: SessionId, turn_seq: int) -> list[JsonObject]:
+    def _compaction(
+        self, summary: Summary | StoredSummary | None, session_id: SessionId, turn_seq: int
+    ) -> list[JsonObject]:
         if summary is None or not self._with_compaction:
             return []
         return [compaction_block(Compaction(session_id, turn_seq, summary.id), shown_text(summary))]
@@ -124,7 +137,16 @@ class MessageForm:
             return []
         return thinking_blocks(completion.reasoning, completion.reasoning_blocks)
 
-    def _message(self, model: str, content: list[JsonObject], stopped: str | None, usage: JsonObject) -> JsonObject:
+    def _message(
+        self,
+        model: str,
+        content: list[JsonObject],
+        stopped: str | None,
+        usage: JsonObject,
+        context: JsonObject | None = None,
+    ) -> JsonObject:
+        """The edits of a context are named where the client asked for some; None is not known yet."""
+        edits = {"context_management": {"applied_edits": applied_edits(context or {})}}
         return {
             "id": self._id,
             "type": "message",
@@ -134,6 +156,7 @@ class MessageForm:
             "stop_reason": stopped,
             "stop_sequence": None,
             "usage": usage,
+            **(edits if self._with_edits and context is not None else {}),
         }
 
     def _begin(self, estimated_tokens: int) -> Iterable[bytes]:
@@ -142,7 +165,8 @@ class MessageForm:
 
     def _end(self, message: JsonObject) -> Iterable[bytes]:
         stopped = {"stop_reason": message["stop_reason"], "stop_sequence": None}
-        yield _event("message_delta", delta=stopped, usage=message["usage"])
+        edits = {name: message[name] for name in ("context_management",) if name in message}
+        yield _event("message_delta", delta=stopped, usage=message["usage"], **edits)
         yield _event("message_stop")
 
     def _grow(self, kind: Literal["thinking", "text"], text: str) -> Iterable[bytes]:

@@ -13,6 +13,7 @@ from app.api import problems
 from app.api.openai_errors import error_of
 from app.domain.compaction import Compaction
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
+from app.domain.stored import StoredSummary
 from app.domain.types import (
     Completion,
     FinishReason,
@@ -106,7 +107,7 @@ def reply_of_outcome(outcome: TurnOutcome, ref: ResponseRef, form: JsonObject) -
     return _reply(ref, outcome.turn.model_alias, outcome.completion, form, compaction)
 
 
-def _shown_summary(summary: Summary | None, form: JsonObject) -> SummaryId | None:
+def _shown_summary(summary: Summary | StoredSummary | None, form: JsonObject) -> SummaryId | None:
     """What a client is shown of a summary that was made for its response: it asks for that."""
     return summary.id if summary is not None and "context_management" in form else None
 

@@ -113,7 +113,7 @@ _RECLAIM = sql(f"""
             request = coalesce(CAST(:request AS jsonb), request),
             lease_expires_at = {_LEASE_END}
         WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-            AND status = ANY(CAST(:found_as AS text[]))
+            AND status = ANY(CAST(:found_as AS text[])) AND (status <> 'completed' OR assistant_output IS NULL)
         RETURNING session_id, id, fence
     ), m AS (
         {_OUTPUTS}

@@ -6,10 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias
+from uuid import UUID
 
-from app.domain.types import Count, Difference, JsonObject
+from app.domain.types import Count, Difference, JsonObject, SummaryId
 
-ShorteningKind: TypeAlias = Literal["tool_result_shortened", "assistant_shortened", "media_marked"]
+ShorteningKind: TypeAlias = Literal[
+    "tool_result_shortened", "tool_input_shortened", "assistant_shortened", "media_marked"
+]
 TrimKind: TypeAlias = (
     ShorteningKind
     | Literal[
@@ -24,6 +27,10 @@ TrimKind: TypeAlias = (
         "emergency_drop",
     ]
 )
+
+_UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+CLEARED: Final = "clear_tool_results"
+"""The reason of what a policy of this name has left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,15 @@ class TrimLog:
         values["actions"] = [action.public() for action in self.actions]
         values |= {"recalled": list(self.recalled)} if self.recalled else {}
         return values | ({"looked_back": self.looked_back} if self.looked_back else {})
+
+
+def summary_made(log: Mapping[str, Any]) -> SummaryId | None:
+    """The last summary that was made for a prompt with this log, stored or public; None where none was."""
+    for action in reversed(log["actions"]):
+        noun, _, made = str(action["target"]).partition(":")
+        if action["kind"] == "summary_folded" and noun == "summary" and _UUID.fullmatch(made):
+            return SummaryId(UUID(made))
+    return None
 
 
 ACTION_FIELDS: Final = tuple(each.name for each in fields(TrimAction))

@@ -40,7 +40,8 @@ PromptMessage: TypeAlias = dict[str, Any]
 ReasoningForm: TypeAlias = Literal["text", "blocks"]
 """How reasoning goes back to a model: as `reasoning_content`, or as the provider's own signed `reasoning_blocks`."""
 ToolDefinition: TypeAlias = Mapping[str, Any]
-"""A tool in the OpenAI function form: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
+"""A tool in the form of chat completions: `{"type": "function", "function": {"name", "description", "parameters"}}`, or
+a custom one (`domain/custom_tools.py`)."""
 
 
 class TurnStatus(StrEnum):
@@ -143,6 +144,8 @@ SUMMARY_LISTS: Final[tuple[SummaryList, ...]] = get_args(SummaryList)
 """The lists of a summary, in the order in which they are requested and answered."""
 MOST_FOCUS_CHARS: Final = 500
 """Of what a summary is to keep in most detail."""
+MOST_EXCLUDED_TOOLS: Final = 512
+"""Tools whose results stay where others are cleared."""
 SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency", "person"]
 SUMMARY_ORIGINS: Final[tuple[SummaryOrigin, ...]] = get_args(SummaryOrigin)
 

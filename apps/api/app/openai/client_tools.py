@@ -1,6 +1,6 @@
 """Tools of the Responses form that a client runs and that are no functions: `custom`, whose input is text, and
-`local_shell`. They are offered to models as functions, which every provider knows, and a call of one is kept as a
-function's call. The tools of a response's request show which of its calls are theirs.
+`local_shell`, which models are offered as a function. A call of one is kept as a function's call. The tools of a
+response's request show which of its calls are theirs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import orjson
 
+from app.domain.custom_tools import arguments_of, input_of
 from app.domain.types import JsonObject, ToolCall
 
 ClientTool: TypeAlias = Literal["custom", "local_shell"]
@@ -31,11 +32,11 @@ _SHELL_FUNCTION: JsonObject = {
 _NO_ACTION: JsonObject = {"command": [], "env": {}, "timeout_ms": None, "user": None, "working_directory": None}
 
 
-def function_of(tool: Mapping[str, Any]) -> JsonObject:
+def chat_tool(tool: Mapping[str, Any]) -> JsonObject:
     """A tool in the form of chat completions."""
     match tool["type"]:
         case "custom":
-            return {"type": "function", "function": _custom_function(tool)}
+            return {"type": "custom", "custom": _custom(tool)}
         case "local_shell":
             return {"type": "function", "function": _SHELL_FUNCTION}
         case _:
@@ -57,7 +58,7 @@ def client_tools(tools: Sequence[Mapping[str, Any]]) -> Mapping[str, ClientTool]
 def call_of(item: Mapping[str, Any]) -> ToolCall:
     """The function's call that stands for an item `custom_tool_call` or `local_shell_call`."""
     if item["type"] == "custom_tool_call":
-        return ToolCall(item["call_id"], item["name"], orjson.dumps({"input": item["input"]}).decode())
+        return ToolCall(item["call_id"], item["name"], arguments_of(item["input"]))
     action = {name: value for name, value in item["action"].items() if name != "type" and value not in (None, {})}
     return ToolCall(item["call_id"], _SHELL, orjson.dumps(action).decode())
 
@@ -66,11 +67,10 @@ def call_fields(kind: ClientTool | None, call: ToolCall) -> JsonObject:
     """What an item of the call has beside its id; None is a function's."""
     if kind is None:
         return {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments} | _DONE
-    given = _arguments(call)
     if kind == "custom":
-        text = given.get("input")
-        text = text if isinstance(text, str) else call.arguments
+        text = input_of(call.arguments)
         return {"type": "custom_tool_call", "call_id": call.id, "name": call.name, "input": text} | _DONE
+    given = _arguments(call)
     action = {name: given.get(name, default) for name, default in _NO_ACTION.items()}
     return {"type": "local_shell_call", "call_id": call.id, "action": {"type": "exec"} | action} | _DONE
 
@@ -78,21 +78,13 @@ def call_fields(kind: ClientTool | None, call: ToolCall) -> JsonObject:
 _DONE: JsonObject = {"status": "completed"}
 
 
-def _custom_function(tool: Mapping[str, Any]) -> JsonObject:
+def _custom(tool: Mapping[str, Any]) -> JsonObject:
     form: Mapping[str, Any] = tool.get("format") or {}
-    about = "The whole input, as text."
-    if form.get("type") == "grammar":
-        about = f"The whole input, as text that follows this {form.get('syntax')} grammar:\n{form.get('definition')}"
     described = {"description": tool["description"]} if tool.get("description") else {}
-    return {
-        "name": tool["name"],
-        **described,
-        "parameters": {
-            "type": "object",
-            "properties": {"input": {"type": "string", "description": about}},
-            "required": ["input"],
-        },
-    }
+    if not (form.get("syntax") and form.get("definition")):
+        return {"name": tool["name"], **described}
+    grammar = {name: form[name] for name in ("syntax", "definition")}
+    return {"name": tool["name"], **described, "format": {"type": "grammar", "grammar": grammar}}
 
 
 def _arguments(call: ToolCall) -> JsonObject:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from app.domain.content import with_name
+from app.domain.custom_tools import as_function
 from app.domain.types import CompletionRequest, JsonObject, PromptMessage
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of, list_of
 
@@ -153,7 +154,7 @@ def _thinking(request: CompletionRequest, wanted: JsonObject, form: Form) -> Jso
 
 
 def _tools(request: CompletionRequest, form: Form) -> list[JsonObject]:
-    tools = [_tool(fields_of(fields_of(dict(tool)).get("function"))) for tool in request.tools]
+    tools = [_tool(fields_of(as_function(tool).get("function"))) for tool in request.tools]
     if not tools and form.with_used_tools:
         used = [call for message in request.messages for call in _tool_use_blocks(message)]
         tools = [_tool({"name": name}) for name in sorted({str(call["name"]) for call in used})]

@@ -59,6 +59,7 @@ class Endpoint:
     timeout_s: float = 120.0
     max_tokens_field: MaxTokensField | None = None
     prompt_cache_key: bool | None = None
+    custom_tools: bool | None = None
     pass_unknown: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
 

@@ -88,6 +88,7 @@ class ModelEntry(_Strict):
     exact_counts: bool = False
     tools: bool | None = None
     prompt_cache_key: bool | None = None
+    custom_tools: bool | None = None
     pass_unknown: bool = False
     parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(default_factory=dict[str, Any])
 
@@ -209,6 +210,7 @@ _WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
         "max_tokens_field": "",
         "return_reasoning": ", whose own rule is followed",
         "prompt_cache_key": ", whose prompts carry breakpoints",
+        "custom_tools": ", which has none",
         "pass_unknown": "",
     },
     "offline": dict.fromkeys(
@@ -221,6 +223,7 @@ _WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
             "exact_counts",
             "tools",
             "prompt_cache_key",
+            "custom_tools",
             "pass_unknown",
             "parameters",
         ),

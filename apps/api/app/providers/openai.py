@@ -5,7 +5,7 @@ The neutral form of a request is OpenAI's own, so messages and tools go through 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -14,6 +14,7 @@ import httpx
 import orjson
 
 from app.domain.content import JsonMessages, with_name
+from app.domain.custom_tools import as_function, input_of, is_custom, tool_name
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
 from app.providers.base import DeltaSink, Endpoint, MaxTokensField
 from app.providers.failures import ErrorObject
@@ -51,6 +52,11 @@ def takes_cache_key(endpoint: Endpoint) -> bool:
     return _is_openai(endpoint) if endpoint.prompt_cache_key is None else endpoint.prompt_cache_key
 
 
+def takes_custom_tools(endpoint: Endpoint) -> bool:
+    """Whether custom tools are sent as such: to OpenAI unless the alias says no, to other servers where it says yes."""
+    return _is_openai(endpoint) if endpoint.custom_tools is None else endpoint.custom_tools
+
+
 def _is_openai(endpoint: Endpoint) -> bool:
     return chat_url(endpoint).host == "api.openai.com" or _is_azure(endpoint)
 
@@ -69,6 +75,7 @@ class _Form:
     with_reasoning: bool = True
     with_names: bool = True
     with_cache_key: bool = False
+    with_custom_tools: bool = False
 
 
 class OpenAIProvider:
@@ -80,7 +87,11 @@ class OpenAIProvider:
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         self._endpoint = endpoint
         self.takes_any_option: bool = endpoint.pass_unknown
-        self._accepted: _Form = _Form(first_max_tokens_field(endpoint), with_cache_key=takes_cache_key(endpoint))
+        self._accepted: _Form = _Form(
+            first_max_tokens_field(endpoint),
+            with_cache_key=takes_cache_key(endpoint),
+            with_custom_tools=takes_custom_tools(endpoint),
+        )
         self._remote = RemoteModel(
             label=endpoint.label,
             url=chat_url(endpoint),
@@ -121,10 +132,16 @@ class _ChatCall:
 
     def body(self, *, stream: bool) -> bytes:
         request, form = self._request, self.form
+        custom = self._custom_names()
         left_out = _OTHER_WIRES_ONLY if form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
         body: JsonObject = {
             "model": self._endpoint.model,
-            "messages": _sent(request.messages, left_out, names_as_text=request.names_as_text or not form.with_names),
+            "messages": _sent(
+                request.messages,
+                left_out,
+                names_as_text=request.names_as_text or not form.with_names,
+                custom_names=custom,
+            ),
             **self._endpoint.parameters,
             **self._options(),
         }
@@ -132,9 +149,9 @@ class _ChatCall:
         if form.with_cache_key and request.cache_key is not None:
             body.setdefault("prompt_cache_key", request.cache_key)
         if request.tools:
-            body["tools"] = list(request.tools)
+            body["tools"] = [tool if form.with_custom_tools else as_function(tool) for tool in request.tools]
             if request.tool_choice is not None:
-                body["tool_choice"] = request.tool_choice
+                body["tool_choice"] = _choice(request.tool_choice, custom)
         if form.with_schema and request.response_schema is not None:
             body["response_format"] = {
                 "type": "json_schema",
@@ -145,6 +162,12 @@ class _ChatCall:
             if form.with_usage:
                 body["stream_options"] = {"include_usage": True}
         return json_bytes(body)
+
+    def _custom_names(self) -> frozenset[str | None]:
+        """The names of the tools that are sent as custom ones."""
+        return frozenset(
+            tool_name(tool) for tool in self._request.tools if self.form.with_custom_tools and is_custom(tool)
+        )
 
     def _options(self) -> JsonObject:
         """Those of the client; of a stored request that was made for another alias, those that this one takes."""
@@ -165,7 +188,8 @@ class _ChatCall:
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
         """Gives up one thing that a server may not know; true when the request is now another one.
 
-        The name of the output limit is changed, who spoke is written before the words, and the request for usage,
+        The name of the output limit is changed, who spoke is written before the words, custom tools are described as
+        functions, and the request for usage,
         earlier reasoning and the cache key are dropped, when the error names them. In a refusal the schema is dropped
         whatever the error says: servers name it in too many ways, and the answer is validated anyway.
         """
@@ -181,6 +205,8 @@ class _ChatCall:
             self.form = replace(form, with_names=False)
         elif form.with_cache_key and _names_unknown(error, "prompt_cache_key"):
             self.form = replace(form, with_cache_key=False)
+        elif refused and self._custom_names() and error.names("custom"):
+            self.form = replace(form, with_custom_tools=False)
         elif stream and form.with_usage and error.names("stream_options", "include_usage"):
             self.form = replace(form, with_usage=False)
         elif (
@@ -194,13 +220,42 @@ class _ChatCall:
         return True
 
 
-def _sent(messages: Sequence[PromptMessage], left_out: frozenset[str], *, names_as_text: bool) -> object:
-    """The messages as this wire has them: ready JSON goes through as it is where there can be nothing to leave out."""
-    if isinstance(messages, JsonMessages) and not messages.with_reasoning and not names_as_text:
+def _sent(
+    messages: Sequence[PromptMessage],
+    left_out: frozenset[str],
+    *,
+    names_as_text: bool,
+    custom_names: frozenset[str | None],
+) -> object:
+    """The messages as this wire has them: ready JSON goes through as it is where there can be nothing to change."""
+    is_ready = not names_as_text and not custom_names
+    if isinstance(messages, JsonMessages) and not messages.with_reasoning and is_ready:
         return orjson.Fragment(b"[" + messages.json + b"]")
+    if custom_names:
+        messages = [_with_custom_calls(message, custom_names) for message in messages]
     if names_as_text:
         messages = list(map(_with_name_as_text, messages))
     return [_without(message, left_out) for message in messages]
+
+
+def _choice(choice: str | Mapping[str, Any], custom_names: frozenset[str | None]) -> object:
+    if isinstance(choice, str) or choice["function"]["name"] not in custom_names:
+        return choice
+    return {"type": "custom", "custom": choice["function"]}
+
+
+def _with_custom_calls(message: PromptMessage, custom_names: frozenset[str | None]) -> PromptMessage:
+    if "tool_calls" not in message:
+        return message
+    return {**message, "tool_calls": [_call(call, custom_names) for call in message["tool_calls"]]}
+
+
+def _call(call: JsonObject, custom_names: frozenset[str | None]) -> JsonObject:
+    function = call["function"]
+    if function["name"] not in custom_names:
+        return call
+    custom = {"name": function["name"], "input": input_of(function["arguments"])}
+    return {"id": call["id"], "type": "custom", "custom": custom}
 
 
 def _with_name_as_text(message: PromptMessage) -> PromptMessage:

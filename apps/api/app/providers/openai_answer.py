@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from app.domain.custom_tools import arguments_of
 from app.domain.types import Completion, Delta, FinishReason, ToolCall, Usage
 from app.providers.failures import ErrorObject, error_object
 from app.providers.stream import Event, ReplyRoom, StreamedError, TextFlow
@@ -83,6 +84,9 @@ def _tool_calls(value: Any) -> tuple[ToolCall, ...]:
 def _tool_call(value: Any, position: int) -> ToolCall:
     """Reads a tool call, the `position`th of its answer; raises as `read_call`."""
     call = fields_of(value)
+    custom = fields_of(call.get("custom"))
+    if isinstance(custom.get("input"), str):
+        return read_call(call.get("id"), custom.get("name"), arguments_of(storable(custom["input"])), position)
     fields = fields_of(call.get("function"))
     arguments = fields.get("arguments") or "{}"  # nothing, or the empty text that some servers send for no arguments
     if not isinstance(arguments, str):
@@ -209,6 +213,13 @@ class _CallInParts:
     identity: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list[str])
+    is_custom: bool = False
+
+    def whole(self) -> dict[str, Any]:
+        text = "".join(self.arguments)
+        if self.is_custom:
+            return {"id": self.identity, "custom": {"name": self.name, "input": text}}
+        return {"id": self.identity, "function": {"name": self.name, "arguments": text}}
 
     def has_whole_arguments(self) -> bool:
         """Whether they came in one piece and are a JSON object: each piece is looked at once at most."""
@@ -235,7 +246,8 @@ class _CallFragments:
 
     def add(self, fragment: dict[str, Any]) -> None:
         """Takes the next fragment. Raises `MalformedAnswerError` when the answer has become too large."""
-        function = fields_of(fragment.get("function"))
+        custom = fields_of(fragment.get("custom"))
+        function = fields_of(fragment.get("function")) or {**custom, "arguments": custom.get("input")}
         index, identity = fragment.get("index"), fragment.get("id")
         identity = identity if isinstance(identity, str) else ""
         name = function["name"] if isinstance(function.get("name"), str) else ""
@@ -253,16 +265,14 @@ class _CallFragments:
         if identity and not call.identity:
             call.identity = self._room.take(identity)
             self._by_id[identity] = call
+        call.is_custom = call.is_custom or bool(custom)
         call.name = call.name or self._room.take(name)  # some servers repeat it in every fragment
         if arguments is not None:
             call.arguments.append(self._room.take(arguments))
 
     def whole(self) -> list[dict[str, Any]]:
         """The calls in the form in which a plain answer carries them."""
-        return [
-            {"id": call.identity, "function": {"name": call.name, "arguments": "".join(call.arguments)}}
-            for call in self._calls
-        ]
+        return [call.whole() for call in self._calls]
 
     def _continued(
         self, index: int | str | None, identity: str, name: str, arguments: str | None

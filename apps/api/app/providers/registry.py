@@ -144,6 +144,7 @@ def load_catalogue(
             timeout_s=listed.timeout_s,
             max_tokens_field=listed.max_tokens_field,
             prompt_cache_key=listed.prompt_cache_key,
+            custom_tools=listed.custom_tools,
             pass_unknown=listed.pass_unknown,
             parameters=listed.parameters,
         )

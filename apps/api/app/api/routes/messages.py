@@ -21,11 +21,15 @@ from app.api.routes.chat import (
 )
 from app.api.routes.turns import request_sha256
 from app.api.schemas.messages import (
+    ClearToolUsesEdit,
+    ContextManagement,
     CountIn,
     MessageOut,
     MessagesIn,
     MessagesMetadata,
     PromptIn,
+    SomeTokens,
+    SomeUses,
     ThinkingIn,
     TokenCountOut,
     ToolByName,
@@ -33,7 +37,7 @@ from app.api.schemas.messages import (
 from app.api.streaming import events_response
 from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, ToolDefinition
-from app.services.anthropic.count_tokens import count_tokens
+from app.services.anthropic.count_tokens import count_behind, count_tokens
 from app.services.openai.chat import ChatRequest
 from app.services.openai.compaction import Compacted, compact_before, compaction_policy
 from app.services.openai.open_session import open_session
@@ -88,6 +92,7 @@ async def create_message(
         headers={SESSION_HEADER: str(session_id), **request_id_header()},
         with_thinking=_wants_thinking(body.thinking),
         with_compaction=edit is not None,
+        with_edits=body.context_management is not None,
     )
     if edit is not None and edit.pause_after_compaction:
         made, request = await compact_before(rt, tenant_id, session_id, request)
@@ -110,7 +115,10 @@ def _paused(made: Compacted, form: MessageForm, *, stream: bool) -> Response:
 async def count_message_tokens(call: Call, body: CountIn) -> Response:
     """Counts a prompt as a turn would. Nothing is stored and no model is called."""
     request = await call.aside(lambda: _request(call, body, is_retry=False))
-    tokens = await count_tokens(call.rt, call.tenant_id, body.model, request.messages, request.options)
+    if request.compaction is not None:
+        tokens = await count_behind(call.rt, call.tenant_id, request, request.compaction)
+    else:
+        tokens = await count_tokens(call.rt, call.tenant_id, body.model, request.messages, request.options)
     answer = json_response({"input_tokens": tokens})
     answer.headers.update(request_id_header())
     return answer
@@ -138,7 +146,6 @@ def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
     raw: JsonObject = call.raw_body
     with located("body", "messages"):
         listed = read_list(raw.get("system"), raw["messages"])
-    edit = body.context_management and body.context_management.compact_edit()
     return ChatRequest(
         messages=listed.messages,
         options=TurnOptions(
@@ -147,13 +154,37 @@ def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
             max_output_tokens=raw.get("max_tokens"),
             instructions=listed.instructions,
             provider_options=provider_options(_chat_options(raw, body)),
-            policy=edit and compaction_policy(edit.trigger.value if edit.trigger else _COMPACT_AT, edit.instructions),
+            policy=_policy(body.context_management),
         ),
         model_alias=body.model,
         request_sha256=request_sha256(raw),
         is_retry=is_retry,
         compaction=listed.compaction,
     )
+
+
+def _policy(management: ContextManagement | None) -> JsonObject | None:
+    """The policy of a request with these edits; None where they change nothing."""
+    compact = management and management.compact_edit()
+    clear = management and management.clear_edit()
+    policy: JsonObject = {}
+    if compact:
+        policy |= compaction_policy(compact.trigger.value if compact.trigger else _COMPACT_AT, compact.instructions)
+    if clear:
+        policy["clear_tool_results"] = _clearing(clear)
+    return policy or None
+
+
+def _clearing(edit: ClearToolUsesEdit) -> JsonObject:
+    given = {
+        "trigger_tokens": edit.trigger.value if isinstance(edit.trigger, SomeTokens) else None,
+        "trigger_uses": edit.trigger.value if isinstance(edit.trigger, SomeUses) else None,
+        "keep": edit.keep and edit.keep.value,
+        "at_least_tokens": edit.clear_at_least and edit.clear_at_least.value,
+        "exclude_tools": edit.exclude_tools,
+        "clear_inputs": edit.clear_tool_inputs,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _tool(tool: JsonObject) -> ToolDefinition:

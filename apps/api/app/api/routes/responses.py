@@ -33,10 +33,11 @@ from app.api.schemas.responses import (
     ResponseOut,
 )
 from app.api.streaming import Work, events_response, stream_turn
+from app.domain.custom_tools import tool_name
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError, located
 from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
-from app.openai.client_tools import function_of
+from app.openai.client_tools import chat_tool
 from app.openai.items import read_items, references_of
 from app.services.openai import responses
 from app.services.openai.chat import ChatRequest
@@ -311,8 +312,8 @@ def _conversation(body: ResponseIn) -> SessionId | None:
 
 def _tools(raw: JsonObject, body: ResponseIn) -> tuple[tuple[ToolDefinition, ...], str | JsonObject | None]:
     """Tools and choice in the form of chat completions, in which they are kept and sent."""
-    tools = [function_of(tool) for tool in raw.get("tools") or ()]
-    names = {tool["function"]["name"] for tool in tools}
+    tools = [chat_tool(tool) for tool in raw.get("tools") or ()]
+    names = set(map(tool_name, tools))
     choice = body.tool_choice
     if isinstance(choice, NamedTool):
         _check_offered({choice.name}, names)
@@ -320,11 +321,11 @@ def _tools(raw: JsonObject, body: ResponseIn) -> tuple[tuple[ToolDefinition, ...
     if isinstance(choice, AllowedTools):
         allowed = {tool.name for tool in choice.tools}
         _check_offered(allowed, names)
-        return tuple(tool for tool in tools if tool["function"]["name"] in allowed), choice.mode
+        return tuple(tool for tool in tools if tool_name(tool) in allowed), choice.mode
     return tuple(tools), choice
 
 
-def _check_offered(chosen: set[str], offered: set[str]) -> None:
+def _check_offered(chosen: set[str], offered: set[str | None]) -> None:
     if not chosen <= offered:
         raise InvalidRequest("tool_choice names a function that tools does not have.", ("body", "tool_choice"))
 

@@ -23,7 +23,7 @@ from pydantic import (
 
 from app.api import problems
 from app.api.schemas.chat import ChatIn, ChatMessageIn
-from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, ToolCallIn, ToolChoice, ToolIn
+from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, StoredToolIn, ToolCallIn, ToolChoice
 from app.api.schemas.context import SummaryFields
 from app.api.schemas.sessions import SessionIn
 from app.api.schemas.turns import AuditFields
@@ -79,7 +79,7 @@ class StoredError(Open):
 
 
 class StoredRequest(In):
-    tools: list[ToolIn]
+    tools: list[StoredToolIn]
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None
     max_output_tokens: SmallSeq | None
     instructions: str | None = None
@@ -168,6 +168,9 @@ _KINDS = {
     "mt": "run",
     "mb": "run",
     "u": "run",
+    "c": "run",
+    "ct": "run",
+    "cb": "run",
     "s": "shortened",
     "j": "shortened",
     "w": "block",
@@ -183,7 +186,7 @@ BlockRef = Annotated[
     tuple[Literal["b", "w"], Sha256, Literal["system", "user", "assistant", "tool"]], _LIST, Tag("block")
 ]
 
-RunRef = Annotated[tuple[Literal["m", "mt", "mb", "u"], Seq, Seq], _LIST, Tag("run")]
+RunRef = Annotated[tuple[Literal["m", "mt", "mb", "u", "c", "ct", "cb"], Seq, Seq], _LIST, Tag("run")]
 
 ShortenedRef = Annotated[tuple[Literal["s", "j"], Seq, Sha256], _LIST, Tag("shortened")]
 
@@ -220,7 +223,7 @@ class LookBackMessage(In):
 
 
 BLOCKS: Final[Mapping[str, TypeAdapter[Any]]] = {
-    "tools": TypeAdapter(list[ToolIn]),
+    "tools": TypeAdapter(list[StoredToolIn]),
     "j": TypeAdapter(list[ContentPartIn]),
     "w": TypeAdapter(LookBackMessage),
 }

@@ -77,6 +77,32 @@ class ToolIn(Open):
     function: FunctionIn
 
 
+class Grammar(Open):
+    syntax: str
+    definition: str
+
+
+class GrammarFormat(Open):
+    type: Literal["grammar"]
+    grammar: Grammar
+
+
+class CustomTool(Open):
+    name: Name
+    description: str | None = None
+    format: GrammarFormat | None = None
+
+
+class CustomToolIn(Open):
+    """A tool whose input is text, in the form of chat completions."""
+
+    type: Literal["custom"]
+    custom: CustomTool
+
+
+StoredToolIn = Annotated[ToolIn | CustomToolIn, Field(discriminator="type")]
+
+
 class ChosenFunction(In):
     name: Name
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 from app.api.schemas.chat import CallId
 from app.api.schemas.content import TextOrParts, TextPart
 from app.api.schemas.values import In, Open
-from app.domain.types import MOST_FOCUS_CHARS, JsonObject, Name
+from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, JsonObject, Name
 
 _Data = Annotated[str, StringConstraints(min_length=1)]
 _EXAMPLE: JsonObject = {
@@ -175,10 +175,40 @@ class InputTokens(In):
     value: int = Field(ge=1000, le=2**31 - 1)
 
 
-class ClearEdit(Open):
-    """Taken without effect: the session's policy says what leaves the window."""
+class SomeTokens(In):
+    type: Literal["input_tokens"]
+    value: int = Field(ge=1, le=2**31 - 1)
 
-    type: Annotated[str, StringConstraints(pattern=r"^clear_(thinking|tool_uses)_[0-9]{8}$")]
+
+class SomeUses(In):
+    type: Literal["tool_uses"]
+    value: int = Field(ge=1, le=2**31 - 1)
+
+
+class KeptUses(In):
+    type: Literal["tool_uses"]
+    value: int = Field(ge=0, le=2**31 - 1)
+
+
+class ClearToolUsesEdit(In):
+    """Older tool results give way to a line that says so: the policy's `clear_tool_results` for this request."""
+
+    type: Literal["clear_tool_uses_20250919"]
+    trigger: Annotated[SomeTokens | SomeUses, Field(discriminator="type")] | None = Field(
+        default=None, description="100,000 input tokens when absent."
+    )
+    keep: KeptUses | None = Field(default=None, description="The newest results that stay; 3 when absent.")
+    clear_at_least: SomeTokens | None = Field(default=None, description="Nothing is cleared that would save less.")
+    exclude_tools: list[Name] | None = Field(default=None, max_length=MOST_EXCLUDED_TOOLS)
+    clear_tool_inputs: bool | None = Field(
+        default=None, description="Whether the calls lose their input as well. A list of tools is refused."
+    )
+
+
+class ClearThinkingEdit(Open):
+    """Taken without effect: reasoning is sent in the running tool loop only."""
+
+    type: Annotated[str, StringConstraints(pattern=r"^clear_thinking_[0-9]{8}$")]
 
 
 class CompactEdit(In):
@@ -196,11 +226,15 @@ class CompactEdit(In):
 
 def _edit_kind(value: object) -> str:
     kind = cast("dict[str, Any]", value).get("type") if isinstance(value, dict) else None
-    return "compact" if isinstance(kind, str) and kind.startswith("compact") else "clear"
+    kind = kind if isinstance(kind, str) else ""
+    return next((name for name in ("compact", "clear_tool_uses") if kind.startswith(name)), "clear_thinking")
 
 
 ContextEdit = Annotated[
-    Annotated[CompactEdit, Tag("compact")] | Annotated[ClearEdit, Tag("clear")], Discriminator(_edit_kind)
+    Annotated[CompactEdit, Tag("compact")]
+    | Annotated[ClearToolUsesEdit, Tag("clear_tool_uses")]
+    | Annotated[ClearThinkingEdit, Tag("clear_thinking")],
+    Discriminator(_edit_kind),
 ]
 
 
@@ -210,6 +244,10 @@ class ContextManagement(In):
     def compact_edit(self) -> CompactEdit | None:
         """The last edit that compacts, if there is one."""
         return next((edit for edit in reversed(self.edits or ()) if isinstance(edit, CompactEdit)), None)
+
+    def clear_edit(self) -> ClearToolUsesEdit | None:
+        """The last edit that clears tool results, if there is one."""
+        return next((edit for edit in reversed(self.edits or ()) if isinstance(edit, ClearToolUsesEdit)), None)
 
 
 class PromptIn(In):
@@ -297,6 +335,16 @@ class CompactionBlockOut(BaseModel):
     encrypted_content: str
 
 
+class AppliedEdit(BaseModel):
+    type: Literal["clear_tool_uses_20250919"]
+    cleared_tool_uses: int
+    cleared_input_tokens: int
+
+
+class AppliedEdits(BaseModel):
+    applied_edits: list[AppliedEdit]
+
+
 class MessageOut(BaseModel):
     """Anthropic's `message`."""
 
@@ -313,6 +361,9 @@ class MessageOut(BaseModel):
     stop_reason: Literal["end_turn", "max_tokens", "tool_use", "refusal", "compaction"]
     stop_sequence: None
     usage: MessageUsage
+    context_management: AppliedEdits | None = Field(
+        default=None, description="Absent where the request has none. A compaction is in `content`."
+    )
 
 
 class TokenCountOut(BaseModel):

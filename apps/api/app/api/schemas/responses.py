@@ -29,7 +29,7 @@ class FunctionToolIn(FunctionIn):
 
 
 class CustomToolIn(Open):
-    """A tool of the client whose input is text. Models get it as a function with one argument."""
+    """A tool of the client whose input is text. A provider that knows none gets it as a function of one argument."""
 
     type: Literal["custom"]
     name: Name

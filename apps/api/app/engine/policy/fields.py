@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from app.domain.errors import InvalidRequest
-from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy, Recall
+from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ClearToolResults, ContextPolicy, Recall
 
 MEANINGS: Mapping[str, str] = {
     "preset": "The design whose values the rest has.",
@@ -54,6 +54,9 @@ MEANINGS: Mapping[str, str] = {
     "look_back": (
         "Whether the model is offered a tool to read back what left the window: auto, once something has; on; off."
     ),
+    "clear_tool_results": (
+        "When older tool results give way to a line that says so, before anything else is decided; null: never."
+    ),
     "emergency_drop_ratio": (
         "Share of the oldest turns that leave at once when the provider says too long; null: as many as it takes."
     ),
@@ -80,7 +83,7 @@ def policy_values(policy: ContextPolicy) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (Allocation, Recall)):
+    if isinstance(value, (Allocation, Recall, ClearToolResults)):
         return asdict(value)
     return list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Len
 
-from app.domain.types import MOST_FOCUS_CHARS
+from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, Name
 
 PresetName: TypeAlias = Literal["guarded", "post_turn", "rolling", "allocated", "turn_atomic"]
 SummaryRole: TypeAlias = Literal["system", "user"]
@@ -50,6 +50,23 @@ class Recall:
 
 
 @dataclass(frozen=True, slots=True)
+class ClearToolResults:
+    """When older tool results give way to a line that says so, and which stay.
+
+    They do at `trigger_tokens` of input, or with `trigger_uses` at more results than that instead. The newest `keep`
+    stay, and those of `exclude_tools`; nothing is cleared while it would save less than `at_least_tokens`. With
+    `clear_inputs` the arguments of the calls leave as well.
+    """
+
+    trigger_tokens: Count = 100_000
+    trigger_uses: Count | None = None
+    keep: Annotated[int, Ge(0), Le(LARGEST_INTEGER)] = 3
+    at_least_tokens: Annotated[int, Ge(0), Le(LARGEST_INTEGER)] = 0
+    exclude_tools: Annotated[tuple[Name, ...], Len(0, MOST_EXCLUDED_TOOLS)] = ()
+    clear_inputs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ContextPolicy:
     """What fires compression, when, what is protected from it, and what leaves first.
 
@@ -68,9 +85,10 @@ class ContextPolicy:
     The window of an unknown model is `unknown_window_tokens`, or else `unknown_window_outputs` times
     `max_output_tokens`, the ceiling of the output reserve, which is the deployment's by default.
     With `look_back` a model that takes tools is offered to read back what left its window: once something has, or `on`
-    in every prompt. `allow_extreme` takes values that are mistakes most often. With `show_time` a prompt says on which
-    days its messages were sent; with `show_names` who spoke stands before the words for every model. `whole_past` is no
-    field of a session's policy (`with_whole_past`).
+    in every prompt. With `clear_tool_results` older tool results leave before anything else is decided. `allow_extreme`
+    takes values that are mistakes most often. With `show_time` a prompt says on which days its messages were sent; with
+    `show_names` who spoke stands before the words for every model. `whole_past` is no field of a session's policy
+    (`with_whole_past`).
     """
 
     preset: PresetName = "guarded"
@@ -100,6 +118,7 @@ class ContextPolicy:
     max_context_tokens: Count | None = None
     recall: Recall = Recall()
     look_back: LookBackMode = "auto"
+    clear_tool_results: ClearToolResults | None = None
     emergency_drop_ratio: Ratio | None = None
     unknown_window_tokens: Count | None = None
     unknown_window_outputs: Count | None = None

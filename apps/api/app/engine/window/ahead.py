@@ -14,11 +14,12 @@ from app.domain.types import Message, MessageId, Turn, TurnId, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold
+from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.past import Past
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.triggers import due_before_call, fold_after_turn, trigger_tokens
-from app.engine.window.window import Window, lay_out
+from app.engine.window.window import Window
 
 _NOBODY = UUID(int=0)
 
@@ -60,7 +61,7 @@ def _fold_of_next_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Esti
     says = Message(MessageId(_NOBODY), TurnId(_NOBODY), seq, "user", "", tokens)
     turn = Turn(TurnId(_NOBODY), snapshot.current.seq, TurnStatus.RUNNING, unresolved=True, messages=(says,))
     next_snapshot = with_shared_budget(replace(snapshot, current=turn), policy, estimate)
-    return due_before_call(lay_out(next_snapshot, policy, estimate), policy).fold
+    return due_before_call(lay_out_cleared(next_snapshot, policy, estimate), policy).fold
 
 
 def _average(past: Past, *more_tokens: int) -> int:

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from app.domain.content import tool_calls_from_json
 from app.domain.figures import LaidOut
-from app.domain.trim_log import TrimAction
+from app.domain.trim_log import CLEARED, TrimAction
 from app.domain.types import Content, JsonObject, Message, Region, Turn, TurnId
 from app.engine.messages.media import ImageTokens
 from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens
+from app.engine.window.clearing import cleared_items
 from app.engine.window.past import past_of
 from app.engine.window.pieces import Piece
 from app.engine.window.prompt import Prompt, Run
@@ -29,8 +30,7 @@ def layout_of(prompt: Prompt) -> list[LaidOut]:
                 for tokens, message_id, turn_id in of_run
             )
         else:
-            shortened = part.message is not None and part.block is not None
-            rows.append(_row(part.region, part.tokens, part.message, shortened=shortened))
+            rows.append(_row(part.region, part.tokens, part.message, shortened=part.is_shortened))
     return rows
 
 
@@ -140,7 +140,10 @@ def _messages_singly(
 ) -> Iterator[TrimAction]:
     """What was dropped had been shortened before where it was long: a prune drops nothing that it has not tried."""
     for piece in pieces:
-        texts = shortened_texts(piece, input_budget, estimate, with_handles=with_handles)
+        if action.reason == CLEARED:
+            texts = cleared_items(piece, estimate, with_handles=with_handles)
+        else:
+            texts = shortened_texts(piece, input_budget, estimate, with_handles=with_handles)
         shorter = piece.with_items(each.now for each in texts)
         media = marked_media(shorter, estimate) if piece.has_media else []
         for each in (*texts, *media):

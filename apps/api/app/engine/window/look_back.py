@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from app.domain.content import canonical_json, tool_calls_from_json
+from app.domain.custom_tools import tool_name
 from app.domain.types import Completion, JsonObject, Message, MessageId, ToolCall, ToolDefinition, Turn, TurnId
 from app.engine.policy.policy import ContextPolicy
 
@@ -84,7 +85,7 @@ def may_look_back(
     """
     if policy.look_back == "off" or policy.whole_past or not takes_tools:
         return False
-    names = {tool.get("function", {}).get("name") for tool in tools}
+    names = set(map(tool_name, tools))
     is_free = policy.look_back == "on" or "response_format" not in provider_options
     return is_free and tool_choice in _MAY_CALL and NAME not in names
 

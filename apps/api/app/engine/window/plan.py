@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from math import ceil
 from typing import Literal, TypeAlias, overload
 
@@ -22,14 +22,15 @@ from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold
+from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.look_back import LOOK_BACK
-from app.engine.window.prompt import Block, Prompt, PromptItem, Run, public_item
+from app.engine.window.prompt import Block, Prompt, PromptItem, Run
 from app.engine.window.prompt_refs import refs_of
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.stages import fit, fits
 from app.engine.window.triggers import due_before_call
-from app.engine.window.window import Window, lay_out, summary_item
+from app.engine.window.window import Window, summary_item
 
 _LARGEST_SHOWN = 5
 _SHORTENABLE = ("user", "pins", "goal", "system")
@@ -40,7 +41,9 @@ _SHARED_WITH_OUTPUT = ("user", "system")
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """The members of a 422 `context_budget_exceeded`. Token figures are integers; `over_by` is of the input budget."""
+    """The members of a 422 `context_budget_exceeded`. Token figures are integers as they count against the input
+    budget: the regions sum to the estimate, which is `over_by` more than it. `recovery` alone is in tokens of the text.
+    """
 
     detail: str
     budget: dict[str, int]
@@ -125,17 +128,17 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_s
         policy = replace(policy, prune_protected=True)
     if policy.look_back == "on" or snapshot.summary is not None:
         snapshot = _with_look_back(snapshot, policy, estimate)
-    window = lay_out(snapshot, policy, estimate)
+    window = lay_out_cleared(snapshot, policy, estimate)
     summary_worthless = False
     if may_summarize and not snapshot.overflowed:
         due = due_before_call(window, policy)
         if due.fold:
-            return SummaryDue(due.fold, replace(snapshot, log=window.log))
+            return SummaryDue(due.fold, replace(snapshot, log=window.log.without_stages()))
         summary_worthless = due.reason == "turn_count"
     window = fit(window, policy)
     if window.log.actions and snapshot.may_look_back and not snapshot.offers_look_back:
         snapshot = _with_look_back(snapshot, policy, estimate)
-        window = fit(lay_out(snapshot, policy, estimate), policy)
+        window = fit(lay_out_cleared(snapshot, policy, estimate), policy)
     accounts = _accounts_of(window)
     if fits(window):
         return Ready(window, accounts, summary_worthless)
@@ -239,6 +242,7 @@ def overflow_of(prompt: Prompt, budget: Budget, input_tokens: int, calibration_r
     """Explains why this prompt can not be sent."""
     over_by = input_tokens - budget.input_budget
     cut = ceil(over_by / calibration_ratio)
+    charged = _charged(prompt.regions(), budget)
     return Overflow(
         detail=_detail(budget, input_tokens),
         budget={
@@ -247,10 +251,32 @@ def overflow_of(prompt: Prompt, budget: Budget, input_tokens: int, calibration_r
             "estimated": input_tokens,
             "over_by": over_by,
         },
-        regions=prompt.regions(),
-        largest_items=[public_item(item) for item in prompt.largest(_LARGEST_SHOWN)],
+        regions=dict(zip(charged, _parts_of(input_tokens, list(charged.values())), strict=True)),
+        largest_items=[
+            {
+                "item": item.label,
+                "region": item.region,
+                "tokens": item.tokens * input_tokens // max(1, sum(charged.values())),
+            }
+            for item in prompt.largest(_LARGEST_SHOWN)
+        ],
         recovery=_recovery(prompt, budget, cut),
     )
+
+
+def _charged(regions: dict[str, int], budget: Budget) -> dict[str, int]:
+    """The regions less what the overhead reserve pays for: framing first, then tools."""
+    of_framing = min(budget.overhead_reserve, regions["framing"])
+    of_tools = min(budget.overhead_reserve - of_framing, regions["tools"])
+    return {**regions, "tools": regions["tools"] - of_tools, "framing": regions["framing"] - of_framing}
+
+
+def _parts_of(whole: int, shares: Sequence[int]) -> list[int]:
+    """The whole number in proportion to the shares; rounded, and still its sum."""
+    ends = list(accumulate(shares, initial=0))
+    if not ends[-1]:
+        return [*(0 for _ in shares[1:]), whole]
+    return [end * whole // ends[-1] - begin * whole // ends[-1] for begin, end in pairwise(ends)]
 
 
 def _detail(budget: Budget, input_tokens: int) -> str:

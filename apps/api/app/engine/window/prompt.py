@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
@@ -62,7 +62,7 @@ class PromptItem:
 
     Exactly one of `block` and `message` is set, except that a shortened message has both: its own row for role and
     pairing, and the block that stands in for its content. `tokens` is without framing. What is no stored message has
-    a `name`.
+    a `name`. With `inputs_cleared` the message has calls without their arguments (`without_inputs`).
     """
 
     region: Region
@@ -70,6 +70,7 @@ class PromptItem:
     block: Block | None = None
     message: Message | None = None
     name: str = ""
+    inputs_cleared: bool = False
 
     @property
     def label(self) -> str:
@@ -84,6 +85,11 @@ class PromptItem:
     @property
     def messages(self) -> Literal[1]:
         return 1
+
+    @property
+    def is_shortened(self) -> bool:
+        """Whether it is a stored message of which something is left out."""
+        return self.message is not None and (self.block is not None or self.inputs_cleared)
 
     @property
     def with_reasoning(self) -> bool:
@@ -281,6 +287,11 @@ def goal_text(room_goal: str | None, mode: str | None) -> str | None:
     return "\n".join(lines) or None
 
 
+def without_inputs(message: Message) -> Message:
+    """The message with calls that have no arguments."""
+    return replace(message, tool_calls=tuple([replace(call, arguments="{}") for call in message.tool_calls]))
+
+
 def neutral_message(message: Message, *, content: Content = None) -> PromptMessage:
     """A stored message in the neutral form; `content` replaces its own where it was shortened."""
     sent: PromptMessage = {"role": message.role, "content": message.content if content is None else content}
@@ -320,8 +331,3 @@ def prompt_sha256(messages: Sequence[PromptMessage], tools: Sequence[ToolDefinit
 def tools_block(tools: Sequence[ToolDefinition]) -> Block:
     """The tool definitions as one block."""
     return Block("tools", canonical_json(list(tools)))
-
-
-def public_item(item: PromptItem) -> JsonObject:
-    """An item as a 422 names it."""
-    return {"item": item.label, "region": item.region, "tokens": item.wire_tokens}

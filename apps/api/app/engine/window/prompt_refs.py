@@ -4,12 +4,12 @@ The form is `{"items": [...], "tools": sha256 | null}` where an item is `["b", s
 `["m", first_seq, last_seq]` for a run of stored messages with neighbouring numbers, `["u", first_seq, last_seq]` for
 the users' messages of a range, or `["s", seq, sha256]` for a stored message whose content a block's text replaces;
 `"j"` in the place of `"s"` when the block is the JSON of a list of parts, and `["w", sha256, role]` for a message that
-is a block as a whole, which a look-back is. A run whose messages took their reasoning
-with them is `"mt"` where that was text, `"mb"` where it was the provider's blocks. `["r", packed, …]` is the recalled
-messages, as `domain/recalled.py` packs them. A run costs the same however long it is, so storage grows with the number
-of turns, not with what they send. `"regions": [[region, messages], …]`, in prompt
-order, says where each message stood; older rows have none, no `"u"`, and no `"r"`: they and exports name
-recalled messages as any others.
+is a block as a whole, which a look-back is. A run whose messages took their reasoning with them is `"mt"` where that
+was text, `"mb"` where it was the provider's blocks; `"c"`, `"ct"` and `"cb"` are the same of messages whose calls were
+sent without their arguments. `["r", packed, …]` is the recalled messages, as `domain/recalled.py` packs them. A run
+costs the same however long it is, so storage grows with the number of turns, not with what they send. `"regions":
+[[region, messages], …]`, in prompt order, says where each message stood; older rows have none, no `"u"`, and no `"r"`:
+they and exports name recalled messages as any others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,16 @@ import orjson
 from app.domain.errors import PromptTooLarge
 from app.domain.recalled import RECALLED, Recalled, recalled_ref, rows_of
 from app.domain.types import REGIONS, JsonObject, Message, PromptMessage, ReasoningForm, Region, ToolDefinition
-from app.engine.window.prompt import Part, Prompt, PromptItem, Run, Stretch, neutral_message, tools_block
+from app.engine.window.prompt import (
+    Part,
+    Prompt,
+    PromptItem,
+    Run,
+    Stretch,
+    neutral_message,
+    tools_block,
+    without_inputs,
+)
 
 MOST_PROMPT_BYTES: Final = 64 * 1024 * 1024
 """Of a prompt that is rebuilt. No provider takes a request of this size."""
@@ -38,10 +47,12 @@ MESSAGE_BYTES: Final = 512
 _BLOCKS: Final = frozenset({"b", "w"})
 """References to a block alone, which is their second member."""
 _RUN_OF_FORM: Final[Mapping[ReasoningForm | None, str]] = {None: "m", "text": "mt", "blocks": "mb"}
+_CLEARED_RUN: Final[Mapping[ReasoningForm | None, str]] = {None: "c", "text": "ct", "blocks": "cb"}
 _FORM_OF_RUN: Final[Mapping[str, ReasoningForm | None]] = {
     "u": None,
-    **{kind: form for form, kind in _RUN_OF_FORM.items()},
+    **{kind: form for kinds in (_RUN_OF_FORM, _CLEARED_RUN) for form, kind in kinds.items()},
 }
+_CLEARED: Final = frozenset(_CLEARED_RUN.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +96,9 @@ def _add_refs(runs: _Runs, items: list[list[Any]], parts: Iterable[Part]) -> Non
         if isinstance(part, Run):
             for stretch in part.past.stretches_of_run(part.first, part.end):
                 runs.add(stretch)
+        elif part.message is not None and part.inputs_cleared:
+            runs.end()
+            items.append([_CLEARED_RUN[part.message.reasoning_sent], part.message.seq, part.message.seq])
         elif part.message is not None and part.block is None:
             seq = part.message.seq
             runs.add(Stretch(part.message.reasoning_sent, seq, seq, int(part.message.role == "user")))
@@ -176,7 +190,7 @@ HowSent: TypeAlias = Callable[[Message], Literal["whole", "shortened"] | None]
 
 def how_sent_of(refs: JsonObject) -> HowSent:
     """How messages stand in the prompt of these references."""
-    shortened = {ref[1] for ref in refs["items"] if ref[0] in {"s", "j"}}
+    shortened = {ref[1] for ref in refs["items"] if ref[0] in {"s", "j"} | _CLEARED}
     needed = needed_for(refs)
 
     def how_sent(message: Message) -> Literal["whole", "shortened"] | None:
@@ -265,8 +279,7 @@ class SentHashes:
                     yield self._encoded.get((seq, kind)) or self._message(seq, kind)
 
     def _message(self, seq: int, kind: str) -> bytes:
-        message = replace(self._messages[seq], reasoning_sent=_FORM_OF_RUN[kind])
-        piece = b"," + _canonical(neutral_message(message))
+        piece = b"," + _canonical(neutral_message(_of_run(self._messages[seq], kind)))
         self._encoded[seq, kind] = piece
         return piece
 
@@ -305,10 +318,15 @@ def rebuilt_parts(
             message = messages[first]
             yield RebuiltPart(neutral_message(message, content=content), message, shortened=True)
         else:
-            form = _FORM_OF_RUN[kind]
             for seq in _seqs_of_run(kind, first, second, user_seqs):
-                message = replace(messages[seq], reasoning_sent=form)
-                yield RebuiltPart(neutral_message(message), message)
+                message = _of_run(messages[seq], kind)
+                yield RebuiltPart(neutral_message(message), message, shortened=kind in _CLEARED)
+
+
+def _of_run(message: Message, kind: str) -> Message:
+    """A message as runs of this kind have it."""
+    sent = replace(message, reasoning_sent=_FORM_OF_RUN[kind])
+    return without_inputs(sent) if kind in _CLEARED else sent
 
 
 def _user_seqs(messages: Mapping[int, Message]) -> list[int]:

@@ -50,7 +50,7 @@ def prune_older(window: Window, policy: ContextPolicy) -> Window:
     input_budget = window.budget.input_budget
     threshold = policy.prune_from(input_budget)
     by_value = policy.prune_order == "value"
-    prune = _Prune(window, "prune_threshold")
+    prune = Prune(window, "prune_threshold")
     if policy.prune_unit == "turn":
         queue = _turns(prune, _turn_kind(policy), window.rules.may_drop, by_value=by_value)
     else:
@@ -74,7 +74,7 @@ def prune_older(window: Window, policy: ContextPolicy) -> Window:
 def prune_protected(window: Window, policy: ContextPolicy) -> Window:
     """Prunes until the prompt is within the input budget, the oldest first, protected turns as well."""
     over = window.budget.input_budget + 1
-    prune = _Prune(window, "over_budget")
+    prune = Prune(window, "over_budget")
     # Earlier rounds of the running turn may leave as well, whatever the unit (contract.md, decision 8).
     turns = _turns(prune, _turn_kind(policy), window.rules.may_drop) if policy.prune_unit == "turn" else None
     messages = _messages(prune)
@@ -107,7 +107,7 @@ def drop_oldest_turns(window: Window, _policy: ContextPolicy) -> Window:
 
 
 def _without_turns(window: Window, may_leave: Callable[[Piece], bool], reason: str, kind: TrimKind) -> Window:
-    prune = _Prune(window, reason)
+    prune = Prune(window, reason)
     queue = _turns(prune, kind, may_leave)
     prune.drop(queue, window.budget.input_budget + 1, len(prune.pieces))
     return prune.window_now()
@@ -133,7 +133,7 @@ class _Queue:
         return slice(self.ends[at - 1] if at else 0, self.ends[at])
 
 
-class _Prune:
+class Prune:
     """A prune under way.
 
     `kept` has what is left of the window's pieces. What has left, or is not laid out yet, is in `tokens`, `messages`
@@ -195,11 +195,15 @@ class _Prune:
                 piece = self.kept[at]
                 done = shortenings(piece, self.window) if piece else []
                 if piece and done:
-                    self.kept[at] = piece.with_items(each.now for each in done)
-                    self.actions += (each.action(self.reason, piece.seq, piece.last_seq) for each in done)
-                    removed = sum(each.tokens_removed for each in done)
-                    self.tokens += removed
-                    self.history_tokens += removed
+                    self.replace_items(at, piece, done)
+
+    def replace_items(self, at: int, piece: Piece, done: Sequence[Shortening]) -> None:
+        """Puts what was shortened into the piece at this place."""
+        self.kept[at] = piece.with_items(each.now for each in done)
+        self.actions += (each.action(self.reason, piece.seq, piece.last_seq) for each in done)
+        removed = sum(each.tokens_removed for each in done)
+        self.tokens += removed
+        self.history_tokens += removed
 
     def drop(self, queue: _Queue, to_tokens: float, end: int) -> None:
         """Drops what stands before `end` and may leave, until the window costs less than `to_tokens`."""
@@ -255,7 +259,7 @@ class _Prune:
             self.history_tokens += tokens
 
 
-def _messages(prune: _Prune, *, by_value: bool = False) -> _Queue:
+def _messages(prune: Prune, *, by_value: bool = False) -> _Queue:
     """Every piece by itself."""
 
     def removal(left: Sequence[Piece]) -> Removal:
@@ -277,7 +281,7 @@ def dropped_kind(piece: Piece) -> TrimKind:
     return "assistant_dropped" if piece.kind == "assistant" else "tool_group_dropped"
 
 
-def _turns(prune: _Prune, kind: TrimKind, may_leave: Callable[[Piece], bool], *, by_value: bool = False) -> _Queue:
+def _turns(prune: Prune, kind: TrimKind, may_leave: Callable[[Piece], bool], *, by_value: bool = False) -> _Queue:
     """The pieces of each turn together."""
 
     def removal(left: Sequence[Piece]) -> Removal:

@@ -10,11 +10,12 @@ from app.engine.policy.budget import exceeds_window
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason, reclaims_enough
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
+from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.foldable import Foldable, foldable
 from app.engine.window.prompt import Prompt
 from app.engine.window.shares import foldable_within_shares
 from app.engine.window.snapshot import Snapshot
-from app.engine.window.window import Window, lay_out
+from app.engine.window.window import Window
 
 NEAR_SHARE = 0.05
 """Of a threshold: within it, the provider's own count is worth a call."""
@@ -94,17 +95,17 @@ def worth_making(fold: Fold, found: Foldable, policy: ContextPolicy, *, before_c
 
 def fold_after_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
     """What a summary takes in that is due by what is looked at after turns; the running turn has no message yet."""
-    return _due(lay_out(snapshot, policy, estimate), policy, _reason_after_turn).fold
+    return _due(lay_out_cleared(snapshot, policy, estimate), policy, _reason_after_turn).fold
 
 
 def fold_on_request(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
     """What a summary takes in that somebody asks for, whatever the triggers say; None when it would shrink nothing."""
-    return foldable(lay_out(snapshot, policy, estimate), policy).fold("requested")
+    return foldable(lay_out_cleared(snapshot, policy, estimate), policy).fold("requested")
 
 
 def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> bool:
     """Whether the prompt of this snapshot is at the prune threshold as it stands."""
-    return foldable_within_shares(lay_out(snapshot, policy, estimate), policy).window.at_prune_trigger(policy)
+    return foldable_within_shares(lay_out_cleared(snapshot, policy, estimate), policy).window.at_prune_trigger(policy)
 
 
 def is_near_threshold(window: Window, policy: ContextPolicy) -> bool:

@@ -98,7 +98,7 @@ async def complete_chat(
         newest = state.newest
         if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
-        new = await _beyond(request, state.messages)
+        new = await beyond(request, state.messages)
         is_same = request.is_retry and newest.request_sha256 == request.request_sha256
         if newest.turn_id is not None and (new.repeats_newest or is_same):
             return await _answer_again(rt, tenant_id, session_id, newest.turn_id, state, request, listen)
@@ -113,7 +113,7 @@ async def complete_chat(
             if stored is None:
                 continue  # another request changed the session: read it again
             turn_id = stored
-        if (turn := _turn_of(request, step, options)) is not None:
+        if (turn := turn_of(request, step, options)) is not None:
             return await take_turn(rt, tenant_id, session_id, turn, idempotency_key, listen)
         assert turn_id is not None
         outputs = OutputsRequest(
@@ -133,12 +133,12 @@ async def new_turn(
     for _ in range(_MOST_TRIES):
         state = await _read_state(rt, tenant_id, session_id, request, None)
         assert not isinstance(state, TurnOutcome), "only a key finds what was answered before"
-        newest, new = state.newest, await _beyond(request, state.messages)
+        newest, new = state.newest, await beyond(request, state.messages)
         if newest.status in OPEN_STATUSES or new.repeats_newest or newest.request_sha256 == request.request_sha256:
             return None
         with located("body", request.within):
             step = await divided(request, new.messages, waiting=False)
-        turn = _turn_of(request, step, request.options)
+        turn = turn_of(request, step, request.options)
         if turn is None:
             return None
         if not step.past or await store_past(rt, tenant_id, session_id, request.model_alias, newest, step) is not None:
@@ -157,7 +157,7 @@ async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, re
         newest = state.newest
         if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
-        new = await _beyond(request, state.messages)
+        new = await beyond(request, state.messages)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)
         if new.repeats_newest or not new.messages:
@@ -173,7 +173,12 @@ async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, re
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
 
 
-async def _beyond(request: ChatRequest, stored: Sequence[Message]) -> NewMessages:
+def most_compared(request: ChatRequest) -> int:
+    """A list of so many messages is at home among as many; a little more, for turns that nobody resends."""
+    return 2 * len(request.messages) + 32
+
+
+async def beyond(request: ChatRequest, stored: Sequence[Message]) -> NewMessages:
     """What of the request's list is new to a session with these newest messages."""
     if request.all_new:
         return NewMessages(request.messages)
@@ -194,7 +199,7 @@ async def _aside(request: ChatRequest, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if len(request.messages) > _LONG_LIST else work()
 
 
-def _turn_of(request: ChatRequest, step: NextStep, options: TurnOptions) -> TurnRequest | None:
+def turn_of(request: ChatRequest, step: NextStep, options: TurnOptions) -> TurnRequest | None:
     """The turn that the user's words at the end of the list make; None where there are none."""
     if step.content is None:
         return None
@@ -227,8 +232,7 @@ async def _read_state(
             found = await turn_by_key(tx, tenant_id, session_id, idempotency_key)
             if found is not None:
                 return await answer_again(tx, tenant_id, *found, request.request_sha256)
-        # A list of so many messages is at home among as many; a little more, for turns that nobody resends.
-        messages = await newest_messages(tx, session_id, 2 * len(request.messages) + 32)
+        messages = await newest_messages(tx, session_id, most_compared(request))
     rt.telemetry.turns_lost(lost)
     return _State(newest, messages)
 
@@ -269,8 +273,14 @@ async def _answer_again(
     request: ChatRequest,
     listen: Listener | None,
 ) -> TurnOutcome:
-    """The newest turn as the answer: run again where it failed or was cancelled, else as it is stored."""
-    if state.newest.status in (TurnStatus.FAILED, TurnStatus.CANCELLED):
+    """The newest turn as the answer: run again where it failed, was cancelled or has no answer, else as it is stored.
+
+    It has none where the outputs of its tools came with a next message that became no turn.
+    """
+    newest = state.messages[-1] if state.messages else None
+    ends_with_outputs = newest is not None and newest.turn_id == turn_id and newest.role == "tool"
+    is_unanswered = state.newest.status is TurnStatus.COMPLETED and ends_with_outputs
+    if is_unanswered or state.newest.status in (TurnStatus.FAILED, TurnStatus.CANCELLED):
         first_seq = min((message.seq for message in state.messages if message.turn_id == turn_id), default=0)
         options = _noted(request.options, first_seq)
         return await retry_turn(rt, tenant_id, session_id, turn_id, options, request.model_alias, listen)

@@ -13,7 +13,7 @@ from app.domain.types import JsonObject, SessionId, TenantId
 from app.openai.items import joined_directions
 from app.openai.new_messages import goes_on
 from app.services.archive.fork import fork_session
-from app.services.openai.chat import ChatRequest, divided
+from app.services.openai.chat import ChatRequest, divided, most_compared
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session, insert_checked, with_defaults
 
@@ -89,7 +89,7 @@ async def _compacted(
         if newest is None or not turns or turns[0].seq != seq:
             raise NotFound("compaction")
         last_seq = (await turn_numbers(tx, session_id, [newest.turn_id])).values() if newest.turn_id else ()
-        messages = await newest_messages(tx, session_id, 2 * len(request.messages) + 32)
+        messages = await newest_messages(tx, session_id, most_compared(request))
         made = None
         if idempotency_key and erase_after_s is None:
             is_answered = await turn_by_key(tx, tenant_id, session_id, idempotency_key) is not None

@@ -23,6 +23,7 @@ from app.db.claims import (
 from app.db.database import Transaction, UniqueViolated
 from app.db.ended_turns import fail_lost_turns
 from app.db.responses import keep_response
+from app.db.summaries import get_summary
 from app.domain.content import content_text
 from app.domain.errors import (
     IdempotencyInFlight,
@@ -35,6 +36,7 @@ from app.domain.errors import (
     TurnNotOpen,
     located,
 )
+from app.domain.trim_log import summary_made
 from app.domain.types import (
     Content,
     JsonObject,
@@ -121,7 +123,8 @@ async def claim_outputs(
 async def claim_retry(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, options: TurnOptions, model_alias: str
 ) -> ClaimedTurn:
-    """Claims another try at a turn that failed or was cancelled: its message is stored already.
+    """Claims another try at a turn that failed or was cancelled, or was completed without an answer: its message is
+    stored already.
 
     Only for the session's newest turn that was not rejected. Raises `NotFound`, `TurnInProgress`, `LimitExceeded`.
     """
@@ -137,7 +140,7 @@ async def claim_retry(
             (),
             rt.turn_lease_s,
             options.stored(),
-            ended_as=(TurnStatus.FAILED, TurnStatus.CANCELLED),
+            ended_as=(TurnStatus.FAILED, TurnStatus.CANCELLED, TurnStatus.COMPLETED),
         )
         return claim, options, awake_alias(rt, model_alias)
 
@@ -337,4 +340,8 @@ async def answer_again(
 async def stored_outcome(tx: Transaction, tenant_id: TenantId, turn: TurnRecord) -> TurnOutcome:
     """A turn that has ended or waits for tools, as it is stored."""
     audit = await get_audit(tx, tenant_id, turn.session_id, turn.id, None)
-    return TurnOutcome(turn, audit.public() if audit else {})
+    if audit is None:
+        return TurnOutcome(turn, {})
+    made = summary_made(audit.context_trim_log)
+    summary = await get_summary(tx, turn.session_id, made) if made else None
+    return TurnOutcome(turn, audit.public(), summary=summary)

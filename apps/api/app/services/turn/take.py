@@ -84,7 +84,8 @@ async def retry_turn(
     model_alias: str,
     listen: Listener | None = None,
 ) -> TurnOutcome:
-    """Runs the session's newest turn again, which failed or was cancelled: nothing of it is stored twice.
+    """Runs the session's newest turn again, which failed, was cancelled, or has no answer: nothing of it is stored
+    twice.
 
     What it has of complete tool groups stays. Raises as `take_turn`.
     """

@@ -11,6 +11,7 @@ from uuid import UUID
 from app.db.claims import Claim
 from app.db.responses import ResponseNote
 from app.domain.audit import Audit, TurnContext
+from app.domain.stored import StoredSummary
 from app.domain.trim_log import TrimLog
 from app.domain.types import (
     Completion,
@@ -115,15 +116,15 @@ class OutputsRequest:
 class TurnOutcome:
     """A turn that has ended or waits for tools, and its `context`, in the contract's shape.
 
-    `completion` is the model's answer that brought it there, `reply_seq` the number of its message, and `summary` what
-    was made before its call; None where a stored turn is answered again.
+    `completion` is the model's answer that brought it there and `reply_seq` the number of its message; None where a
+    stored turn is answered again. `summary` is what was made before its last call.
     """
 
     turn: TurnRecord
     context: JsonObject
     completion: Completion | None = None
     reply_seq: int | None = None
-    summary: Summary | None = None
+    summary: Summary | StoredSummary | None = None
 
     @property
     def text(self) -> str | None:

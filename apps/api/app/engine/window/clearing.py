@@ -1,0 +1,111 @@
+"""Older tool results give way to a line that says so: what a policy has leave before anything else is decided.
+
+The rule is that of Anthropic's edit `clear_tool_uses_20250919`. Nothing of it is stored. It is carried out for every
+call of the window so far, as prunes in blocks are, so that what was cleared once stays cleared and the beginning of the
+prompt stays the same until the trigger is met anew.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from app.domain.trim_log import CLEARED
+from app.engine.messages.tokens import Estimate
+from app.engine.policy.policy import ClearToolResults, ContextPolicy
+from app.engine.window.pieces import Piece
+from app.engine.window.prompt import PromptItem, without_inputs
+from app.engine.window.pruning import Prune
+from app.engine.window.shortening import Shortening, shorten_text
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import Window, lay_out
+
+
+class _Use(NamedTuple):
+    """A tool's result, and the place of the piece that has it; `is_last` of its message's calls."""
+
+    place: int
+    result: PromptItem
+    is_last: bool
+
+
+def lay_out_cleared(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Window:
+    """The window of a snapshot, whole but for the tool results that its policy clears."""
+    window, rule = lay_out(snapshot, policy, estimate), policy.clear_tool_results
+    return window if rule is None or policy.whole_past else _cleared(window, rule)
+
+
+def _cleared(window: Window, rule: ClearToolResults) -> Window:
+    prune = Prune(window, CLEARED)
+    uses = list(_uses(prune.pieces))
+    places = [use.place for use in uses]
+    passed = cleared = saved_tokens = 0
+    waiting: list[tuple[int, Shortening]] = []
+    for newest in prune.calls(0 if rule.trigger_uses else rule.trigger_tokens):
+        place = prune.place_of(newest.seq)
+        count = bisect_right(places, place)
+        if rule.trigger_uses is not None and count - cleared <= rule.trigger_uses:
+            continue
+        # The newest results of a call are what it is about.
+        end = max(passed, min(count - rule.keep, bisect_left(places, place)))
+        for use in uses[passed:end]:
+            found = list(_shortenings(prune.pieces[use.place], use, window, rule))
+            waiting += [(use.place, each) for each in found]
+            saved_tokens += sum(each.tokens_removed for each in found)
+        passed = end
+        if waiting and saved_tokens >= rule.at_least_tokens:
+            for at, each in waiting:
+                if piece := prune.kept[at]:
+                    prune.replace_items(at, piece, [each])
+            cleared, saved_tokens, waiting = passed, 0, []
+    return prune.window_now()
+
+
+def _uses(pieces: Sequence[Piece]) -> Iterator[_Use]:
+    for place, piece in enumerate(pieces):
+        if piece.kind == "tool_group":
+            results = [item for item in piece.items if item.message and item.message.role == "tool"]
+            yield from (_Use(place, item, item is results[-1]) for item in results)
+
+
+def _shortenings(piece: Piece, use: _Use, window: Window, rule: ClearToolResults) -> Iterator[Shortening]:
+    """What clearing a use puts in the place of its result and, with the last of a message's, of the message's calls."""
+    if not window.rules.may_drop(piece):
+        return
+    call = piece.items[0]
+    names = {each.id: each.name for each in call.message.tool_calls} if call.message else {}
+    name = names.get(use.result.message.tool_call_id or "") if use.result.message else None
+    if name not in rule.exclude_tools:
+        yield from _result(use.result, window.estimate, with_handle=window.offers_look_back)
+    if rule.clear_inputs and use.is_last and not set(names.values()) & set(rule.exclude_tools):
+        yield from _inputs(call, window.estimate)
+
+
+def cleared_items(piece: Piece, estimate: Estimate, *, with_handles: bool) -> list[Shortening]:
+    """How all of a tool group is cleared."""
+    if piece.kind != "tool_group":
+        return []
+    call, *results = piece.items
+    cleared = (each for item in results for each in _result(item, estimate, with_handle=with_handles))
+    return [*cleared, *_inputs(call, estimate)]
+
+
+def _result(item: PromptItem, estimate: Estimate, *, with_handle: bool) -> Iterator[Shortening]:
+    """A mark of how much was left out, where that is less."""
+    found = shorten_text(item, 0, estimate, with_handle=with_handle)
+    if found is not None:
+        yield found
+
+
+def _inputs(item: PromptItem, estimate: Estimate) -> Iterator[Shortening]:
+    """The calls without their arguments, where that is less."""
+    if item.message is None:
+        return
+    bare = without_inputs(item.message)
+    pairs = zip(item.message.tool_calls, bare.tool_calls, strict=True)
+    less = sum(estimate(was.arguments) - estimate(now.arguments) for was, now in pairs)
+    if less > 0:
+        now = replace(item, message=bare, tokens=item.tokens - less, inputs_cleared=True)
+        yield Shortening("tool_input_shortened", item, now)

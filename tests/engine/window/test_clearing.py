@@ -1,0 +1,109 @@
+"""Tool results that a policy has cleared: which leave, which stay, and that what was cleared stays cleared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from app.domain.types import Turn, TurnStatus
+from app.engine.policy.policy import ClearToolResults
+from app.engine.window.layout import layout_of, singly
+from app.engine.window.plan import Ready, SummaryDue, assemble, plan
+from app.engine.window.prompt_refs import SentHashes, rebuild
+from app.engine.window.snapshot import in_ranges
+from tests.engine.histories import GUARDED, History, UnitShape, estimate, snapshot_of
+
+_ROOMY = 100_000
+
+
+def _rounds(count: int, tokens: int = 400, *, calls: int = 1) -> list[tuple[UnitShape, int, int]]:
+    return [("tool_group", tokens, calls)] * count
+
+
+def _history(rounds: int) -> tuple[Turn, ...]:
+    """A turn of tool calls, and the running one; call and result are the messages 2 and 3, 4 and 5, …."""
+    history = History()
+    worked = history.turn(*_rounds(rounds), ("assistant", 10, 1))
+    return worked, history.turn(status=TurnStatus.RUNNING)
+
+
+def _plan(turns: tuple[Turn, ...], rule: ClearToolResults, input_budget: int = _ROOMY, **changes: Any) -> Ready:
+    policy = replace(GUARDED, clear_tool_results=rule, **changes)
+    decided = plan(snapshot_of(turns[:-1], turns[-1], input_budget=input_budget), policy, estimate)
+    assert isinstance(decided, Ready)
+    return decided
+
+
+def _cleared(ready: Ready) -> list[int]:
+    """The numbers of the messages of which something was cleared."""
+    return [item.message.seq for item in ready.prompt.items if item.message and item.is_shortened]
+
+
+def test_at_the_trigger_all_results_but_the_newest_leave_a_mark_and_below_it_none() -> None:
+    turns = _history(5)
+    assert _cleared(_plan(turns, ClearToolResults(trigger_tokens=4000))) == []
+    ready = _plan(turns, ClearToolResults(trigger_tokens=1000))
+    assert _cleared(ready) == [3, 5]
+    contents = [item.as_sent()["content"] for item in ready.prompt.items if item.is_shortened]
+    assert all("characters of this tool result left out" in str(content) for content in contents)
+    actions = ready.accounts.actions
+    assert {(each.kind, each.reason) for each in actions} == {("tool_result_shortened", "clear_tool_results")}
+    assert ready.accounts.prune_triggered
+    assert ready.accounts.tokens_before - ready.accounts.tokens_after_prune == sum(a.tokens_removed for a in actions)
+
+
+def test_by_uses_with_exceptions_and_a_least_saving() -> None:
+    turns = _history(5)
+    assert _cleared(_plan(turns, ClearToolResults(trigger_uses=5))) == []
+    assert _cleared(_plan(turns, ClearToolResults(trigger_uses=4, keep=1))) == [3, 5, 7, 9]
+    assert _cleared(_plan(turns, ClearToolResults(trigger_uses=4, keep=1, exclude_tools=("look_up",)))) == []
+    assert _cleared(_plan(turns, ClearToolResults(trigger_uses=4, keep=1, at_least_tokens=5000))) == []
+
+
+def test_the_newest_results_of_a_running_turn_stay_even_where_none_is_to_be_kept() -> None:
+    history = History()
+    running = history.turn(*_rounds(3, calls=2), status=TurnStatus.RUNNING)
+    ready = _plan((running,), ClearToolResults(trigger_tokens=1, keep=0))
+    assert _cleared(ready) == [3, 4, 6, 7]
+
+
+def test_with_a_least_saving_the_prompt_begins_as_the_one_before_until_so_much_is_saved() -> None:
+    prompts: list[str] = []
+    for rounds in range(4, 12):
+        history = History()
+        running = history.turn(*_rounds(rounds), status=TurnStatus.RUNNING)
+        rule = ClearToolResults(trigger_tokens=1000, at_least_tokens=1500)
+        prompts.append(json.dumps(list(_plan((running,), rule).prompt.messages()))[:-1])
+    breaks = [at for at, (one, after) in enumerate(pairwise(prompts)) if not after.startswith(one)]
+    # Four results of 400 tokens save enough at once: after seven rounds, and after eleven.
+    assert breaks == [2, 6]
+
+
+def test_cleared_inputs_and_results_are_rebuilt_from_references_and_listed_singly() -> None:
+    turns = _history(6)
+    ready = _plan(turns, ClearToolResults(trigger_tokens=1, clear_inputs=True), look_back="on")
+    assert _cleared(ready) == [2, 3, 4, 5, 6, 7]
+    calls = [item.as_sent()["tool_calls"] for item in ready.prompt.items if item.inputs_cleared]
+    assert [call["function"]["arguments"] for (call,) in calls] == ["{}"] * 3
+    assembled = assemble(ready)
+    blocks = {block.sha256: block.text for block in ready.prompt.blocks()}
+    stored = {message.seq: message for turn in turns for message in turn.messages}
+    sent, _ = rebuild(assembled.refs, blocks, stored)
+    assert sent == list(assembled.messages)
+    assert SentHashes(blocks, stored).sha256(assembled.refs) == assembled.sha256
+    assert sum(row.shortened for row in layout_of(ready.prompt)) == 6
+    ranges = in_ranges(ready.accounts.actions)
+    assert sorted(each.count for each in ranges) == [3, 3]
+    listed = singly(ranges, turns, assembled.refs, _ROOMY, estimate)
+    assert sorted((each.kind, each.target, each.tokens_removed_est) for each in listed) == sorted(
+        (each.kind, each.target, each.tokens_removed) for each in ready.accounts.actions
+    )
+
+
+def test_what_was_cleared_makes_no_summary_due() -> None:
+    turns = _history(6)
+    bare = plan(snapshot_of(turns[:-1], turns[-1], input_budget=3000), replace(GUARDED, protected_turns=0), estimate)
+    assert isinstance(bare, SummaryDue)
+    assert _cleared(_plan(turns, ClearToolResults(trigger_tokens=1000), 3000, protected_turns=0)) == [3, 5, 7]
