@@ -16,11 +16,11 @@ from app.domain.recalled import RECALLED
 from app.domain.types import JsonObject
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import ContextPolicy
+from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.prompt import Prompt
 from app.engine.window.prompt_refs import refs_of
 from app.engine.window.recalled import RECALL_NOTE
 from app.engine.window.snapshot import Snapshot
-from app.engine.window.window import lay_out
 
 _Ref: TypeAlias = list[Any]
 
@@ -49,7 +49,7 @@ class Repeated:
 def repeated(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Repeated:
     """The prompt that a summarizer's call may repeat."""
     past = snapshot.past
-    window = lay_out(replace(snapshot, current=replace(snapshot.current, messages=())), policy, estimate)
+    window = lay_out_cleared(replace(snapshot, current=replace(snapshot.current, messages=())), policy, estimate)
     prompt = window.prompt()
     newest_tokens = past.wire_tokens(past.turn_count - 1) if past.turn_count else 0
     return Repeated(prompt, refs_of(prompt, (), past.others_between), newest_tokens)
