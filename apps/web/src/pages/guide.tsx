@@ -22,13 +22,13 @@ const BAKERY: readonly Step[] = [
     label: "It is summarized",
     tab: "window",
     turn: 9,
-    text: "Eight turns were complete, so the oldest were summarized before the call. “Left out” names them; they stay stored.",
+    text: "Eight turns were complete, so the oldest were summarized before the call. “Left out”, below, names them. They stay stored.",
   },
   {
     label: "A forgotten fact comes back",
     tab: "window",
     turn: 103,
-    text: "Mara locked herself out. Who has the spare key stood in turn 3 alone. “Recalled” shows the words that brought it back.",
+    text: "Mara locked herself out. Who has the spare key stood in turn 3. “Recalled”, below, shows the words that brought it back.",
   },
   {
     label: "Ask for it yourself",
@@ -48,7 +48,7 @@ const BAKERY: readonly Step[] = [
 ];
 
 export function isGuided(session: Session | null): boolean {
-  return session?.metadata.guide === "bakery";
+  return session?.metadata.guide === "bakery" && session.forked_from === null; // a fork may end before its steps
 }
 
 export function Guide({ place }: { place: Extract<Place, { page: "session" }> }) {

@@ -154,13 +154,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
           {words ? "Search older sessions" : "Older sessions"}
         </button>
       )}
-      {words && (
-        <FoundEverywhere
-          key={words}
-          words={words}
-          titles={new Map(read.map((session) => [session.id, titleOf(session)]))}
-        />
-      )}
+      {words && <FoundEverywhere key={words} words={words} />}
     </>
   );
 }
