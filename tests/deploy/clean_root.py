@@ -64,7 +64,7 @@ def run_in(
         env=variables | dict(environment),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
