@@ -21,7 +21,8 @@ from plimsoll_demo.own_service import own_service
 from plimsoll_demo.reader import read_conversations
 from plimsoll_demo.recording import Conversation
 
-TITLE = "Demo"
+METADATA = {"title": "Demo", "guide": "bakery"}
+"""The inspector shows its guide of this name with the session (`apps/web/src/pages/guide.tsx`)."""
 WINDOW_TOKENS = 4_096
 GOAL = "Open the bakery Kornblume in Feldgasse 12."
 _FOLDER = files("plimsoll_demo.conversations")
@@ -34,10 +35,10 @@ def first_conversation() -> Conversation:
 
 
 def played(service: Service) -> bytes:
-    """Plays the conversation through a service and gives the export of its session, named `TITLE`."""
+    """Plays the conversation through a service and gives the export of its session."""
     options = ReplayOptions(window_tokens=WINDOW_TOKENS, room_goal=GOAL, check_prompts=False)
     session = replay_conversation(service, first_conversation(), options, lambda _turn: None)
-    service.request("PATCH", f"/v1/sessions/{session.session_id}", {"metadata": {"title": TITLE}})
+    service.request("PATCH", f"/v1/sessions/{session.session_id}", {"metadata": METADATA})
     return orjson.dumps(service.request("GET", f"/v1/sessions/{session.session_id}/export").body)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from plimsoll_demo.own_process import free_port, running
 
-READY_WITHIN_S = 40.0
+READY_WITHIN_S = 120.0
 SERVE = "from app.cli import main; main()"
 
 

@@ -25,7 +25,8 @@ def test_a_turn_answers_with_itself_and_how_its_context_came_about(client: httpx
     assert set(context["regions"]) == REGIONS
     assert sum(context["regions"].values()) == context["estimated_wire_tokens"]
     assert client.get(f"/v1/sessions/{session_id}/turns/{turn['id']}").json() == turn
-    assert client.get(f"/v1/sessions/{session_id}/turns").json() == {"items": [turn], "next_cursor": None}
+    listed = turn | {"name": None, "said_at": turn["created_at"]}
+    assert client.get(f"/v1/sessions/{session_id}/turns").json() == {"items": [listed], "next_cursor": None}
 
 
 def test_the_prompt_of_a_turn_hashes_to_what_its_audit_says(client: httpx.Client) -> None:

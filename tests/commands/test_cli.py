@@ -19,6 +19,7 @@ import pytest
 
 import app
 import plimsoll_sdk
+from plimsoll_demo.first_session import METADATA
 from tests.db.test_migrations import execute
 from tests.pooling import pooler_settings
 
@@ -93,7 +94,7 @@ def test_serve_from_nothing_prints_a_curl_line_that_answers_a_turn(tmp_path: Pat
         answer = subprocess.check_output(["sh", "-c", curl], text=True, timeout=30)
         assert '"object":"chat.completion"' in answer
         of_turn, demo = httpx.get(f"{address(printed)}/v1/sessions").json()["items"]
-        assert demo["metadata"] == {"title": "Demo"} != of_turn["metadata"]
+        assert demo["metadata"] == METADATA != of_turn["metadata"]
         assert f"(data: {tmp_path / 'plimsoll'})" in printed
     assert process.returncode == 0
     assert not (tmp_path / "plimsoll" / "postgres" / "data" / "postmaster.pid").exists()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
 
 from plimsoll_demo.conversations import first_session
-from plimsoll_demo.first_session import first_conversation
+from plimsoll_demo.first_session import METADATA, first_conversation
+from tests.docs.pages import ROOT
 
+GUIDE = (ROOT / "apps" / "web" / "src" / "pages" / "guide.tsx").read_text()
 DOCUMENT: dict[str, Any] = orjson.loads(first_session())
 TURNS = {turn["id"]: turn for turn in DOCUMENT["turns"]}
 
@@ -28,6 +31,14 @@ def test_it_is_the_recorded_conversation_with_its_tools() -> None:
 def test_its_window_fills_and_is_summarized_again_and_again() -> None:
     assert sum(audit["summary_triggered"] for audit in DOCUMENT["audits"]) > 10
     assert len(DOCUMENT["summaries"]) > 10
+
+
+def test_the_guide_leads_to_the_turns_where_that_happens() -> None:
+    assert DOCUMENT["session"]["metadata"] == METADATA
+    steps = [int(turn) for turn in re.findall(r"^    turn: (\d+),$", GUIDE, re.MULTILINE)]
+    first_summary = next(audit["turn_id"] for audit in DOCUMENT["audits"] if audit["summary_triggered"])
+    summarized = TURNS[first_summary]["seq"]
+    assert steps == [summarized - 1, summarized, TURNS[of_user("Who had a spare?")["turn_id"]]["seq"]]
 
 
 def test_a_fact_of_the_third_turn_comes_back_when_it_is_needed() -> None:

@@ -111,3 +111,21 @@ async def test_a_key_needs_names_that_can_be_printed(database: Database, tenant:
     with pytest.raises(InvalidRequest):
         await keys.create_key(database, uuid7, TenantId(tenant), name)
     assert await keys.list_keys(database) == []
+
+
+async def test_a_secret_made_elsewhere_is_stored_once_and_stays_revoked(database: Database) -> None:
+    secret = "plk_" + "a1" * 16
+    key = await keys.store_key(database, uuid7, ANNA, "chart", secret)
+    assert key is not None
+    assert await Authenticator(database, Clock()).tenant_of(bearer(secret)) == ANNA
+    await keys.revoke_key(database, key.id)
+    assert await keys.store_key(database, uuid7, ANNA, "chart", secret) is None
+    (stored,) = await keys.list_keys(database)
+    assert stored.revoked_at is not None
+
+
+@pytest.mark.parametrize("secret", ["", "plk_", "plk_" + "a" * 31, "a" * 40, "plk_" + "ä" * 40, "plk_" + "a" * 201])
+async def test_a_secret_that_is_easily_guessed_or_no_key_is_not_stored(database: Database, secret: str) -> None:
+    with pytest.raises(InvalidRequest):
+        await keys.store_key(database, uuid7, ANNA, "chart", secret)
+    assert await keys.list_keys(database) == []

@@ -21,7 +21,7 @@ from app.services.turn.take import prepare_regeneration, regenerate_turn, take_t
 from app.services.turn.types import TurnOptions, TurnOutcome, TurnRequest
 from app.services.views.preview import preview_turn
 from app.services.views.search import search_messages, search_session
-from app.services.views.turns import get_prompt, list_messages
+from app.services.views.turns import get_prompt, list_messages, list_turns
 from app.telemetry import Telemetry
 from tests.providers.server import serving
 from tests.services.service import TENANT, Service, is_summary, model, models_toml, service
@@ -56,7 +56,10 @@ async def test_a_message_keeps_who_said_it_and_when_and_is_found_by_both(databas
         session_id = await _diary(at, 3)
         messages = (await list_messages(at.rt, TENANT, session_id, 10, None)).items
         assert [message.name for message in messages] == ["Anna", None, "Ben", None, "Anna", None]
-        assert [message.said_at for message in messages[::2]] == [BEGAN + timedelta(days=day) for day in range(3)]
+        days = [BEGAN + timedelta(days=day) for day in range(3)]
+        assert [message.said_at for message in messages[::2]] == days
+        turns = (await list_turns(at.rt, TENANT, session_id, 10, None)).items
+        assert [(turn.name, turn.said_at) for turn in turns] == list(zip(["Anna", "Ben", "Anna"], days, strict=True))
         assert all(message.said_at == message.created_at for message in messages[1::2])
         rows = await at.rows("SELECT role, content, name, terms FROM messages ORDER BY seq")
         assert all(row["terms"] == packed_terms(row["role"], row["content"], name=row["name"]) for row in rows)

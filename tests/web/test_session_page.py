@@ -233,7 +233,10 @@ async def test_a_prompt_shows_who_spoke_on_which_day_and_what_the_model_looked_b
             await page.get_by_role("searchbox").fill("berth")
             await expect(page.get_by_role("link", name="Turn 1, Anna (user)")).to_be_visible()
             await page.get_by_role("link", name="Compare turn 3 with turn 2").first.click()
-            await expect(page.get_by_role("heading", name="From turn 2 to turn 3")).to_be_visible()
+            await expect(page.get_by_text("Nothing was sent to a model for turn 2")).to_be_visible()
+            await page.get_by_role("link", name="Chat", exact=True).click()
+            await expect(page.locator(".user-name")).to_have_text(["Anna", "Bert"])
+            await expect(page.locator("[data-row='1'] .day-line")).to_have_text("4 Mar 2026")
 
 
 async def test_a_refusal_is_explained_when_the_chat_is_opened_anew_and_its_message_can_be_changed(

@@ -45,6 +45,18 @@ async def test_a_turn_that_someone_else_posts_shows_up_without_a_reload(page: Pa
     await expect(page.get_by_role("link", name="Out of the blue")).to_be_visible()
 
 
+async def test_a_newcomer_is_led_to_the_recorded_session_and_through_its_guide(page: Page, api: httpx.Client) -> None:
+    sid = new_session(api, metadata={"title": "Demo", "guide": "bakery"})
+    api.post(f"/v1/sessions/{sid}/turns", json={"content": "Hello"}).raise_for_status()
+    await page.get_by_role("link", name="Open the session “Demo”").click()
+    await page.get_by_role("link", name="Ask for it yourself", exact=True).click()
+    await expect(page.get_by_text("Ask “Who has the spare key of the shop?”")).to_be_visible()
+    await page.get_by_role("link", name="Next: Undo a summary").click()
+    await expect(page.get_by_role("heading", name="Summaries")).to_be_visible()
+    await page.get_by_role("button", name="Hide the guide").click()
+    await expect(page.get_by_role("navigation", name="Guide to this session")).to_have_count(0)
+
+
 async def test_a_key_signs_in_to_its_tenant_and_is_kept_nowhere_but_in_memory(
     browser: Browser, database_url: str
 ) -> None:

@@ -213,6 +213,12 @@ export interface Turn {
   completed_at: string | null;
 }
 
+/** A turn of a list: who posted its message, where that has a name, and when it was said, by default when it was posted. */
+export interface ListedTurn extends Turn {
+  name: string | null;
+  said_at: string;
+}
+
 export interface StoredMessage {
   id: string;
   turn_id: string;

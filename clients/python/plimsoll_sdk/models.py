@@ -157,6 +157,13 @@ class Turn(Answer):
     completed_at: datetime | None
 
 
+class ListedTurn(Turn):
+    """A turn, and who of several people spoke its user's message (`name`) and when (`said_at`, else `created_at`)."""
+
+    name: str | None
+    said_at: datetime
+
+
 class TurnNews(Answer):
     """Where a turn stands."""
 

@@ -30,6 +30,7 @@ from plimsoll_sdk.models import (
     ListedModel,
     ListedPin,
     ListedSession,
+    ListedTurn,
     LookBackPage,
     Message,
     Models,
@@ -303,10 +304,10 @@ def list_turns(
     cursor: str | None = None,
     from_seq: int | None = None,
     order: Order | None = None,
-) -> Request[Page[Turn]]:
+) -> Request[Page[ListedTurn]]:
     """One page of the session's turns from number `from_seq` on, oldest first unless `order` is `desc`."""
     parameters = query(limit=limit, cursor=cursor, from_seq=from_seq, order=order)
-    return Request(reads(Page[Turn]), {"session_id": session_id}, parameters)
+    return Request(reads(Page[ListedTurn]), {"session_id": session_id}, parameters)
 
 
 @operation("GET", _TURN, repeatable=True)

@@ -33,3 +33,31 @@ runAsGroup: 10001
 seccompProfile:
   type: RuntimeDefault
 {{- end -}}
+
+{{- define "plimsoll.apiKeySecret" -}}
+{{- default (printf "%s-api-key" (include "plimsoll.name" .)) .Values.apiKey.existingSecret -}}
+{{- end -}}
+
+{{- define "plimsoll.preparation" -}}
+image: {{ include "plimsoll.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+resources:
+  requests:
+    cpu: 100m
+    memory: 128Mi
+  limits:
+    memory: 512Mi
+securityContext:
+  {{- include "plimsoll.securityContext" . | nindent 2 }}
+volumeMounts:
+  - name: scratch
+    mountPath: /tmp
+{{- end -}}
+
+{{- define "plimsoll.preparationDatabase" -}}
+- name: DATABASE_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ required "database.existingSecret: name a Secret that holds the database's URL" .Values.database.existingSecret | quote }}
+      key: {{ default .Values.database.key .Values.database.migrationKey | quote }}
+{{- end -}}

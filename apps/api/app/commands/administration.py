@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import timedelta
 from decimal import Decimal
@@ -12,6 +13,7 @@ import typer
 from uuid_utils.compat import uuid7
 
 from app.commands.resources import CommandRefused, progress_bar, with_database
+from app.db.api_keys import ApiKey
 from app.db.database import Database
 from app.db.distribution import PLACEMENTS, DistributionRefused, distribute
 from app.domain.errors import DatabaseUnavailable
@@ -35,21 +37,30 @@ def create_key(
     tenant: Annotated[str, typer.Option(help="Whose sessions the key gives access to.")],
     name: Annotated[str, typer.Option(help="What the key is for.")],
     if_none: Annotated[bool, typer.Option("--if-none", help="Do nothing if a key was ever created.")] = False,
+    secret_env: Annotated[
+        str | None,
+        typer.Option(help="Name of a variable that has the secret; it is stored once and not printed."),
+    ] = None,
 ) -> None:
     """Creates a key and prints its secret, which is shown only once: KEY=$(plimsoll keys create …)."""
+    given = None if secret_env is None else os.environ.get(secret_env, "").strip()
 
-    async def work(database: Database) -> str | None:
+    async def work(database: Database) -> tuple[ApiKey, str] | None:
         if if_none and await key_service.any_key_exists(database):
             return None
-        _, secret = await key_service.create_key(database, uuid7, TenantId(tenant), name)
-        return secret
+        if given is None:
+            return await key_service.create_key(database, uuid7, TenantId(tenant), name)
+        key = await key_service.store_key(database, uuid7, TenantId(tenant), name, given)
+        return None if key is None else (key, given)
 
-    secret = with_database(work)
-    if secret is None:
+    made = with_database(work)
+    if made is None:
         typer.echo("There is a key already; none was made.", err=True)
+    elif given is not None:
+        typer.echo("The key is stored, as a hash.", err=True)
     else:
         typer.echo("Keep it: only its hash is stored.", err=True)
-        typer.echo(secret)
+        typer.echo(made[1])
 
 
 @keys.command("list")

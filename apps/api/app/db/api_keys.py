@@ -8,6 +8,7 @@ from typing import cast
 from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
 
 from app.db.database import Record, Transaction, record_of
 from app.db.sql import compile_sql
@@ -39,7 +40,10 @@ class KeyLookup:
 _COLUMNS = tuple(api_keys.c[each.name] for each in fields(ApiKey))
 _GIVEN = ("id", "tenant_id", "name", "prefix", "secret_sha256")
 _INSERT = compile_sql(
-    sa.insert(api_keys).values({name: sa.bindparam(f"new_{name}") for name in _GIVEN}).returning(*_COLUMNS)
+    insert(api_keys)
+    .values({name: sa.bindparam(f"new_{name}") for name in _GIVEN})
+    .on_conflict_do_nothing(index_elements=[api_keys.c.secret_sha256])
+    .returning(*_COLUMNS)
 )
 _LIST = compile_sql(sa.select(*_COLUMNS).order_by(api_keys.c.id))
 _REVOKE = compile_sql(
@@ -65,7 +69,8 @@ _EXISTS = compile_sql(sa.select(_ANY))
 
 async def insert_key(
     tx: Transaction, *, key_id: UUID, tenant_id: TenantId, name: str, prefix: str, secret_sha256: str
-) -> ApiKey:
+) -> ApiKey | None:
+    """None when a key with this secret is stored already, revoked or not."""
     row = await tx.fetchrow(
         _INSERT,
         new_id=key_id,
@@ -74,7 +79,7 @@ async def insert_key(
         new_prefix=prefix,
         new_secret_sha256=secret_sha256,
     )
-    return record_of(ApiKey, cast(Record, row))  # an INSERT … RETURNING gives its row or raises
+    return None if row is None else record_of(ApiKey, row)
 
 
 async def list_keys(tx: Transaction) -> list[ApiKey]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import TypeVar
 
 from app.db.database import Record, Transaction, record_of
 from app.db.sql import Statement, sql
 from app.domain.content import tool_calls_from_json
-from app.domain.types import SessionId, TenantId, TurnId, TurnRecord, TurnStatus
+from app.domain.types import ListedTurn, SessionId, TenantId, TurnId, TurnRecord, TurnStatus
+
+T = TypeVar("T", bound=TurnRecord)
 
 _STORED = tuple(field.name for field in fields(TurnRecord) if field.name != "tool_calls")
 TURN_COLUMNS = ", ".join(f"turns.{name}" for name in _STORED)
@@ -35,7 +38,11 @@ _BY_KEY = sql(f"""
 
 def _page(order: str) -> Statement:
     return sql(f"""
-        SELECT {_COLUMNS} FROM turns t
+        SELECT {_COLUMNS}, u.name, coalesce(u.said_at, t.created_at) AS said_at
+        FROM turns t LEFT JOIN LATERAL (
+            SELECT m.name, m.said_at FROM messages m
+            WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = t.id AND m.role = 'user'
+            ORDER BY m.seq LIMIT 1) u ON true
         WHERE t.session_id = CAST(:session_id AS uuid)
             AND t.seq > CAST(:after_seq AS bigint) AND t.seq < CAST(:before_seq AS bigint)
         ORDER BY t.seq {order} LIMIT CAST(:limit AS integer)
@@ -72,15 +79,17 @@ async def turn_by_key(
 
 async def page_of_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, before_seq: int, limit: int, *, newest_first: bool
-) -> list[TurnRecord]:
+) -> list[ListedTurn]:
     """Turns between two numbers, without these, in this order. The caller has checked whose session it is."""
     page = _PAGES[newest_first]
     rows = await tx.fetch(page, session_id=session_id, after_seq=after_seq, before_seq=before_seq, limit=limit)
-    return [turn_record(row) for row in rows]
+    return [_turn(ListedTurn, row) for row in rows]
 
 
 def turn_record(row: Record) -> TurnRecord:
     """A row with a turn's columns, and `tool_calls`, as the domain's value."""
-    return record_of(
-        TurnRecord, row, status=TurnStatus(row["status"]), tool_calls=tool_calls_from_json(row["tool_calls"])
-    )
+    return _turn(TurnRecord, row)
+
+
+def _turn(kind: type[T], row: Record) -> T:
+    return record_of(kind, row, status=TurnStatus(row["status"]), tool_calls=tool_calls_from_json(row["tool_calls"]))

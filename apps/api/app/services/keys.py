@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 from uuid import UUID
 
 from app.db import api_keys as store
@@ -20,6 +22,7 @@ OPEN_TENANT = TenantId("default")
 """Whose sessions these are while no key exists."""
 
 _SECRET_BYTES = 32
+_GIVEN_SECRET = re.compile(re.escape(KEY_PREFIX) + r"[\w-]{32,200}", re.ASCII)
 _SHOWN_CHARACTERS = 12
 _LONGEST_NAME = 200
 _REMEMBERED_KEYS = 10_000
@@ -30,12 +33,28 @@ async def create_key(
     database: Database, new_id: Callable[[], UUID], tenant_id: TenantId, name: str
 ) -> tuple[ApiKey, str]:
     """Makes a key of the tenant. The second value is the secret, which cannot be had again."""
+    secret = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+    return cast(
+        ApiKey, await store_key(database, new_id, tenant_id, name, secret)
+    ), secret  # a new secret is no other's
+
+
+async def store_key(
+    database: Database, new_id: Callable[[], UUID], tenant_id: TenantId, name: str, secret: str
+) -> ApiKey | None:
+    """Stores the hash of a secret that was made elsewhere. None, and nothing is changed, if there is a key with it.
+
+    A revoked key with the same secret stays revoked.
+    """
     for field, value in (("tenant", tenant_id), ("name", name)):
         if not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
             raise InvalidRequest(f"The {field} of a key is 1 to {_LONGEST_NAME} printable characters.", (field,))
-    secret = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+    if not _GIVEN_SECRET.fullmatch(secret):
+        raise InvalidRequest(
+            f"The secret of a key is {KEY_PREFIX} and 32 to 200 letters, digits, hyphens or underscores.", ("secret",)
+        )
     async with database.autocommit() as tx:
-        key = await store.insert_key(
+        return await store.insert_key(
             tx,
             key_id=new_id(),
             tenant_id=tenant_id,
@@ -43,7 +62,6 @@ async def create_key(
             prefix=secret[:_SHOWN_CHARACTERS],
             secret_sha256=_sha256(secret.encode()),
         )
-    return key, secret
 
 
 async def list_keys(database: Database) -> list[ApiKey]:

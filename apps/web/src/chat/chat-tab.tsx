@@ -115,7 +115,12 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
               return (
                 <li key={row} data-row={row} class={String(row + 1) === turn ? "aimed" : undefined}>
                   {one ? (
-                    <TurnRow turn={one} sessionId={sessionId} isExplained={refused !== null && row + 1 === total} />
+                    <TurnRow
+                      turn={one}
+                      before={turns.of(row)}
+                      sessionId={sessionId}
+                      isExplained={refused !== null && row + 1 === total}
+                    />
                   ) : (
                     <p class="quiet">Turn {row + 1}…</p>
                   )}

@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
-import { dateTime, dollars, elapsed, tokens } from "../format";
+import { dateTime, day, dollars, elapsed, tokens } from "../format";
 import { addressOf } from "../router";
-import type { Turn } from "../types";
+import type { ListedTurn } from "../types";
 import { PinButton } from "../ui/pin-button";
 import { stateWord } from "../ui/state-badge";
 
@@ -24,15 +24,25 @@ export function UserText({ text, most = LONG }: { text: string; most?: number })
 }
 
 interface Props {
-  turn: Turn;
+  turn: ListedTurn;
+  /** Where that is known: a line has the day where another one begins. */
+  before: ListedTurn | undefined;
   sessionId: string;
   /** Whether the page shows elsewhere why it was refused. */
   isExplained: boolean;
 }
 
-export function TurnRow({ turn, sessionId, isExplained }: Props) {
+export function TurnRow({ turn, before, sessionId, isExplained }: Props) {
+  const begins = turn.seq === 1 || (before !== undefined && day(before.said_at) !== day(turn.said_at));
+  const wasSaidBefore = turn.said_at !== turn.created_at;
   return (
     <>
+      {begins && (
+        <p class="small quiet day-line">
+          <time dateTime={turn.said_at}>{day(turn.said_at)}</time>
+        </p>
+      )}
+      {turn.name && <p class="small quiet user-name">{turn.name}</p>}
       <UserText text={turn.user_input} most={turn.status === "rejected" ? LONG_WHERE_REFUSED : LONG} />
       {turn.assistant_output && <p class="answer">{turn.assistant_output}</p>}
       {turn.error && !isExplained && (
@@ -42,8 +52,13 @@ export function TurnRow({ turn, sessionId, isExplained }: Props) {
       )}
       <p class="small quiet turn-foot">
         <a href={addressOf(sessionId, "window", turn.seq)}>Turn {turn.seq}</a>
-        <time dateTime={turn.created_at} title="When the message was posted">
-          {dateTime(turn.created_at)}
+        <time
+          dateTime={turn.said_at}
+          title={
+            wasSaidBefore ? `When it was said; posted ${dateTime(turn.created_at)}` : "When the message was posted"
+          }
+        >
+          {dateTime(turn.said_at)}
         </time>
         {turn.completed_at && (
           <span title="From the message to the end of the answer">{elapsed(turn.created_at, turn.completed_at)}</span>

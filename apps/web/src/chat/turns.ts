@@ -2,14 +2,14 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call, type Page } from "../api";
 import { sentenceOf } from "../resource";
-import type { Turn } from "../types";
+import type { ListedTurn } from "../types";
 
 const AT_ONCE = 40;
 const MOST_PAGES = 12;
 
 export interface Turns {
   /** A turn by its number, once it is there. */
-  of: (seq: number) => Turn | undefined;
+  of: (seq: number) => ListedTurn | undefined;
   problem: string | null;
   /** Reads the pages in sight again. */
   reload: () => void;
@@ -17,7 +17,7 @@ export interface Turns {
 
 /** Turns `first` through `last` of a session, numbers from 1, and those that were in sight lately. */
 export function useTurns(sessionId: string, first: number, last: number): Turns {
-  const [pages, setPages] = useState(() => new Map<number, Turn[]>());
+  const [pages, setPages] = useState(() => new Map<number, ListedTurn[]>());
   const [problem, setProblem] = useState<string | null>(null);
   const [round, setRound] = useState(0);
   const read = useRef(new Map<number, number>());
@@ -32,7 +32,7 @@ export function useTurns(sessionId: string, first: number, last: number): Turns 
       if (read.current.get(page) === round) continue;
       read.current.set(page, round);
       const query = { from_seq: page * AT_ONCE + 1, limit: AT_ONCE };
-      call<Page<Turn>>(`sessions/${sessionId}/turns`, { query }).then(
+      call<Page<ListedTurn>>(`sessions/${sessionId}/turns`, { query }).then(
         ({ items }) => {
           if (read.current.get(page) !== round) return; // a later reading of the same page is on its way
           setProblem(null);

@@ -6,6 +6,7 @@ import { MemoryTab } from "../memory/memory-tab";
 import { useResource } from "../resource";
 import { addressOf, type Place, TABS } from "../router";
 import type { ModelList, Session } from "../types";
+import { Guide, isGuided } from "./guide";
 import { SessionHead } from "./session-head";
 import { WhatIfTab } from "../what-if/what-if-tab";
 import { WindowTab } from "../window/window-tab";
@@ -47,6 +48,7 @@ export function SessionPage({ place, models }: Props) {
     <>
       {problem}
       <SessionHead session={session.value} tab={place.tab} turn={place.turn} onChange={session.reload} />
+      {isGuided(session.value) && <Guide key={sessionId} place={place} />}
       <nav class="tabs" aria-label="Views of this session">
         {TABS.map(({ tab, label }) => (
           <a key={tab} href={addressOf(sessionId, tab)} aria-current={tab === place.tab ? "page" : undefined}>

@@ -11,6 +11,7 @@ import { Gauge } from "../ui/gauge";
 import { useSearchKey } from "../ui/search-key";
 import { useSettled } from "../ui/settled";
 import { StateBadge, stateWord } from "../ui/state-badge";
+import { isGuided } from "./guide";
 
 const PAGE_SIZE = 50;
 /** So many sessions are read to be filtered or sorted by what a page of the newest ones does not know. */
@@ -55,6 +56,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
     .filter((session) => !state || session.figures?.state === state)
     .toSorted((one, other) => SORTS[sort].of(one) - SORTS[sort].of(other));
   const cursor = pages.at(-1)?.next_cursor ?? null;
+  const only = read.length === 1 && !words ? read[0] : undefined;
 
   async function attempt(todo: () => Promise<void>) {
     setProblem(null);
@@ -131,6 +133,12 @@ export function SessionsPage({ models }: { models: ModelList }) {
         </p>
       )}
       {first.loading && read.length === 0 && <p class="quiet">Reading the sessions…</p>}
+      {only && isGuided(only) && (
+        <p class="notice">
+          New here? <a href={addressOf(only.id)}>Open the session “{titleOf(only)}”</a>: a recorded conversation, with a
+          guide in six steps.
+        </p>
+      )}
       {sessions.length > 0 ? (
         <SessionTable sessions={sessions} now={now} />
       ) : state && read.length > 0 ? (
@@ -146,13 +154,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
           {words ? "Search older sessions" : "Older sessions"}
         </button>
       )}
-      {words && (
-        <FoundEverywhere
-          key={words}
-          words={words}
-          titles={new Map(read.map((session) => [session.id, titleOf(session)]))}
-        />
-      )}
+      {words && <FoundEverywhere key={words} words={words} />}
     </>
   );
 }

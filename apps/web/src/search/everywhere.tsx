@@ -5,29 +5,44 @@ import { speakerOf } from "../messages";
 import { sentenceOf, useResource } from "../resource";
 import { addressOf } from "../router";
 import { Marked } from "../ui/marked";
-import type { FoundMessage } from "../types";
+import { titleOf } from "../title";
+import type { FoundMessage, Session } from "../types";
 import { excerptOf, termsOf } from "../words";
 
 const AT_ONCE = 20;
 
+interface Found extends Page<FoundMessage> {
+  titles: [sessionId: string, title: string][];
+}
+
+async function foundIn(words: string, after: string | null, signal?: AbortSignal): Promise<Found> {
+  const options = signal && { signal };
+  const page = await call<Page<FoundMessage>>("search", {
+    query: { q: words, limit: AT_ONCE, cursor: after },
+    ...options,
+  });
+  const ids = new Set(page.items.map((hit) => hit.session_id));
+  const read = await Promise.allSettled([...ids].map((id) => call<Session>(`sessions/${id}`, options)));
+  const titles = read.flatMap((one) =>
+    one.status === "fulfilled" ? [[one.value.id, titleOf(one.value)] as [string, string]] : [],
+  );
+  return { ...page, titles };
+}
+
 /** Messages of all sessions that have the words, below the sessions that are found by them. */
-export function FoundEverywhere({ words, titles }: { words: string; titles: Map<string, string> }) {
-  const [more, setMore] = useState<Page<FoundMessage>[]>([]);
+export function FoundEverywhere({ words }: { words: string }) {
+  const [more, setMore] = useState<Found[]>([]);
   const [problem, setProblem] = useState<string | null>(null);
-  const read = (after: string | null, signal?: AbortSignal) =>
-    call<Page<FoundMessage>>("search", {
-      query: { q: words, limit: AT_ONCE, cursor: after },
-      ...(signal && { signal }),
-    });
-  const first = useResource<Page<FoundMessage>>((signal) => read(null, signal), [words]);
+  const first = useResource<Found>((signal) => foundIn(words, null, signal), [words]);
   const pages = first.value ? [first.value, ...more] : [];
   const hits = pages.flatMap((page) => page.items);
   const cursor = pages.at(-1)?.next_cursor ?? null;
+  const titles = new Map(pages.flatMap((page) => page.titles));
   const terms = termsOf(words);
 
   async function readOn() {
     try {
-      const page = await read(cursor);
+      const page = await foundIn(words, cursor);
       setMore((before) => [...before, page]);
     } catch (error) {
       setProblem(sentenceOf(error));

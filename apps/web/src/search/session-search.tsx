@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { call } from "../api";
 import { day, plural } from "../format";
 import { speakerOf } from "../messages";
@@ -30,6 +30,19 @@ export function SessionSearch({ sessionId, tab, turn, total }: Props) {
   const field = useSearchKey();
   const [typed, setTyped] = useState("");
   const [open, setOpen] = useState(false);
+  const own = useRef<HTMLElement>(null);
+  useEffect(() => {
+    if (!open) return;
+    const leave = ({ target }: Event) => {
+      if (target instanceof Node && !own.current?.contains(target)) setOpen(false);
+    };
+    window.addEventListener("pointerdown", leave);
+    window.addEventListener("focusin", leave);
+    return () => {
+      window.removeEventListener("pointerdown", leave);
+      window.removeEventListener("focusin", leave);
+    };
+  }, [open]);
   const words = useSettled(typed.trim(), 250);
   const seq = numberOf(words);
   const found = useResource<Found | null>(
@@ -57,7 +70,7 @@ export function SessionSearch({ sessionId, tab, turn, total }: Props) {
   }
 
   return (
-    <search class="session-search">
+    <search class="session-search" ref={own}>
       <form onSubmit={(event) => void submit(event)}>
         <label for="session-words" class="unseen">
           Search this session, or go to a turn by its number

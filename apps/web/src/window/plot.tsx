@@ -327,7 +327,10 @@ export function useWidth(frame: { current: HTMLElement | null }): number {
   useEffect(() => {
     const element = frame.current;
     if (!element) return;
-    const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry?.contentRect.width ?? 0)));
+    // Without a width it is not shown, for a moment: what is chosen in it would be lost with it.
+    const observer = new ResizeObserver(([entry]) =>
+      setWidth((before) => Math.floor(entry?.contentRect.width ?? 0) || before),
+    );
     observer.observe(element);
     setWidth(Math.floor(element.clientWidth));
     return () => observer.disconnect();

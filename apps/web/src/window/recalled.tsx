@@ -25,7 +25,8 @@ export function RecalledList({ sessionId, rows, messages, prompt }: Props) {
     <section aria-label="Recalled">
       <h3>Recalled</h3>
       <p class="small quiet">
-        Older messages that are no longer in the window in full, brought back because they match the user's message.
+        Older messages that are no longer in the window in full, brought back because they have words of the user's
+        message, or stand beside one that has some.
       </p>
       <details open={rows.length <= MOST_OPEN}>
         <summary>
@@ -63,7 +64,7 @@ function RecalledRow({ sessionId, row, message, terms }: RowProps) {
       {words.length ? (
         <strong>{listed(words)}</strong>
       ) : (
-        <span class="quiet">no word in common with the user's message</span>
+        <span class="quiet">stands beside a message that matches</span>
       )}
       <span class="quiet block">
         <Marked text={excerptOf(text, matched, EXCERPT_CHARACTERS)} terms={matched} />

@@ -18,7 +18,7 @@ export const REGION_HELP: Record<Region, string> = {
   pins: "Content that is part of every prompt",
   summary: "Stands in place of older turns",
   history: "Recent turns, word for word",
-  recall: "Older messages brought back for this turn, because they match its message",
+  recall: "Older messages brought back for this turn: they have words of its message, or stand beside one that has",
   user: "The newest message; never dropped",
   tools: "Tool definitions",
   framing: "What the wire format adds around messages",

@@ -170,18 +170,21 @@ function CompareWith({ sessionId, turn, total, other }: Props) {
 }
 
 function Compared({ sessionId, was, now }: { sessionId: string; was: string; now: Prompt }) {
-  const before = useResource<Prompt | null>(
+  const before = useResource<Prompt | string>(
     async (signal) => {
       const query = { from_seq: was, through_seq: was };
       const { items } = await call<Page<TimelineRange>>(`sessions/${sessionId}/timeline/overview`, { query, signal });
-      const id = items[0]?.peak.turn_id;
-      return id ? call<Prompt>(`sessions/${sessionId}/turns/${id}/prompt`, { signal }) : null;
+      const other = items[0]?.peak;
+      if (!other) return `There is no turn ${was}.`;
+      if (!other.window?.prompt_sha256) return `Nothing was sent to a model for turn ${was}: another can be compared.`;
+      return call<Prompt>(`sessions/${sessionId}/turns/${other.turn_id}/prompt`, { signal });
     },
     [sessionId, was],
   );
   if (before.problem) return <p class="notice">{before.problem} Another turn can be compared.</p>;
-  if (before.loading) return <p class="quiet">Reading…</p>;
-  return before.value ? <PromptDiff was={before.value} now={now} /> : <p class="quiet">There is no turn {was}.</p>;
+  if (before.loading || before.value === null) return <p class="quiet">Reading…</p>;
+  if (typeof before.value === "string") return <p class="quiet">{before.value}</p>;
+  return <PromptDiff was={before.value} now={now} />;
 }
 
 function Figures({ audit, turn }: { audit: Audit; turn: TimelineTurn }) {

@@ -127,6 +127,7 @@ function OverTurns({ sessionId, total, width, version, selected, aimed }: OverTu
           {plotted.problem}
         </p>
       )}
+      {ranges.length === 0 && plotted.loading && <p class="quiet">Reading the turns…</p>}
       {ranges.length > 0 && (
         <Plot
           ranges={ranges}

@@ -104,6 +104,13 @@ class TurnOut(answer_of(TurnRecord)):
     cost_usd: float | None = Field(description="Of all its calls, summaries included; null where no price is known.")
 
 
+class ListedTurnOut(TurnOut):
+    """A turn, with who posted its message and when that was said."""
+
+    name: str | None = Field(description="Who of several people spoke, where that is known.")
+    said_at: Instant = Field(description="When the message was said, if the client stated it, else `created_at`.")
+
+
 class TurnAnswer(BaseModel):
     turn: TurnOut
     context: ContextOut
@@ -115,7 +122,7 @@ class RegeneratedAnswer(TurnAnswer):
     session: SessionOut
 
 
-class TurnPage(Paged[TurnOut]): ...
+class TurnPage(Paged[ListedTurnOut]): ...
 
 
 class AuditFields(row_of(Audit, ContextOut, without=("session_id", "prompt_refs"))):

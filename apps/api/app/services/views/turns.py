@@ -19,6 +19,7 @@ from app.domain.figures import LaidOut
 from app.domain.trim_log import TrimAction
 from app.domain.types import (
     JsonObject,
+    ListedTurn,
     Message,
     MessageRecord,
     PromptMessage,
@@ -58,7 +59,7 @@ async def list_turns(
     first_seq: int = 1,
     *,
     newest_first: bool = False,
-) -> Page[TurnRecord]:
+) -> Page[ListedTurn]:
     """The session's turns from a number on. Raises `NotFound`, `InvalidRequest` for an alien cursor."""
     scope = in_order(f"turns:{session_id}", newest_first=newest_first, by_default=False)
     position = after_seq(scope, cursor)
