@@ -1053,6 +1053,23 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        /** AppliedEdit */
+        AppliedEdit: {
+            /**
+             * Type
+             * @constant
+             */
+            type: "clear_tool_uses_20250919";
+            /** Cleared Tool Uses */
+            cleared_tool_uses: number;
+            /** Cleared Input Tokens */
+            cleared_input_tokens: number;
+        };
+        /** AppliedEdits */
+        AppliedEdits: {
+            /** Applied Edits */
+            applied_edits: components["schemas"]["AppliedEdit"][];
+        };
         /**
          * AssistantMessageIn
          * @description A reply of a model, or its tool calls. Of members that are not named here (reasoning, audio) nothing is kept.
@@ -1179,6 +1196,11 @@ export interface components {
              * @description As the provider reported; null before it has.
              */
             actual_prompt_tokens: number | null;
+            /**
+             * Cache Break
+             * @description What ended the beginning that it shares with the session's prompt before it. Null where it goes on from that one, or where another process sent that one.
+             */
+            cache_break: ("model" | "tools" | "system" | "goal" | "pins" | "summary" | "prune" | "recall" | "look_back" | "reasoning" | "days") | null;
             /**
              * Created At
              * Format: date-time
@@ -1437,14 +1459,41 @@ export interface components {
             name: string;
         };
         /**
-         * ClearEdit
-         * @description Taken without effect: the session's policy says what leaves the window.
+         * ClearThinkingEdit
+         * @description Taken without effect: reasoning is sent in the running tool loop only.
          */
-        ClearEdit: {
+        ClearThinkingEdit: {
             /** Type */
             type: string;
         } & {
             [key: string]: unknown;
+        };
+        /**
+         * ClearToolUsesEdit
+         * @description Older tool results give way to a line that says so: the policy's `clear_tool_results` for this request.
+         */
+        ClearToolUsesEdit: {
+            /**
+             * Type
+             * @constant
+             */
+            type: "clear_tool_uses_20250919";
+            /**
+             * Trigger
+             * @description 100,000 input tokens when absent.
+             */
+            trigger?: (components["schemas"]["SomeTokens"] | components["schemas"]["SomeUses"]) | null;
+            /** @description The newest results that stay; 3 when absent. */
+            keep?: components["schemas"]["KeptUses"] | null;
+            /** @description Nothing is cleared that would save less. */
+            clear_at_least?: components["schemas"]["SomeTokens"] | null;
+            /** Exclude Tools */
+            exclude_tools?: string[] | null;
+            /**
+             * Clear Tool Inputs
+             * @description Whether the calls lose their input as well. A list of tools is refused.
+             */
+            clear_tool_inputs?: boolean | null;
         };
         /** CompactAt */
         CompactAt: {
@@ -1664,7 +1713,7 @@ export interface components {
         /** ContextManagement */
         ContextManagement: {
             /** Edits */
-            edits?: (components["schemas"]["CompactEdit"] | components["schemas"]["ClearEdit"])[] | null;
+            edits?: (components["schemas"]["CompactEdit"] | components["schemas"]["ClearToolUsesEdit"] | components["schemas"]["ClearThinkingEdit"])[] | null;
         };
         /**
          * ContextOut
@@ -1837,7 +1886,7 @@ export interface components {
         };
         /**
          * CustomToolIn
-         * @description A tool of the client whose input is text. Models get it as a function with one argument.
+         * @description A tool of the client whose input is text. A provider that knows none gets it as a function of one argument.
          */
         CustomToolIn: {
             /**
@@ -2383,6 +2432,16 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        /** KeptUses */
+        KeptUses: {
+            /**
+             * Type
+             * @constant
+             */
+            type: "tool_uses";
+            /** Value */
+            value: number;
+        };
         /**
          * LayoutRow
          * @description Where a message of a prompt stands and what it costs, without framing.
@@ -2515,6 +2574,68 @@ export interface components {
             /** External Id */
             external_id: string | null;
             figures?: components["schemas"]["SessionFigures"] | null;
+        };
+        /**
+         * ListedTurnOut
+         * @description A turn, with who posted its message and when that was said.
+         */
+        ListedTurnOut: {
+            /**
+             * Id
+             * Format: uuid
+             */
+            id: string;
+            /**
+             * Session Id
+             * Format: uuid
+             */
+            session_id: string;
+            /** Seq */
+            seq: number;
+            status: components["schemas"]["TurnStatus"];
+            /** User Input */
+            user_input: string;
+            /** Assistant Output */
+            assistant_output: string | null;
+            /** Tool Calls */
+            tool_calls: components["schemas"]["StoredCall"][];
+            /** Finish Reason */
+            finish_reason: string | null;
+            /** Error */
+            error: {
+                [key: string]: unknown;
+            } | null;
+            /** Model Alias */
+            model_alias: string;
+            /** Prompt Tokens */
+            prompt_tokens: number | null;
+            /** Completion Tokens */
+            completion_tokens: number | null;
+            /**
+             * Cost Usd
+             * @description Of all its calls, summaries included; null where no price is known.
+             */
+            cost_usd: number | null;
+            /** Idempotency Key */
+            idempotency_key: string | null;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Completed At */
+            completed_at: string | null;
+            /**
+             * Name
+             * @description Who of several people spoke, where that is known.
+             */
+            name: string | null;
+            /**
+             * Said At
+             * Format: date-time
+             * @description When the message was said, if the client stated it, else `created_at`.
+             */
+            said_at: string;
         };
         /** LocalShellCallIn */
         LocalShellCallIn: {
@@ -2670,6 +2791,8 @@ export interface components {
             /** Stop Sequence */
             stop_sequence: null;
             usage: components["schemas"]["MessageUsage"];
+            /** @description Absent where the request has none. A compaction is in `content`. */
+            context_management?: components["schemas"]["AppliedEdits"] | null;
         };
         /** MessagePage */
         MessagePage: {
@@ -3868,6 +3991,26 @@ export interface components {
                 [key: string]: unknown;
             }[];
         };
+        /** SomeTokens */
+        SomeTokens: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "input_tokens";
+            /** Value */
+            value: number;
+        };
+        /** SomeUses */
+        SomeUses: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "tool_uses";
+            /** Value */
+            value: number;
+        };
         /**
          * StoredCall
          * @description A tool call as a model made it.
@@ -4027,6 +4170,16 @@ export interface components {
             origin: "model" | "fallback" | "emergency" | "person";
             /** Model Alias */
             model_alias: string;
+            /**
+             * Call
+             * @description `cached`: behind a repetition of the session's last prompt. Null where no model was called.
+             */
+            call: ("separate" | "cached") | null;
+            /**
+             * Call Reason
+             * @description Why it was called so.
+             */
+            call_reason: ("policy" | "provider" | "too_large" | "not_cached" | "refused" | "no_price" | "cost") | null;
             /** Token Estimate */
             token_estimate: number;
             /** Prompt Tokens */
@@ -4686,7 +4839,7 @@ export interface components {
         /** TurnPage */
         TurnPage: {
             /** Items */
-            items: components["schemas"]["TurnOut"][];
+            items: components["schemas"]["ListedTurnOut"][];
             /** Next Cursor */
             next_cursor: string | null;
         };
