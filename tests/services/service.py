@@ -31,7 +31,7 @@ from app.services.runtime import Runtime
 from app.services.sessions import create_session
 from app.services.turn.take import continue_turn, take_turn
 from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
-from app.services.upkeep.calibrations import Calibrations
+from app.services.upkeep.learned import Calibrations
 from app.services.upkeep.process_state import Chores, Cooldowns, HeavyWork, Leases
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers, encoding_for_model

@@ -27,7 +27,7 @@ from app.services.archive.transfer import export_session
 from app.services.pins import put_pin
 from app.services.sessions import list_sessions
 from app.services.summaries import list_summaries, undo_summary
-from app.services.upkeep.calibrations import Calibrations
+from app.services.upkeep.learned import Calibrations
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_prompt, list_turns
 from tests.api.conftest import as_sent

@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
+from app.db.audits import whole_refs
 from app.db.forks import COPIES
-from app.db.stored_refs import whole_refs
 from app.db.tables import metadata
 from app.domain.errors import (
     ContextBudgetExceeded,

@@ -18,7 +18,7 @@ from app.domain.errors import DatabaseUnavailable
 from app.domain.types import TenantId
 from app.services import keys as key_service
 from app.services import limits as limit_service
-from app.services.upkeep import learned_windows as window_service
+from app.services.upkeep import learned as window_service
 from app.services.upkeep.purge import Purged, purge
 
 keys = typer.Typer(no_args_is_help=True, help="API keys. Once one exists, every request needs one.")

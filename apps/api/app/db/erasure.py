@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from app.db.database import Record, Transaction
-from app.db.sql import Statement, compile_sql, sql
-from app.db.table_parts import metadata
+from app.db.sql import Statement, compile_sql, metadata, sql
 from app.db.tables import pins, session_summaries, sessions, turns
 from app.domain.types import SessionId, TenantId
 

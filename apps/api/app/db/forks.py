@@ -15,10 +15,9 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from app.db import tables
+from app.db.audits import BLOCKS_OF_TURNS
 from app.db.database import Record, Transaction, record_of
-from app.db.sql import Statement, insert_from, sql
-from app.db.stored_refs import BLOCKS_OF_TURNS
-from app.db.table_parts import OPEN_STATUSES_SQL
+from app.db.sql import OPEN_STATUSES_SQL, Statement, insert_from, sql
 from app.domain.types import Content, JsonObject, SessionId, TurnId, TurnStatus
 
 # The turn the fork goes through, and the one after it: what that one had before it was the fork's past.

@@ -8,8 +8,7 @@ from itertools import groupby
 from uuid import UUID
 
 from app.db.database import Transaction
-from app.db.sql import sql
-from app.db.table_parts import OPEN_STATUSES_SQL
+from app.db.sql import OPEN_STATUSES_SQL, sql
 from app.domain.stored import StoredTexts
 from app.domain.types import SessionId
 

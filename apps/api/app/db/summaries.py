@@ -10,8 +10,7 @@ from app.db.claims import Claim
 from app.db.database import Record, Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, Statement, insert_from, json_rows, sql
-from app.db.table_parts import OPEN_STATUSES_SQL
+from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, insert_from, json_rows, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.limits import Limits, Scope
 from app.domain.stored import NewSummary, StoredSummary

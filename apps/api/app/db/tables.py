@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from app.db.table_parts import (
+from app.db.sql import (
     OPEN_STATUSES_SQL,
     UNANSWERED,
     id_column,

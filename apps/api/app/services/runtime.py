@@ -18,7 +18,7 @@ from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import Catalogue
 from app.services.heavy.jobs import HeavyJobs
 from app.services.pasts import Pasts
-from app.services.upkeep.calibrations import Calibrations
+from app.services.upkeep.learned import Calibrations
 from app.services.upkeep.process_state import Chores, Cooldowns, HeavyWork, Leases
 from app.telemetry import NO_TRACES, Telemetry, Tracer
 from app.tokenizers import Tokenizers

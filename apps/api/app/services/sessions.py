@@ -8,9 +8,9 @@ from typing import Any
 
 from app.db import sessions as store
 from app.db.database import Database, Transaction
-from app.db.ended_turns import cancel_open_turns
 from app.db.erasure import erase, lock_session
 from app.db.records import usage_totals
+from app.db.turns import cancel_open_turns
 from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.figures import SessionFigures
 from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId

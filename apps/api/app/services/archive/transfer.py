@@ -9,13 +9,13 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from app.archive.document import SECTIONS
-from app.db.append_turns import append_history
 from app.db.archive import exported_rows, exported_session, insert_rows, set_counters
 from app.db.audits import as_recorded
 from app.db.database import Transaction
 from app.db.forks import fork_point
-from app.db.planner_statistics import analyze_for
+from app.db.migrate import analyze_for
 from app.db.sessions import CHANGEABLE
+from app.db.turns import append_history
 from app.domain.errors import ImportRefused, InvalidRequest, NotFound, PlimsollError
 from app.domain.stored import Counters, NewHistory, NewRows
 from app.domain.types import JsonObject, Session, SessionId, TenantId

@@ -21,8 +21,8 @@ from app.db.claims import (
     waiting_turn,
 )
 from app.db.database import Transaction, UniqueViolated
-from app.db.ended_turns import fail_lost_turns
 from app.db.responses import keep_response
+from app.db.turns import fail_lost_turns
 from app.domain.content import content_text
 from app.domain.errors import (
     IdempotencyInFlight,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 from time import perf_counter
 
-from app.db.ended_turns import cancel_turn as store_cancelled
 from app.db.forks import LastTurn
+from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
 from app.domain.errors import InvalidRequest, TurnCancelled, TurnNotOpen
 from app.domain.incoming import IncomingMessage

@@ -9,14 +9,15 @@ from contextlib import suppress
 from time import thread_time
 from uuid import UUID
 
-from app.db.activity import count_open_turns
 from app.db.claims import renew_lease
 from app.db.database import Database
-from app.db.ended_turns import fail_lost_turns, sessions_with_lost_turns
 from app.db.erasure import due_sessions, erase
+from app.db.timeline import count_open_turns
+from app.db.turns import fail_lost_turns, sessions_with_lost_turns
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import SessionId
 from app.services.runtime import Runtime, retried
+from app.services.upkeep.learned import load_windows
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ _MOST_ERASED = 100
 _LOST_A_PAGE = 100
 """Sessions: there may be as many as a whole deployment ran turns in when it was stopped."""
 _PROBE_S = 10.0
+_REFRESH_S = 30.0
 _BEAT_S = 0.02
 _BEATS_SHOWN_S = 30.0
 
@@ -129,6 +131,14 @@ async def calibrate_forever(rt: Runtime) -> None:
             await rt.calibrations.flush(rt.database)
         flushes += 1
         await asyncio.sleep(_FLUSH_S)
+
+
+async def refresh_forever(rt: Runtime) -> None:
+    """Reads what windows other processes have learned, every half minute, and once at the start."""
+    while True:
+        with suppress(DatabaseUnavailable):  # what is known stays known
+            await load_windows(rt.database, rt.catalogue)
+        await asyncio.sleep(_REFRESH_S)
 
 
 async def beat_forever(rt: Runtime) -> None:
