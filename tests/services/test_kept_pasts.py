@@ -16,7 +16,7 @@ import pytest
 from app.domain.errors import ContextBudgetExceeded, NotFound, NothingToSummarize, ProviderError, SummaryNotActive
 from app.domain.responses import item_id
 from app.domain.types import JsonObject, SessionId, TurnId, TurnStatus
-from app.services.archive.fork import fork_session
+from app.services.archive.transfer import fork_session
 from app.services.openai.conversations import withdraw_item
 from app.services.pasts import Counting, Pasts
 from app.services.runtime import Runtime

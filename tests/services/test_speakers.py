@@ -14,8 +14,7 @@ from app.api.routes.archive import spooled
 from app.domain.types import SessionId
 from app.engine.recall.index import packed_terms
 from app.engine.window.recalled import RECALL_NOTE
-from app.services.archive.fork import fork_session
-from app.services.archive.transfer import export_session
+from app.services.archive.transfer import export_session, fork_session
 from app.services.pasts import Pasts
 from app.services.turn.take import prepare_regeneration, regenerate_turn, take_turn
 from app.services.turn.types import TurnOptions, TurnOutcome, TurnRequest

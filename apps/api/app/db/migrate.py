@@ -213,8 +213,8 @@ def _columns(table: sa.Table) -> str:
     return ", ".join(f'"{column.name}"' for column in table.columns if column.name in found)
 
 
-# Where much was stored at once autovacuum comes a minute late. Until it does, plans stay that were made of empty tables:
-# a foreign key may be checked by reading the whole session.
+# Where much was stored at once autovacuum comes a minute late. Until it does, plans stay that were made of empty
+# tables: a foreign key may be checked by reading the whole session.
 _TABLES = ", ".join(f"('{table.name}', '{_columns(table)}')" for table in metadata.sorted_tables)
 ANALYZE = Statement(
     f"""

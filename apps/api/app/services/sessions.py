@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.db import sessions as store
-from app.db.database import Database, Transaction
+from app.db.database import Database, Record, Transaction
 from app.db.erasure import erase, lock_session
 from app.db.records import usage_totals
 from app.db.turns import cancel_open_turns
@@ -55,6 +55,14 @@ async def get_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
     if session is None:
         raise NotFound("session")
     return session
+
+
+async def prompt_view(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> Record:
+    """The session's row with the counters that a prompt depends on, without a lock. Raises `NotFound`."""
+    row = await store.get_prompt_view(tx, tenant_id, session_id)
+    if row is None:
+        raise NotFound("session")
+    return row
 
 
 async def check_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> None:

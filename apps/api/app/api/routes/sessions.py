@@ -12,7 +12,7 @@ from app.api.schemas.values import as_json
 from app.domain.errors import InvalidRequest
 from app.domain.types import JsonObject, Session, SessionId, TurnId
 from app.services import sessions
-from app.services.archive.fork import fork_session
+from app.services.archive.transfer import fork_session
 from app.services.paging import Page
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)

@@ -11,7 +11,7 @@ from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, SessionId, TenantId
 from app.openai.items import joined_directions
 from app.openai.new_messages import goes_on
-from app.services.archive.fork import fork_session
+from app.services.archive.transfer import fork_session
 from app.services.openai.chat import ChatRequest, divided
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session, insert_checked, with_defaults

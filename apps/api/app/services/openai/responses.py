@@ -23,7 +23,7 @@ from app.db.turns import turn_by_key
 from app.domain.errors import Busy, InvalidRequest, NotFound, PlimsollError, TurnInProgress, TurnNotOpen, located
 from app.domain.responses import ResponseRef, StoredResponse
 from app.domain.types import SessionId, TenantId, TurnStatus
-from app.services.archive.fork import fork_session, fork_within
+from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, complete_chat, divided
 from app.services.openai.conversations import ItemPage, page_of_items
 from app.services.openai.open_session import check_compaction, check_options, open_session

@@ -20,7 +20,7 @@ from app.domain.incoming import IncomingMessage
 from app.domain.types import Completion, Session, SessionId, TenantId, TurnId, TurnRecord, Usage
 from app.engine.window.plan import Refused
 from app.openai.chat_messages import as_one
-from app.services.archive.fork import BeforeLast, fork_before_last
+from app.services.archive.transfer import BeforeLast, fork_before_last
 from app.services.limits import within_limits
 from app.services.runtime import Runtime, retried
 from app.services.sessions import delete_session, not_found

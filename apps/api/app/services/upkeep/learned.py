@@ -1,8 +1,8 @@
-"""What calls taught: how far estimates of a tenant's tokens are off, and windows that providers stated in refusals. Both
-are kept in Postgres and known to every process within seconds.
+"""What calls taught: how far estimates of a tenant's tokens are off, and windows that providers stated in refusals.
+Both are kept in Postgres and known to every process within seconds.
 
-A stated window alone lowers nothing beyond its own turn. Stated in two turns of a tenant, it is that tenant's; stated to
-two tenants, it is everybody's. A window that the catalogue configures is never replaced.
+A stated window alone lowers nothing beyond its own turn. Stated in two turns of a tenant, it is that tenant's; stated
+to two tenants, it is everybody's. A window that the catalogue configures is never replaced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a turn would send, before it is posted: no model is called and nothing is written.
+"""What a turn would send, before it is posted, and how many tokens a list in Anthropic's form would have: no model is
+called and nothing is written.
 
 At most a provider counts tokens, where its alias has exact counts and the turn would need one too.
 """
@@ -12,6 +13,7 @@ from uuid import UUID
 
 from app.db.messages import UNCOUNTED
 from app.domain.figures import LaidOut
+from app.domain.incoming import IncomingMessage
 from app.domain.types import (
     OPEN_STATUSES,
     JsonObject,
@@ -29,21 +31,23 @@ from app.domain.types import (
     TurnStatus,
     Usage,
 )
-from app.engine.messages.tokens import Estimate
+from app.engine.messages.image_rules import image_rule_for
+from app.engine.messages.tokens import Estimate, message_tokens, tools_tokens, with_images_by_rule
 from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of
 from app.engine.window.layout import layout_of
 from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, assemble, plan
-from app.engine.window.prompt import Prompt
+from app.engine.window.prompt import Prompt, PromptItem
+from app.engine.window.window import head_items
 from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
 from app.services.turn.claim import awake_alias, check, check_recorded, policy_of_turn
 from app.services.turn.decide import counted_by_provider, first_snapshot, refusal_of
-from app.services.turn.gather import estimator_of, planned, with_recall_anew
+from app.services.turn.gather import encoding_of, estimator_of, planned, with_recall_anew
 from app.services.turn.provider_call import cost_of
 from app.services.turn.steps import Steps
-from app.services.turn.types import TurnPlan, TurnRequest
+from app.services.turn.types import TurnOptions, TurnPlan, TurnRequest
 from app.services.views.context import uncounted_window
 from app.services.views.turns import numbered
 
@@ -151,3 +155,33 @@ def _pending_summary(fold: Fold, estimate: Estimate) -> tuple[Summary, Estimate]
     rendered = render_summary(body)
     pending = summary_of(PENDING_SUMMARY_ID, fold, body, "fallback")
     return pending, lambda shown: fold.cap_tokens if shown == rendered else estimate(shown)
+
+
+_NO_ID = UUID(int=0)
+
+
+async def count_tokens(
+    rt: Runtime, tenant_id: TenantId, model_alias: str, messages: Sequence[IncomingMessage], options: TurnOptions
+) -> int:
+    """The estimate of what the first turn of a new session would send, had nothing of the list to leave.
+
+    Raises `InvalidRequest` for an unknown alias.
+    """
+    model = rt.catalogue.model(model_alias, tenant_id)
+    rule = image_rule_for(model.model)
+    system = (("system:global", rt.catalogue.instructions.global_), ("system:turn", options.instructions))
+    layers = tuple((label, text) for label, text in system if text)
+
+    def item(incoming: IncomingMessage, estimate: Estimate) -> PromptItem:
+        calls, call_id = incoming.tool_calls, incoming.tool_call_id
+        tokens = message_tokens(incoming.content, estimate, tool_calls=calls, tool_call_id=call_id)
+        message = Message(MessageId(_NO_ID), TurnId(_NO_ID), 0, incoming.role, incoming.content, tokens, calls, call_id)
+        return PromptItem("history", with_images_by_rule(message, rule).tokens, message=message)
+
+    def counted(estimate: Estimate) -> int:
+        items = (*head_items(layers, None, (), estimate), *(item(message, estimate) for message in messages))
+        return Prompt(items, options.tools, tools_tokens(options.tools, estimate)).wire_tokens
+
+    encoding = encoding_of(model, rt.guarded)
+    tokens, _ = await rt.tokenizers.off_loop(lambda: rt.tokenizers.count_with(encoding, counted))
+    return tokens
