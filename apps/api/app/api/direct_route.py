@@ -24,10 +24,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api import problems
-from app.api.anthropic_errors import is_messages_path
 from app.api.edge import Exchange
-from app.api.openai_errors import is_openai_path
 from app.api.strict_json import parse_body
+from app.api.vendor_errors import is_messages_path, is_openai_path
 from app.core.fairness import tenant_at_work
 from app.domain.errors import (
     DatabaseUnavailable,

@@ -8,8 +8,8 @@ from typing import Literal
 import orjson
 
 from app.anthropic.replies import compaction_block, reply_blocks, stop_reason, thinking_blocks, usage_json
-from app.api.anthropic_errors import error_json
 from app.api.streaming import encoded_event
+from app.api.vendor_errors import error_json
 from app.domain.compaction import Compaction
 from app.domain.types import JsonObject, SessionId, Summary
 from app.services.openai.compaction import Compacted, shown_text
