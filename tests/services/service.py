@@ -33,8 +33,9 @@ from app.services.turn.take import continue_turn, take_turn
 from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 from app.services.upkeep.learned import Calibrations
 from app.services.upkeep.process_state import Chores, Cooldowns, HeavyWork, Leases
-from app.telemetry import NO_TRACES, Telemetry, Tracer
-from app.tokenizers import Tokenizers, encoding_for_model
+from app.telemetry.metrics import Telemetry
+from app.telemetry.tracing import NO_TRACES, Tracer
+from app.tokenizers.counting import Tokenizers, encoding_for_model
 from tests.pooling import behind_pooler
 from tests.providers.server import Answer, ScriptedServer, Seen
 

@@ -28,7 +28,7 @@ from app.services.heavy.child import JobFailed, Tools
 from app.services.heavy.jobs import HeavyJobs
 from app.services.sessions import list_sessions
 from app.services.views.simulation import SMALL_TURNS_DECIDED, THRESHOLDS, simulate
-from app.tokenizers import Tokenizers
+from app.tokenizers.counting import Tokenizers
 from tests.services.service import TENANT, Service, service
 
 CONVERSATION = {
@@ -289,7 +289,7 @@ from uuid_utils.compat import uuid7
 from app.services.archive.import_job import ImportJob
 from app.services.heavy.child import Tools
 from app.services.heavy.jobs import HeavyJobs
-from app.tokenizers import Tokenizers
+from app.tokenizers.counting import Tokenizers
 
 async def main():
     jobs = HeavyJobs(Tools(Tokenizers(), uuid7))

@@ -27,7 +27,7 @@ from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.context import window_now
 from app.services.views.preview import preview_turn
 from app.services.views.turns import get_prompt, list_turns
-from app.telemetry import Telemetry
+from app.telemetry.metrics import Telemetry
 from tests.engine.histories import History
 from tests.engine.histories import chat as chat_history
 from tests.engine.pictures import image, png

@@ -20,7 +20,7 @@ from app.services.pasts import Pasts, extended_index, settled_index
 from app.services.sessions import delete_session
 from app.services.views.context import read_timeline, window_now
 from app.services.views.turns import get_audit, get_prompt
-from app.telemetry import Telemetry
+from app.telemetry.metrics import Telemetry
 from tests.providers.server import Seen, serving
 from tests.services.service import TENANT, Service, chat, model, models_toml, service
 

@@ -21,7 +21,7 @@ from app.services.turn.types import TurnOptions, TurnOutcome, TurnRequest
 from app.services.views.preview import preview_turn
 from app.services.views.search import search_messages, search_session
 from app.services.views.turns import get_prompt, list_messages
-from app.telemetry import Telemetry
+from app.telemetry.metrics import Telemetry
 from tests.providers.server import serving
 from tests.services.service import TENANT, Service, is_summary, model, models_toml, service
 

@@ -68,8 +68,9 @@ from app.services.upkeep.background import (
 from app.services.upkeep.learned import Calibrations, load_windows
 from app.services.upkeep.process_state import Allowance, Chores, Cooldowns, HeavyWork, Leases
 from app.services.views.activity import Activity
-from app.telemetry import NO_TRACES, Telemetry, Tracer
-from app.tokenizers import Tokenizers, encoding_for_model
+from app.telemetry.metrics import Telemetry
+from app.telemetry.tracing import NO_TRACES, Tracer
+from app.tokenizers.counting import Tokenizers, encoding_for_model
 
 logger = logging.getLogger(__name__)
 

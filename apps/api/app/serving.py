@@ -41,7 +41,7 @@ from app.providers.catalogue_file import read_catalogue
 from app.services.archive.transfer import import_session
 from app.services.keys import OPEN_TENANT, any_key_exists
 from app.services.upkeep.process_state import Drain
-from app.telemetry import traces_can_be_made
+from app.telemetry.tracing import traces_can_be_made
 
 DRAIN_S = 30
 """How long running requests may take to end after a signal."""

@@ -1,4 +1,9 @@
-"""Metrics of turns, summaries, model calls and the database, and the text that Prometheus scrapes."""
+"""Metrics of turns, summaries, model calls and the database, and the text that Prometheus scrapes.
+
+They are correct with one worker process or several: with several, `PROMETHEUS_MULTIPROC_DIR` names a folder before the
+workers start; prometheus_client then keeps every process's values in files there, and a scrape of any worker adds them
+up. Labels come from closed sets only.
+"""
 
 from __future__ import annotations
 

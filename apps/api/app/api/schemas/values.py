@@ -1,5 +1,9 @@
 """What schemas of several nouns are made of: how strict they are, the values of stored rows, and records of the domain
 as answers, whose schema and JSON both come from one dataclass.
+
+Schemas are a file a noun, by the names of the routes; what a route has for itself alone stands with it. Bodies take no
+coercion ("5" is no number) and no unknown field, so that a typo is refused and not ignored. Classes that describe
+answers are for the OpenAPI document; a test holds real answers to them.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ from app.engine.recall.index import packed_terms
 from app.engine.summary.block import render_summary
 from app.openai.chat_messages import IncomingTurn, joined
 from app.services.heavy.child import Tools
-from app.tokenizers import ENCODINGS, HEURISTIC, TWO_FIFTHS
+from app.tokenizers.counting import HEURISTIC, TWO_FIFTHS
+from app.tokenizers.vocabularies import ENCODINGS
 
 BATCH_ROWS = 100
 BATCH_BYTES = 128 * 1024

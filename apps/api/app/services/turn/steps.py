@@ -18,7 +18,7 @@ from app.domain.types import Completion, CompletionRequest, JsonObject, SessionI
 from app.engine.window.plan import Ready, Refused, SummaryDue
 from app.providers.registry import Model
 from app.services.runtime import Runtime
-from app.telemetry import Attribute
+from app.telemetry.tracing import Attribute
 
 
 class Steps:

@@ -10,8 +10,7 @@ from uuid import UUID
 
 from app.db.claims import Claim
 from app.db.responses import ResponseNote
-from app.domain.audit import Audit, TurnContext
-from app.domain.trim_log import TrimLog
+from app.domain.audit import Audit, TrimLog, TurnContext
 from app.domain.types import (
     Completion,
     Content,
@@ -28,7 +27,7 @@ from app.engine.window.plan import Assembled, Ready, Refused
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.providers.registry import Model
 from app.services.turn.gather import WindowRows
-from app.tokenizers import Estimator
+from app.tokenizers.counting import Estimator
 
 RETRY_AFTER_S = 1
 

@@ -12,11 +12,10 @@ from app.db import turns as store
 from app.db.audits import blocks_by_sha256, turns_in_ranges
 from app.db.audits import get_audit as read_audit
 from app.db.messages import messages_by_id, messages_in_runs, page_of_messages
-from app.domain.audit import Audit
+from app.domain.audit import Audit, TrimAction
 from app.domain.content import content_text
 from app.domain.errors import NotFound
 from app.domain.figures import LaidOut
-from app.domain.trim_log import TrimAction
 from app.domain.types import (
     JsonObject,
     Message,
@@ -36,7 +35,7 @@ from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild, rebui
 from app.services.paging import LAST_SEQ, Page, after_seq, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import check_session, not_found
-from app.tokenizers import Estimator
+from app.tokenizers.counting import Estimator
 
 
 @dataclass(frozen=True, slots=True)
