@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-import sqlalchemy as sa
 
 from app.db.claims import claim_turn
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
@@ -38,7 +37,7 @@ async def test_a_wait_for_the_pool_is_measured_also_when_it_was_in_vain(database
     async with database.autocommit():
         pass  # connected: that takes a while on a busy machine
     database.watched_by(telemetry.database)
-    hold = compile_sql(sa.text("SELECT pg_sleep(0.6)"))
+    hold = sql("SELECT pg_sleep(0.6)")
     try:
 
         async def lent() -> None:

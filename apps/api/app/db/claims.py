@@ -13,7 +13,7 @@ from app.db.database import Transaction
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import UNGIVEN
 from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, state_of
-from app.db.sql import CLOCK, insert_from, insert_row, json_rows, sql
+from app.db.sql import CLOCK, given, insert_from, insert_row, json_rows, sql
 from app.domain.content import bytea_json, tool_calls_from_json
 from app.domain.limits import Limits, Scope
 from app.domain.types import JsonObject, SessionId, SessionState, TenantId, ToolCall, TurnId, TurnStatus
@@ -27,11 +27,8 @@ _NEW_TURN = insert_row(
         "session_id": "sessions.id",
         "seq": "s.last_turn_seq",
         "status": "'running'",
-        "user_input": ":user_input",
         "model_alias": "coalesce(CAST(:model_alias AS text), s.model_alias)",
-        "idempotency_key": "CAST(:idempotency_key AS text)",
-        "request_sha256": ":request_sha256",
-        "request": "CAST(:request AS jsonb)",
+        **given(tables.turns, "user_input", "idempotency_key", "request_sha256", "request"),
         "created_at": "s.claimed_at",
         "lease_expires_at": "s.claimed_at + make_interval(secs => CAST(:lease_s AS float))",
     },
@@ -45,12 +42,7 @@ _USERS_MESSAGE = insert_row(
         "turn_id": "CAST(:turn_id AS uuid)",
         "seq": "s.last_message_seq - 1",
         "role": "'user'",
-        "content": "CAST(:content AS jsonb)",
-        "token_estimate": "CAST(:token_estimate AS bigint)",
-        "token_encoding": ":token_encoding",
-        "terms": "CAST(:terms AS bytea)",
-        "name": "CAST(:name AS text)",
-        "said_at": "CAST(:said_at AS timestamptz)",
+        **given(tables.messages, "content", "token_estimate", "token_encoding", "terms", "name", "said_at"),
         "created_at": "s.claimed_at",
     },
     f"s, {ON_ITS_NODE}",

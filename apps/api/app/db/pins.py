@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 
 from app.db.database import Transaction, record_of
-from app.db.sql import insert_row, sql
+from app.db.sql import given, insert_row, sql
 from app.db.tables import pins
 from app.domain.types import Pin, SessionId, TenantId
 
@@ -14,13 +14,7 @@ _COLUMNS = ", ".join(f"pins.{each.name}" for each in fields(Pin))
 # The row is made from the session's own row, so a session of another tenant yields none.
 _NEW = insert_row(
     pins,
-    {
-        "session_id": "s.id",
-        "name": "CAST(:name AS text)",
-        "content": "CAST(:content AS text)",
-        "relevance": "CAST(:relevance AS float)",
-        "source": "CAST(:source AS text)",
-    },
+    {"session_id": "s.id", **given(pins, "name", "content", "relevance", "source")},
     "sessions s WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id FOR KEY SHARE",
 )
 _PUT = sql(f"""

@@ -6,17 +6,15 @@ it ended in `turns`, what it used in `usage_records`.
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-
 from app.db.claims import Claim
 from app.db.database import Record, Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
-from app.db.sql import compile_sql, sql
+from app.db.sql import given, insert_row, sql
 from app.db.tables import responses
 from app.domain.responses import ResponseNote, ResponseRef, StoredResponse
 from app.domain.types import SessionId, TenantId, TurnId, TurnStatus, Usage
 
-_KEEP = compile_sql(sa.insert(responses))
+_KEEP = sql(insert_row(responses, given(responses, *responses.columns.keys())))
 
 _FOUND = f"""
     SELECT r.session_id AS response_session_id, r.reply_seq, r.turn_id AS response_turn_id, r.first_seq,

@@ -21,73 +21,55 @@ from dataclasses import fields
 from typing import cast
 from uuid import UUID
 
-import sqlalchemy as sa
-
 from app.db.database import Record, Transaction, record_of
-from app.db.sql import compile_sql, sql
+from app.db.sql import Statement, given, insert_row, sql
 from app.db.tables import sessions
 from app.domain.figures import SessionFigures, WindowFigures
 from app.domain.types import JsonObject, Session, SessionId, SessionState, TenantId, TurnId
 
-_COLUMNS = tuple(sessions.c[field.name] for field in fields(Session))
+_COLUMNS = ", ".join(field.name for field in fields(Session))
 STATE_COLUMNS = tuple(column.name for column in fields(SessionState))
-_OURS = (sessions.c.id == sa.bindparam("session_id")) & (sessions.c.tenant_id == sa.bindparam("tenant_id"))
+_OURS = "id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id"
 CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
 """Fields of a session that a request may set."""
-_SET = {name: sa.bindparam(f"new_{name}", type_=sessions.c[name].type) for name in CHANGEABLE}
+_SET = given(sessions, *CHANGEABLE)
 
-_INSERT = compile_sql(
-    sa.insert(sessions)
-    .values(id=sa.bindparam("session_id"), tenant_id=sa.bindparam("new_tenant_id"), **_SET)
-    .returning(*_COLUMNS)
-)
-_GET = compile_sql(sa.select(*_COLUMNS).where(_OURS))
-_GET_LOCKED = compile_sql(sa.select(*_COLUMNS).where(_OURS).with_for_update(key_share=True))
-_OF_TENANT = (
-    sa.select(*_COLUMNS)
-    .where(sessions.c.tenant_id == sa.bindparam("tenant_id"))
-    .limit(sa.bindparam("limit", type_=sa.BigInteger))
-)
-_LIST = compile_sql(_OF_TENANT.where(sessions.c.id < sa.bindparam("position")).order_by(sessions.c.id.desc()))
-_LIST_OLDEST_FIRST = compile_sql(_OF_TENANT.where(sessions.c.id > sa.bindparam("position")).order_by(sessions.c.id))
-_LIST_OF = compile_sql(
-    sa.select(*_COLUMNS)
-    .where(
-        sessions.c.tenant_id == sa.bindparam("tenant_id"),
-        sessions.c.id == sa.any_(sa.bindparam("session_ids", type_=sa.ARRAY(sa.UUID(as_uuid=True)))),
-    )
-    .order_by(sessions.c.id.desc())
-)
-_UPDATE = compile_sql(
-    sa.update(sessions).where(_OURS).values(**_SET, updated_at=sa.text("statement_timestamp()")).returning(*_COLUMNS)
-)
+_NEW = insert_row(sessions, {"id": "CAST(:session_id AS uuid)", **given(sessions, "tenant_id"), **_SET})
+_INSERT = sql(f"{_NEW} RETURNING {_COLUMNS}")
+_GET = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS}")
+_GET_LOCKED = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS} FOR NO KEY UPDATE")
+_EXISTS = sql(f"SELECT id FROM sessions WHERE {_OURS}")
+_COUNTED = ("last_turn_seq", "last_message_seq", *(name for name in STATE_COLUMNS if name not in Session.__slots__))
+_PROMPT_VIEW = sql(f"SELECT {_COLUMNS}, {', '.join(_COUNTED)} FROM sessions WHERE {_OURS}")
+_UPDATE = sql(f"""
+    UPDATE sessions SET {", ".join(f"{name} = {value}" for name, value in _SET.items())},
+        updated_at = statement_timestamp()
+    WHERE {_OURS} RETURNING {_COLUMNS}
+    """)
 
-_EXISTS = compile_sql(sa.select(sessions.c.id).where(_OURS))
-_PROMPT_VIEW = compile_sql(
-    sa.select(
-        *_COLUMNS,
-        *(sessions.c[name] for name in STATE_COLUMNS if sessions.c[name] not in set(_COLUMNS)),
-        sessions.c.last_turn_seq,
-        sessions.c.last_message_seq,
-    ).where(_OURS)
-)
+
+def _page(beyond: str, order: str) -> Statement:
+    return sql(f"""
+        SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id {beyond} CAST(:position AS uuid)
+        ORDER BY id {order} LIMIT CAST(:limit AS bigint)
+        """)
+
+
+_PAGES = {False: _page(">", "ASC"), True: _page("<", "DESC")}
+_LIST_OF = sql(f"""
+    SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id = ANY(CAST(:session_ids AS uuid[]))
+    ORDER BY id DESC
+    """)
 
 # Held to the end of the transaction, so that of two requests with one key the second finds what the first made. No
 # unique index does it: sessions can be distributed by their id alone.
 _LOCK_KEY = sql(
     "SELECT pg_advisory_xact_lock(hashtextextended(CAST(:tenant_id || ' ' || :idempotency_key AS text), 0))"
 )
-_BY_KEY = compile_sql(
-    sa.select(sessions.c.id)
-    .where(
-        sessions.c.tenant_id == sa.bindparam("tenant_id"), sessions.c.idempotency_key == sa.bindparam("idempotency_key")
-    )
-    .order_by(sessions.c.id)
-    .limit(sa.literal_column("1", sa.Integer))
-)
-_KEEP_KEY = compile_sql(
-    sa.update(sessions).where(_OURS).values(idempotency_key=sa.bindparam("new_idempotency_key", type_=sa.Text))
-)
+_BY_KEY = sql("""
+    SELECT id FROM sessions WHERE tenant_id = :tenant_id AND idempotency_key = :idempotency_key ORDER BY id LIMIT 1
+    """)
+_KEEP_KEY = sql(f"UPDATE sessions SET idempotency_key = :idempotency_key WHERE {_OURS}")
 
 _ERASE_LATER = sql("""
     UPDATE sessions SET erase_after = statement_timestamp() + make_interval(secs => CAST(:seconds AS float))
@@ -174,8 +156,8 @@ async def insert_session(
     row = await tx.fetchrow(
         _INSERT,
         session_id=session_id,
-        new_tenant_id=tenant_id,
-        **{f"new_{name}": values[name] for name in CHANGEABLE},
+        tenant_id=tenant_id,
+        **{name: values[name] for name in CHANGEABLE},
     )
     return Session(**cast(Record, row))  # an INSERT … RETURNING gives its row or raises
 
@@ -212,15 +194,15 @@ async def session_of_key(tx: Transaction, tenant_id: TenantId, idempotency_key: 
 
 async def keep_key(tx: Transaction, tenant_id: TenantId, session_id: SessionId, idempotency_key: str) -> None:
     """Notes the key of the request that made the session."""
-    await tx.execute(_KEEP_KEY, session_id=session_id, tenant_id=tenant_id, new_idempotency_key=idempotency_key)
+    await tx.execute(_KEEP_KEY, session_id=session_id, tenant_id=tenant_id, idempotency_key=idempotency_key)
 
 
 async def list_sessions(
     tx: Transaction, tenant_id: TenantId, *, position: UUID, limit: int, newest_first: bool = True
 ) -> list[Session]:
     """The tenant's sessions with an id below `position`, newest first; or those above it, oldest first."""
-    listed = _LIST if newest_first else _LIST_OLDEST_FIRST
-    return [Session(**row) for row in await tx.fetch(listed, tenant_id=tenant_id, position=position, limit=limit)]
+    rows = await tx.fetch(_PAGES[newest_first], tenant_id=tenant_id, position=position, limit=limit)
+    return [Session(**row) for row in rows]
 
 
 async def sessions_of(tx: Transaction, tenant_id: TenantId, session_ids: Sequence[SessionId]) -> list[Session]:
@@ -231,7 +213,7 @@ async def sessions_of(tx: Transaction, tenant_id: TenantId, session_ids: Sequenc
 
 async def update_session(tx: Transaction, tenant_id: TenantId, session: Session) -> Session | None:
     """Writes the session's changeable fields; None when it is gone."""
-    new = {f"new_{name}": getattr(session, name) for name in CHANGEABLE}
+    new = {name: getattr(session, name) for name in CHANGEABLE}
     row = await tx.fetchrow(_UPDATE, session_id=session.id, tenant_id=tenant_id, **new)
     return None if row is None else Session(**row)
 

@@ -14,7 +14,6 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import UUID
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
-from sqlalchemy.sql.elements import ClauseElement
 
 from app.domain.types import OPEN_STATUSES, TurnStatus
 
@@ -45,15 +44,15 @@ class Statement:
         return [parameters[name] for name in self.names]
 
 
-def compile_sql(statement: ClauseElement) -> Statement:
-    """Compiles a Core statement whose every value is a named bind parameter."""
-    compiled = cast(Any, statement.compile(dialect=_DIALECT))
+def sql(text: str) -> Statement:
+    """Compiles a statement whose every value is a named bind parameter, `:name`."""
+    compiled = cast(Any, sa.text(text).compile(dialect=_DIALECT))
     return Statement(text=str(compiled), names=tuple(compiled.positiontup or ()))
 
 
-def sql(text: str) -> Statement:
-    """Compiles a statement whose every value is a named bind parameter, `:name`."""
-    return compile_sql(sa.text(text))
+def given(table: sa.Table, *names: str) -> dict[str, str]:
+    """By column, the bind parameter of its name, of its type."""
+    return {name: f"CAST(:{name} AS {table.c[name].type.compile(_DIALECT)})" for name in names}
 
 
 def insert_from(
@@ -62,16 +61,17 @@ def insert_from(
     """The text of an INSERT of rows `x` of `source`, in all columns of the table but those `without`, which get their
     defaults. `values` has the expressions of columns that are not those of `x`."""
     columns = {column.name: f"x.{column.name}" for column in table.columns if column.name not in without}
-    given = values or {}
-    assert given.keys() <= columns.keys(), given.keys() - columns.keys()
-    return insert_row(table, {**columns, **given}, source)
+    written = values or {}
+    assert written.keys() <= columns.keys(), written.keys() - columns.keys()
+    return insert_row(table, {**columns, **written}, source)
 
 
 def insert_row(table: sa.Table, values: Mapping[str, str], source: str = "") -> str:
     """The text of an INSERT of expressions by column, for each row of `source`, or one row without it; the table's
     other columns get their defaults."""
     assert values.keys() <= set(table.columns.keys()), values.keys() - set(table.columns.keys())
-    taken = f"SELECT {', '.join(values.values())}" + (f" FROM {source}" if source else "")
+    row = ", ".join(values.values())
+    taken = f"SELECT {row} FROM {source}" if source else f"VALUES ({row})"
     return f"INSERT INTO {table.name} ({', '.join(values)}) {taken}"
 
 
