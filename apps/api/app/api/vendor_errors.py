@@ -150,7 +150,7 @@ def is_messages_path(path: str) -> bool:
 
 
 def messages_answer(problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
-    """The problem as an HTTP messages_answer."""
+    """The problem as an HTTP answer."""
     sent = {**(headers or {}), **request_id_header(), **retry_header(problem)}
     return Response(orjson.dumps(error_json(problem)), status_of(problem), sent, "application/json")
 

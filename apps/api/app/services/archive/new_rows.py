@@ -25,7 +25,7 @@ from app.domain.types import (
     TurnId,
     TurnStatus,
 )
-from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens
+from app.engine.messages.tokens import counted, message_tokens, tokens_of
 from app.engine.recall.index import packed_terms
 from app.engine.summary.block import render_summary
 from app.openai.chat_messages import IncomingTurn, joined
@@ -120,16 +120,7 @@ def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -
 
 
 def _message_row(tools: Tools, encoding: str, message: IncomingMessage) -> JsonObject:
-    tokens, used = tools.tokenizers.count_with(
-        encoding,
-        lambda estimate: message_tokens(
-            message.content,
-            estimate,
-            tool_calls=message.tool_calls,
-            tool_call_id=message.tool_call_id,
-            name=message.name,
-        ),
-    )
+    tokens, used = tools.tokenizers.count_with(encoding, partial(tokens_of, message))
     return {
         "id": tools.new_id(),
         "role": message.role,
@@ -230,26 +221,13 @@ def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> 
     """
     for row in rows["messages"]:
         message = archived_message(row)
-        (tokens, of_reasoning), used = tools.tokenizers.count_with(
-            _known(row["token_encoding"], own), partial(_message_and_reasoning, message)
-        )
-        row |= {"token_estimate": tokens, "reasoning_tokens": of_reasoning, "token_encoding": used}
+        message, used = tools.tokenizers.count_with(_known(row["token_encoding"], own), partial(counted, message))
+        row |= {"token_estimate": message.tokens, "token_encoding": used, "reasoning_tokens": message.reasoning_tokens}
         row["terms"] = _terms_json(message)
     for row in rows["summaries"]:
         row["token_estimate"], row["token_encoding"] = tools.tokenizers.count_with(
             _known(row["token_encoding"], own), partial(message_tokens, render_summary(_body(row)))
         )
-
-
-def _message_and_reasoning(message: Message, estimate: Estimate) -> tuple[int, int]:
-    tokens = message_tokens(
-        message.content,
-        estimate,
-        tool_calls=message.tool_calls,
-        tool_call_id=message.tool_call_id,
-        name=message.name,
-    )
-    return tokens, reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
 
 
 def _known(encoding: str, own: str) -> str:

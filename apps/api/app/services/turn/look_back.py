@@ -30,22 +30,12 @@ from app.engine.window.look_back import (
 from app.engine.window.prompt import Run, whole_message_block
 from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
-from app.services.turn.gather import count_message, count_reasoning
 from app.services.turn.record import Record, with_own_ids
 from app.services.turn.types import ClaimedTurn, TurnPlan
 
 _INLINE_CHARS = 32_768
 _READ_AT_ONCE = 32
 """Matching messages for each page."""
-
-
-async def counted(rt: Runtime, encoding: str, message: Message) -> Message:
-    """A message of a look-back, counted as it is sent."""
-    tokens, _ = await count_message(
-        rt, encoding, message.content, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id
-    )
-    of_reasoning = await count_reasoning(rt, encoding, message.reasoning, message.reasoning_blocks)
-    return replace(message, tokens=tokens, reasoning_tokens=of_reasoning)
 
 
 def wants_look_back(turn: ClaimedTurn, completion: Completion, record: Record) -> bool:

@@ -32,7 +32,7 @@ from app.domain.types import (
     Usage,
 )
 from app.engine.messages.image_rules import image_rule_for
-from app.engine.messages.tokens import Estimate, message_tokens, tools_tokens, with_images_by_rule
+from app.engine.messages.tokens import Estimate, tokens_of, tools_tokens, with_images_by_rule
 from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of
@@ -173,8 +173,7 @@ async def count_tokens(
     layers = tuple((label, text) for label, text in system if text)
 
     def item(incoming: IncomingMessage, estimate: Estimate) -> PromptItem:
-        calls, call_id = incoming.tool_calls, incoming.tool_call_id
-        tokens = message_tokens(incoming.content, estimate, tool_calls=calls, tool_call_id=call_id)
+        calls, call_id, tokens = incoming.tool_calls, incoming.tool_call_id, tokens_of(incoming, estimate)
         message = Message(MessageId(_NO_ID), TurnId(_NO_ID), 0, incoming.role, incoming.content, tokens, calls, call_id)
         return PromptItem("history", with_images_by_rule(message, rule).tokens, message=message)
 

@@ -12,7 +12,7 @@ from app.domain.sentences import read_sentence
 from app.domain.stored import StoredMessage, StoredTurn
 from app.domain.types import JsonObject, Message, Pin, SessionId, Turn, TurnId
 from app.engine.messages.image_rules import image_rule_for
-from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens, with_images_by_rule
+from app.engine.messages.tokens import Estimate, counted, with_images_by_rule
 from app.engine.simulation.counted import CountKey, PastTurn, TurnCounter
 from app.engine.simulation.setting import Setting
 from app.engine.simulation.simulation import FullHistory, Simulation
@@ -156,12 +156,4 @@ def _counted(stored: StoredMessage, encoding: str, estimate: Estimate) -> Messag
         return message
     if found is not None:
         return replace(message, tokens=found[0], reasoning_tokens=found[1])
-    tokens = message_tokens(
-        message.content,
-        estimate,
-        tool_calls=message.tool_calls,
-        tool_call_id=message.tool_call_id,
-        name=message.name,
-    )
-    of_reasoning = reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
-    return replace(message, tokens=tokens, reasoning_tokens=of_reasoning)
+    return counted(message, estimate)
