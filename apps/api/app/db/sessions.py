@@ -22,7 +22,7 @@ from typing import cast
 from uuid import UUID
 
 from app.db.database import Record, Transaction, record_of
-from app.db.sql import Statement, given, insert_row, sql
+from app.db.sql import given, in_both_orders, insert_row, sql
 from app.db.tables import sessions
 from app.domain.figures import SessionFigures, WindowFigures
 from app.domain.types import JsonObject, Session, SessionId, SessionState, TenantId, TurnId
@@ -46,16 +46,10 @@ _UPDATE = sql(f"""
         updated_at = statement_timestamp()
     WHERE {_OURS} RETURNING {_COLUMNS}
     """)
-
-
-def _page(beyond: str, order: str) -> Statement:
-    return sql(f"""
-        SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id {beyond} CAST(:position AS uuid)
-        ORDER BY id {order} LIMIT CAST(:limit AS bigint)
-        """)
-
-
-_PAGES = {False: _page(">", "ASC"), True: _page("<", "DESC")}
+_PAGES = in_both_orders(f"""
+    SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id {{beyond}} CAST(:position AS uuid)
+    ORDER BY id {{order}} LIMIT CAST(:limit AS bigint)
+    """)
 _LIST_OF = sql(f"""
     SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id = ANY(CAST(:session_ids AS uuid[]))
     ORDER BY id DESC

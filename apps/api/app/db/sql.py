@@ -50,6 +50,12 @@ def sql(text: str) -> Statement:
     return Statement(text=str(compiled), names=tuple(compiled.positiontup or ()))
 
 
+def in_both_orders(text: str) -> Mapping[bool, Statement]:
+    """A list's statement by whether its newest come first: with `{order}`, and `{beyond}` to compare a position by."""
+    orders = ((False, "ASC", ">"), (True, "DESC", "<"))
+    return {newest: sql(text.replace("{order}", order).replace("{beyond}", sign)) for newest, order, sign in orders}
+
+
 def given(table: sa.Table, *names: str) -> dict[str, str]:
     """By column, the bind parameter of its name, of its type."""
     return {name: f"CAST(:{name} AS {table.c[name].type.compile(_DIALECT)})" for name in names}

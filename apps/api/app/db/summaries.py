@@ -10,7 +10,7 @@ from app.db.claims import Claim
 from app.db.database import Record, Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, insert_from, json_rows, sql
+from app.db.sql import CLOCK, OPEN_STATUSES_SQL, in_both_orders, insert_from, json_rows, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.limits import Limits, Scope
 from app.domain.stored import NewSummary, StoredSummary
@@ -127,17 +127,11 @@ _RELEASE_LEASE = sql("""
     UPDATE sessions SET summary_lease_id = NULL, summary_lease_expires_at = NULL
     WHERE id = CAST(:session_id AS uuid) AND summary_lease_id = CAST(:lease_id AS uuid)
     """)
-
-
-def _page(beyond: str, order: str) -> Statement:
-    return sql(f"""
-        SELECT * FROM session_summaries
-        WHERE session_id = CAST(:session_id AS uuid) AND id {beyond} CAST(:position AS uuid)
-        ORDER BY id {order} LIMIT CAST(:limit AS integer)
-        """)
-
-
-_PAGES = {False: _page(">", "ASC"), True: _page("<", "DESC")}
+_PAGES = in_both_orders("""
+    SELECT * FROM session_summaries
+    WHERE session_id = CAST(:session_id AS uuid) AND id {beyond} CAST(:position AS uuid)
+    ORDER BY id {order} LIMIT CAST(:limit AS integer)
+    """)
 
 _GET = sql("""
     SELECT * FROM session_summaries

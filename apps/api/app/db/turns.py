@@ -13,7 +13,7 @@ from app.db.database import Record, Transaction, record_of
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, SLICE_MESSAGES, UNGIVEN, message_from_row
 from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, insert_from, json_rows, sql
+from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, in_both_orders, insert_from, json_rows, sql
 from app.domain.content import tool_calls_from_json
 from app.domain.stored import NewHistory
 from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnRecord, TurnStatus
@@ -39,18 +39,12 @@ _BY_KEY = sql(f"""
     WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
         AND t.idempotency_key = :idempotency_key
     """)
-
-
-def _page(order: str) -> Statement:
-    return sql(f"""
-        SELECT {_COLUMNS} FROM turns t
-        WHERE t.session_id = CAST(:session_id AS uuid)
-            AND t.seq > CAST(:after_seq AS bigint) AND t.seq < CAST(:before_seq AS bigint)
-        ORDER BY t.seq {order} LIMIT CAST(:limit AS integer)
-        """)
-
-
-_PAGES = {False: _page("ASC"), True: _page("DESC")}
+_PAGES = in_both_orders(f"""
+    SELECT {_COLUMNS} FROM turns t
+    WHERE t.session_id = CAST(:session_id AS uuid)
+        AND t.seq > CAST(:after_seq AS bigint) AND t.seq < CAST(:before_seq AS bigint)
+    ORDER BY t.seq {{order}} LIMIT CAST(:limit AS integer)
+    """)
 
 _NUMBERS = sql("""
     SELECT id, seq FROM turns

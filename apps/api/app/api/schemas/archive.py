@@ -1,7 +1,7 @@
 """An exported session, row by row, as it leaves and as it may come back; and how the body of an import is read.
 
 Each row is checked by itself here; `archive/document.py` checks them together. Reading runs where
-`services/archive/import_job.py` runs.
+`services/archive/new_rows.py` runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from app.api.strict_json import parse_body
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
 from app.domain.errors import ImportRefused, InvalidRequest
 from app.domain.types import CHAT_OPTIONS, Count, JsonObject, Name, Region, SmallSeq
-from app.services.archive.import_job import Conversation, Export
+from app.services.archive.new_rows import Conversation, Export
 from app.services.policies import read_fields
 
 

@@ -26,8 +26,7 @@ from app.domain.stored import Counters, NewHistory, NewRows
 from app.domain.types import OPEN_STATUSES, JsonObject, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.engine.window.prompt_refs import spelled_out
 from app.openai.chat_messages import IncomingTurn
-from app.services.archive.import_job import ImportJob, Read
-from app.services.archive.new_rows import drafted
+from app.services.archive.new_rows import ImportJob, Read, drafted
 from app.services.heavy.child import Tools
 from app.services.runtime import Runtime
 from app.services.sessions import insert_checked, with_defaults, with_given_policy
