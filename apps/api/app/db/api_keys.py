@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
 from uuid import UUID
@@ -10,6 +10,7 @@ from uuid import UUID
 from app.db.database import Record, Transaction, record_of
 from app.db.sql import given, insert_row, sql
 from app.db.tables import api_keys
+from app.domain.stored import names_of
 from app.domain.types import TenantId
 
 
@@ -34,7 +35,7 @@ class KeyLookup:
     secret_sha256: str | None
 
 
-_COLUMNS = ", ".join(each.name for each in fields(ApiKey))
+_COLUMNS = ", ".join(names_of(ApiKey))
 _GIVEN = given(api_keys, "id", "tenant_id", "name", "prefix", "secret_sha256")
 _INSERT = sql(f"{insert_row(api_keys, _GIVEN)} RETURNING {_COLUMNS}")
 _LIST = sql(f"SELECT {_COLUMNS} FROM api_keys ORDER BY id")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
@@ -21,6 +20,7 @@ from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
 from app.domain.audit import ACTION_FIELDS, TRIM_LOG_FIELDS, Audit, TrimAction
 from app.domain.recalled import RECALLED, PackedRow, public_row, recalled_rows
+from app.domain.stored import values_of
 from app.domain.types import REGIONS, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 
 _GET = sql("""
@@ -65,7 +65,6 @@ async def get_audit(
 
 
 _OF_LOG = ("model_context_limit", "output_reserve", "estimated_wire_tokens")
-_COLUMNS = tuple(each.name for each in fields(Audit))
 
 
 def as_stored(audit: Audit) -> JsonObject:
@@ -77,8 +76,7 @@ def as_stored(audit: Audit) -> JsonObject:
     if recalled := log.get("recalled"):
         short["recalled"] = {"count": len(recalled), "tokens": sum(row["tokens"] for row in recalled)}
     regions = {region: tokens for region, tokens in audit.regions.items() if tokens}
-    row = {name: getattr(audit, name) for name in _COLUMNS}
-    return row | {"regions": regions, "context_trim_log": short, "prompt_refs": refs and short_refs(refs)}
+    return values_of(audit) | {"regions": regions, "context_trim_log": short, "prompt_refs": refs and short_refs(refs)}
 
 
 async def as_recorded(tx: Transaction, session_id: SessionId, rows: Sequence[JsonObject]) -> list[JsonObject]:

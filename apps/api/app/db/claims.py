@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from app.db import tables
-from app.db.database import Transaction
+from app.db.database import Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import UNGIVEN
 from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, state_of
 from app.db.sql import CLOCK, given, insert_from, insert_row, json_rows, sql
 from app.domain.content import bytea_json, tool_calls_from_json
 from app.domain.limits import Limits, Scope
+from app.domain.stored import values_of
 from app.domain.types import JsonObject, SessionId, SessionState, TenantId, ToolCall, TurnId, TurnStatus
 
 _LOCKED = f"{', '.join(STATE_COLUMNS)}, last_turn_seq, last_message_seq, limits, {TENANT_LIMITS}"
@@ -182,9 +183,6 @@ class NewTurn:
     seq: int | None = None
 
 
-_OF_NEW_TURN = tuple(each.name for each in fields(NewTurn) if each.name != "seq")
-
-
 async def claim_turn(
     tx: Transaction, tenant_id: TenantId, session_id: SessionId, new: NewTurn, lease_s: float
 ) -> Claim | None:
@@ -193,11 +191,7 @@ async def claim_turn(
     Raises `UniqueViolated` when the session already has an open turn or the idempotency key was used.
     """
     row = await tx.fetchrow(
-        _CLAIM,
-        session_id=session_id,
-        tenant_id=tenant_id,
-        lease_s=lease_s,
-        **{name: getattr(new, name) for name in _OF_NEW_TURN},
+        _CLAIM, session_id=session_id, tenant_id=tenant_id, lease_s=lease_s, **values_of(new, "seq")
     )
     if row is None:
         return None
@@ -247,11 +241,10 @@ async def waiting_turn(
     row = await tx.fetchrow(_WAITING, session_id=session_id, tenant_id=tenant_id, turn_id=turn_id)
     if row is None:
         return None
-    return WaitingTurn(
+    return record_of(
+        WaitingTurn,
+        row,
         status=TurnStatus(row["status"]),
-        seq=row["seq"],
-        model_alias=row["model_alias"],
-        request=row["request"],
         open_calls=tool_calls_from_json(row["tool_calls"]),
         rounds=row["rounds"] or 0,
         steps=row["steps"] or 0,

@@ -5,7 +5,7 @@ providers stated, by alias and tenant.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -13,6 +13,7 @@ from uuid import UUID
 from app.db.database import Transaction
 from app.db.sql import given, insert_row, sql
 from app.db.tables import calibrations, learned_windows
+from app.domain.stored import names_of
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, alias, encoding."""
@@ -97,7 +98,7 @@ class StatedWindow:
 
 
 _WINDOWS = sql(f"""
-    SELECT {", ".join(each.name for each in fields(StatedWindow))} FROM learned_windows
+    SELECT {", ".join(names_of(StatedWindow))} FROM learned_windows
     WHERE expires_at > statement_timestamp()
     ORDER BY expires_at DESC LIMIT CAST(:most AS bigint)
     """)

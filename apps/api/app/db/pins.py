@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
-
 from app.db.database import Transaction, record_of
 from app.db.sql import given, insert_row, sql
 from app.db.tables import pins
+from app.domain.stored import names_of, values_of
 from app.domain.types import Pin, SessionId, TenantId
 
-_COLUMNS = ", ".join(f"pins.{each.name}" for each in fields(Pin))
+_COLUMNS = ", ".join(f"pins.{name}" for name in names_of(Pin))
 
 # The row is made from the session's own row, so a session of another tenant yields none.
 _NEW = insert_row(
@@ -35,7 +34,7 @@ _DELETE = sql(f"DELETE FROM pins WHERE {_OURS} AND name = :name")
 
 async def put_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin | None:
     """Stores the pin or replaces the one of its name; None when the tenant has no such session."""
-    row = await tx.fetchrow(_PUT, tenant_id=tenant_id, session_id=session_id, **asdict(pin))
+    row = await tx.fetchrow(_PUT, tenant_id=tenant_id, session_id=session_id, **values_of(pin))
     return None if row is None else record_of(Pin, row)
 
 

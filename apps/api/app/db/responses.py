@@ -12,6 +12,7 @@ from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import given, insert_row, sql
 from app.db.tables import responses
 from app.domain.responses import ResponseNote, ResponseRef, StoredResponse
+from app.domain.stored import values_of
 from app.domain.types import SessionId, TenantId, TurnId, TurnStatus, Usage
 
 _KEEP = sql(insert_row(responses, given(responses, *responses.columns.keys())))
@@ -76,11 +77,7 @@ async def keep_response(tx: Transaction, claim: Claim, note: ResponseNote) -> No
         reply_seq=claim.assistant_seq,
         turn_id=claim.turn_id,
         round=claim.round,
-        first_seq=note.first_seq,
-        request_sha256=note.request_sha256,
-        is_stored=note.is_stored,
-        form=note.form,
-        created_at=note.created_at,
+        **values_of(note),
     )
 
 

@@ -17,7 +17,6 @@ Nobody waits for rows of two sessions: who erases several, and who renews a leas
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import cast
 from uuid import UUID
 
@@ -25,10 +24,11 @@ from app.db.database import Record, Transaction, record_of
 from app.db.sql import given, in_both_orders, insert_row, sql
 from app.db.tables import sessions
 from app.domain.figures import SessionFigures, WindowFigures
+from app.domain.stored import names_of
 from app.domain.types import JsonObject, Session, SessionId, SessionState, TenantId, TurnId
 
-_COLUMNS = ", ".join(field.name for field in fields(Session))
-STATE_COLUMNS = tuple(column.name for column in fields(SessionState))
+_COLUMNS = ", ".join(names_of(Session))
+STATE_COLUMNS = names_of(SessionState)
 _OURS = "id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id"
 CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
 """Fields of a session that a request may set."""
@@ -39,7 +39,7 @@ _INSERT = sql(f"{_NEW} RETURNING {_COLUMNS}")
 _GET = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS}")
 _GET_LOCKED = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS} FOR NO KEY UPDATE")
 _EXISTS = sql(f"SELECT id FROM sessions WHERE {_OURS}")
-_COUNTED = ("last_turn_seq", "last_message_seq", *(name for name in STATE_COLUMNS if name not in Session.__slots__))
+_COUNTED = ("last_turn_seq", "last_message_seq", *(name for name in STATE_COLUMNS if name not in names_of(Session)))
 _PROMPT_VIEW = sql(f"SELECT {_COLUMNS}, {', '.join(_COUNTED)} FROM sessions WHERE {_OURS}")
 _UPDATE = sql(f"""
     UPDATE sessions SET {", ".join(f"{name} = {value}" for name, value in _SET.items())},

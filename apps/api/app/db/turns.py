@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from uuid import UUID
 
 from app.db import tables
@@ -15,10 +15,10 @@ from app.db.messages import AS_STORED, SLICE_MESSAGES, UNGIVEN, message_from_row
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, in_both_orders, insert_from, json_rows, sql
 from app.domain.content import tool_calls_from_json
-from app.domain.stored import NewHistory
+from app.domain.stored import NewHistory, names_of
 from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnRecord, TurnStatus
 
-_STORED = tuple(field.name for field in fields(TurnRecord) if field.name != "tool_calls")
+_STORED = tuple(name for name in names_of(TurnRecord) if name != "tool_calls")
 TURN_COLUMNS = ", ".join(f"turns.{name}" for name in _STORED)
 """What `turn_record` reads of `turns`, beside `tool_calls`."""
 _COLUMNS = f"""

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema, create_model
 
+from app.domain.stored import values_of
 from app.domain.types import LARGEST, JsonObject
 
 Item = TypeVar("Item")
@@ -89,7 +90,7 @@ def row_of(record: type[Any], base: type[BaseModel] = Open, *, without: Collecti
 
 def as_json(record: Any, *, without: str | None = None, **otherwise: object) -> JsonObject:
     """The record's fields by name, in its order; `otherwise` has the values of those that its JSON writes otherwise."""
-    return {each.name: getattr(record, each.name) for each in fields(record) if each.name != without} | otherwise
+    return values_of(record, without or "") | otherwise
 
 
 def _members(record: type[Any], absent: Collection[str] = ()) -> dict[str, Any]:
