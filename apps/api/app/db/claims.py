@@ -226,7 +226,7 @@ class WaitingTurn:
 class ToolOutput:
     """A tool's answer, counted; `content` is JSON, `terms` are packed."""
 
-    message_id: UUID
+    id: UUID
     tool_call_id: str
     content: Any
     token_estimate: int
@@ -278,7 +278,10 @@ async def reclaim_turn(
     if session is None:
         return None
     first_seq = session["last_message_seq"] - len(outputs)
-    rows = [_output_row(output, first_seq + at) for at, output in enumerate(outputs)]
+    rows = [
+        values_of(output) | {"seq": first_seq + at, "terms": bytea_json(output.terms)}
+        for at, output in enumerate(outputs)
+    ]
     fence = await tx.fetchval(
         _RECLAIM,
         session_id=session_id,
@@ -302,18 +305,6 @@ async def reclaim_turn(
         limits=limits_of(session),
         looked_back=waiting.looked_back,
     )
-
-
-def _output_row(output: ToolOutput, seq: int) -> JsonObject:
-    return {
-        "id": output.message_id,
-        "seq": seq,
-        "content": output.content,
-        "tool_call_id": output.tool_call_id,
-        "token_estimate": output.token_estimate,
-        "token_encoding": output.token_encoding,
-        "terms": bytea_json(output.terms),
-    }
 
 
 async def renew_lease(tx: Transaction, claim: Claim, lease_s: float) -> None:

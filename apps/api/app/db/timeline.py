@@ -22,9 +22,7 @@ _RECALLED = """jsonb_path_query_array(a.context_trim_log, 'lax $.recalled[*] ? (
 _TURNS = sql(f"""
     SELECT t.id AS turn_id, t.seq, t.status, t.model_alias, left(t.user_input, {USER_INPUT_CHARS}) AS user_input,
         t.prompt_tokens, t.completion_tokens, CAST(t.cost_usd AS float) AS cost_usd, t.created_at, t.completed_at,
-        t.request -> 'policy' AS policy, calls.rounds, calls.attempts, calls.summary, calls.prune, calls.overflow,
-        calls.folded, calls.folded_tokens, calls.pruned, calls.pruned_tokens, calls.dropped, calls.dropped_tokens,
-        calls.recalled, calls.recalled_tokens, last.*
+        t.request -> 'policy' AS policy, calls.*, last.*
     FROM turns t
     CROSS JOIN LATERAL (
         SELECT coalesce(max(a.round), 0) AS rounds, coalesce(max(a.attempt), 0) AS attempts,

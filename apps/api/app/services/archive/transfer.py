@@ -71,7 +71,9 @@ async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: Rea
     """
     async with rt.jobs.job(ImportJob, small=len(raw) <= SMALL_BYTES) as job:
         given = await job.do(ImportJob.read, read, raw)
-        fields = _of_export(rt, given.fields) if given.is_export else _of_conversation(rt, given.fields)
+        fields = (
+            _of_export(rt, given.fields) if given.is_export else with_defaults(rt, with_given_policy(rt, given.fields))
+        )
         alias = fields["model_alias"]
         await job.do(ImportJob.draft, alias, rt.catalogue.model(alias).encoding)
         async with rt.heavy.database.begin() as tx:
@@ -108,10 +110,6 @@ def _of_export(rt: Runtime, session: JsonObject) -> JsonObject:
         return with_defaults(rt, {name: session[name] for name in CHANGEABLE if name in session})
     except InvalidRequest as error:
         raise ImportRefused([(".".join(("body", "session", *error.where[1:])), error.detail)]) from error
-
-
-def _of_conversation(rt: Runtime, fields: JsonObject) -> JsonObject:
-    return with_defaults(rt, with_given_policy(rt, fields) | {"instructions": fields["instructions"]})
 
 
 async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:

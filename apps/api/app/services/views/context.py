@@ -16,6 +16,7 @@ from app.db.sessions import state_of
 from app.db.timeline import summaries_between, timeline_ranges, timeline_turns
 from app.domain.errors import InvalidRequest
 from app.domain.figures import CurrentWindow, EventCounts, PointWindow, TimelineEvent, TimelineRange, TurnPoint
+from app.domain.stored import values_of
 from app.domain.types import JsonObject, Message, SessionId, SummaryId, TenantId, Turn, TurnId, TurnStatus
 from app.engine.policy.budget import history_budget
 from app.engine.policy.policy import ContextPolicy
@@ -80,13 +81,12 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
     snapshot = snapshot_of(rt, rows, no_turn(rows.turn_seq))
     window = lay_out(snapshot, policy, estimate)
     budget, regions = snapshot.budget, window.prompt().regions()
-    return CurrentWindow(
+    return record_of(
+        CurrentWindow,
+        values_of(budget),
         model_alias=rows.model.alias,
         model_context_limit=budget.limit,
         context_limit_source=budget.limit_source,
-        input_budget=budget.input_budget,
-        output_reserve=budget.output_reserve,
-        overhead_reserve=budget.overhead_reserve,
         estimated_input_tokens=window.input_tokens(),
         estimated_wire_tokens=window.wire_tokens,
         regions=regions,
@@ -160,11 +160,9 @@ async def read_overview(
     # What was made between turns belongs to a run, and to its peak only where that is all of the run.
     of_peaks = _by_turn(peaks[::-1], [each for each in made if turns_each == 1 or each["created_by_turn_id"]])
     by_seq = {row["seq"]: _turn(rt, session["policy"], row, of_peaks.get(row["seq"], ())) for row in peaks}
-    return Page([_range(run, by_seq[run["peak_seq"]], later[at]) for at, run in enumerate(runs)], None)
-
-
-def _range(run: Record, peak: TurnPoint, later_summaries: int) -> TimelineRange:
-    return record_of(TimelineRange, run, events=record_of(EventCounts, run, later_summary=later_summaries), peak=peak)
+    events = [record_of(EventCounts, run, later_summary=later[at]) for at, run in enumerate(runs)]
+    ranges = zip(runs, events, strict=True)
+    return Page([record_of(TimelineRange, run, events=of, peak=by_seq[run["peak_seq"]]) for run, of in ranges], None)
 
 
 def _by_turn(turns: Sequence[Record], made: Sequence[Record]) -> dict[int, list[Record]]:

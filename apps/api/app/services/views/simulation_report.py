@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
-from app.domain.stored import StoredTurn
+from app.domain.stored import StoredTurn, values_of
 from app.domain.types import JsonObject, SessionId, TurnStatus
 from app.engine.policy.fields import policy_values
 from app.engine.policy.policy import ContextPolicy
@@ -149,19 +149,7 @@ def _full_history(alias: str | None, history: FullHistory) -> JsonObject:
 
 def _lane(lane: Lane) -> JsonObject:
     turns, losses = lane.simulation.turns, lane.simulation.losses
-    per_turn: list[JsonObject] = [
-        {
-            "seq": turn.seq,
-            "calls": turn.calls,
-            "wire_tokens": turn.wire_tokens,
-            "input_tokens": turn.input_tokens,
-            "summary": turn.summary,
-            "later_summary": turn.later_summary,
-            "prune": turn.prune,
-            "rejected": turn.rejected,
-        }
-        for turn in turns
-    ]
+    per_turn = [values_of(turn, "output_tokens", "summarizer", "user_share") for turn in turns]
     shares = [turn.user_share for turn in turns if turn.calls]
     calls_cost, summaries_cost = lane.simulation.calls_bill.cost_usd, lane.simulation.summaries_bill.cost_usd
     return {
