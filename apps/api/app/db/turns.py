@@ -15,7 +15,7 @@ from app.db.messages import AS_STORED, SLICE_MESSAGES, UNGIVEN, message_from_row
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, in_both_orders, insert_from, json_rows, sql
 from app.domain.content import tool_calls_from_json
-from app.domain.stored import NewHistory, names_of
+from app.domain.stored import NewHistory, names_of, values_of
 from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnRecord, TurnStatus
 
 _STORED = tuple(name for name in names_of(TurnRecord) if name != "tool_calls")
@@ -263,13 +263,6 @@ async def append_history(tx: Transaction, tenant_id: TenantId, session_id: Sessi
 
     Raises `UniqueViolated` when one of them is open and the session has an open turn.
     """
-    row = await tx.fetchrow(
-        _APPEND,
-        session_id=session_id,
-        tenant_id=tenant_id,
-        turn_count=new.turn_count,
-        message_count=new.message_count,
-        turns=new.turns,
-        messages=new.messages,
-    )
+    values = values_of(new, "last_turn_id")
+    row = await tx.fetchrow(_APPEND, session_id=session_id, tenant_id=tenant_id, **values)
     return row is not None
