@@ -123,7 +123,6 @@ def all_regions(stored: Mapping[str, Any]) -> JsonObject:
 
 
 async def blocks_by_sha256(tx: Transaction, session_id: SessionId, sha256s: tuple[str, ...]) -> dict[str, str]:
-    """The texts of prompt blocks, by their address."""
     rows = await tx.fetch(_BLOCKS, session_id=session_id, sha256s=list(sha256s))
     return {row["sha256"]: row["content"] for row in rows}
 

@@ -150,12 +150,10 @@ class Claim:
 
     @property
     def session_id(self) -> SessionId:
-        """The session of the turn."""
         return self.session.id
 
     @property
     def tenant_id(self) -> TenantId:
-        """Whose it is."""
         return self.session.tenant_id
 
 

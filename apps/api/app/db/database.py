@@ -92,11 +92,9 @@ class Transaction:
         self._connection = connection
 
     async def fetch(self, statement: Statement, **parameters: Any) -> list[Record]:
-        """All rows."""
         return await self._connection.fetch(statement.text, *statement.arguments(parameters))
 
     async def fetchrow(self, statement: Statement, **parameters: Any) -> Record | None:
-        """The first row, or None."""
         return await self._connection.fetchrow(statement.text, *statement.arguments(parameters))
 
     async def fetchval(self, statement: Statement, **parameters: Any) -> Any:

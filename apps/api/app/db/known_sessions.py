@@ -60,7 +60,6 @@ async def turn_of_list(
 
 
 async def session_of_name(tx: Transaction, tenant_id: TenantId, external_id: str) -> SessionId | None:
-    """The tenant's session of this name."""
     row = await tx.fetchrow(_BY_NAME, tenant_id=tenant_id, external_id=external_id)
     return None if row is None else SessionId(row["id"])
 
@@ -71,5 +70,4 @@ async def lock_name(tx: Transaction, tenant_id: TenantId, external_id: str) -> N
 
 
 async def name_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId, external_id: str) -> None:
-    """Gives a session its client's name for it."""
     await tx.execute(_NAME, session_id=session_id, tenant_id=tenant_id, external_id=external_id)

@@ -64,7 +64,6 @@ async def lock_calibrations(tx: Transaction, keys: Sequence[Key]) -> dict[Key, C
 
 
 async def store_calibrations(tx: Transaction, sums_of: Mapping[Key, CalibrationSums]) -> None:
-    """Replaces the sums of locked rows."""
     sums = zip(*sums_of.values(), strict=True)
     names = ("estimated", "actual", "squared_errors", "observed")
     columns = {name: list(values) for name, values in zip(names, sums, strict=True)}

@@ -39,7 +39,6 @@ async def put_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, p
 
 
 async def get_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, name: str) -> Pin | None:
-    """The pin of that name, or None."""
     row = await tx.fetchrow(_GET, tenant_id=tenant_id, session_id=session_id, name=name)
     return None if row is None else record_of(Pin, row)
 

@@ -82,7 +82,6 @@ async def keep_response(tx: Transaction, claim: Claim, note: ResponseNote) -> No
 
 
 async def get_response(tx: Transaction, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse | None:
-    """A stored response of the tenant's."""
     row = await tx.fetchrow(_GET, session_id=ref.session_id, tenant_id=tenant_id, reply_seq=ref.reply_seq)
     return _response(row) if row else None
 

@@ -165,7 +165,6 @@ async def get_session(
 
 
 async def session_exists(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
-    """Whether the tenant has such a session."""
     return await tx.fetchrow(_EXISTS, session_id=session_id, tenant_id=tenant_id) is not None
 
 
@@ -187,7 +186,6 @@ async def session_of_key(tx: Transaction, tenant_id: TenantId, idempotency_key: 
 
 
 async def keep_key(tx: Transaction, tenant_id: TenantId, session_id: SessionId, idempotency_key: str) -> None:
-    """Notes the key of the request that made the session."""
     await tx.execute(_KEEP_KEY, session_id=session_id, tenant_id=tenant_id, idempotency_key=idempotency_key)
 
 

@@ -59,7 +59,6 @@ async def turn_numbers(tx: Transaction, session_id: SessionId, turn_ids: Sequenc
 
 
 async def get_turn(tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord | None:
-    """A turn of the tenant's session."""
     row = await tx.fetchrow(_GET, session_id=session_id, tenant_id=tenant_id, turn_id=turn_id)
     return turn_record(row) if row else None
 

@@ -56,11 +56,9 @@ class Used:
     reserved_usd: Decimal
 
     def settled(self, unit: LimitUnit) -> Decimal:
-        """What has been used for good."""
         return Decimal({"turns": self.turns, "tokens": self.tokens, "usd": self.usd}[unit])
 
     def reserved(self, unit: LimitUnit) -> Decimal:
-        """What is set aside for calls that run now."""
         return Decimal({"turns": 0, "tokens": self.reserved_tokens, "usd": self.reserved_usd}[unit])
 
 

@@ -85,7 +85,6 @@ async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage
 async def list_sessions(
     rt: Runtime, tenant_id: TenantId, limit: int, cursor: str | None, *, newest_first: bool = True
 ) -> Page[Session]:
-    """The tenant's sessions."""
     scope = in_order(f"sessions:{tenant_id}", newest_first=newest_first, by_default=True)
     position = after_id(scope, cursor) or (LAST_ID if newest_first else FIRST_ID)
     async with rt.database.autocommit() as tx:

@@ -125,7 +125,6 @@ class Telemetry:
             self._calls.errors.labels(error_kind if error_kind in _KINDS else "other").inc()
 
     def turns_lost(self, turns: int) -> None:
-        """Counts turns that were ended on behalf of a worker that went silent."""
         if turns:
             self._turns.lost.inc(turns)
 
@@ -138,7 +137,6 @@ class Telemetry:
         (self._cache.hits if hit else self._cache.misses).inc()
 
     def session_cache_size(self, size_bytes: int) -> None:
-        """States what the session cache of this worker takes of memory."""
         self._cache.size.set(size_bytes)
 
     def render(self) -> tuple[bytes, str]:
@@ -300,7 +298,6 @@ class DatabaseMetrics(Collector):
             self._oldest.labels(status.value).set(found.oldest_s)
 
     def pool_of(self, connections: int) -> None:
-        """States how many connections all workers may have together."""
         self._pool_size.set(connections)
 
     def restarts_from(self, count: Callable[[], int]) -> None:
@@ -315,11 +312,9 @@ class DatabaseMetrics(Collector):
         )
 
     def connection_waited_for(self, seconds: float) -> None:
-        """Adds a wait for a connection."""
         self._wait.observe(seconds)
 
     def connection_used(self, seconds: float) -> None:
-        """Adds the time for which a connection was in use."""
         self._use.inc(seconds)
 
 

@@ -100,7 +100,6 @@ COUNT_BYTES: Final = _COUNT.size
 
 
 def read(pieces: list[bytes]) -> Any:
-    """The message of these pieces."""
     return pickle.loads(pieces[0], buffers=pieces[1:])  # noqa: S301 - from the other end, which is this program
 
 

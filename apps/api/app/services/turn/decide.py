@@ -120,7 +120,6 @@ async def _read_again(rt: Runtime, turn: ClaimedTurn, rows: WindowRows, model_al
 
 
 def refusal_of(refused: Refused) -> ContextBudgetExceeded:
-    """The error of a turn that does not fit."""
     overflow = refused.overflow
     return ContextBudgetExceeded(
         overflow.detail,

@@ -68,7 +68,6 @@ class TurnOptions:
 
     @classmethod
     def of_stored(cls, stored: JsonObject | None) -> TurnOptions:
-        """The options that `stored` gave."""
         stored = stored or {}
         return cls(
             tools=tuple(stored.get("tools", ())),
@@ -134,7 +133,6 @@ class TurnOutcome:
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """Of the reply."""
         return self.turn.tool_calls if self.completion is None else self.completion.tool_calls
 
     @property
@@ -196,7 +194,6 @@ class TurnPlan:
 
     @property
     def model(self) -> Model:
-        """The model that is to be called."""
         return self.rows.model
 
     def context(self, assembled: Assembled | None) -> TurnContext:

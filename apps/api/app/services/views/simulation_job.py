@@ -68,7 +68,6 @@ class SimulationJob:
         self._read = lru_cache(SENTENCES_KEPT)(read_sentence)
 
     def begin(self, plan: Plan) -> None:
-        """Takes the plan."""
         self._plan = plan
         self._lanes = [
             Lane(each.name, each.model_alias, each.setting.policy, Simulation(self._counting(each.setting)))

@@ -49,7 +49,6 @@ class Happened:
     actions: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def feed(self, turn: StoredTurn) -> None:
-        """Takes one turn in."""
         self.turns.append(
             {
                 "seq": turn.seq,
