@@ -142,6 +142,11 @@ def usage_columns() -> tuple[sa.Column[object] | sa.CheckConstraint, ...]:
     )
 
 
+def index_where(condition: str, name: str, *columns: sa.Column[Any], unique: bool = False) -> sa.Index:
+    """An index of the rows that meet the condition."""
+    return sa.Index(name, *columns, unique=unique, postgresql_where=sa.text(condition))
+
+
 def index_where_set(name: str, *columns: sa.Column[Any], unique: bool = False) -> sa.Index:
     """An index of the rows in which the last of its columns is not null."""
-    return sa.Index(name, *columns, unique=unique, postgresql_where=sa.text(f"{columns[-1].name} IS NOT NULL"))
+    return index_where(f"{columns[-1].name} IS NOT NULL", name, *columns, unique=unique)
