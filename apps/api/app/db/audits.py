@@ -18,9 +18,10 @@ from uuid import UUID
 from app.db.database import Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
-from app.domain.audit import ACTION_FIELDS, TRIM_LOG_FIELDS, Audit, TrimAction
+from app.domain.audit import Audit
 from app.domain.recalled import RECALLED, PackedRow, public_row, recalled_rows
 from app.domain.stored import values_of
+from app.domain.trim_log import ACTION_FIELDS, TRIM_LOG_FIELDS, TrimAction
 from app.domain.types import REGIONS, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 
 _GET = sql("""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from app.domain.audit import TrimAction
 from app.domain.content import tool_calls_from_json
 from app.domain.figures import LaidOut
+from app.domain.trim_log import TrimAction
 from app.domain.types import Content, JsonObject, Message, Region, Turn, TurnId
 from app.engine.messages.media import ImageTokens
 from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens

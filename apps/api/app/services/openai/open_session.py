@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.db.known_sessions import lock_name, name_session, session_of_name, turn_of_list
-from app.db.sessions import erase_later, keep_key, session_of_key
+from app.db.sessions import (
+    erase_later,
+    keep_key,
+    lock_name,
+    name_session,
+    session_of_key,
+    session_of_name,
+    turn_of_list,
+)
 from app.db.turns import newest_messages, newest_of, page_of_turns, turn_by_key, turn_numbers
 from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, SessionId, TenantId
