@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +58,7 @@ def chat_service(
         models = folder / "models.toml"
         models.write_text(
             f'default = "main"\n[models.main]\nprovider = "{provider}"\nmodel = "served"\n'
-            f'context_window = {window}\n{of_main}\ntimeout_s = 5\nbase_url = "{model.base_url}"\n'
+            f'context_window = {window}\n{of_main}\ntimeout_s = 60\nbase_url = "{model.base_url}"\n'
             f'[models.offline]\nprovider = "offline"\nmodel = "offline"\n'
         )
         headers = {"authorization": f"Bearer {key}"}
@@ -80,8 +80,14 @@ def tool_call(call_id: str, name: str, arguments: object) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 
 
-def say(text: str | None, *calls: str | dict[str, Any], prompt_tokens: int = 20) -> Play:
-    """A reply, whole or streamed as it is asked for; it makes these calls, and calls `look_up` once for each id."""
+def say(
+    text: str | None,
+    *calls: str | dict[str, Any],
+    prompt_tokens: int = 20,
+    after: Callable[[], bool] | None = None,
+) -> Play:
+    """A reply once `after` holds, whole or streamed as it is asked for; it makes these calls, and calls `look_up` once
+    for each id."""
     tool_calls = [tool_call(call, "look_up", {"id": call}) if isinstance(call, str) else call for call in calls]
     finish_reason = "tool_calls" if calls else "stop"
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 8}}
@@ -90,7 +96,7 @@ def say(text: str | None, *calls: str | dict[str, Any], prompt_tokens: int = 20)
         if not request.json.get("stream"):
             message = {"role": "assistant", "content": text, **({"tool_calls": tool_calls} if calls else {})}
             choice = {"index": 0, "message": message, "finish_reason": finish_reason}
-            return Answer({"model": "served-1", "choices": [choice], "usage": usage})
+            return Answer({"model": "served-1", "choices": [choice], "usage": usage}, after=after)
         deltas: list[dict[str, Any]] = [{"content": word} for word in (text or "").split(" ")] if text else []
         deltas = [{"content": (" " if at else "") + delta["content"]} for at, delta in enumerate(deltas)]
         deltas += [{"tool_calls": [{"index": at, **call}]} for at, call in enumerate(tool_calls)]
@@ -98,6 +104,6 @@ def say(text: str | None, *calls: str | dict[str, Any], prompt_tokens: int = 20)
         chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}]})
         chunks.append({"choices": [], "usage": usage})
         body = b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks) + b"data: [DONE]\n\n"
-        return Answer(body, content_type="text/event-stream")
+        return Answer(body, content_type="text/event-stream", after=after)
 
     return play

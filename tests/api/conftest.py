@@ -84,6 +84,14 @@ def new_session(client: httpx.Client, **fields: Any) -> str:
     return answer.json()["id"]
 
 
+def until_heard(pieces: Iterator[str], mark: str, times: int = 1) -> str:
+    """What has come of a stream once it holds the mark so often."""
+    heard = next(pieces)
+    while heard.count(mark) < times:
+        heard += next(pieces)
+    return heard
+
+
 def assert_problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
     """The answer is this problem, whole and well-formed."""
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text

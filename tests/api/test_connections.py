@@ -217,7 +217,7 @@ def test_a_client_that_does_not_read_its_answer_is_let_go_and_one_that_reads_slo
             await send({"type": "http.response.body", "body": b"x" * MB, "more_body": True})
         await send({"type": "http.response.body"})
 
-    connections = Connections(10, 10, unread_s=0.5)
+    connections = Connections(10, 10, unread_s=3.0)
     config = uvicorn.Config(app, port=0, http=cast(Any, partial(Connection, connections)), log_config=None)
     with running(config) as port, connect(port) as deaf, connect(port) as slow:
         deaf.sendall(START + b"\r\n")

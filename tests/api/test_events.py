@@ -49,7 +49,7 @@ class Heard:
         self._said.put(None)
 
     def next(self) -> tuple[str, Any] | None:
-        return self._said.get(timeout=10)
+        return self._said.get(timeout=30)
 
     def turn(self) -> tuple[int, str]:
         event = self.next()

@@ -290,12 +290,14 @@ def test_what_is_not_to_be_stored_leaves_nothing_behind(database_url: str, tmp_p
 
 
 def test_what_is_not_to_be_stored_is_gone_too_when_its_client_vanishes(database_url: str, tmp_path: Path) -> None:
-    slow = Stream((b'data: {"choices": [{"index": 0, "delta": {"content": "A"}}]}\n\n',) * 3, pause_s=0.2)
+    left = threading.Event()
+    slow = Stream((b'data: {"choices": [{"index": 0, "delta": {"content": "A"}}]}\n\n',) * 3, after=left.is_set)
     with chat_service(database_url, tmp_path, slow) as at:
         stream = at.client.responses.create(model="main", input="Quiet", stream=True, store=False)
         next(iter(stream))
         assert len(sessions(at)) == 1
         stream.close()
+        left.set()
         deadline = time.monotonic() + 60
         while sessions(at):
             assert time.monotonic() < deadline, "it was never erased"
@@ -439,13 +441,15 @@ def test_a_deleted_response_is_gone_and_its_session_with_the_last_of_them(databa
 
 
 def test_what_runs_in_the_background_is_fetched_and_can_be_cancelled(database_url: str, tmp_path: Path) -> None:
-    slow = Answer({"choices": [{"index": 0, "message": {"content": "Done."}, "finish_reason": "stop"}]}, delay_s=0.5)
+    may_end = threading.Event()
+    slow = say("Done.", after=may_end.is_set)
     endless = Answer({"choices": []}, delay_s=30)
     with chat_service(database_url, tmp_path, slow, endless) as at:
         begun = at.client.responses.create(model="main", input="Slowly", background=True)
         assert (begun.status, begun.output, begun.background) == ("in_progress", [], True)
         with pytest.raises(openai.ConflictError), openai_at(at.address, max_retries=0) as client:
             client.responses.create(model="main", input="Too soon", previous_response_id=begun.id)
+        may_end.set()
         deadline = time.monotonic() + 60
         while (fetched := at.client.responses.retrieve(begun.id)).status == "in_progress":
             assert time.monotonic() < deadline, "it never ended"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from openai.types.responses import ResponseCompletedEvent, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from tests.api.chatting import Chat, chat_service, say
+from tests.api.conftest import until_heard
 from tests.api.test_responses import TOOLS, output, sessions
 from tests.providers.server import Answer, Stream
 
@@ -168,11 +170,12 @@ def test_what_is_refused_before_it_begins_is_no_stream(database_url: str, tmp_pa
 
 
 def test_a_silent_model_is_bridged_by_comments(database_url: str, tmp_path: Path) -> None:
-    body = b'data: {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
-    slow = Answer(body, content_type="text/event-stream", delay_s=0.6)
-    with chat_service(database_url, tmp_path, slow, heartbeat_s=0.1) as at:
-        text = at.http.post("/v1/responses", json={"model": "main", "input": "Hi", "stream": True}).text
-        assert text.count(": the model is still silent") >= 3
+    bridged = threading.Event()
+    with chat_service(database_url, tmp_path, say("Hi", after=bridged.is_set), heartbeat_s=0.1) as at:
+        request = {"model": "main", "input": "Hi", "stream": True}
+        with at.http.stream("POST", "/v1/responses", json=request) as answer:
+            until_heard(answer.iter_text(), ": the model is still silent", times=3)
+            bridged.set()
         events = list(at.client.responses.create(model="main", input="Hi", stream=True))
         assert cast(ResponseCompletedEvent, events[-1]).response.output_text == "Hi"
 

@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.api.conftest import assert_problem, new_session, serving, settings_for
+from tests.api.conftest import assert_problem, new_session, serving, settings_for, until_heard
 from tests.providers.playing import ThreadedServer, threaded_serving
 from tests.providers.server import Answer, Seen
 
@@ -172,33 +173,30 @@ def test_the_context_is_sent_while_the_model_is_still_silent(database_url: str, 
         session = new_session(client)
         with client.stream("POST", f"/v1/sessions/{session}/turns", json={"content": "Hi", "stream": True}) as answer:
             pieces = answer.iter_text()
-            heard = next(pieces)
-            while "event: context.assembled" not in heard:
-                heard += next(pieces)
+            heard = until_heard(pieces, "event: context.assembled")
             context_read.set()
             assert "output.delta" not in heard
             assert "event: turn.completed" in heard + "".join(pieces)
 
 
 def test_a_silent_model_is_bridged_by_heartbeats(database_url: str, tmp_path: Path) -> None:
-    slow = Answer(
-        sse(chunk({"content": "At last"}), chunk({}, "stop")).body, content_type="text/event-stream", delay_s=0.6
-    )
+    bridged = threading.Event()
+    slow = replace(sse(chunk({"content": "At last"}), chunk({}, "stop")), after=bridged.is_set)
     with threaded_serving(slow) as model, streaming_service(database_url, tmp_path, model, heartbeat_s=0.1) as client:
         session = new_session(client)
         with client.stream("POST", f"/v1/sessions/{session}/turns", json={"content": "Hi", "stream": True}) as answer:
-            text = answer.read().decode()
-        assert text.count(": the model is still silent") >= 3
-        assert "event: turn.completed" in text
+            pieces = answer.iter_text()
+            heard = until_heard(pieces, ": the model is still silent", times=3)
+            bridged.set()
+            assert "event: turn.completed" in heard + "".join(pieces)
 
 
 @pytest.mark.parametrize("on_disconnect", ["finish", "cancel"])
 def test_a_client_that_goes_away_loses_no_reply_unless_the_deployment_says_so(
     database_url: str, tmp_path: Path, on_disconnect: str
 ) -> None:
-    slow = Answer(
-        sse(chunk({"content": "Kept"}), chunk({}, "stop")).body, content_type="text/event-stream", delay_s=0.7
-    )
+    may_answer = threading.Event()  # where the turn is cancelled, it never may
+    slow = replace(sse(chunk({"content": "Kept"}), chunk({}, "stop")), after=may_answer.is_set)
     with (
         threaded_serving(slow) as model,
         streaming_service(database_url, tmp_path, model, on_disconnect=on_disconnect, heartbeat_s=0.05) as client,
@@ -210,6 +208,8 @@ def test_a_client_that_goes_away_loses_no_reply_unless_the_deployment_says_so(
             while not model.hits:
                 assert time.monotonic() < deadline, "the model was never called"
                 time.sleep(0.01)
+        if on_disconnect == "finish":
+            may_answer.set()
         turn = {"status": "running"}
         while turn["status"] == "running":
             assert time.monotonic() < deadline, "the turn never ended"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -156,8 +157,12 @@ async def test_leaving_a_stream_early_closes_it_and_the_turn_goes_on(address: st
 
 @BOTH
 async def test_a_session_that_runs_another_turn_is_waited_for(database_url: str, tmp_path: Path, kind: Kind) -> None:
+    refused_for_good = threading.Event()
+
     def slow(_: Seen) -> Answer:
-        return Answer(completion("Done."), delay_s=1.5)
+        if model.hits == 3:
+            return Answer(completion("Done."), after=refused_for_good.is_set)
+        return Answer(completion("Done."), after=lambda: proxy.count("/turns ") > 1)
 
     with (
         threaded_serving(slow) as model,
@@ -180,6 +185,7 @@ async def test_a_session_that_runs_another_turn_is_waited_for(database_url: str,
             with pytest.raises(TurnInProgress) as refused:
                 await hurried.call("post_turn", session, "Fourth")
             assert refused.value.retry_after_s == 1
+            refused_for_good.set()
             third.answer()
 
 
@@ -193,16 +199,18 @@ async def test_a_wait_that_the_service_asks_for_is_obeyed_and_one_beyond_the_dea
             assert (await at.call("get_health")).status == "ok"
             assert time.monotonic() - started >= 1
     with threaded_serving(Answer(busy, status=503, headers={"Retry-After": "30"})) as server:
-        async with talker(kind, _root(server.base_url), deadline_s=2) as at:
+        async with talker(kind, _root(server.base_url), deadline_s=20) as at:
             started = time.monotonic()
             with pytest.raises(Unavailable) as refused:
                 await at.call("get_health")
             assert (refused.value.code, refused.value.retry_after_s) == ("shutting_down", 30)
-            assert time.monotonic() - started < 1.5
+            assert time.monotonic() - started < 15
 
 
 @BOTH
-@pytest.mark.parametrize("script", [Answer(b"{}", delay_s=4), Stream([b" "] * 40, pause_s=0.1)], ids=["silent", "slow"])
+@pytest.mark.parametrize(
+    "script", [Answer(b"{}", delay_s=40), Stream([b" "] * 400, pause_s=0.1)], ids=["silent", "slow"]
+)
 @pytest.mark.parametrize("method", ["get_health", "stream_turn"])
 async def test_no_call_takes_longer_than_its_deadline(kind: Kind, method: str, script: Answer | Stream) -> None:
     with threaded_serving(script) as server:
@@ -210,7 +218,7 @@ async def test_no_call_takes_longer_than_its_deadline(kind: Kind, method: str, s
             started = time.monotonic()
             with pytest.raises(DeadlinePassed):
                 await (at.call(method) if method == "get_health" else at.events(method, "s", "Hi"))
-            assert 0.6 < time.monotonic() - started < 2
+            assert 0.6 < time.monotonic() - started < 20
 
 
 def _root(base_url: str) -> str:
@@ -258,10 +266,10 @@ async def test_refusals_are_errors_with_what_they_carry(address: str, kind: Kind
         await at.call("post_turn", limited, "Hello")
         started = time.monotonic()
         with pytest.raises(LimitExceeded) as used:
-            await Talker(at.client.with_patience(deadline_s=3)).call("post_turn", limited, "Hello")
+            await Talker(at.client.with_patience(deadline_s=20)).call("post_turn", limited, "Hello")
         assert used.value.limit is not None
         assert (used.value.limit.name, used.value.limit.value) == ("turns_per_day", 1)
-        assert time.monotonic() - started < 2, "it waited for tomorrow"
+        assert time.monotonic() - started < 15, "it waited for tomorrow"
 
 
 SHOW = """

@@ -122,12 +122,12 @@ def test_ctrl_c_in_the_terminal_drains_and_then_stops_the_database(tmp_path: Pat
 def test_at_sigterm_balancers_know_at_once_and_requests_are_served_until_the_delay_is_over(
     tmp_path: Path, database_url: str, workers: str
 ) -> None:
-    settings = {"DATABASE_URL": database_url, "PLIMSOLL_SHUTDOWN_DELAY_S": "5"}
+    settings = {"DATABASE_URL": database_url, "PLIMSOLL_SHUTDOWN_DELAY_S": "8"}
     with serving(tmp_path, "--workers", workers, **settings) as (process, printed):
         url = address(printed)
         assert httpx.get(url + "/readyz").status_code == 200
         process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + 3  # several workers hear of it from the process that started them
+        deadline = time.monotonic() + 6  # several workers hear of it from the process that started them
         while (ready := httpx.get(url + "/readyz")).status_code == 200:
             assert time.monotonic() < deadline
         assert (ready.status_code, ready.json()["status"]) == (503, "draining")

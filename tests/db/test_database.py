@@ -89,7 +89,7 @@ async def test_connections_that_a_server_lost_without_a_word_are_one_failure_and
     finally:
         await database.aclose()
         server.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await asyncio.gather(*ended)
 
 
@@ -106,7 +106,7 @@ async def test_a_worker_that_freezes_inside_a_transaction_loses_it_and_its_locks
             await frozen.fetchval(at_once)
             await frozen.fetchval(lock)
             await asyncio.sleep(0.2)
-            async with asyncio.timeout(5), database.autocommit() as other:
+            async with asyncio.timeout(30), database.autocommit() as other:
                 looked.append(await other.fetchval(look))
             await frozen.fetchval(look)
 

@@ -31,7 +31,7 @@ def test_it_starts_from_nothing_in_seconds_with_durability_on(tmp_path: Path) ->
         assert query(server.dsn, "SELECT current_database()") == "plimsoll"
     finally:
         server.stop()
-    assert took_s < 10  # 0.7 s on an idle machine; this one may be busy
+    assert took_s < 30  # 0.7 s on an idle machine; this one may be busy
     assert not runs(tmp_path / "not" / "there" / "yet")
 
 

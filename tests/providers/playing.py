@@ -27,9 +27,9 @@ def threaded_serving(*script: Play) -> Generator[ThreadedServer]:
 
     thread = threading.Thread(target=lambda: asyncio.run(play()), daemon=True)
     thread.start()
-    assert started.wait(10), "the scripted server did not start"
+    assert started.wait(60), "the scripted server did not start"
     try:
         yield ready[0]
     finally:
         over.set()
-        thread.join(10)
+        thread.join(60)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, sent once `after` is set. `body` that is no bytes is sent as JSON. `cut_bytes` sends only so many of
+    """An answer, sent once `after` holds. `body` that is no bytes is sent as JSON. `cut_bytes` sends only so many of
     it and then hangs up."""
 
     body: Any = b""
@@ -21,7 +21,7 @@ class Answer:
     content_type: str | None = "application/json"
     delay_s: float = 0.0
     cut_bytes: int | None = None
-    after: asyncio.Event | None = None
+    after: Callable[[], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,13 @@ class Raw:
 @dataclass(frozen=True, slots=True)
 class Stream:
     """A chunked answer, each of `pieces` a packet of its own. It ends as `ending` says: properly, by hanging up in the
-    middle, or not at all until the client hangs up. `pause_s` passes before each piece but the first."""
+    middle, or not at all until the client hangs up. Each piece but the first waits for `after` and
+    `pause_s` more."""
 
     pieces: Iterable[bytes]
     ending: Literal["closed", "cut", "open"] = "closed"
     pause_s: float = 0.0
+    after: Callable[[], bool] | None = None
     content_type: str | None = "text/event-stream"
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -115,7 +117,7 @@ class ScriptedServer:
         header_lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         writer.write(f"HTTP/1.1 200 X\r\n{header_lines}transfer-encoding: chunked\r\n\r\n".encode())
         for number, piece in enumerate(step.pieces):
-            if number and await _hangs_up_within(step.pause_s, reader):
+            if number and await _hangs_up_until(step.after, step.pause_s, reader):
                 return "close"
             writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
             await writer.drain()
@@ -150,9 +152,7 @@ async def _play(
         writer.write(step.data)
         await writer.drain()
         return "close"
-    if step.after is not None:
-        await step.after.wait()
-    if step.delay_s and await _hangs_up_within(step.delay_s, reader):
+    if await _hangs_up_until(step.after, step.delay_s, reader):
         return "close"
     body = step.body if isinstance(step.body, bytes) else json.dumps(step.body).encode()
     headers = {"content-length": str(len(body)), **step.headers}
@@ -162,6 +162,14 @@ async def _play(
     writer.write(head.encode() + b"\r\n" + body[: step.cut_bytes])
     await writer.drain()
     return "keep" if step.cut_bytes is None else "close"
+
+
+async def _hangs_up_until(holds: Callable[[], bool] | None, delay_s: float, reader: asyncio.StreamReader) -> bool:
+    """Waits for `holds`, whichever thread brings it about, and `delay_s` more; true once the other side has gone."""
+    while holds is not None and not holds():
+        if await _hangs_up_within(0.005, reader):
+            return True
+    return bool(delay_s) and await _hangs_up_within(delay_s, reader)
 
 
 async def _hangs_up_within(delay_s: float, reader: asyncio.StreamReader) -> bool:

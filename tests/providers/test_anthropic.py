@@ -402,7 +402,7 @@ async def test_a_count_that_cannot_be_had_is_an_error_and_not_called_again(
     step: Step, expected: type[Exception]
 ) -> None:
     request = CompletionRequest(messages=[user("Hi")], max_output_tokens=9)
-    async with serving(step) as server, ANTHROPIC.provider_at(server.base_url, timeout_s=0.3) as provider:
+    async with serving(step) as server, ANTHROPIC.provider_at(server.base_url, timeout_s=1.0) as provider:
         with pytest.raises(expected) as raised:
             await provider.count_tokens(request)
     assert server.hits == 1

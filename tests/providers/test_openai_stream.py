@@ -245,7 +245,7 @@ async def test_a_stream_that_breaks_after_its_first_delta_is_not_called_again_an
     step: Step, expected: type[Exception]
 ) -> None:
     deltas: list[Delta] = []
-    error = await failure_of(step, Stream(HELLO), hits=1, on_delta=deltas.append, timeout_s=0.5)
+    error = await failure_of(step, Stream(HELLO), hits=1, on_delta=deltas.append, timeout_s=2.0)
     assert type(error) is expected
     assert deltas[0] == Delta("Hel")
     assert error.partial == "Hel"

@@ -120,7 +120,8 @@ async def service(
     pooler = behind_pooler() if transaction_pooler is None else transaction_pooler
     telemetry = Telemetry(catalogue.aliases)
     rt = Runtime(
-        database=Database(database_url, pool_size=5, transaction_pooler=pooler),
+        # A busy machine may take long for the last of five hundred posts: nothing here is about how long one waits.
+        database=Database(database_url, pool_size=5, pool_timeout_s=60, transaction_pooler=pooler),
         heavy=HeavyWork(Database(database_url, pool_size=2, transaction_pooler=pooler), 1.0),
         jobs=HeavyJobs(Tools(tokenizers, uuid7)),
         catalogue=catalogue,
@@ -151,7 +152,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def models_toml(server: ScriptedServer, *, window: int = 4096, timeout_s: float = 10, extra: str = "") -> str:
+def models_toml(server: ScriptedServer, *, window: int = 4096, timeout_s: float = 60, extra: str = "") -> str:
     """A catalogue with one alias `main` at the server."""
     return (
         'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "test-model"\n'

@@ -109,7 +109,7 @@ def _slow(asked: asyncio.Event, may_end: asyncio.Event) -> Any:
     def answer(request: Seen) -> Answer:
         first = not asked.is_set()
         asked.set()
-        return Answer(sound_summary(request).body, after=may_end if first else None)
+        return Answer(sound_summary(request).body, after=may_end.is_set if first else None)
 
     return answer
 

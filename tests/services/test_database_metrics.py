@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from app.db.claims import claim_turn
-from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
@@ -37,26 +37,19 @@ async def test_a_wait_for_the_pool_is_measured_also_when_it_was_in_vain(database
     async with database.autocommit():
         pass  # connected: that takes a while on a busy machine
     database.watched_by(telemetry.database)
-    hold = sql("SELECT pg_sleep(0.6)")
+    began = time.monotonic()
     try:
-
-        async def lent() -> None:
-            async with database.autocommit() as tx:
-                await tx.execute(hold)
-
-        holding = asyncio.create_task(lent())
-        await asyncio.sleep(0.1)
-        with pytest.raises(DatabaseUnavailable):
-            async with database.autocommit():
-                pass
-        await holding
+        async with database.autocommit():
+            with pytest.raises(DatabaseUnavailable):
+                async with database.autocommit():
+                    pass
     finally:
         await database.aclose()
     found = measured(telemetry)
     assert found["db_pool_wait_seconds_count"] == 2
     assert found["db_pool_wait_seconds_sum"] >= 0.3
     assert found["db_pool_wait_seconds_bucket,le=0.25"] == 1
-    assert 0.6 <= found["db_connection_use_seconds_total"] < 3
+    assert 0.3 <= found["db_connection_use_seconds_total"] <= time.monotonic() - began
 
 
 async def test_open_turns_are_counted_with_the_age_of_the_oldest_until_they_end(database_url: str) -> None:
@@ -78,7 +71,7 @@ async def test_lost_turns_are_counted_by_whoever_ends_them(database_url: str) ->
         await claim(at)
         sweeper = asyncio.create_task(sweep_forever(at.rt))
         try:
-            for _ in range(100):
+            for _ in range(1500):
                 await asyncio.sleep(0.02)
                 if measured(at.rt.telemetry)["turns_lost_total"]:
                     break

@@ -122,7 +122,7 @@ async def test_erasing_gives_a_tenant_no_room_back(database_url: str, tmp_path: 
 async def test_a_turn_that_runs_is_cancelled_and_what_it_had_reserved_counts_as_used(
     database_url: str, tmp_path: Path
 ) -> None:
-    async with with_models(database_url, tmp_path, Answer(chat("Late.").body, delay_s=5)) as (at, server):
+    async with with_models(database_url, tmp_path, Answer(chat("Late.").body, delay_s=60)) as (at, server):
         await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(100_000)})
         session = await at.session()
         running = asyncio.create_task(at.turn(session.id, "Slow"))
@@ -146,7 +146,7 @@ async def test_a_summary_that_is_made_meanwhile_ends_as_not_found_and_leaves_not
         if not is_summary(request):
             return chat("Noted.")
         asked.set()
-        return Answer(sound_summary(request).body, after=erased)
+        return Answer(sound_summary(request).body, after=erased.is_set)
 
     async with with_models(database_url, tmp_path, slow_summary) as (at, _):
         session = await at.session(policy={"auto_summarize": False})

@@ -135,7 +135,7 @@ async def test_far_from_every_threshold_and_without_exact_counts_nothing_is_call
     ("answer", "word"),
     [
         (Answer({"error": {"type": "overloaded_error", "message": "x"}}, 529), "provider_error"),
-        (Answer({"input_tokens": 5}, delay_s=15), "provider_timeout"),
+        (Answer({"input_tokens": 5}, delay_s=600), "provider_timeout"),
         (Reset(), "provider_error"),
         (Answer({}, 404), "not_offered"),
         (Answer({"input_tokens": 7}), "not_credible"),
@@ -150,8 +150,7 @@ async def test_a_count_that_cannot_be_had_leaves_the_decision_to_the_estimate_an
         service(database_url, models(server), folder=tmp_path) as at,
     ):
         session = await at.session()
-        async with asyncio.timeout(10):
-            done = await at.turn(session.id, NEAR_BUDGET)
+        done = await at.turn(session.id, NEAR_BUDGET)
         assert done.turn.status is TurnStatus.COMPLETED
         assert counts_asked(server) == 1, "the fault was not met, or met again and again"
         (step,) = await count_steps(at)
@@ -161,8 +160,10 @@ async def test_a_count_that_cannot_be_had_leaves_the_decision_to_the_estimate_an
 
 
 async def test_no_connection_is_held_while_the_provider_counts(database_url: str, tmp_path: Path) -> None:
+    looked = asyncio.Event()
+
     def slowly(seen: Seen) -> Step:
-        return Answer({"input_tokens": tokens_of(seen)}, delay_s=1.5)
+        return Answer({"input_tokens": tokens_of(seen)}, after=looked.is_set)
 
     async with (
         serving(counting(slowly)) as server,
@@ -170,7 +171,7 @@ async def test_no_connection_is_held_while_the_provider_counts(database_url: str
     ):
         sessions = [await at.session() for _ in range(8)]
         turns = [asyncio.create_task(at.turn(session.id, NEAR_BUDGET)) for session in sessions]
-        for _ in range(120):
+        for _ in range(3000):
             await asyncio.sleep(0.01)
             if counts_asked(server) == 8:
                 break
@@ -180,4 +181,5 @@ async def test_no_connection_is_held_while_the_provider_counts(database_url: str
             "AND state LIKE 'idle in transaction%'"
         )
         assert held[0]["n"] == 0
+        looked.set()
         await asyncio.gather(*turns)

@@ -223,8 +223,10 @@ async def test_an_import_whose_process_is_killed_stores_nothing(database_url: st
     async with service(database_url) as at:
         await at.imported(CONVERSATION)
         (pid,) = at.rt.jobs.pids
+        os.kill(pid, signal.SIGSTOP)  # it does nothing of the import, so that it can not have ended before it is killed
         importing = asyncio.create_task(at.imported({"messages": CONVERSATION["messages"] * 60}))
-        await asyncio.sleep(0.05)
+        while at.rt.jobs.idle_pids:  # noqa: ASYNC110 - nothing is set when a job takes its process
+            await asyncio.sleep(0.01)
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(ProcessBusy):
             await importing

@@ -266,7 +266,7 @@ async def test_every_call_of_a_turn_that_looks_back_counts_against_limits_and_on
 
 async def test_a_turn_is_cancelled_while_it_looks_back(database_url: str, tmp_path: Path) -> None:
     hold = asyncio.Event()
-    script = [looks_back({"query": "anything"}), replace(chat("Late."), after=hold)]
+    script = [looks_back({"query": "anything"}), replace(chat("Late."), after=hold.is_set)]
     async with (
         serving(lambda _: script.pop(0)) as server,
         service(database_url, models_toml(server), folder=tmp_path) as at,

@@ -62,7 +62,7 @@ async def test_the_client_has_its_answer_while_the_summarizer_still_works(databa
 
     def slow(request: Seen) -> Answer:
         asked.set()
-        return Answer(sound_summary(request).body, after=may_end)
+        return Answer(sound_summary(request).body, after=may_end.is_set)
 
     async with (
         serving(model(summary=slow)) as server,
@@ -116,7 +116,7 @@ async def test_a_turn_that_arrives_while_the_summary_is_made_survives_raw(databa
 
     def slow(request: Seen) -> Answer:
         asked.set()
-        return Answer(sound_summary(request).body, after=may_end)
+        return Answer(sound_summary(request).body, after=may_end.is_set)
 
     async with (
         serving(model(summary=slow)) as server,
@@ -163,7 +163,7 @@ async def test_a_stale_result_is_dropped_and_logged(
         nonlocal calls
         calls += 1
         asked.set()
-        return Answer(sound_summary(request).body, after=may_end if calls == 1 else None)
+        return Answer(sound_summary(request).body, after=may_end.is_set if calls == 1 else None)
 
     async with (
         serving(model(summary=first_slow)) as server,
@@ -210,7 +210,7 @@ async def test_a_turn_that_only_fits_with_a_summary_goes_on_with_the_one_that_wa
     def each_when_it_may(request: Seen) -> Answer:
         call = [event.is_set() for event in calls].index(False)
         calls[call].set()
-        return Answer(sound_summary(request).body, after=may_end[call])
+        return Answer(sound_summary(request).body, after=may_end[call].is_set)
 
     async with (
         serving(model(summary=each_when_it_may)) as server,
@@ -234,7 +234,7 @@ async def test_a_turn_that_only_fits_with_a_summary_goes_on_with_the_one_that_wa
 async def test_what_a_crash_takes_away_the_next_turns_check_finds_again(database_url: str, tmp_path: Path) -> None:
     def slow(request: Seen) -> Answer:
         asked.set()
-        return Answer(sound_summary(request).body, after=is_dead)
+        return Answer(sound_summary(request).body, after=is_dead.is_set)
 
     asked, is_dead = asyncio.Event(), asyncio.Event()
     async with serving(model(summary=slow)) as server:

@@ -149,14 +149,15 @@ async def test_a_preview_works_while_a_turn_runs_and_says_which_turn_it_is_of(
     database_url: str, tmp_path: Path
 ) -> None:
     async with (
-        serving(Answer(chat("Late.").body, delay_s=1.0)) as server,
+        serving(Answer(chat("Late.").body, after=(seen_meanwhile := asyncio.Event()).is_set)) as server,
         service(database_url, models_toml(server), folder=tmp_path) as at,
     ):
         session = await at.session()
         running = asyncio.create_task(at.turn(session.id, "Slow question"))
         await server.arrived.wait()
-        seen = await asyncio.wait_for(preview(at, session.id, "Next question"), 0.9)
+        seen = await preview(at, session.id, "Next question")
         assert not running.done()
+        seen_meanwhile.set()
         outcome = await running
         assert (seen.seq, seen.open_turn_id) == (2, outcome.turn.id)
         assert [message["content"] for message in seen.messages] == ["Slow question", "Next question"]

@@ -153,7 +153,7 @@ async def test_a_running_turn_can_be_cancelled_and_its_late_answer_is_not_stored
     database_url: str, tmp_path: Path
 ) -> None:
     def late(_: Seen) -> Answer:
-        return Answer(chat("Late.").body, delay_s=5)
+        return Answer(chat("Late.").body, delay_s=60)
 
     async with (
         serving(late, chat("Next.")) as server,

@@ -81,6 +81,11 @@ class HeavyJobs:
     def pids(self) -> list[int]:
         return [child.pid for child in self._children]
 
+    @property
+    def idle_pids(self) -> list[int]:
+        """Those that wait for a job."""
+        return [child.pid for child in self._idle]
+
     @asynccontextmanager
     async def job(self, kind: Callable[[Tools], T], *, small: bool = False) -> AsyncGenerator[Job[T]]:
         """A new job, which is let go of at the end; `small` ones are no work for another process.
