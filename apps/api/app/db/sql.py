@@ -1,8 +1,8 @@
-"""Statements compiled once, at import, from SQLAlchemy Core to the text and parameter order asyncpg takes; and what the
-tables of `db/tables.py` are made of.
+"""Statements, compiled once, at import, to the text and parameter order asyncpg takes; and what the tables of
+`db/tables.py` are made of.
 
-Building a Core statement and looking up its cached compilation costs more than some of our statements take to run,
-so the tables and expressions are Core and the execution is the driver's (docs/performance.md has the figures).
+Building a statement of SQLAlchemy's at every call costs more than some of ours take to run, so its tables describe the
+schema and the execution is the driver's (docs/performance.md has the figures).
 """
 
 from __future__ import annotations
