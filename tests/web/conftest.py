@@ -40,7 +40,7 @@ addEventListener("securitypolicyviolation", (event) =>
 # How many times slower the browser computes: what a test assumes of a fast page fails at 6, as on a slow machine.
 SLOWDOWN = float(os.environ.get("PLIMSOLL_BROWSER_SLOWDOWN", "1"))
 # A bound for a machine that does much else meanwhile, as the start of a simulation's process; nothing is timed by it.
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=120_000)
 
 
 @dataclass
@@ -88,7 +88,7 @@ async def open_page(
     )
     await context.add_init_script(REPORT_BREACHES)
     page = await context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(120_000)
     if SLOWDOWN > 1:
         throttle = await context.new_cdp_session(page)
         await throttle.send("Emulation.setCPUThrottlingRate", {"rate": SLOWDOWN})
