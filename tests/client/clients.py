@@ -1,4 +1,4 @@
-"""Both clients behind one form, so that one test holds for both; and everything they can be asked, once."""
+"""All clients behind one form, so that one test holds for each of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Any, Literal, TypeAlias, cast
 import pytest
 
 from plimsoll_sdk import AsyncPlimsoll, Plimsoll, TurnEvent
+from tests.client.typescript import Driven, driven
 
-Kind: TypeAlias = Literal["sync", "async"]
+Kind: TypeAlias = Literal["sync", "async", "typescript"]
 BOTH = pytest.mark.parametrize("kind", ["sync", "async"])
+"""The two of Python."""
+ALL = pytest.mark.parametrize("kind", ["sync", "async", "typescript"])
 
 
 class Talker:
@@ -21,6 +24,10 @@ class Talker:
 
     def __init__(self, client: Plimsoll | AsyncPlimsoll) -> None:
         self.client = client
+
+    def with_patience(self, **patience: Any) -> Talker:
+        """The same client with another deadline or number of retries."""
+        return Talker(self.client.with_patience(**patience))
 
     async def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Calls a method and waits for its answer."""
@@ -44,8 +51,12 @@ class Talker:
 
 
 @asynccontextmanager
-async def talker(kind: Kind, url: str, **options: Any) -> AsyncGenerator[Talker]:
+async def talker(kind: Kind, url: str, **options: Any) -> AsyncGenerator[Talker | Driven]:
     """A client of this kind at an address."""
+    if kind == "typescript":
+        async with driven(url, **options) as client:
+            yield client
+        return
     if kind == "sync":
         with Plimsoll(url, **options) as waiting:
             yield Talker(waiting)
@@ -54,7 +65,7 @@ async def talker(kind: Kind, url: str, **options: Any) -> AsyncGenerator[Talker]
         yield Talker(client)
 
 
-async def turns_of(at: Talker, session_id: str) -> list[Any]:
+async def turns_of(at: Talker | Driven, session_id: str) -> list[Any]:
     """The turns of a session, as the client lists them."""
     return (await at.call("list_turns", session_id)).items
 

@@ -12,12 +12,13 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from app.api.problems import KINDS as CODES
+from app.api.problems import KINDS
 from plimsoll_sdk import AsyncPlimsoll, Plimsoll, operations
 from plimsoll_sdk.call import OPERATIONS, Call
 from plimsoll_sdk.errors import BY_CODE, NotFound, problem_of
 from plimsoll_sdk.models import Answer
-from tests.client.clients import BOTH, Kind, Talker, talker
+from tests.client.clients import ALL, Kind, Talker, talker
+from tests.client.typescript import Driven, camel_case, driven
 
 VENDORS_OWN = ("/v1/completions", "/v1/responses", "/v1/conversations", "/v1/messages")
 """In a vendor's form, with the vendor's own client: the packages `openai` and `anthropic` are what calls them."""
@@ -67,6 +68,21 @@ def test_both_clients_have_the_same_public_names() -> None:
         {own.get(name, name) for name in vars(kind) if not name.startswith("_")} for kind in (Plimsoll, AsyncPlimsoll)
     ]
     assert public[0] == public[1]
+
+
+async def test_the_typescript_client_has_the_same_names_and_the_same_class_for_every_code() -> None:
+    names = {camel_case(name) for name in vars(AsyncPlimsoll) if not name.startswith("_")}
+    problems = {
+        code: (KINDS[code].status if code in KINDS else _STATUS_OF_VENDORS[code], kind.__name__)
+        for code, kind in BY_CODE.items()
+    }
+    async with driven("http://127.0.0.1:8000") as at:
+        shown = await at.surface({code: status for code, (status, _) in problems.items()})
+    assert set(shown["methods"]) == names - {"aclose", "patience", "send", "perform", "exchanged"}
+    assert shown["classes"] == {code: name for code, (_, name) in problems.items()}
+
+
+_STATUS_OF_VENDORS = {"context_length_exceeded": 400, "invalid_api_key": 401, "rate_limit_exceeded": 429}
 
 
 def test_every_parameter_and_every_field_of_a_body_is_a_parameter_of_the_method(document: dict[str, Any]) -> None:
@@ -145,15 +161,15 @@ def _kinds(annotation: Any) -> Iterator[Any]:
 
 
 def test_every_code_of_the_service_has_an_error_of_its_own_kind() -> None:
-    assert CODES.keys() <= BY_CODE.keys()
-    for code, kind in CODES.items():
+    assert KINDS.keys() <= BY_CODE.keys()
+    for code, kind in KINDS.items():
         error = problem_of(kind.status, {"code": code, "title": kind.title, "detail": "Why.", "extra": 1})
         assert (error.code, error.status, error.detail, error.fields) == (code, kind.status, "Why.", {"extra": 1})
         assert isinstance(error, NotFound) == (kind.status == 404)
     assert isinstance(problem_of(404, {"code": "of_next_year", "detail": ""}), NotFound)
 
 
-@BOTH
+@ALL
 async def test_real_answers_have_the_fields_of_the_models_and_no_other(address: str, kind: Kind) -> None:
     async with talker(kind, address) as at:
         answers = await everything(at)
@@ -193,7 +209,7 @@ def _models(value: object, at: str) -> Iterator[tuple[str, BaseModel]]:
             yield from _models(member, f"{at}.{name}")
 
 
-async def everything(at: Talker) -> list[tuple[str, Any]]:
+async def everything(at: Talker | Driven) -> list[tuple[str, Any]]:
     """Calls every method of a client against a service, and gives what each answered."""
     answers: list[tuple[str, Any]] = []
 

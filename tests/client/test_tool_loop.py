@@ -1,4 +1,4 @@
-"""Tools that the client runs for the model, round after round. Both clients."""
+"""Tools that the client runs for the model, round after round. All clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plimsoll_sdk import TurnAwaitingTools
 from plimsoll_sdk.errors import ToolLoopTooLong
 from tests.api.conftest import serving as service_at
 from tests.api.conftest import settings_for
-from tests.client.clients import BOTH, Kind, completion, models_file, talker, turns_of
+from tests.client.clients import ALL, Kind, completion, models_file, talker, turns_of
 from tests.client.proxy import proxied
 from tests.providers.playing import threaded_serving
 from tests.providers.server import Answer, Seen
@@ -43,7 +43,7 @@ ROUNDS = [
 ]
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize("lost", [False, True])
 async def test_tools_are_run_until_the_model_has_no_more_calls(
     database_url: str, tmp_path: Path, kind: Kind, lost: bool
@@ -83,7 +83,7 @@ async def test_tools_are_run_until_the_model_has_no_more_calls(
             assert answer.context.prompt_sha256
 
 
-@BOTH
+@ALL
 async def test_a_model_that_never_stops_calling_tools_is_stopped(database_url: str, tmp_path: Path, kind: Kind) -> None:
     with (
         threaded_serving(_tool_model([[("add", '{"a": 1, "b": 2}')]] * 9)) as model,

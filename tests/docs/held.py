@@ -25,6 +25,9 @@ HELD_ELSEWHERE: Mapping[str, Iterable[Place]] = {
     "tests/docs/test_client_pages.py::test_every_program_of_the_clients_page_runs_and_says_what_it_is_for": (
         ("clients/python/README.md", ""),
     ),
+    "tests/docs/test_client_pages.py::test_every_program_of_the_typescript_clients_page_runs_and_says_what_it_is_for": (
+        ("clients/typescript/README.md", ""),
+    ),
     "tests/docs/test_client_pages.py::test_the_configuration_starts_a_server_with_the_tools_of_the_table": (
         ("docs/mcp.md", ""),
     ),

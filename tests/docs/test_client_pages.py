@@ -14,6 +14,8 @@ from mcp import Client, StdioServerParameters
 
 import plimsoll_sdk
 from tests.api.conftest import serving, settings_for
+from tests.client.typescript import CLIENT as CLIENT_OF_NODE
+from tests.client.typescript import NODE
 from tests.commands.test_cli import PLIMSOLL, environment
 from tests.docs.pages import ROOT, blocks, table
 
@@ -42,6 +44,20 @@ def test_every_program_of_the_clients_page_runs_and_says_what_it_is_for(database
                 check=True,
             ).stdout
             assert says in said
+
+
+def test_every_program_of_the_typescript_clients_page_runs_and_says_what_it_is_for(
+    database_url: str, tmp_path: Path
+) -> None:
+    programs = blocks("ts", (CLIENT_OF_NODE / "README.md").read_text())
+    assert len(programs) == len(SAYS)
+    with serving(settings_for(database_url)) as address:
+        for program, says in zip(programs, SAYS, strict=True):
+            path = tmp_path / "program.ts"
+            source = str(CLIENT_OF_NODE / "src" / "index.ts")
+            path.write_text(program.replace("http://127.0.0.1:8000", address).replace("@plimsoll/sdk", source))
+            done = subprocess.run([NODE, path], stdout=subprocess.PIPE, text=True, timeout=300, check=True)
+            assert says in done.stdout
 
 
 def test_what_is_sent_again_is_what_the_page_says() -> None:

@@ -84,8 +84,9 @@ def test_a_stylesheet_that_loads_from_elsewhere_is_seen(tmp_path: Path) -> None:
 def test_a_page_that_the_navigation_does_not_list_is_refused(tmp_path: Path) -> None:
     for name in ("docs", "docsite"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    (tmp_path / "clients" / "python").mkdir(parents=True)
-    for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", "clients/python/README.md"):
+    clients = ("clients/python/README.md", "clients/typescript/README.md")
+    for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md", *clients):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     assert read_pages(tmp_path).names["docs/start.md"] == "start"
     (tmp_path / "docs" / "new.md").write_text("# New\n")

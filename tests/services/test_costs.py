@@ -65,7 +65,7 @@ async def test_a_turn_costs_what_its_calls_cost_at_the_makers_prices_its_summary
     database_url: str, tmp_path: Path, wire: Wire, model: str, call: Decimal
 ) -> None:
     async with sold_by(database_url, tmp_path, wire, model) as at:
-        session = await at.session()
+        session = await at.session(policy={"summary_call": "separate"})
         outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 10)]
         assert [outcome.context["summary_triggered"] for outcome in outcomes] == [False] * 8 + [True]
         assert [outcome.turn.cost_usd for outcome in outcomes] == [call] * 8 + [2 * call]

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from app.db.messages import SLICE_MESSAGES
 from app.domain.errors import InvalidRequest
 from app.domain.types import TurnStatus
-from app.services.sessions import list_sessions
+from app.services.sessions import change_session, list_sessions
 from app.services.views.context import window_now
 from app.services.views.turns import list_turns
 from tests.services.service import TENANT, service
@@ -75,3 +76,20 @@ async def test_a_wrong_pairing_is_named_by_its_place_and_nothing_is_stored(
         with pytest.raises(InvalidRequest):
             await at.imported({"model_alias": "unknown", "messages": AGENT})
         assert (await list_sessions(at.rt, TENANT, 50, None)).items == []
+
+
+async def test_a_model_of_another_encoding_has_every_message_of_a_long_window_counted_once(database_url: str) -> None:
+    messages = 2 * SLICE_MESSAGES + 2
+    listed = [{"role": ("user", "assistant")[at % 2], "content": f"Point {at}."} for at in range(messages)]
+    async with service(database_url) as at:
+        session = await at.imported({"messages": listed})
+        await change_session(at.rt, TENANT, session.id, {"policy": {"estimator": "heuristic"}})
+        for _ in range(2):
+            await at.turn(session.id, "And now?")
+        (stored,) = await at.rows(
+            "SELECT count(*) AS messages, count(c.message_id) AS counted FROM messages m"
+            " LEFT JOIN message_token_counts c ON c.session_id = m.session_id AND c.message_id = m.id"
+            " WHERE m.seq <= CAST(:messages AS bigint)",
+            messages=messages,
+        )
+        assert stored == {"messages": messages, "counted": messages}

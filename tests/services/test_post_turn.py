@@ -193,10 +193,11 @@ async def test_a_summary_of_what_another_replica_has_summarized_meanwhile_is_not
         await _fill(at, session.id, 7)
         rows = await session_window(at.rt, TENANT, session.id)
         estimate = estimator_of(at.rt, rows)
-        fold = fold_on_request(snapshot_of(at.rt, rows, no_turn(rows.turn_seq)), rows.policy, estimate)
+        snapshot = snapshot_of(at.rt, rows, no_turn(rows.turn_seq))
+        fold = fold_on_request(snapshot, rows.policy, estimate)
         assert fold is not None
         await summarize_now(replica.rt, TENANT, session.id)
-        attempt = await summarize(at.rt, rows, SummaryJob(fold, "post_turn", rows.turn_seq), estimate)
+        attempt = await summarize(at.rt, rows, SummaryJob(fold, snapshot, "post_turn", rows.turn_seq), estimate)
         assert (attempt.failure, attempt.summary) == (STALE, None)
         assert len([request for request in server.seen if is_summary(request)]) == 1
         assert await _statuses(at, session.id) == ["active"]

@@ -50,7 +50,7 @@ from app.db.embedded import kept_running
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import load_catalogue
-from app.services.heavy.child import Tools
+from app.services.heavy.child import Tools, collect_seldom
 from app.services.heavy.jobs import HeavyJobs
 from app.services.keys import Authenticator
 from app.services.pasts import Pasts
@@ -74,8 +74,6 @@ from app.tokenizers.counting import Tokenizers, encoding_for_model
 
 logger = logging.getLogger(__name__)
 
-_COLLECT_AFTER_OBJECTS = 20_000
-"""What some turns leave: nearly all of it goes when its last reference does, and a collection per 700 finds nothing."""
 # The busiest first: routes are matched in order.
 _ROUTERS = (
     turns.router,
@@ -113,11 +111,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         configure_logging(settings.log_level, settings.log_format)
         async with AsyncExitStack() as owned:
             app.state.service = await _start(settings, owned)
-            # Objects of the start live as long as the process; the garbage collector need not visit them.
-            gc.collect()
-            gc.freeze()
             thresholds = gc.get_threshold()
-            gc.set_threshold(_COLLECT_AFTER_OBJECTS, *thresholds[1:])
+            collect_seldom()
             try:
                 yield
             finally:

@@ -252,7 +252,10 @@ class Context(Answer):
 
 
 class Audit(Context):
-    """The stored context of one model call of a turn: of tool round `round`, after `attempt - 1` reactive retries."""
+    """The stored context of one model call of a turn: of tool round `round`, after `attempt - 1` reactive retries.
+
+    `cache_break` is what keeps the prompt from going on from the one before it; None where nothing is known to.
+    """
 
     id: str
     turn_id: str
@@ -262,6 +265,7 @@ class Audit(Context):
     estimator: str
     calibration_ratio: float
     actual_prompt_tokens: int | None
+    cache_break: str | None
     created_at: datetime
 
 
@@ -346,7 +350,8 @@ class SummaryItem(Answer):
 class Summary(Answer):
     """A summary of the messages from `from_message_id` through `to_message_id`.
 
-    `status` is `active`, `superseded` or `undone`; `origin` is `model`, `fallback`, `emergency` or `person`.
+    `status` is `active`, `superseded` or `undone`; `origin` is `model`, `fallback`, `emergency` or `person`. `call` is
+    `cached` where the model was called behind a repetition of the session's last prompt, else `separate`.
     """
 
     id: str
@@ -362,6 +367,8 @@ class Summary(Answer):
     status: str
     origin: str
     model_alias: str
+    call: str | None
+    call_reason: str | None
     token_estimate: int
     prompt_tokens: int | None
     completion_tokens: int | None

@@ -188,18 +188,42 @@ def _document(app: FastAPI) -> dict[str, Any]:
             "`x-api-key` with the key alone is taken too.",
         }
     }
+    requested: set[str] = set()
     for path, operations in document["paths"].items():
         for operation in operations.values():
             answered = operation["responses"]
             answered |= {str(status): answer for status, answer in refusals(*_BY_CONNECTION, *_OF_BROWSERS).items()}
             if is_openai_path(path) or is_messages_path(path):
                 answered |= {str(status): answered["401"] for status in _OF_BROWSERS}
+            if "HTTPValidationError" in str(answered.get("422")):  # FastAPI's own, which no route answers
+                del answered["422"]
             if path.startswith("/v1/"):
                 operation["security"] = [{}, {"key": []}]
             if (body := _json_body(operation)) is not None:
                 body |= {"example": EXAMPLES[operation["operationId"]]}
-                _leave_defaults_out(body["schema"], components["schemas"], set())
+                _leave_defaults_out(body["schema"], components["schemas"], requested)
+            _share_refusals(answered, components.setdefault("responses", {}))
+    for unused in ("HTTPValidationError", "ValidationError"):
+        del components["schemas"][unused]
+    _close_answers(components["schemas"], requested)
     return document
+
+
+def _share_refusals(answered: JsonObject, shared: JsonObject) -> None:
+    """Puts refusals that are the same for many operations into the document once."""
+    for status, answer in answered.items():
+        if status >= "400":
+            (content,) = answer["content"].values()
+            name = content["schema"]["$ref"].rpartition("/")[2] + status
+            if shared.setdefault(name, answer) == answer:
+                answered[status] = {"$ref": f"#/components/responses/{name}"}
+
+
+def _close_answers(schemas: JsonObject, requested: set[str]) -> None:
+    """Removes the default `additionalProperties: true` from answers: types made of it would take any field name."""
+    for name in schemas.keys() - requested - {"Problem"}:  # a problem's other members go by its code
+        if schemas[name].get("properties") and schemas[name].get("additionalProperties") is True:
+            del schemas[name]["additionalProperties"]
 
 
 def _json_body(operation: JsonObject) -> JsonObject | None:

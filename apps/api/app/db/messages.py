@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields, replace
+from itertools import islice
 from operator import itemgetter
 from uuid import UUID
 
@@ -286,15 +287,17 @@ async def save_token_counts(
     tx: Transaction, session_id: SessionId, encoding: str, counts: Iterable[tuple[MessageId, int, int]]
 ) -> None:
     """Keeps counts in an encoding that is not the messages' own, once a message: (its id, tokens, reasoning tokens)."""
-    rows = list(counts)
-    await tx.execute(
-        _SAVE_COUNTS,
-        session_id=session_id,
-        encoding=encoding,
-        message_ids=[message_id for message_id, _, _ in rows],
-        counts=[tokens for _, tokens, _ in rows],
-        reasoning_counts=[reasoning_tokens for _, _, reasoning_tokens in rows],
-    )
+    waiting = iter(counts)
+    while rows := list(islice(waiting, SLICE_MESSAGES)):  # to write many arguments keeps others waiting
+        message_ids, tokens, reasoning_tokens = map(list, zip(*rows, strict=True))
+        await tx.execute(
+            _SAVE_COUNTS,
+            session_id=session_id,
+            encoding=encoding,
+            message_ids=message_ids,
+            counts=tokens,
+            reasoning_counts=reasoning_tokens,
+        )
 
 
 def message_from_row(row: Record, counts: tuple[int, int] | None = None) -> Message:

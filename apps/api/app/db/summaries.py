@@ -323,6 +323,7 @@ def _summary(row: Record) -> Summary:
         to_message_id=MessageId(UUID(row["to_message_id"])),
         to_message_seq=row["to_message_seq"],
         origin=row["origin"],
+        call_reason=row["call_reason"],
     )
 
 

@@ -200,6 +200,7 @@ session_summaries = sa.Table(
     sa.Column("status", sa.Text, nullable=False),
     sa.Column("origin", sa.Text, nullable=False),
     sa.Column("model_alias", sa.Text, nullable=False),
+    *(sa.Column(name, sa.Text) for name in ("call", "call_reason")),
     sa.Column("token_estimate", sa.BigInteger, nullable=False),
     sa.Column("token_encoding", sa.Text, nullable=False),
     sa.Column("prompt_tokens", sa.BigInteger),
@@ -252,7 +253,7 @@ turn_context_audit = sa.Table(
     sa.Column("context_trim_log", JSONB, nullable=False),
     # What was sent, as references to blocks and messages (form: `engine/window/prompt_refs.py`); null when nothing was.
     sa.Column("prompt_refs", JSONB),
-    sa.Column("prompt_sha256", sa.Text),
+    *(sa.Column(name, sa.Text) for name in ("prompt_sha256", "cache_break")),
     instant_column("created_at", default_now=True),
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "turn_id", "round", "attempt"),

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
 from annotated_types import Ge, Le
 
 from app.domain.types import Count, Difference, JsonObject, Name, SessionId, SmallSeq, TurnId
+
+CacheBreak: TypeAlias = Literal[
+    "model", "tools", "system", "goal", "pins", "summary", "prune", "recall", "look_back", "reasoning", "days"
+]
+"""What of a prompt first differs from the prompt before it, so that a provider's prompt cache ends there: alias,
+tools, the text of a region, what was pruned, or what stood before the newest message for one turn alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,13 @@ class Audit(TurnContext):
     calibration_ratio: Annotated[float, Ge(0), Le(1000)]
     actual_prompt_tokens: Count | None = field(
         default=None, metadata={"description": "As the provider reported; null before it has."}
+    )
+    cache_break: CacheBreak | None = field(
+        default=None,
+        metadata={
+            "description": "What ended the beginning that it shares with the session's prompt before it. Null where it "
+            "goes on from that one, or where another process sent that one."
+        },
     )
     created_at: datetime | None = None
     session_id: SessionId

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import log
-from typing import Final, NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from app.domain.sentences import ReadSentence, Sentence, proposes_only, read_sentence
 from app.domain.statements import statements
@@ -51,6 +53,7 @@ _LEAST_WORTH: Final = 1.0
 """What has less says nothing that a reader would miss."""
 _TELLING_SIGNALS: Final = 0.75
 """Without a goal, a summary begins with a fact that has less: one with more is cited as an item."""
+_BEFORE: Final = 2**40  # so far before everything new are the places of what is carried on
 _LEAST_CARRIED_WORTH: Final = 0.6
 """Of items of the summary before: one without a number, an identifier, a demand or two names has had its time."""
 
@@ -69,22 +72,23 @@ _FINISHED: Final = re.compile(
     re.IGNORECASE,
 )
 
+SourceId: TypeAlias = str | UUID  # whatever the caller knows its messages by
+
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
     """A message's text. `role` is `user`, `assistant` or `tool`."""
 
-    id: str
+    id: SourceId
     role: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractItem:
+class ExtractItem(NamedTuple):
     """Words of the conversation, and the ids of the sources they stand in."""
 
     text: str
-    source_ids: tuple[str, ...]
+    source_ids: tuple[SourceId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class _Unit(NamedTuple):
     """A sentence where it stands. `position` is its place in the conversation, below zero in what is carried on."""
 
     position: int
-    source_ids: tuple[str, ...]
+    source_ids: tuple[SourceId, ...]
     role: str
     sentence: Sentence
     kind: SummaryList
@@ -114,7 +118,10 @@ class _Unit(NamedTuple):
 
     @property
     def density(self) -> float:
-        return self.worth / (len(self.text) + _BASE_CHARS)
+        return self.worth / (len(self.sentence.text) + _BASE_CHARS)
+
+
+_place: Final = attrgetter("position")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +156,7 @@ class Material:
         lines = "\n".join(unit.text for unit in (*old_text, *text)) or self._beginning(spare + text_room)
         listed: dict[SummaryList, list[ExtractItem]] = {kind: [] for kind in _SHARES}
         for unit in sorted([*carried, *chosen], key=_place):
-            listed[unit.kind].append(ExtractItem(unit.text, taken.sources[unit.position]))
+            listed[unit.kind].append(ExtractItem(unit.text, taken.units[unit.position].source_ids))
         return Extract(lines, **{kind: tuple(items) for kind, items in listed.items()})
 
     def _new_items(self, room: float, taken: _Taken) -> tuple[list[_Unit], float]:
@@ -226,10 +233,6 @@ def _stands(unit: _Unit) -> bool:
     return unit.sentence.standing > 0 or decides
 
 
-def _place(unit: _Unit) -> int:
-    return unit.position
-
-
 def _is_goal(unit: _Unit) -> bool:
     _, _, kind, _, leans, standing = unit.sentence
     return kind != "open_questions" and not leans and not standing and _GOAL.search(unit.text) is not None
@@ -249,9 +252,6 @@ def _carried(previous: Extract, read: ReadSentence) -> list[_Unit]:
     return found
 
 
-_BEFORE: Final = 2**40
-
-
 def _of_before(at: int, line: str, read: ReadSentence) -> _Unit | None:
     sentence = read(line)
     return _Unit(at - 2 * _BEFORE, (), "", sentence, "key_facts", 0.5 + sentence.signals) if sentence.words else None
@@ -267,21 +267,23 @@ def _unfinished(carried: list[_Unit], new: Iterable[_Unit]) -> list[_Unit]:
     open_units = {unit.position: unit for unit in carried if unit.kind in _OPEN_KINDS}
     named_in: defaultdict[str, list[int]] = defaultdict(list)
     for position, unit in open_units.items():
-        for word in _telling(unit):
+        for word in _telling(unit.sentence):
             named_in[word].append(position)
     finished: set[int] = set()
-    for unit in new if named_in else ():
-        shared = Counter(position for word in unit.sentence.words for position in named_in.get(word, ()))
+    for unit in new:
+        if named_in.keys().isdisjoint(unit.sentence.words):
+            continue
+        shared = Counter([position for word in unit.sentence.words for position in named_in.get(word, ())])
         for position, words in shared.items():
             waits = open_units[position]
-            if words >= _FINISHED_WORDS_RATIO * len(_telling(waits)):
+            if words >= _FINISHED_WORDS_RATIO * len(_telling(waits.sentence)):
                 answers = waits.kind == "open_questions" and unit.role != "user"
                 finished |= {position} if answers or _FINISHED.search(unit.text) else set()
     return [unit for unit in carried if unit.position not in finished]
 
 
-def _telling(unit: _Unit) -> list[str]:
-    return [word for word in unit.sentence.words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii()]
+def _telling(sentence: Sentence) -> list[str]:
+    return [word for word in sentence.words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii()]
 
 
 def _units(
@@ -303,7 +305,7 @@ def _units(
     rarity_of = {
         word: weight_of[seen] if len(word) > 2 or not word.isascii() else 0.0 for word, seen in seen_in.items()
     }.__getitem__
-    wanted = frozenset(word for word in read(focus).words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii())
+    wanted = frozenset(_telling(read(focus)))
     for place, (at, source, sentence) in enumerate(found):
         kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
         words = sentence.words
@@ -348,32 +350,34 @@ def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -
 class _Taken:
     """What has been chosen, findable by word, so that a near-duplicate is found without comparing with everything."""
 
-    sources: dict[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
-    """The ids of the sources of each, by its place."""
-    by_word: defaultdict[str, list[_Unit]] = field(default_factory=lambda: defaultdict[str, list[_Unit]](list))
+    units: dict[int, _Unit] = field(default_factory=dict[int, _Unit])
+    """By place, with the ids of all sources that say the same."""
+    by_word: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict[str, list[int]](list))
 
-    def like(self, unit: _Unit) -> _Unit | None:
-        words, by_word = unit.sentence.words, self.by_word
-        known = [word for word in words if word in by_word]
+    def like(self, words: tuple[str, ...]) -> int | None:
+        """The place of a unit that says the same as these words."""
+        find = self.by_word.get
+        known = [places for word in words if (places := find(word))]
         if not known or len(known) < _SAME_WORDS_RATIO * len(words):
             return None
-        candidates = Counter(chain.from_iterable([by_word[word][:16] for word in known]))
+        candidates = Counter(chain.from_iterable([places[:16] for places in known]))
         if max(candidates.values()) < _SAME_WORDS_RATIO * len(words):
             return None
         for other, shared in candidates.most_common(3):
             says_it_all = shared >= _CONTAINED_WORDS_RATIO * len(words)
-            if says_it_all or shared >= _SAME_WORDS_RATIO * len({*words, *other.sentence.words}):
+            if says_it_all or shared >= _SAME_WORDS_RATIO * len({*words, *self.units[other].sentence.words}):
                 return other
         return None
 
     def add(self, unit: _Unit) -> None:
-        self.sources[unit.position] = unit.source_ids
+        self.units[unit.position] = unit
         for word in unit.sentence.words:
-            self.by_word[word].append(unit)
+            self.by_word[word].append(unit.position)
 
-    def add_source(self, unit: _Unit, source_ids: Iterable[str]) -> None:
-        known = self.sources[unit.position]
-        self.sources[unit.position] = tuple(dict.fromkeys((*known, *source_ids)))[:_MOST_SOURCES_OF_AN_ITEM]
+    def add_source(self, position: int, source_ids: Iterable[SourceId]) -> None:
+        unit = self.units[position]
+        known = tuple(dict.fromkeys((*unit.source_ids, *source_ids)))[:_MOST_SOURCES_OF_AN_ITEM]
+        self.units[position] = unit._replace(source_ids=known)
 
 
 def _choose(
@@ -383,9 +387,9 @@ def _choose(
     chosen: list[_Unit] = []
     for unit in best_first:
         cost = len(unit.text) + (joint_chars if chosen else 0)
-        if cost > room_chars or unit.position in taken.sources:
+        if cost > room_chars or unit.position in taken.units:
             continue
-        same = taken.like(unit)
+        same = taken.like(unit.sentence.words)
         if same is not None:
             taken.add_source(same, unit.source_ids)
             continue

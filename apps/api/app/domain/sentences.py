@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import islice
 from string import digits
 from typing import Final, NamedTuple, TypeAlias
@@ -71,7 +70,6 @@ _MAY_DEMAND: Final = (
 _MAY_ACT: Final = ("'ll", "will", "should", "todo", "to-do", "next", "action", "need", "remind", "follow")
 """One of these is in every plain ASCII text that the expression of the same cue finds, in lower case: looking for them
 is much cheaper than the expression, and looking up whether a word has the last word of one is cheaper still."""
-_MAY_IDENTIFY: Final = ("_", "`", "@", "/", "()")
 _CAPITAL_INSIDE: Final = re.compile(r"[A-Z](?<=[A-Za-z][A-Z])")
 _LEANS: Final = re.compile(
     r"(?:[A-Z]\w+: )?(?:and|but|so|then|also|because|he|she|it|they|that|this|these|those|which|there|yes|yep|yeah|no"
@@ -119,11 +117,19 @@ _LAST_WORDS: Final = tuple(
 )
 
 
-@lru_cache(maxsize=8192)
-def _possible(word: str) -> int:
+class _Possible(dict[str, int]):
     """Which cues a plain text may have that has the word; the words of conversations are few, and come again."""
-    found = [cue for cue, parts in _LAST_WORDS if any([part in word for part in parts])]  # noqa: C419
-    return sum(found) + _RULES * (word in _RULE_WORDS)
+
+    def __missing__(self, word: str) -> int:
+        found = [cue for cue, parts in _LAST_WORDS if any([part in word for part in parts])]  # noqa: C419
+        if len(self) >= _MOST_WORDS:
+            self.clear()
+        cues = self[word] = sum(found) + _RULES * (word in _RULE_WORDS)
+        return cues
+
+
+_possible: Final = _Possible()
+_MOST_WORDS: Final = 8192
 
 
 def read_sentence(text: str) -> Sentence:
@@ -132,13 +138,13 @@ def read_sentence(text: str) -> Sentence:
     if text.isascii():
         words = tuple(dict.fromkeys(_PLAIN_WORD.findall(text.lower())))
         possible = 0
-        for cues in map(_possible, words):
+        for cues in set(map(_possible.__getitem__, words)):
             possible |= cues
     else:
         typed = text.replace("’", "'")
         words = tuple(dict.fromkeys([word.lower() for word in _WORD.findall(typed)]))
     standing = 2 if possible & _RULES and _RULE.search(typed) else 0
-    may_identify = any([part in text for part in _MAY_IDENTIFY])  # noqa: C419
+    may_identify = "/" in text or "_" in text or "`" in text or "@" in text or "()" in text
     if not standing and (may_identify or possible & _NUMBERS):
         standing = 1 if _VALUE_OF.search(typed) else 0
     leans = text.endswith("!") or _LEANS.match(text) is not None
@@ -162,7 +168,8 @@ def proposes_only(text: str) -> bool:
 
 
 def _kind(text: str, possible: int) -> SummaryList:
-    if text.rstrip("\"'”’) ").endswith(("?", "？")) and not _NO_QUESTION.search(text):
+    may_ask = "?" in text or "？" in text
+    if may_ask and text.rstrip("\"'”’) ").endswith(("?", "？")) and not _NO_QUESTION.search(text):
         return "open_questions"
     if (possible & _DECIDES and _DECIDED.search(text)) or (possible & _PROPOSES and _PROPOSED.search(text)):
         return "decisions"

@@ -23,7 +23,8 @@ _MOST_JSON_CHARS: Final = 65_536
 _WRAPPED_CHARS: Final = 50
 """A line of prose that is longer, and goes on in lower case, was broken by its width."""
 
-_SENTENCE_END: Final = re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？]")
+_SENTENCE_END: Final = re.compile(r"[.!?…。！？](?:(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？]))")
+"""Begins with a set of letters, as a search is several times as fast that way."""
 _NO_END: Final = re.compile(
     r"(?:(?:^|[\s(])(?:Mrs?|Ms|Dr|Prof|St|No|Nr|vs|approx|ca|e\.g|i\.e|z\.B|bzw|usw|Sra?|[A-Z])|^\W*\d{1,3})\.\s*$"
 )

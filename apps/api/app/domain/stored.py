@@ -17,6 +17,8 @@ from app.domain.types import (
     MessageId,
     Name,
     SessionId,
+    SummaryCall,
+    SummaryCallReason,
     SummaryId,
     SummaryItem,
     SummaryOrigin,
@@ -166,6 +168,12 @@ class StoredSummary:
     status: Literal["active", "superseded", "undone"]
     origin: SummaryOrigin
     model_alias: Name
+    call: SummaryCall | None = field(
+        metadata={
+            "description": "`cached`: behind a repetition of the session's last prompt. Null where no model was called."
+        }
+    )
+    call_reason: SummaryCallReason | None = field(metadata={"description": "Why it was called so."})
     token_estimate: Count
     prompt_tokens: Count | None
     completion_tokens: Count | None

@@ -146,6 +146,13 @@ MOST_FOCUS_CHARS: Final = 500
 SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency", "person"]
 SUMMARY_ORIGINS: Final[tuple[SummaryOrigin, ...]] = get_args(SummaryOrigin)
 
+SummaryCall: TypeAlias = Literal["separate", "cached"]
+"""How a summarizer is called: with a document of what leaves, or behind a repetition of the session's last prompt."""
+SummaryCallReason: TypeAlias = Literal["policy", "provider", "too_large", "not_cached", "refused", "no_price", "cost"]
+"""Why it is called so: the policy says it; the provider caches no conversations; the prompt has no room for the
+instruction; the provider has not cached it, as far as is known; the answer behind the repeated prompt could not be
+used, this time or before; a price is unknown; or the one costs less than the other."""
+
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class SummaryBody:
@@ -171,6 +178,7 @@ class Summary:
     to_message_id: MessageId
     to_message_seq: int
     origin: SummaryOrigin
+    call_reason: SummaryCallReason | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,12 @@ class Model:
     exact_counts: bool = False
     takes_tools: bool = True
 
+    @property
+    def caches_conversations(self) -> bool:
+        """Whether its provider may serve the beginning of a conversation from a cache: at Anthropic the adapter marks
+        only what stands before it."""
+        return self.provider == "openai"
+
 
 class Catalogue:
     """The aliases of a process. Only `learn` changes them, and only windows that the catalogue's file does not set."""

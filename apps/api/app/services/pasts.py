@@ -1,5 +1,5 @@
 """What a process keeps of sessions' settled pasts, so that a turn reads only what is new: the turns as columns, and
-what recall goes by.
+what recall goes by; and which prompt it sent last.
 
 A past is append-only and says how far it goes: one that is kept is never wrong, only short, whatever other processes
 write. The turn that ended last is never kept, since it alone may be tried again. What can change all the same raises
@@ -35,6 +35,9 @@ from app.telemetry.metrics import Telemetry
 
 IDLE_S = 600.0
 """After which a past that nobody read leaves."""
+PROMPT_CACHE_S = 240.0
+"""For which a provider keeps a prompt in its cache that nobody sends again, less what the next call takes: OpenAI and
+Anthropic state five minutes at least."""
 PACKED_A_TURN = 500
 """Messages without packed terms that one turn packs: some tenths of a second, until all are."""
 _SLICE_MESSAGES = 4096
@@ -62,10 +65,22 @@ class Counting:
 
 
 @dataclass(frozen=True, slots=True)
+class LastPrompt:
+    """The prompt that this process sent last for a session: to which alias, as references (JSON), and the number that
+    was set aside for its reply."""
+
+    model_alias: str
+    refs: bytes
+    reply_seq: int
+    sent_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class _Entry:
     """What is kept of one session; `used_at` is when it was read last."""
 
     used_at: float
+    last_prompt: LastPrompt | None = None
     index: Index = EMPTY
     counting: Counting | None = None
     columns: Columns | None = None
@@ -133,6 +148,21 @@ class Pasts:
         if past.index.through_seq < index.through_seq:
             self._put(session_id, replace(past, index=index))
 
+    def last_prompt(self, session_id: SessionId) -> LastPrompt | None:
+        """The prompt that was sent last, as far as this process knows."""
+        past = self._pasts.get(session_id)
+        return past.last_prompt if past else None
+
+    def cached_prompt(self, session_id: SessionId) -> LastPrompt | None:
+        """The same where it was sent so lately that a provider which caches prompts still has it."""
+        prompt = self.last_prompt(session_id)
+        return prompt if prompt and self._clock() - prompt.sent_at < PROMPT_CACHE_S else None
+
+    def keep_last_prompt(self, session_id: SessionId, prompt: LastPrompt) -> None:
+        """Keeps a prompt that is about to be sent in the place of the one before it."""
+        past = self._pasts.get(session_id) or _Entry(self._clock())
+        self._put(session_id, replace(past, last_prompt=replace(prompt, sent_at=self._clock())))
+
     def keep_fork(
         self, source: SessionId, target: SessionId, through_seq: int, last_message_seq: int, past_version: int
     ) -> None:
@@ -147,7 +177,8 @@ class Pasts:
         is_same = counting is not None and counting.past_version == past_version
         fits = columns is not None and is_same and columns.turns > 0 and columns.turn_seqs[-1] < through_seq
         index = past.index if past.index.through_seq <= last_message_seq else EMPTY
-        self._put(target, replace(past, index=index, columns=columns.copy() if columns and fits else None))
+        columns = columns.copy() if columns and fits else None
+        self._put(target, replace(past, last_prompt=None, index=index, columns=columns))
 
     def forget(self, *session_ids: SessionId) -> None:
         """For sessions that were erased here."""
@@ -171,6 +202,7 @@ class Pasts:
         if before := self._pasts.pop(session_id, None):
             self.size_bytes -= before.size_bytes
         size_bytes = ENTRY_BYTES + past.index.size_bytes + (past.columns.size_bytes if past.columns else 0)
+        size_bytes += len(past.last_prompt.refs) if past.last_prompt else 0
         if size_bytes <= self._most_bytes:
             self._pasts[session_id] = replace(past, used_at=self._clock(), size_bytes=size_bytes)
             self.size_bytes += size_bytes

@@ -30,7 +30,7 @@ from app.engine.window.triggers import fold_on_request
 from app.services.paging import FIRST_ID, LAST_ID, Page, after_id, in_order, page_of
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
-from app.services.turn.gather import budget_of, estimator_of, planned, session_policy, snapshot_of
+from app.services.turn.gather import budget_of, estimator_of, layers_of, planned, session_policy, snapshot_of
 from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, new_summary, summarize
 from app.services.turn.summarizer_call import SummarizerCall
 from app.services.turn.types import RETRY_AFTER_S, ClaimedTurn, TurnPlan
@@ -90,7 +90,7 @@ async def summarize_now(
         raise NothingToSummarize(
             "Beyond the turns that the policy protects there is nothing that a summary would make smaller."
         )
-    attempt = await summarize(rt, rows, SummaryJob(fold, "requested", rows.turn_seq), estimate)
+    attempt = await summarize(rt, rows, SummaryJob(fold, snapshot, "requested", rows.turn_seq), estimate)
     if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
         async with rt.database.autocommit() as tx:
             await check_session(tx, tenant_id, session_id)  # what is not there is not in progress either
@@ -114,15 +114,20 @@ def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply_token
     if not (own.summarizes_after_turns or own.summarizes_ahead):
         return
     if not is_own or may_fold_behind_answer(plan.decided.window, reply_tokens, own):
-        work = summarize_after_turn(rt, session.tenant_id, session.id, plan.decided.prompt.tools)
+        tools = plan.decided.prompt.tools
+        work = summarize_after_turn(rt, session.tenant_id, session.id, tools, options.instructions)
         rt.chores.start(work, f"the summary after turn {turn.claim.turn_id}")
 
 
 async def summarize_after_turn(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, tools: tuple[ToolDefinition, ...]
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    tools: tuple[ToolDefinition, ...],
+    instructions: str | None = None,
 ) -> None:
     """Makes the summary that is due in the session's window, or that its next turn would have to make, if one is;
-    `tools` are those of its last turn.
+    `tools` and `instructions` are those of its last turn.
 
     A turn that has arrived meanwhile is left out, and is raw in the window that the summary leaves. A result whose
     ground somebody else has changed is dropped and logged.
@@ -138,7 +143,8 @@ async def summarize_after_turn(
         fold = await planned(snapshot, lambda: fold_behind_answer(snapshot, policy, estimate))
         if fold is None:
             return
-        attempt = await summarize(rt, rows, SummaryJob(fold, "post_turn", rows.turns[-1].seq + 1), estimate)
+        sent = replace(snapshot, layers=layers_of(rt, rows.session, instructions))
+        attempt = await summarize(rt, rows, SummaryJob(fold, sent, "post_turn", rows.turns[-1].seq + 1), estimate)
         if attempt.failure in (STALE, IN_PROGRESS):
             logger.info("a summary in the background was dropped (%s): another one was faster", attempt.failure)
 

@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from app.domain.audit import CacheBreak
 from app.domain.types import OPEN_STATUSES, OpenTurnCount, Purpose, TurnStatus, Usage
 
 SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
@@ -128,6 +129,10 @@ class Telemetry:
         if turns:
             self._turns.lost.inc(turns)
 
+    def prompt_cache_broken(self, cause: CacheBreak) -> None:
+        """Counts a prompt that did not go on from the one before it."""
+        self._calls.cache_breaks.labels(cause).inc()
+
     def event_loop_lag(self, seconds: float) -> None:
         """States for how long the event loop of this worker was lately kept by one piece of work."""
         self._lag.set(seconds)
@@ -236,8 +241,16 @@ class _CallMetrics:
             "model_alias",
             "purpose",
         )
+        self.cache_breaks = _counter(
+            own,
+            "prompt_cache_breaks",
+            "Prompts that did not go on from the session's prompt before, by cause.",
+            "cause",
+        )
         for kind in _KINDS:
             self.errors.labels(kind)
+        for cause in get_args(CacheBreak):
+            self.cache_breaks.labels(cause)
 
 
 class _CacheMetrics:

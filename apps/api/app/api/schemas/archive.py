@@ -30,8 +30,18 @@ from app.api.schemas.turns import AuditFields
 from app.api.schemas.values import Dollars, Id, In, Instant, Open, Seq, Sha256, Speaker
 from app.api.strict_json import parse_body
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
+from app.domain.audit import CacheBreak
 from app.domain.errors import ImportRefused, InvalidRequest
-from app.domain.types import CHAT_OPTIONS, Count, JsonObject, Name, Region, SmallSeq
+from app.domain.types import (
+    CHAT_OPTIONS,
+    Count,
+    JsonObject,
+    Name,
+    Region,
+    SmallSeq,
+    SummaryCall,
+    SummaryCallReason,
+)
 from app.services.archive.new_rows import Conversation, Export
 from app.services.policies import read_fields
 
@@ -146,6 +156,8 @@ class StepRow(In):
 class SummaryRow(SummaryFields):
     model_config = ConfigDict(extra="forbid")
     token_encoding: Name
+    call: SummaryCall | None = None
+    call_reason: SummaryCallReason | None = None
 
 
 _LIST = Field(strict=False)  # JSON has no tuples
@@ -193,6 +205,7 @@ class AuditRow(AuditFields):
     model_config = ConfigDict(extra="forbid")
     prompt_refs: PromptRefs | None
     prompt_sha256: Sha256 | None
+    cache_break: CacheBreak | None = None
 
 
 class LookBackMessage(In):

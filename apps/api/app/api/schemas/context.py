@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Annotated, Any, cast
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema, create_model, field_validator
 
 from app.api.schemas.values import Id, In, Instant, Open, Paged, answer_of, row_of
 from app.domain import figures
@@ -197,12 +197,15 @@ class OverviewOut(BaseModel):
 
 
 _LONGEST_VARIANT_NAME = 80
+_Variant = Annotated[
+    Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "additionalProperties": True}]})
+]
 
 
 class SimulateIn(In):
     """Policies to compute the session's turns under; without any, a summary at four thresholds."""
 
-    policies: list[Any] | None = Field(
+    policies: list[_Variant] | None = Field(
         default=None,
         min_length=1,
         max_length=8,

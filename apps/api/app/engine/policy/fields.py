@@ -40,6 +40,10 @@ MEANINGS: Mapping[str, str] = {
         "cap when the prompt is still too large."
     ),
     "summary_model": "Who summarizes; empty: the turn's own model.",
+    "summary_call": (
+        "How the summarizer is called: separate, with a document of what leaves; cached, by the session's model behind "
+        "a repetition of its last prompt, where the provider caches that; auto, by what costs less."
+    ),
     "summary_max_ratio": "Share of the input budget that a summary may take.",
     "summary_role": "The role the summary is sent in.",
     "focus": "What summaries keep in most detail, in words; empty: nothing in particular.",

@@ -13,6 +13,7 @@ PresetName: TypeAlias = Literal["guarded", "post_turn", "rolling", "allocated", 
 SummaryRole: TypeAlias = Literal["system", "user"]
 SummarizeWhen: TypeAlias = Literal["preflight", "post_turn", "both", "never"]
 LookBackMode: TypeAlias = Literal["auto", "on", "off"]
+SummaryCallMode: TypeAlias = Literal["auto", "separate", "cached"]
 EstimatorKind: TypeAlias = Literal["tiktoken", "heuristic"]
 PruneUnit: TypeAlias = Literal["message", "turn"]
 PruneOrder: TypeAlias = Literal["oldest", "value"]
@@ -90,6 +91,7 @@ class ContextPolicy:
     summarize_ahead: bool = True
     incremental: bool = False
     summary_model: str = ""
+    summary_call: SummaryCallMode = "auto"
     summary_max_ratio: Ratio = 0.15
     summary_role: SummaryRole = "system"
     focus: Annotated[str, Len(0, MOST_FOCUS_CHARS)] = ""

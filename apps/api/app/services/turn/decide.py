@@ -274,6 +274,7 @@ async def _try_summary(
 
     job = SummaryJob(
         due.fold,
+        due.snapshot,
         "preflight",
         turn.claim.seq,
         turn.claim,
@@ -287,6 +288,8 @@ async def _try_summary(
             "turns": len(due.fold.turns),
             "origin": attempt.origin,
             "model_alias": attempt.model_alias,
+            "call": attempt.choice and attempt.choice.call,
+            "call_reason": attempt.choice and attempt.choice.reason,
             "chunks": attempt.chunks,
             "failure": attempt.failure,
             "stored": attempt.summary is not None,

@@ -226,7 +226,7 @@ async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Messag
         fell_back = fell_back or used != rows.encoding
     if store and not fell_back:
         async with rt.database.autocommit() as tx:
-            counts = [(message.id, message.tokens, message.reasoning_tokens) for message in counted.values()]
+            counts = ((message.id, message.tokens, message.reasoning_tokens) for message in counted.values())
             await save_token_counts(tx, rows.session.id, rows.encoding, counts)
     found = await _with_messages(rows, lambda message: counted.get(message.seq, message))
     return replace(found, fell_back=fell_back)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 from app.db.database import Transaction
 from app.db.recall import turns_with
 from app.domain.content import content_text
@@ -11,6 +14,9 @@ from app.engine.recall.dates import date_keys, day_said
 from app.engine.recall.ranking import Evicted, candidates, most_recalled_tokens, seqs_of
 from app.engine.recall.terms import query_terms
 from app.services.pasts import Pasts, settled_index
+
+_INLINE_MESSAGES = 4_096
+"""Of an index: to rank more of them may take longer than others should wait."""
 
 
 async def look_up(
@@ -35,7 +41,8 @@ async def look_up(
     if room_tokens <= 0 or not (query_terms(text) or (said_day is not None and date_keys(text, said_day))):
         return None
     index, _ = await settled_index(pasts, tx, session_id, through_seq, pack=pack)
-    found = candidates(
+    rank = partial(
+        candidates,
         index,
         text,
         through_seq,
@@ -43,6 +50,7 @@ async def look_up(
         min_score_ratio=recall.min_score_ratio,
         said_day=said_day,
     )
+    found = rank() if len(index) <= _INLINE_MESSAGES else await asyncio.to_thread(rank)
     seqs = seqs_of(found)
     turns = await turns_with(tx, session_id, seqs, encoding) if seqs else ()
     return Evicted(found, turns)

@@ -12,18 +12,21 @@ from decimal import Decimal
 from time import perf_counter
 from typing import Any
 
+import orjson
+
 from app.core.logging import add_request_fields
 from app.db.claims import Claim
 from app.db.records import TurnEnd, record_end, recorded_before
-from app.domain.audit import Audit
+from app.domain.audit import Audit, CacheBreak
 from app.domain.content import bytea_json, tool_call_json
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, PlimsollError, ProviderError, TurnLost
 from app.domain.types import Completion, Delta, JsonObject, Summary, ToolCall, TurnRecord, TurnStatus, Usage
+from app.engine.window.cache_break import cache_break
 from app.engine.window.plan import Assembled
 from app.engine.window.prompt import Block
 from app.openai.known_lists import with_reply
 from app.services.limits import spent_of
-from app.services.pasts import pack_messages
+from app.services.pasts import LastPrompt, pack_messages
 from app.services.runtime import Runtime
 from app.services.summaries import start_after_turn
 from app.services.turn.gather import count_message, count_reasoning
@@ -95,6 +98,7 @@ class Record:
         claim = self._turn.claim
         attempts = sum(audit.round == claim.round for audit in self._audits)
         audit = plan.audit(claim, self._rt.new_id(), attempts + 1, assembled)
+        audit = replace(audit, cache_break=note_prompt(self._rt, self._turn, plan, assembled))
         if self.sent is None:
             self.listen(TurnEvent("context.assembled", {"context": audit.public()}, summary=self.summary))
         self.sent = plan
@@ -302,6 +306,28 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
         if turn is None:
             raise TurnLost("Another process ended this turn while it ran here; nothing of this answer was stored.")
         return turn
+
+
+def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assembled) -> CacheBreak | None:
+    """Keeps which prompt is sent, and gives why it does not go on from the one before it; counted in the metrics.
+
+    None also where that one is not known: where another process sent it, or a turn was rejected since.
+    """
+    session_id, reply_seq = turn.claim.session_id, turn.claim.assistant_seq
+    before = rt.pasts.last_prompt(session_id)
+    rt.pasts.keep_last_prompt(session_id, LastPrompt(plan.model.alias, orjson.dumps(assembled.refs), reply_seq))
+    if before is None:
+        return None
+    new = sum(message.seq > before.reply_seq for message in plan.snapshot.current.messages)
+    if reply_seq not in (before.reply_seq, before.reply_seq + new + 1):
+        return None
+    if before.model_alias != plan.model.alias:
+        cause: CacheBreak | None = "model"
+    else:
+        cause = cache_break(orjson.loads(before.refs), assembled.refs)
+    if cause is not None:
+        rt.telemetry.prompt_cache_broken(cause)
+    return cause
 
 
 def joined_completion(rounds: Sequence[Completion]) -> Completion:

@@ -29,12 +29,15 @@ from app.domain.types import (
 from app.engine.summary.block import fit_summary, render_summary
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
+from app.engine.summary.repeating import CallChoice
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
+from app.engine.window.snapshot import Snapshot
 from app.services.runtime import Runtime, retried
 from app.services.turn.gather import WindowRows
 from app.services.turn.provider_call import sum_of, total_cost, used_row
 from app.services.turn.summarizer_call import SummarizerCall, SummarizerResult, call_summarizer
+from app.services.turn.summary_choice import chosen_call
 from app.telemetry.metrics import SummaryOutcome
 from app.tokenizers.counting import Estimator
 
@@ -59,11 +62,13 @@ class SummaryJob:
 
     `claim` is the turn that pays for it, None when no turn waits. `turn_seq` is that turn's number or the next: the
     turn count restarts there, whatever comes of it. `still_too_large` says of a summary whether the prompt with it
-    still has to lose something; then it is made once more at half the cap. With `whatever_others_do` it is made even
+    still has to lose something; then it is made once more at half the cap. `snapshot` is what the session's prompt is
+    laid out from. With `whatever_others_do` it is made even
     while another process makes one; whose is kept is decided by compare-and-set.
     """
 
     fold: Fold
+    snapshot: Snapshot
     when: SummaryWhen
     turn_seq: int
     claim: Claim | None = None
@@ -86,6 +91,7 @@ class SummaryAttempt:
     failure: str | None
     usage: Usage | None
     cost_usd: Decimal | None
+    choice: CallChoice | None = None
 
 
 async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Estimator) -> SummaryAttempt:
@@ -97,8 +103,9 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
     `rows` were read. Holds no connection while the model works. Raises `LimitExceeded` where a client requested the
     summary itself.
     """
-    alias = rows.policy.summary_model or rows.model.alias
     started = perf_counter()
+    choice, repeats = await chosen_call(rt, rows, job.fold, job.snapshot, estimate)
+    alias = rows.model.alias if repeats else rows.policy.summary_model or rows.model.alias
     session_id = rows.session.id
     lease_id = job.claim.turn_id if job.claim else rt.new_id()
     lease_s = _deadline_s(rt, alias) + _LEASE_SLACK_S
@@ -112,7 +119,8 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
     if lease.limits is None and not job.whatever_others_do:
         return SummaryAttempt(None, "model", alias, 0, IN_PROGRESS, None, None)
     try:
-        attempt = await _make(rt, SummarizerCall(rows, alias, estimate, limited=lease.limits != {}), job, lease_id)
+        summarizer = SummarizerCall(rows, alias, estimate, lease.limits != {}, repeats, choice)
+        attempt = await _make(rt, summarizer, job, lease_id)
     except BaseException:  # also when it is cancelled; whatever is stored ends the lease itself
         with suppress(DatabaseUnavailable):
             async with rt.database.autocommit() as tx:
@@ -147,6 +155,10 @@ async def _make(rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, lease_
     # A limit says nothing of the summarizer, and neither does one that was not called.
     called = result.limit is None and result.failure != "breaker_open"
     note = AttemptNote(job.turn_seq - 1, called, called and result.failure is not None, used, lease_id)
+    if not called:
+        summarizer = replace(summarizer, choice=None)
+    elif summarizer.repeats and not result.repeated:
+        summarizer = replace(summarizer, choice=CallChoice("separate", "refused"))
     new = new_summary(summarizer, summary, fold.previous, usage, job.claim) if summary else None
     stored = await _store(rt, session.id, new, note, job.claim)
     return SummaryAttempt(
@@ -157,6 +169,7 @@ async def _make(rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, lease_
         failure=result.failure if stored or summary is None else STALE,
         usage=usage,
         cost_usd=total_cost([row["cost_usd"] for row in used]),
+        choice=summarizer.choice,
     )
 
 
@@ -188,7 +201,7 @@ async def _again_if_too_large(
         return result
     again = await call_summarizer(rt, summarizer, half, turns=0)
     shorter = again.body or fit_summary(body, half.cap_tokens, summarizer.estimate) or body
-    return SummarizerResult(shorter, None, (*result.usages, *again.usages))
+    return replace(result, body=shorter, usages=(*result.usages, *again.usages))
 
 
 async def note_emergency(
@@ -229,7 +242,7 @@ def new_summary(
     claim: Claim | None = None,
 ) -> NewSummary:
     """The row of a summary that takes the place of `previous`."""
-    body, estimate = summary.body, summarizer.estimate
+    body, estimate, choice = summary.body, summarizer.estimate, summarizer.choice
     return NewSummary(
         id=summary.id,
         session_id=summarizer.rows.session.id,
@@ -245,6 +258,8 @@ def new_summary(
         status="active",
         origin=summary.origin,
         model_alias=summarizer.alias,
+        call=choice and choice.call,
+        call_reason=choice and choice.reason,
         token_estimate=estimate(render_summary(body)),
         token_encoding=estimate.encoding,
         prompt_tokens=usage.prompt_tokens if usage else None,

@@ -1,15 +1,20 @@
-"""Calls of a summarizer, chunk by chunk within its own window, and what is made of its answers."""
+"""Calls of a summarizer, chunk by chunk within its own window or behind a repeated prompt, and what is made of its
+answers."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError
-from app.domain.types import Completion, CompletionRequest, SummaryBody, Usage
+from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, ProviderOverflow, ProviderRefused
+from app.domain.types import Completion, CompletionRequest, MessageId, SummaryBody, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
+from app.engine.policy.budget import Budget
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fold import Fold
+from app.engine.summary.repeating import CallChoice, Quotations, behind_the_prompt
 from app.engine.summary.summarizer_prompt import (
     SUMMARY_SCHEMA,
     SummaryRefused,
@@ -19,6 +24,7 @@ from app.engine.summary.summarizer_prompt import (
     summarizer_prompt,
     summarizer_room,
 )
+from app.engine.window.prompt import Prompt
 from app.providers.registry import Model
 from app.services.limits import call_within_limits
 from app.services.runtime import Runtime
@@ -26,18 +32,23 @@ from app.services.turn.gather import WindowRows, budget_of, count_message
 from app.services.turn.provider_call import call_model
 from app.tokenizers.counting import Estimator
 
+logger = logging.getLogger(__name__)
+
 _ANSWER_TOKENS_PER_CAP = 2
 """An answer carries ids and JSON beside the text that is capped."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummarizerCall:
-    """Who is called, and for which window; `limited` where the call has to be counted against limits."""
+    """Who is called, and for which window; `limited` where the call has to be counted against limits. With `repeats` it
+    is the session's own model, behind that prompt. `choice` is None where no model is called."""
 
     rows: WindowRows
     alias: str
     estimate: Estimator
     limited: bool = True
+    repeats: Prompt | None = None
+    choice: CallChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,8 @@ class SummarizerResult:
     usages: tuple[Usage, ...]
     limit: LimitExceeded | None = None
     """The limit that did not allow the call, or the next one."""
+    repeated: bool = False
+    """Whether the summary is from behind a repeated prompt."""
 
 
 async def call_summarizer(rt: Runtime, summarizer: SummarizerCall, fold: Fold, *, turns: int) -> SummarizerResult:
@@ -59,7 +72,11 @@ async def call_summarizer(rt: Runtime, summarizer: SummarizerCall, fold: Fold, *
     usages: list[Usage] = []
     try:
         model = rt.catalogue.model(summarizer.alias, summarizer.rows.session.tenant_id)
-        body = await _by_chunks(rt, summarizer, model, fold, usages, turns)
+        body = None
+        if summarizer.repeats is not None:
+            body = await _behind_prompt(rt, summarizer, summarizer.repeats, model, fold, usages, turns)
+        repeated = body is not None
+        body = body or await _by_chunks(rt, summarizer, model, fold, usages, 0 if summarizer.repeats else turns)
     except LimitExceeded as error:
         return SummarizerResult(None, error.code, tuple(usages), error)
     except SummaryRefused as refusal:
@@ -69,20 +86,18 @@ async def call_summarizer(rt: Runtime, summarizer: SummarizerCall, fold: Fold, *
     except InvalidRequest:
         # An alias that the catalogue no longer has is a summarizer that can not be had, not a turn that can not run.
         return SummarizerResult(None, "unknown_summarizer", ())
-    return SummarizerResult(body, None, tuple(usages))
+    return SummarizerResult(body, None, tuple(usages), repeated=repeated)
 
 
 async def _by_chunks(
     rt: Runtime, summarizer: SummarizerCall, model: Model, fold: Fold, usages: list[Usage], turns: int
 ) -> SummaryBody:
-    policy, estimate = summarizer.rows.policy, summarizer.estimate
+    policy, estimate, extend = summarizer.rows.policy, summarizer.estimate, summarizer.rows.policy.incremental
+    body = fold.previous.body if fold.previous else None
     budget = budget_of(model, policy)
-    answer_tokens = min(budget.output_reserve, fold.cap_tokens * _ANSWER_TOKENS_PER_CAP)
     room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate, policy.focus)
     if room <= 0:
         raise SummaryRefused("summarizer_window_too_small")
-    body = fold.previous.body if fold.previous else None
-    extend = policy.incremental
     # What is folded may be thousands of messages, which are counted here.
     chunks = await asyncio.to_thread(split_for_summarizer, fold, room, estimate)
     for at, chunk in enumerate(chunks):
@@ -97,14 +112,81 @@ async def _by_chunks(
             focus=policy.focus,
         )
         request = CompletionRequest(
-            messages=prompt.messages, max_output_tokens=answer_tokens, purpose="summary", response_schema=SUMMARY_SCHEMA
+            messages=prompt.messages,
+            max_output_tokens=_answer_tokens(budget, fold),
+            purpose="summary",
+            response_schema=SUMMARY_SCHEMA,
         )
         completion = await _call(rt, summarizer, model, request, turns=0 if at else turns)
-        usages += [completion.usage] if completion.usage else []
-        answered = accept_summary(completion.text, prompt.known_ids)
-        body = fit_summary(answered, fold.cap_tokens, estimate)
-        if body is None:
-            raise SummaryRefused("over_cap")
+        body = await _accepted(completion, prompt.known_ids, fold, estimate, usages)
+    return _shrunk(fold, body, estimate)
+
+
+async def _behind_prompt(
+    rt: Runtime,
+    summarizer: SummarizerCall,
+    prompt: Prompt,
+    model: Model,
+    fold: Fold,
+    usages: list[Usage],
+    turns: int,
+) -> SummaryBody | None:
+    """The summary by a call that repeats the prompt; None where the model refuses that, or its answer is not used."""
+    request, prompt_tokens = _repeating_request(summarizer, prompt, model, fold)
+    quotations = await asyncio.to_thread(Quotations, fold)
+    try:
+        completion = await _call(rt, summarizer, model, request, turns=turns, prompt_tokens=prompt_tokens)
+        body = await _accepted(completion, quotations, fold, summarizer.estimate, usages)
+        return _shrunk(fold, body, summarizer.estimate)
+    except (SummaryRefused, ProviderRefused, ProviderOverflow) as refusal:
+        reason = refusal.reason if isinstance(refusal, SummaryRefused) else refusal.code
+        logger.info("no summary behind the repeated prompt (%s): the summarizer is called separately", reason)
+        return None
+
+
+def _repeating_request(
+    summarizer: SummarizerCall, prompt: Prompt, model: Model, fold: Fold
+) -> tuple[CompletionRequest, int]:
+    """The request that repeats the prompt, as a turn sends it, with an instruction behind it; and its tokens.
+
+    The schema of the answer is only in the instruction: a provider would put it before the prompt.
+    """
+    policy = summarizer.rows.policy
+    behind = behind_the_prompt(fold, extend=policy.incremental, focus=policy.focus)
+    request = CompletionRequest(
+        messages=[*prompt.messages(), *behind],
+        max_output_tokens=_answer_tokens(budget_of(model, policy), fold),
+        purpose="summary",
+        tools=prompt.tools,
+        tool_choice="none" if prompt.tools else None,
+        names_as_text=policy.show_names,
+        cache_key=str(summarizer.rows.session.id),
+    )
+    more_tokens = sum(summarizer.estimate(message["content"]) + MESSAGE_FRAMING_TOKENS for message in behind)
+    return request, prompt.wire_tokens + more_tokens
+
+
+def _answer_tokens(budget: Budget, fold: Fold) -> int:
+    return min(budget.output_reserve, fold.cap_tokens * _ANSWER_TOKENS_PER_CAP)
+
+
+async def _accepted(
+    completion: Completion,
+    known_ids: Mapping[str, tuple[MessageId, ...]],
+    fold: Fold,
+    estimate: Estimator,
+    usages: list[Usage],
+) -> SummaryBody:
+    """The summary of an answer, within its cap; what the answer took is added to `usages` in any case."""
+    usages += [completion.usage] if completion.usage else []
+    answered = await asyncio.to_thread(accept_summary, completion.text, known_ids)
+    body = fit_summary(answered, fold.cap_tokens, estimate)
+    if body is None:
+        raise SummaryRefused("over_cap")
+    return body
+
+
+def _shrunk(fold: Fold, body: SummaryBody | None, estimate: Estimator) -> SummaryBody:
     if body is None:
         raise SummaryRefused("empty")
     if not shrinks(fold, body, estimate):
@@ -113,13 +195,20 @@ async def _by_chunks(
 
 
 async def _call(
-    rt: Runtime, summarizer: SummarizerCall, model: Model, request: CompletionRequest, *, turns: int
+    rt: Runtime,
+    summarizer: SummarizerCall,
+    model: Model,
+    request: CompletionRequest,
+    *,
+    turns: int,
+    prompt_tokens: int | None = None,
 ) -> Completion:
     session_id = summarizer.rows.session.id
     if not summarizer.limited:
         return await call_model(rt, session_id, model, request)
-    prompt_tokens = PROMPT_FRAMING_TOKENS
-    for message in request.messages:
-        tokens, _ = await count_message(rt, model.encoding, message["content"])
-        prompt_tokens += tokens + MESSAGE_FRAMING_TOKENS
+    if prompt_tokens is None:
+        prompt_tokens = PROMPT_FRAMING_TOKENS
+        for message in request.messages:
+            tokens, _ = await count_message(rt, model.encoding, message["content"])
+            prompt_tokens += tokens + MESSAGE_FRAMING_TOKENS
     return await call_within_limits(rt, session_id, model, request, prompt_tokens=prompt_tokens, turns=turns)

@@ -1,0 +1,104 @@
+"""Why a prompt does not go on from the one before it: a provider's prompt cache serves it only up to where they differ.
+
+Two prompts are compared by their references (`prompt_refs.py`), so the cost goes by runs and blocks, not by messages.
+A provider reads a prompt in the order tools, system text, pins, summary, history; the first difference is the cause.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any, Final, TypeAlias
+
+from app.domain.audit import CacheBreak
+from app.domain.content import sha256_hex
+from app.domain.recalled import RECALLED
+from app.domain.types import JsonObject
+from app.engine.messages.tokens import Estimate
+from app.engine.policy.policy import ContextPolicy
+from app.engine.window.prompt import Prompt
+from app.engine.window.prompt_refs import refs_of
+from app.engine.window.recalled import RECALL_NOTE
+from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import lay_out
+
+_Ref: TypeAlias = list[Any]
+
+_HEAD: Final[tuple[CacheBreak, ...]] = ("system", "goal", "pins", "summary")
+"""The regions before the history, in their order: each reference of theirs is one message."""
+_WITH_REASONING: Final = frozenset({"mt", "mb"})
+_RUNS: Final = frozenset({"m", "u", *_WITH_REASONING})
+_FOR_ONE_TURN: Final = (None, "recall", "look_back", "reasoning")
+_OF_RECALL: Final = (RECALLED, sha256_hex(RECALL_NOTE))
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A session's prompt without the turn that runs and what is there for that turn alone: the beginning that its next
+    turns have in common. `newest_tokens` are those of its newest turn, which no prompt before had whole."""
+
+    prompt: Prompt
+    refs: JsonObject
+    newest_tokens: int
+
+    def goes_on_from(self, before: JsonObject) -> bool:
+        """Whether it goes on from the prompt of these references, but for what was there for one turn alone."""
+        return cache_break(before, self.refs) in _FOR_ONE_TURN
+
+
+def repeated(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Repeated:
+    """The prompt that a summarizer's call may repeat."""
+    past = snapshot.past
+    window = lay_out(replace(snapshot, current=replace(snapshot.current, messages=())), policy, estimate)
+    prompt = window.prompt()
+    newest_tokens = past.wire_tokens(past.turn_count - 1) if past.turn_count else 0
+    return Repeated(prompt, refs_of(prompt, (), past.others_between), newest_tokens)
+
+
+def cache_break(before: JsonObject, now: JsonObject) -> CacheBreak | None:
+    """What keeps the prompt `before` from being the beginning of the prompt `now`; None where it is its beginning."""
+    if before["tools"] != now["tools"]:
+        return "tools"
+    rest, others = before["items"][::-1], now["items"][::-1]
+    heads, at = (_head(before), _head(now)), 0
+    while rest:
+        ref, other = rest.pop(), others.pop() if others else None
+        if ref != other:
+            if changed := [head[at] for head in heads if at < len(head)]:
+                return next(region for region in _HEAD if region in changed)
+            if other is None or not _share_beginning(ref, other, is_last=not rest):
+                return _cause(ref, other)
+            end = min(ref[2], other[2])
+            rest += [[ref[0], end + 1, ref[2]]] if ref[2] > end else []
+            others += [[other[0], end + 1, other[2]]] if other[2] > end else []
+        at += 1
+    return None
+
+
+def _head(refs: JsonObject) -> list[str]:
+    """The regions of the references before the history."""
+    return [region for region, messages in takewhile(_is_head, refs["regions"]) for _ in range(messages)]
+
+
+def _is_head(run: _Ref) -> bool:
+    return run[0] in _HEAD
+
+
+def _share_beginning(ref: _Ref, other: _Ref, *, is_last: bool) -> bool:
+    """Whether two runs of stored messages begin with the same one, sent alike.
+
+    The last message of a prompt is no assistant's: it has no reasoning, in whatever run it stands.
+    """
+    if ref[0] not in _RUNS or other[0] not in _RUNS or ref[1] != other[1]:
+        return False
+    return ref[0] == other[0] or (is_last and ref[1] == ref[2])
+
+
+def _cause(ref: _Ref, other: _Ref | None) -> CacheBreak:
+    """Why this part of the history does not stand in its place again; `other` does."""
+    if ref[0] in _OF_RECALL or ref[1] in _OF_RECALL:
+        return "recall"
+    if ref[0] in ("w", "b"):
+        return "look_back" if ref[0] == "w" else "days"
+    of_runs = {ref[0], other[0]} if other else {ref[0]}
+    return "reasoning" if of_runs <= _RUNS and of_runs & _WITH_REASONING and len(of_runs) > 1 else "prune"

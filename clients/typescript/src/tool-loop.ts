@@ -1,0 +1,87 @@
+/** A turn with its tools, round by round. */
+
+import type { Plimsoll } from "./client.ts";
+import { ToolLoopTooLong, TurnInProgress, TurnNotOpen, Unreachable } from "./errors.ts";
+import type { Body, CallOptions, KeyOptions, Schemas } from "./types.ts";
+
+/**
+ * What the model may call, by name. Each is given the call's arguments, as the model wrote them, and may answer with a
+ * promise; text is sent as it is, anything else as JSON.
+ */
+export type Functions = Readonly<Record<string, (given: never) => unknown>>;
+
+/** Options of `runTurn`. */
+export interface RunOptions extends KeyOptions {
+  /** After so many rounds of tools the turn is cancelled. 16 by default. */
+  maxRounds?: number | undefined;
+}
+
+const POLL_MS = 500;
+
+export async function runTurn(
+  client: Plimsoll,
+  sessionId: string,
+  body: Body<"post_turn">,
+  functions: Functions,
+  { maxRounds = 16, idempotencyKey, signal }: RunOptions,
+): Promise<Schemas["TurnAnswer"]> {
+  let answer = await client.postTurn(sessionId, body, { idempotencyKey, signal });
+  for (let round = 0; round < maxRounds && answer.turn.status === "awaiting_tools"; round += 1) {
+    const outputs: Schemas["ToolOutputIn"][] = [];
+    for (const call of answer.turn.tool_calls) {
+      signal?.throwIfAborted();
+      outputs.push({ tool_call_id: call.id, content: await outputOf(call, functions) });
+    }
+    answer = await nextRound(client, answer.turn, outputs, { signal });
+  }
+  if (answer.turn.status !== "awaiting_tools") return answer;
+  throw new ToolLoopTooLong(await client.cancelTurn(sessionId, answer.turn.id, { signal }), maxRounds);
+}
+
+async function outputOf(call: Schemas["StoredCall"], functions: Functions): Promise<string> {
+  const { name, arguments: text } = call.function;
+  if (!Object.hasOwn(functions, name)) return JSON.stringify({ error: `There is no function ${name}.` });
+  let given: unknown = null;
+  try {
+    given = JSON.parse(text || "{}");
+  } catch {
+    // the model is told below
+  }
+  if (typeof given !== "object" || given === null || Array.isArray(given))
+    return JSON.stringify({ error: "The arguments are no JSON object." });
+  try {
+    const value = await functions[name]?.(given as never);
+    return typeof value === "string" ? value : (JSON.stringify(value) ?? "null");
+  } catch (error) {
+    return JSON.stringify({ error: String(error) }); // the model sees it, and can do something else
+  }
+}
+
+/** Posts the outputs. When their answer is lost, the turn shows whether they arrived: none is posted twice. */
+async function nextRound(
+  client: Plimsoll,
+  { session_id: sessionId, id }: Schemas["TurnOut"],
+  outputs: Schemas["ToolOutputIn"][],
+  options: CallOptions,
+): Promise<Schemas["TurnAnswer"]> {
+  const posted = () => client.postToolOutputs(sessionId, id, { outputs }, options);
+  try {
+    return await posted();
+  } catch (error) {
+    if (!(error instanceof Unreachable && error.maybeDone)) throw error;
+  }
+  for (;;) {
+    const turn = await client.getTurn(sessionId, id, options);
+    const open = turn.tool_calls.map((call) => call.id).join();
+    if (turn.status === "awaiting_tools" && open === outputs.map((output) => output.tool_call_id).join()) {
+      try {
+        return await posted();
+      } catch (error) {
+        if (error instanceof TurnInProgress || error instanceof TurnNotOpen) continue; // they had arrived after all
+        throw error;
+      }
+    }
+    if (turn.status !== "running") return { turn, context: await client.getAudit(sessionId, id, {}, options) };
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
+}

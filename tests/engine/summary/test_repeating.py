@@ -1,0 +1,79 @@
+"""Citing by quotation, and which call of a summarizer costs less."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.domain.prices import Prices, call_cost
+from app.domain.types import SummaryBody, SummaryItem, Usage
+from app.engine.summary.fold import fold_of
+from app.engine.summary.repeating import MOST_QUOTATIONS, Quotations, cheaper_call
+from app.engine.summary.summarizer_prompt import source_text
+from tests.engine.histories import History
+
+_HISTORY = History()
+_TURNS = [_HISTORY.turn(("tool_group", 90, 2), ("assistant", 60, 1), user_tokens=40) for _ in range(4)]
+_ITEM = SummaryItem("The lamp is red on Sundays.", (_TURNS[0].messages[0].id,))
+_PREVIOUS = _HISTORY.summary(SummaryBody("Before.", key_facts=(_ITEM,)))
+_FOLD = fold_of("threshold", _TURNS[:3], _TURNS[3:], _PREVIOUS, 30, 200)
+_TEXTS = {message.id: source_text(message) for message in (*_FOLD.sources, *_FOLD.context)}
+
+
+@given(st.data())
+def test_words_of_a_message_cite_a_message_that_has_them_whatever_is_between_and_around_them(
+    data: st.DataObject,
+) -> None:
+    words = data.draw(st.sampled_from(sorted(_TEXTS.values()))).split()
+    first = data.draw(st.integers(0, len(words) - 4))
+    quoted = " ".join(words[first : first + 4])
+    if len(quoted) >= 12:
+        (cited,) = Quotations(_FOLD)[f'"{quoted.upper()} '.replace(" ", "\n  ")]
+        assert quoted in " ".join(_TEXTS[cited].split())
+
+
+def test_an_item_of_the_summary_before_is_quoted_for_the_messages_that_it_cites() -> None:
+    assert Quotations(_FOLD)["the lamp is red"] == _ITEM.message_ids
+
+
+@pytest.mark.parametrize(
+    "quotation", ["", "  ", "the", "words of nobody at all", "m1", "p1", "\0\0\0\0\0\0\0\0\0", "…"]
+)
+def test_what_nobody_said_or_everybody_may_have_cites_nothing(quotation: str) -> None:
+    with pytest.raises(KeyError):
+        Quotations(_FOLD)[quotation]
+
+
+def test_an_answer_is_looked_up_so_often_and_no_more() -> None:
+    quotations = Quotations(_FOLD)
+    for _ in range(MOST_QUOTATIONS):
+        assert quotations["lamp is red on"]
+    with pytest.raises(KeyError):
+        quotations["lamp is red on"]
+
+
+_usd = st.none() | st.sampled_from((0.0, 0.02, 0.25, 1.0, 15.0))
+_prices = st.builds(Prices, _usd, _usd, _usd)
+_tokens = st.integers(0, 200_000)
+
+
+@given(_prices, _prices, _tokens, _tokens, st.floats(0, 1), st.integers(0, 4000))
+def test_the_call_that_is_chosen_never_costs_more_than_the_other(
+    own: Prices, separate: Prices, separate_tokens: int, repeated_tokens: int, share: float, answer_tokens: int
+) -> None:
+    cached_tokens = int(share * repeated_tokens)
+    choice = cheaper_call(
+        separate_tokens=separate_tokens,
+        separate=separate,
+        repeated_tokens=repeated_tokens,
+        cached_tokens=cached_tokens,
+        own=own,
+        answer_tokens=answer_tokens,
+    )
+    separate_usd = call_cost(Usage(separate_tokens, answer_tokens), separate)
+    repeated_usd = call_cost(Usage(repeated_tokens, answer_tokens * 5 // 4, cached_tokens), own)
+    if own.cached_input_usd is None or separate_usd is None or repeated_usd is None:
+        assert (choice.call, choice.reason) == ("separate", "no_price")
+    else:
+        assert (choice.call, choice.reason) == ("cached" if repeated_usd < separate_usd else "separate", "cost")
