@@ -27,7 +27,7 @@ from app.engine.recall.index import packed_terms
 from app.engine.recall.ranking import candidates
 from app.services.pasts import Pasts
 from app.services.turn.recall import look_up
-from app.telemetry import Telemetry
+from app.telemetry.metrics import Telemetry
 from migrations.drift import with_database
 
 LENGTHS = (50, 250, 500, 10_000)

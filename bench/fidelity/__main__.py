@@ -18,7 +18,7 @@ from rich.progress import track
 from rich.table import Table
 
 from app.engine.policy.presets import PRESETS
-from app.tokenizers import Tokenizers
+from app.tokenizers.counting import Tokenizers
 from bench.fidelity.engine_rule import EngineRule
 from bench.fidelity.kept import measure_kept
 from bench.fidelity.measure import measure

@@ -22,7 +22,7 @@ from schemathesis import checks
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi import checks as openapi_checks
 
-from app.api.examples import EXAMPLES as EXAMPLES_OF
+from app.api.openapi import EXAMPLES as EXAMPLES_OF
 from tests.api.conftest import assert_problem, new_session
 from tests.security.routes import ANTHROPIC_PATHS, OPENAI_PATHS, openai_places
 

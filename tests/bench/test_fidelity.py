@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from app.engine.policy.presets import PRESETS
-from app.tokenizers import Tokenizers
+from app.tokenizers.counting import Tokenizers
 from bench.fidelity.engine_rule import EngineRule, budget_of_input
 from bench.fidelity.kept import LEAST_FOLDS, measure_kept
 from bench.fidelity.kept import PLANTED as STATEMENTS

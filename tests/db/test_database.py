@@ -8,10 +8,9 @@ from contextlib import suppress
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import sqlalchemy as sa
 
 from app.db.database import Database
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
 
 _STARTING = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0"
@@ -72,7 +71,7 @@ async def test_connections_that_a_server_lost_without_a_word_are_one_failure_and
         await back
         ended[opened.index(writer)].set_result(None)
 
-    one = compile_sql(sa.text("SELECT 1"))
+    one = sql("SELECT 1")
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     port: int = server.sockets[0].getsockname()[1]
     database = Database(f"postgresql://{parts.netloc}127.0.0.1:{port}{parts.path}?sslmode=disable", pool_size=3)
@@ -95,10 +94,10 @@ async def test_connections_that_a_server_lost_without_a_word_are_one_failure_and
 
 
 async def test_a_worker_that_freezes_inside_a_transaction_loses_it_and_its_locks(database_url: str) -> None:
-    at_once = compile_sql(sa.text("SELECT set_config('idle_in_transaction_session_timeout', '50ms', false)"))
-    patience = compile_sql(sa.text("SELECT current_setting('idle_in_transaction_session_timeout')"))
-    lock = compile_sql(sa.text("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE"))
-    look = compile_sql(sa.text("SELECT count(*) FROM sessions"))
+    at_once = sql("SELECT set_config('idle_in_transaction_session_timeout', '50ms', false)")
+    patience = sql("SELECT current_setting('idle_in_transaction_session_timeout')")
+    lock = sql("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE")
+    look = sql("SELECT count(*) FROM sessions")
     looked: list[int] = []
 
     async def freeze(database: Database) -> None:

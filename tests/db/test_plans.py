@@ -15,7 +15,7 @@ import pytest
 from app.db.database import Database, Record, Transaction
 from app.db.forks import copy_past, fork_point
 from app.db.messages import UNCOUNTED, window_turns
-from app.db.planner_statistics import analyze_for
+from app.db.migrate import analyze_for
 from app.db.recall import turns_with
 from app.db.settled import settled_through
 from app.db.sql import Statement

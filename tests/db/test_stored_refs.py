@@ -9,7 +9,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.db.stored_refs import short_refs, whole_refs
+from app.db.audits import short_refs, whole_refs
 from app.domain.recalled import Recalled, recalled_ref
 from app.domain.types import REGIONS, JsonObject, MessageId
 

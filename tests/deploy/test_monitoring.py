@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from app.domain.types import Usage
-from app.telemetry import Telemetry
+from app.telemetry.metrics import Telemetry
 from tests.api.conftest import new_session, serving, settings_for
 from tests.deploy.promql import Read, exported, missing, reads
 from tests.docs.pages import ROOT, table

@@ -23,8 +23,8 @@ from dotenv import dotenv_values
 from app.api.problems import KINDS
 from app.core.config import Settings
 from app.providers.registry import load_catalogue
-from app.telemetry import Telemetry
-from app.tokenizers import encoding_for_model
+from app.telemetry.metrics import Telemetry
+from app.tokenizers.counting import encoding_for_model
 from tests.deploy.promql import exported, reads
 from tests.docs.answers import agrees, shown
 from tests.docs.checkout import environment

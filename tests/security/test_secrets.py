@@ -11,10 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
-from sqlalchemy import text
 from uuid_utils.compat import uuid7
 
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.types import TenantId
 from app.services.keys import create_key
 from tests.commands import test_cli
@@ -100,9 +99,7 @@ async def _refuse_words(database_url: str) -> None:
     database = own_database(database_url)
     try:
         async with database.autocommit() as tx:
-            await tx.fetch(
-                compile_sql(text("ALTER TABLE sessions ADD CONSTRAINT no_words CHECK (room_goal IS NULL) NOT VALID"))
-            )
+            await tx.fetch(sql("ALTER TABLE sessions ADD CONSTRAINT no_words CHECK (room_goal IS NULL) NOT VALID"))
     finally:
         await database.aclose()
 

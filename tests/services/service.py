@@ -13,12 +13,11 @@ from time import monotonic
 from typing import Any
 
 import orjson
-from sqlalchemy import text
 from uuid_utils.compat import uuid7
 
 from app.api.schemas.archive import read_import
 from app.db.database import Database
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.types import JsonObject, RecordedReply, Session, SessionId, TenantId, TurnId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.look_back import NAME
@@ -31,10 +30,11 @@ from app.services.runtime import Runtime
 from app.services.sessions import create_session
 from app.services.turn.take import continue_turn, take_turn
 from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
-from app.services.upkeep.calibrations import Calibrations
+from app.services.upkeep.learned import Calibrations
 from app.services.upkeep.process_state import Chores, Cooldowns, HeavyWork, Leases
-from app.telemetry import NO_TRACES, Telemetry, Tracer
-from app.tokenizers import Tokenizers, encoding_for_model
+from app.telemetry.metrics import Telemetry
+from app.telemetry.tracing import NO_TRACES, Tracer
+from app.tokenizers.counting import Tokenizers, encoding_for_model
 from tests.pooling import behind_pooler
 from tests.providers.server import Answer, ScriptedServer, Seen
 
@@ -78,10 +78,10 @@ class Service:
         request = OutputsRequest(tuple(outputs.items()), reply)
         return await continue_turn(self.rt, TENANT, session_id, turn_id, request)
 
-    async def rows(self, sql: str, **parameters: Any) -> list[JsonObject]:
+    async def rows(self, statement: str, **parameters: Any) -> list[JsonObject]:
         """Rows of the database, for what no route shows."""
         async with self.rt.database.autocommit() as tx:
-            return [dict(row) for row in await tx.fetch(compile_sql(text(sql)), **parameters)]
+            return [dict(row) for row in await tx.fetch(sql(statement), **parameters)]
 
 
 @asynccontextmanager

@@ -22,12 +22,11 @@ from app.domain.content import sha256_hex
 from app.domain.errors import ImportRefused, NotFound
 from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnStatus
 from app.engine.window.prompt_refs import SentHashes
-from app.services.archive.fork import fork_session
-from app.services.archive.transfer import export_session
+from app.services.archive.transfer import export_session, fork_session
 from app.services.pins import put_pin
 from app.services.sessions import list_sessions
 from app.services.summaries import list_summaries, undo_summary
-from app.services.upkeep.calibrations import Calibrations
+from app.services.upkeep.learned import Calibrations
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_prompt, list_turns
 from tests.api.conftest import as_sent

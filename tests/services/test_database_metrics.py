@@ -12,7 +12,7 @@ from app.domain.errors import DatabaseUnavailable
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
 from app.services.upkeep.background import probe_database, sweep_forever
-from app.telemetry import Telemetry
+from app.telemetry.metrics import Telemetry
 from tests.pooling import own_database
 from tests.services.faulty_database import faulty_database
 from tests.services.service import TENANT, Service, service

@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
+from app.db.audits import whole_refs
 from app.db.forks import COPIES
-from app.db.stored_refs import whole_refs
 from app.db.tables import metadata
 from app.domain.errors import (
     ContextBudgetExceeded,
@@ -23,7 +23,7 @@ from app.domain.errors import (
     TurnInProgress,
 )
 from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnId, TurnStatus
-from app.services.archive.fork import fork_session
+from app.services.archive.transfer import fork_session
 from app.services.pins import list_pins, put_pin
 from app.services.sessions import delete_session
 from app.services.summaries import list_summaries, summarize_now, undo_summary

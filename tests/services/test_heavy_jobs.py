@@ -22,13 +22,13 @@ from uuid_utils.compat import uuid7
 from app.api.schemas.archive import read_import
 from app.domain.errors import InvalidRequest, ProcessBusy
 from app.domain.stored import Counters, NewHistory, NewRows
-from app.services.archive.import_job import ImportJob, Read
+from app.services.archive.new_rows import ImportJob, Read
 from app.services.archive.transfer import SMALL_BYTES, export_session
 from app.services.heavy.child import JobFailed, Tools
 from app.services.heavy.jobs import HeavyJobs
 from app.services.sessions import list_sessions
 from app.services.views.simulation import SMALL_TURNS_DECIDED, THRESHOLDS, simulate
-from app.tokenizers import Tokenizers
+from app.tokenizers.counting import Tokenizers
 from tests.services.service import TENANT, Service, service
 
 CONVERSATION = {
@@ -288,10 +288,10 @@ async def test_one_that_can_not_start_says_so_in_a_sentence(
 PARENT = """
 import asyncio, time
 from uuid_utils.compat import uuid7
-from app.services.archive.import_job import ImportJob
+from app.services.archive.new_rows import ImportJob
 from app.services.heavy.child import Tools
 from app.services.heavy.jobs import HeavyJobs
-from app.tokenizers import Tokenizers
+from app.tokenizers.counting import Tokenizers
 
 async def main():
     jobs = HeavyJobs(Tools(Tokenizers(), uuid7))

@@ -16,7 +16,7 @@ import pytest
 from app.domain.errors import ContextBudgetExceeded, NotFound, NothingToSummarize, ProviderError, SummaryNotActive
 from app.domain.responses import item_id
 from app.domain.types import JsonObject, SessionId, TurnId, TurnStatus
-from app.services.archive.fork import fork_session
+from app.services.archive.transfer import fork_session
 from app.services.openai.conversations import withdraw_item
 from app.services.pasts import Counting, Pasts
 from app.services.runtime import Runtime
@@ -27,7 +27,7 @@ from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.context import window_now
 from app.services.views.preview import preview_turn
 from app.services.views.turns import get_prompt, list_turns
-from app.telemetry import Telemetry
+from app.telemetry.metrics import Telemetry
 from tests.engine.histories import History
 from tests.engine.histories import chat as chat_history
 from tests.engine.pictures import image, png

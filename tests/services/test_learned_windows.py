@@ -12,7 +12,7 @@ from uuid_utils.compat import uuid7
 from app.domain.errors import ProviderError
 from app.domain.types import TenantId, TurnId
 from app.services.sessions import create_session
-from app.services.upkeep.learned_windows import forget, learn, list_windows, load_windows
+from app.services.upkeep.learned import forget, learn, list_windows, load_windows
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, service
 from tests.services.test_model_faults import strict_window, unknown_window
@@ -23,7 +23,7 @@ POISON = "maximum context length is 1300 tokens"
 
 async def state(at: Service, tenant_id: TenantId, window: int, alias: str = "main") -> None:
     """A statement of a turn of its own."""
-    await learn(at.rt, tenant_id, TurnId(uuid7()), alias, window)
+    await learn(at.rt.database, at.rt.catalogue, tenant_id, TurnId(uuid7()), alias, window)
 
 
 def limit(at: Service, tenant_id: TenantId, alias: str = "main") -> int:
@@ -98,7 +98,7 @@ async def test_one_turn_is_one_statement_however_often_it_is_refused(database_ur
     async with serving(chat("Hi.")) as server, service(database_url, unknown_window(server), folder=tmp_path) as at:
         turn = TurnId(uuid7())
         for _ in range(3):
-            await learn(at.rt, TENANT, turn, "main", 4096)
+            await learn(at.rt.database, at.rt.catalogue, TENANT, turn, "main", 4096)
         (stated,) = await list_windows(at.rt.database)
         assert (stated.statements, limit(at, TENANT)) == (1, 8192)
 
@@ -111,7 +111,7 @@ async def test_what_has_expired_counts_no_more_and_leaves_with_the_next_statemen
             await state(at, TENANT, 4096)
             await state(at, OTHER, 4096)
         await at.rows("UPDATE learned_windows SET expires_at = clock_timestamp() RETURNING 1")
-        await load_windows(at.rt)
+        await load_windows(at.rt.database, at.rt.catalogue)
         assert [limit(at, each) for each in (TENANT, THIRD)] == [8192, 8192]
         await state(at, TENANT, 4096)
         rows = await at.rows("SELECT tenant_id, statements FROM learned_windows")
@@ -127,13 +127,13 @@ async def test_other_processes_learn_it_and_of_its_end(database_url: str, tmp_pa
         ):
             for _ in range(2):
                 await state(at, TENANT, 4096)
-            await load_windows(elsewhere.rt)
+            await load_windows(elsewhere.rt.database, elsewhere.rt.catalogue)
             assert limit(elsewhere, TENANT) == 4096
             session = await elsewhere.session()
             learned = (await elsewhere.turn(session.id, "Hi")).context
             assert (learned["model_context_limit"], learned["context_limit_source"]) == (4096, "learned")
             assert [await forget(at.rt.database, alias) for alias in ("nobody", "main")] == [0, 1]
-            await load_windows(elsewhere.rt)
+            await load_windows(elsewhere.rt.database, elsewhere.rt.catalogue)
             assert limit(elsewhere, TENANT) == 8192
             await state(at, TENANT, 4096)
             assert limit(at, TENANT) == 8192, "it is learned anew from one statement"

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.errors import (
     LimitExceeded,
     NotFound,
@@ -377,7 +376,7 @@ async def test_a_new_span_starts_anew(database_url: str) -> None:
         async with at.rt.database.begin() as tx:
             # Citus takes nothing of a column here that goes by the session's time zone.
             older = "(starts_at AT TIME ZONE 'UTC' - interval '1 day') AT TIME ZONE 'UTC'"
-            await tx.execute(compile_sql(text(f"UPDATE tenant_usage SET starts_at = {older}")))  # noqa: S608 - as above
+            await tx.execute(sql(f"UPDATE tenant_usage SET starts_at = {older}"))  # noqa: S608 - as above
         await at.turn(session.id, "Tomorrow")
         (counted,) = await usage(at)
         assert counted["turns"] == 1

@@ -17,8 +17,7 @@ from app.domain.errors import LimitExceeded, ProviderError, StoredFailure, TurnC
 from app.domain.types import JsonObject, ToolCall, TurnStatus, Usage
 from app.engine.window.look_back import AT_THE_CAP, LOOK_BACK, MOST_CALLS, NAME
 from app.engine.window.plan import assert_tool_pairing
-from app.services.archive.fork import fork_session
-from app.services.archive.transfer import export_session
+from app.services.archive.transfer import export_session, fork_session
 from app.services.sessions import change_session
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnEvent, TurnOptions

@@ -14,7 +14,7 @@ from app.engine.window.plan import assert_tool_pairing
 from app.services.pins import put_pin
 from app.services.sessions import session_usage
 from app.services.views.turns import get_audit, get_prompt
-from app.tokenizers import Tokenizers
+from app.tokenizers.counting import Tokenizers
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, chat, model, models_toml, service
 

@@ -15,14 +15,12 @@ from app.engine.recall.index import EMPTY, Packed, packed_terms, packed_text
 from app.engine.recall.ranking import candidates
 from app.engine.window.recalled import RECALL_NOTE
 from app.services import pasts
-from app.services.archive.fork import fork_session
-from app.services.archive.transfer import export_session
+from app.services.archive.transfer import export_session, fork_session
 from app.services.pasts import Pasts, extended_index, settled_index
 from app.services.sessions import delete_session
-from app.services.views.context import window_now
-from app.services.views.timeline import read_timeline
+from app.services.views.context import read_timeline, window_now
 from app.services.views.turns import get_audit, get_prompt
-from app.telemetry import Telemetry
+from app.telemetry.metrics import Telemetry
 from tests.providers.server import Seen, serving
 from tests.services.service import TENANT, Service, chat, model, models_toml, service
 

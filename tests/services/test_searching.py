@@ -13,7 +13,7 @@ from app.domain.errors import NotFound
 from app.domain.types import JsonObject, SessionId, TenantId, TurnStatus
 from app.engine.recall.index import packed_terms
 from app.engine.recall.terms import excerpt, query_terms
-from app.services.archive.fork import fork_session
+from app.services.archive.transfer import fork_session
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
 from app.services.views.search import FoundMessage, search_session

@@ -10,9 +10,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import text
 
-from app.db.sql import compile_sql
+from app.db.sql import sql
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, InvalidRequest, NotFound
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
 from app.services.pins import put_pin
@@ -244,7 +243,7 @@ async def test_the_database_itself_refuses_to_write_while_a_simulation_reads(dat
         service(database_url, models_toml(server), folder=tmp_path) as at,
     ):
         session = await at.session()
-        erase = compile_sql(text("DELETE FROM sessions WHERE id = CAST(:id AS uuid)"))
+        erase = sql("DELETE FROM sessions WHERE id = CAST(:id AS uuid)")
         with pytest.raises(DatabaseUnavailable) as refused:
             async with at.rt.database.read_only() as tx:
                 await tx.execute(erase, id=session.id)

@@ -14,15 +14,14 @@ from app.api.routes.archive import spooled
 from app.domain.types import SessionId
 from app.engine.recall.index import packed_terms
 from app.engine.window.recalled import RECALL_NOTE
-from app.services.archive.fork import fork_session
-from app.services.archive.transfer import export_session
+from app.services.archive.transfer import export_session, fork_session
 from app.services.pasts import Pasts
 from app.services.turn.take import prepare_regeneration, regenerate_turn, take_turn
 from app.services.turn.types import TurnOptions, TurnOutcome, TurnRequest
 from app.services.views.preview import preview_turn
 from app.services.views.search import search_messages, search_session
 from app.services.views.turns import get_prompt, list_messages, list_turns
-from app.telemetry import Telemetry
+from app.telemetry.metrics import Telemetry
 from tests.providers.server import serving
 from tests.services.service import TENANT, Service, is_summary, model, models_toml, service
 

@@ -10,7 +10,7 @@ from app.domain.stored import StoredSummary
 from app.domain.types import SessionId
 from app.engine.policy.budget import exceeds_window, history_budget
 from app.services.summaries import list_summaries
-from app.services.views.timeline import read_timeline
+from app.services.views.context import read_timeline
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.telemetry import Telemetry
+from app.telemetry.metrics import Telemetry
 
 _WORKER = """
 import sys
 from pathlib import Path
 from app.domain.types import OpenTurnCount, TurnStatus
-from app.telemetry import Telemetry
+from app.telemetry.metrics import Telemetry
 telemetry = Telemetry(["main"], Path(sys.argv[1]))
 tokens = int(sys.argv[2])
 telemetry.turn_finished(status="completed", seconds=0.1, summary=True, prune=True, overflow=False,
@@ -138,7 +138,7 @@ def test_the_lag_of_an_event_loop_is_the_worst_of_the_workers_that_live(tmp_path
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     worker = f"""
 from pathlib import Path
-from app.telemetry import Telemetry
+from app.telemetry.metrics import Telemetry
 import sys
 telemetry = Telemetry([], Path({str(tmp_path)!r}))
 telemetry.event_loop_lag(float(sys.argv[1]))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.tokenizers import ENCODINGS, HEURISTIC, Tokenizers, by_words, load_vocabulary
+from app.tokenizers.counting import HEURISTIC, Tokenizers, by_words
+from app.tokenizers.vocabularies import ENCODINGS, load_vocabulary
 
 TOKENIZERS = Tokenizers(load_vocabulary)
 PROSE = "She said: \"I don't know, we'll see.\" That was 12,500.75 EUR;  café, naïve, 日本語 и так далее 👍🏽! "

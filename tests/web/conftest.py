@@ -8,6 +8,7 @@ from asyncio import to_thread
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -90,7 +91,7 @@ async def open_page(
     page = await context.new_page()
     page.set_default_timeout(120_000)
     if SLOWDOWN > 1:
-        throttle = await context.new_cdp_session(page)
+        throttle = cast(Any, await context.new_cdp_session(page))
         await throttle.send("Emulation.setCPUThrottlingRate", {"rate": SLOWDOWN})
     watch = Watch(origin)
     page.on("console", watch.console)

@@ -38,7 +38,6 @@ from app.api.routes import (
     events,
     inspector,
     messages,
-    pins,
     responses,
     sessions,
     turns,
@@ -62,15 +61,16 @@ from app.services.upkeep.background import (
     calibrate_forever,
     keep_going,
     probe_forever,
+    refresh_forever,
     renew_forever,
     sweep_forever,
 )
-from app.services.upkeep.calibrations import Calibrations
-from app.services.upkeep.learned_windows import load_windows, refresh_forever
+from app.services.upkeep.learned import Calibrations, load_windows
 from app.services.upkeep.process_state import Allowance, Chores, Cooldowns, HeavyWork, Leases
 from app.services.views.activity import Activity
-from app.telemetry import NO_TRACES, Telemetry, Tracer
-from app.tokenizers import Tokenizers, encoding_for_model
+from app.telemetry.metrics import Telemetry
+from app.telemetry.tracing import NO_TRACES, Tracer
+from app.tokenizers.counting import Tokenizers, encoding_for_model
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ _ROUTERS = (
     conversations.router,
     sessions.router,
     context.router,
-    pins.router,
+    sessions.pins_router,
     archive.import_router,
     archive.router,
     deployment.models_router,
@@ -158,7 +158,7 @@ async def command_runtime(settings: Settings, database: Database) -> AsyncGenera
     """The runtime of a command that only reads: without background work, with learned windows and calibrations."""
     async with AsyncExitStack() as owned:
         rt = await _runtime(settings, database, HeavyWork(database, 1.0), owned, own_processes=False)
-        await load_windows(rt)
+        await load_windows(database, rt.catalogue)
         await rt.calibrations.load(database)
         yield rt
 

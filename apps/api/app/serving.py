@@ -20,22 +20,28 @@ from functools import partial
 from multiprocessing.connection import wait
 from types import FrameType
 from typing import Any, cast
+from uuid import UUID
 
+import orjson
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
 from app.api.connections import KEEP_ALIVE_S, Connection, Connections
-from app.commands.first_session import begin_with
+from app.api.schemas.archive import read_import
 from app.commands.resources import CommandRefused, database_url, on_database
 from app.core.config import Settings
 from app.core.logging import configure_logging
+from app.db.database import Database
 from app.db.migrate import SchemaState, reach
-from app.main import create_app, guarded_policy
+from app.db.sessions import list_sessions
+from app.domain.errors import PlimsollError
+from app.main import command_runtime, create_app, guarded_policy
 from app.providers.catalogue_file import read_catalogue
-from app.services.keys import any_key_exists
+from app.services.archive.transfer import import_session
+from app.services.keys import OPEN_TENANT, any_key_exists
 from app.services.upkeep.process_state import Drain
-from app.telemetry import traces_can_be_made
+from app.telemetry.tracing import traces_can_be_made
 
 DRAIN_S = 30
 """How long running requests may take to end after a signal."""
@@ -283,3 +289,17 @@ def _welcome(settings: Settings, listener: socket.socket, model: str, *, keys_ex
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello, what do you keep?"}]})
     turn = f"curl -s {base}/v1/chat/completions{key} -H 'Content-Type: application/json' -d {shlex.quote(body)}"
     return f"Plimsoll listens on {base}{data}\nInspector: {base}/ui, API: {base}/docs\n{turn}\n"
+
+
+async def begin_with(settings: Settings, document: Callable[[], bytes], database: Database) -> None:
+    """Imports the document, whose session gets the default model, unless there is a session. A failure is one line."""
+    async with database.begin() as tx:
+        if await list_sessions(tx, OPEN_TENANT, position=UUID(int=2**128 - 1), limit=1):
+            return
+    exported = orjson.loads(document())
+    try:
+        async with command_runtime(settings, database) as rt:
+            exported["session"]["model_alias"] = rt.catalogue.default
+            await import_session(rt, OPEN_TENANT, orjson.dumps(exported), read_import)
+    except PlimsollError as error:
+        sys.stderr.write(f"plimsoll: the session to begin with was not imported: {error.detail}\n")

@@ -110,7 +110,6 @@ class Connection(HttpToolsProtocol):
         self._unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Refuses the connection over the limit."""
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
         self.counted = self._connections.admit(self)
@@ -172,7 +171,6 @@ class Connection(HttpToolsProtocol):
                 self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's sentence
-        """Invalid HTTP is answered with a problem too."""
         self._refuse("invalid_http", "This is not HTTP/1.1 as RFC 9112 has it.")
 
     def pause_writing(self) -> None:

@@ -24,10 +24,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.api import problems
-from app.api.anthropic_errors import is_messages_path
 from app.api.edge import Exchange
-from app.api.openai_errors import is_openai_path
 from app.api.strict_json import parse_body
+from app.api.vendor_errors import is_messages_path, is_openai_path
 from app.core.fairness import tenant_at_work
 from app.domain.errors import (
     DatabaseUnavailable,
@@ -135,7 +134,7 @@ class DirectRoute(APIRoute):
         binders: dict[str, Binder] = {}
         for field in self.dependant.path_params:
             noun = _NOUN_OF_ID.get(field.name)
-            binders[field.name] = _path_text(field.name) if noun is None else _path_id(field.name, noun)
+            binders[field.name] = _path_parameter(field.name, noun)
         for source, fields in (("query", self.dependant.query_params), ("header", self.dependant.header_params)):
             for field in fields:
                 adapter: TypeAdapter[Any] = cast(Any, field)._type_adapter  # FastAPI built it for this parameter
@@ -267,19 +266,17 @@ class _NotJson(PlimsollError):
     code = "unsupported_media_type"
 
 
-def _path_id(name: str, noun: str) -> Binder:
-    def bind(scope: Scope, exchange: Exchange) -> UUID:
+def _path_parameter(name: str, noun: str | None) -> Binder:
+    def bind(scope: Scope, exchange: Exchange) -> UUID | str:
         text: str = scope["path_params"][name]
+        if noun is None:
+            return text
         if not UUID_TEXT.fullmatch(text):
             raise NotFound(noun)
         exchange.fields[name] = text
         return UUID(text)
 
     return bind
-
-
-def _path_text(name: str) -> Binder:
-    return lambda scope, _exchange: scope["path_params"][name]
 
 
 def _query(scope: Scope) -> Mapping[str, str]:

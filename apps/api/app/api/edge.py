@@ -206,7 +206,8 @@ async def _refuse_unread(
     """
     bounded = declared is not None and declared <= _DRAINED_BYTES and b"expect" not in scope["plimsoll"].headers
     answer = problems.answer_to(scope["path"], error, None if bounded else {"Connection": "close"})
-    await _send_before_end(answer, send)
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": True})
     drained = 0
     try:
         async with asyncio.timeout(_DRAINING_S):
@@ -225,11 +226,6 @@ async def _refuse_unread(
 def refusal(scope: Scope, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """An answer from outside any route: a problem, in the shape that clients of the address know."""
     return problems.answer(scope["path"], problems.document(code, detail), headers)
-
-
-async def _send_before_end(answer: Response, send: Send) -> None:
-    await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
-    await send({"type": "http.response.body", "body": answer.body, "more_body": True})
 
 
 def _declared_bytes(headers: Mapping[bytes, bytes]) -> int | None:

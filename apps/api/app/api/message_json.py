@@ -15,8 +15,8 @@ from app.anthropic.replies import (
     thinking_blocks,
     usage_json,
 )
-from app.api.anthropic_errors import error_json
 from app.api.streaming import encoded_event
+from app.api.vendor_errors import error_json
 from app.domain.compaction import Compaction
 from app.domain.stored import StoredSummary
 from app.domain.types import JsonObject, SessionId, Summary

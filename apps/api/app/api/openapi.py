@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, cast
 
 import orjson
 from fastapi import FastAPI, Header, Query
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ConfigDict
 
-from app.api.anthropic_errors import is_messages_path
-from app.api.examples import EXAMPLES
-from app.api.openai_errors import is_openai_path
 from app.api.problems import KINDS, PROBLEM_JSON
 from app.api.schemas.chat import ChatErrorOut
 from app.api.schemas.messages import MessagesErrorOut
+from app.api.vendor_errors import is_messages_path, is_openai_path
 from app.domain.types import LARGEST, JsonObject
 
 Limit = Annotated[int, Query(ge=1, le=200, description="Most items of one page.")]
@@ -42,6 +41,37 @@ Order = Annotated[
     Literal["asc", "desc"], Query(description="By time: `asc` has the oldest first. A cursor goes on in its own order.")
 ]
 DEFAULT_LIMIT = 50
+
+
+_QUESTION: Final = {"role": "user", "content": "My name is Anna. What is in Bergen?"}
+_CALL_OUTPUT: Final = {"tool_call_id": "call_1", "content": "12 degrees, rain"}
+
+EXAMPLES: Final[Mapping[str, JsonObject]] = {
+    "create_session": {"room_goal": "Plan a trip to Norway", "policy": {"preset": "guarded"}},
+    "change_session": {"metadata": {"title": "Norway"}},
+    "fork_session": {},
+    "import_session": {"messages": [_QUESTION, {"role": "assistant", "content": "The fish market."}]},
+    "post_turn": {"content": "My name is Anna. What is in Bergen?"},
+    "post_tool_outputs": {"outputs": [_CALL_OUTPUT]},
+    "regenerate_turn": {"max_output_tokens": 500},
+    "preview_turn": {"content": "And in Oslo?"},
+    "summarize_now": {"focus": "Dates and prices"},
+    "edit_summary": {"summary_text": "Anna plans a trip to Bergen."},
+    "put_pin": {"content": "The budget is 2,000 EUR.", "relevance": 0.9},
+    "simulate": {"policies": [{"preset": "rolling"}]},
+    "create_chat_completion": {"model": "offline", "messages": [_QUESTION]},
+    "create_completion": {"model": "offline", "prompt": "What is in Bergen?"},
+    "create_message": {"model": "offline", "max_tokens": 500, "messages": [_QUESTION]},
+    "count_message_tokens": {"model": "offline", "messages": [_QUESTION]},
+    "create_response": {"model": "offline", "input": "What is in Bergen?"},
+    "compact_response": {
+        "model": "offline",
+        "input": [_QUESTION, {"role": "assistant", "content": "The fish market."}],
+    },
+    "create_conversation": {"items": [_QUESTION]},
+    "change_conversation": {"metadata": {"title": "Norway"}},
+    "create_conversation_items": {"items": [_QUESTION]},
+}
 
 
 class Problem(BaseModel):

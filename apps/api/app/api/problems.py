@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
-from app.api import anthropic_errors, openai_errors
+from app.api import vendor_errors
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG
 from app.domain.errors import InvalidRequest, LimitExceeded, NotFound, PlimsollError, RetryLater, ShuttingDown
 from app.domain.types import JsonObject
@@ -99,10 +99,10 @@ def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -
 
 def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
     """A problem as an HTTP answer, in the shape that clients of this path know."""
-    if anthropic_errors.is_messages_path(path):
-        return anthropic_errors.answer(problem, headers)
-    if openai_errors.is_openai_path(path):
-        return openai_errors.answer(path, problem, headers)
+    if vendor_errors.is_messages_path(path):
+        return vendor_errors.messages_answer(problem, headers)
+    if vendor_errors.is_openai_path(path):
+        return vendor_errors.openai_answer(path, problem, headers)
     return Response(orjson.dumps(problem), problem["status"], headers, PROBLEM_JSON)
 
 

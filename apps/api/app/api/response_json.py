@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import orjson
 
 from app.api import problems
-from app.api.openai_errors import error_of
+from app.api.vendor_errors import error_of
 from app.domain.compaction import Compaction
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
 from app.domain.stored import StoredSummary

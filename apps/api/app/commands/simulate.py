@@ -120,7 +120,6 @@ def table(title: str, simulations: Sequence[JsonObject]) -> Table:
 
 
 def notes(simulations: Sequence[JsonObject]) -> list[str]:
-    """Notes on what the figures assume."""
     found = [f"Summaries are made by {simulations[0]['summaries_from']}.", *simulations[0]["assumed"]]
     gone = dict.fromkeys(alias for one in simulations for alias in one["gone_aliases"])
     found += [f"{alias} is no longer in the catalogue; the session's own model stands in." for alias in gone]

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -16,9 +16,9 @@ from app.core.fairness import share_of
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:\d{1,5})?")
 
 
-def _named(variable: str) -> AliasChoices:
-    """Accepts the environment's name and, from code, the same in lower case."""
-    return AliasChoices(variable, variable.lower())
+def _named(variable: str, default: Any, **bounds: Any) -> Any:
+    """A setting whose variable has no prefix; from code its name is the same in lower case."""
+    return Field(default=default, validation_alias=AliasChoices(variable, variable.lower()), **bounds)
 
 
 class Settings(BaseSettings):
@@ -28,7 +28,7 @@ class Settings(BaseSettings):
         env_file=".env", env_prefix="PLIMSOLL_", extra="ignore", frozen=True, populate_by_name=True
     )
 
-    database_url: SecretStr | None = Field(default=None, validation_alias=_named("DATABASE_URL"))
+    database_url: SecretStr | None = _named("DATABASE_URL", None)
     data_dir: Path | None = None
     demo: bool = True
     embedded_restart_s: float = Field(default=120.0, ge=0)
@@ -39,24 +39,16 @@ class Settings(BaseSettings):
     cors_origins: str = ""
     max_connections: int = Field(default=2048, ge=1)
     max_connections_per_address: int = Field(default=1024, ge=1)
-    models_file: Path | None = Field(default=None, validation_alias=_named("MODELS_FILE"))
+    models_file: Path | None = _named("MODELS_FILE", None)
 
-    context_max_output_tokens: int = Field(default=2048, ge=1, validation_alias=_named("CONTEXT_MAX_OUTPUT_TOKENS"))
-    context_summary_trigger_ratio: float = Field(
-        default=0.70, gt=0, le=1, validation_alias=_named("CONTEXT_SUMMARY_TRIGGER_RATIO")
-    )
-    context_prune_trigger_ratio: float = Field(
-        default=0.90, gt=0, le=1, validation_alias=_named("CONTEXT_PRUNE_TRIGGER_RATIO")
-    )
-    context_mandatory_summary_turn: int = Field(
-        default=8, ge=1, validation_alias=_named("CONTEXT_MANDATORY_SUMMARY_TURN")
-    )
-    context_protected_turns: int = Field(default=4, ge=0, validation_alias=_named("CONTEXT_PROTECTED_TURNS"))
-    context_fallback_limit: int = Field(default=8192, ge=1, validation_alias=_named("CONTEXT_FALLBACK_LIMIT"))
-    context_summary_model: str = Field(default="", validation_alias=_named("CONTEXT_SUMMARY_MODEL"))
-    context_summary_role: Literal["system", "user"] = Field(
-        default="system", validation_alias=_named("CONTEXT_SUMMARY_ROLE")
-    )
+    context_max_output_tokens: int = _named("CONTEXT_MAX_OUTPUT_TOKENS", 2048, ge=1)
+    context_summary_trigger_ratio: float = _named("CONTEXT_SUMMARY_TRIGGER_RATIO", 0.70, gt=0, le=1)
+    context_prune_trigger_ratio: float = _named("CONTEXT_PRUNE_TRIGGER_RATIO", 0.90, gt=0, le=1)
+    context_mandatory_summary_turn: int = _named("CONTEXT_MANDATORY_SUMMARY_TURN", 8, ge=1)
+    context_protected_turns: int = _named("CONTEXT_PROTECTED_TURNS", 4, ge=0)
+    context_fallback_limit: int = _named("CONTEXT_FALLBACK_LIMIT", 8192, ge=1)
+    context_summary_model: str = _named("CONTEXT_SUMMARY_MODEL", "")
+    context_summary_role: Literal["system", "user"] = _named("CONTEXT_SUMMARY_ROLE", "system")
     summarize_ahead: bool = True
     recognize_sessions: bool = True
 

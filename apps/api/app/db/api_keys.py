@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
 from uuid import UUID
 
-import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
-
 from app.db.database import Record, Transaction, record_of
-from app.db.sql import compile_sql
+from app.db.sql import given, insert_row, sql
 from app.db.tables import api_keys
+from app.domain.stored import names_of
 from app.domain.types import TenantId
 
 
@@ -37,34 +35,23 @@ class KeyLookup:
     secret_sha256: str | None
 
 
-_COLUMNS = tuple(api_keys.c[each.name] for each in fields(ApiKey))
-_GIVEN = ("id", "tenant_id", "name", "prefix", "secret_sha256")
-_INSERT = compile_sql(
-    insert(api_keys)
-    .values({name: sa.bindparam(f"new_{name}") for name in _GIVEN})
-    .on_conflict_do_nothing(index_elements=[api_keys.c.secret_sha256])
-    .returning(*_COLUMNS)
-)
-_LIST = compile_sql(sa.select(*_COLUMNS).order_by(api_keys.c.id))
-_REVOKE = compile_sql(
-    sa.update(api_keys)
-    .where(api_keys.c.id == sa.bindparam("key_id"))
-    .values(revoked_at=sa.func.coalesce(api_keys.c.revoked_at, sa.text("statement_timestamp()")))
-    .returning(*_COLUMNS)
-)
-_ANY = sa.select(api_keys.c.id).exists()
-_FOUND = (
-    sa.select(api_keys.c.tenant_id, api_keys.c.secret_sha256)
-    .where(api_keys.c.secret_sha256 == sa.bindparam("secret_sha256"), api_keys.c.revoked_at.is_(None))
-    .subquery()
-)
-_ONE_ROW = sa.select(sa.select(_ANY).scalar_subquery().label("any_key")).subquery()
-_LOOK_UP = compile_sql(
-    sa.select(_ONE_ROW.c.any_key, _FOUND.c.tenant_id, _FOUND.c.secret_sha256).select_from(
-        _ONE_ROW.outerjoin(_FOUND, sa.true())
-    )
-)
-_EXISTS = compile_sql(sa.select(_ANY))
+_COLUMNS = ", ".join(names_of(ApiKey))
+_GIVEN = given(api_keys, "id", "tenant_id", "name", "prefix", "secret_sha256")
+_INSERT = sql(f"""
+    {insert_row(api_keys, _GIVEN)} ON CONFLICT (secret_sha256) DO NOTHING
+    RETURNING {_COLUMNS}
+    """)
+_LIST = sql(f"SELECT {_COLUMNS} FROM api_keys ORDER BY id")
+_REVOKE = sql(f"""
+    UPDATE api_keys SET revoked_at = coalesce(revoked_at, statement_timestamp()) WHERE id = CAST(:key_id AS uuid)
+    RETURNING {_COLUMNS}
+    """)
+_EXISTS = sql("SELECT EXISTS (SELECT FROM api_keys)")
+_LOOK_UP = sql("""
+    SELECT anything.is_there AS any_key_exists, found.tenant_id, found.secret_sha256
+    FROM (SELECT EXISTS (SELECT FROM api_keys) AS is_there) anything
+    LEFT JOIN api_keys found ON found.secret_sha256 = :secret_sha256 AND found.revoked_at IS NULL
+    """)
 
 
 async def insert_key(
@@ -72,12 +59,7 @@ async def insert_key(
 ) -> ApiKey | None:
     """None when a key with this secret is stored already, revoked or not."""
     row = await tx.fetchrow(
-        _INSERT,
-        new_id=key_id,
-        new_tenant_id=tenant_id,
-        new_name=name,
-        new_prefix=prefix,
-        new_secret_sha256=secret_sha256,
+        _INSERT, id=key_id, tenant_id=tenant_id, name=name, prefix=prefix, secret_sha256=secret_sha256
     )
     return None if row is None else record_of(ApiKey, row)
 
@@ -96,7 +78,7 @@ async def revoke_key(tx: Transaction, key_id: UUID) -> ApiKey | None:
 async def find_key(tx: Transaction, secret_sha256: str) -> KeyLookup:
     """Who presented this secret, and whether any key exists at all, in one statement."""
     row = cast(Record, await tx.fetchrow(_LOOK_UP, secret_sha256=secret_sha256))  # the outer join has a row
-    return KeyLookup(row["any_key"], row["tenant_id"], row["secret_sha256"])
+    return record_of(KeyLookup, row)
 
 
 async def any_key_exists(tx: Transaction) -> bool:

@@ -13,7 +13,7 @@ from app.db.database import Transaction
 from app.db.forks import ForkPoint
 from app.db.sessions import CHANGEABLE
 from app.db.sql import Statement, insert_from, json_rows, sql
-from app.domain.stored import Counters, NewRows
+from app.domain.stored import Counters, NewRows, values_of
 from app.domain.types import JsonObject, SessionId, TenantId
 
 BATCH: Final = 25
@@ -157,10 +157,4 @@ async def insert_rows(tx: Transaction, session_id: SessionId, new: NewRows) -> N
 
 async def set_counters(tx: Transaction, session_id: SessionId, counters: Counters) -> None:
     """Where the numbers of a session that was just filled go on."""
-    await tx.execute(
-        _COUNTERS,
-        session_id=session_id,
-        last_turn_seq=counters.last_turn_seq,
-        last_message_seq=counters.last_message_seq,
-        summary_count_after_seq=counters.summary_count_after_seq,
-    )
+    await tx.execute(_COUNTERS, session_id=session_id, **values_of(counters))

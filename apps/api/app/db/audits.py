@@ -1,20 +1,26 @@
-"""Audit rows and prompt blocks, as they are read back; `db/turns.py` writes them with the turn they belong to."""
+"""Audit rows and prompt blocks, as they are read back; `db/records.py` writes them with the turn they belong to.
+
+An audit's references to its prompt are lines, a half of the bytes of their JSON. The first has the regions, `name
+messages name messages …`. Then come `t hash` where there were tools, and the items: `b hash role` and `w hash role`,
+`s hash seq` and `j hash seq`, `m first last` and the other runs, and `r packed word …`. The kinds are those of
+`engine/window/prompt_refs.py`. Hashes are base64 without its `=`. Older rows and imported ones have the JSON.
+"""
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from app.db.database import Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
-from app.db.stored_refs import short_refs, whole_refs
 from app.domain.audit import Audit
-from app.domain.recalled import PackedRow, public_row, recalled_rows
+from app.domain.recalled import RECALLED, PackedRow, public_row, recalled_rows
+from app.domain.stored import values_of
 from app.domain.trim_log import ACTION_FIELDS, TRIM_LOG_FIELDS, TrimAction
 from app.domain.types import REGIONS, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 
@@ -60,7 +66,6 @@ async def get_audit(
 
 
 _OF_LOG = ("model_context_limit", "output_reserve", "estimated_wire_tokens")
-_COLUMNS = tuple(each.name for each in fields(Audit))
 
 
 def as_stored(audit: Audit) -> JsonObject:
@@ -72,8 +77,7 @@ def as_stored(audit: Audit) -> JsonObject:
     if recalled := log.get("recalled"):
         short["recalled"] = {"count": len(recalled), "tokens": sum(row["tokens"] for row in recalled)}
     regions = {region: tokens for region, tokens in audit.regions.items() if tokens}
-    row = {name: getattr(audit, name) for name in _COLUMNS}
-    return row | {"regions": regions, "context_trim_log": short, "prompt_refs": refs and short_refs(refs)}
+    return values_of(audit) | {"regions": regions, "context_trim_log": short, "prompt_refs": refs and short_refs(refs)}
 
 
 async def as_recorded(tx: Transaction, session_id: SessionId, rows: Sequence[JsonObject]) -> list[JsonObject]:
@@ -120,7 +124,6 @@ def all_regions(stored: Mapping[str, Any]) -> JsonObject:
 
 
 async def blocks_by_sha256(tx: Transaction, session_id: SessionId, sha256s: tuple[str, ...]) -> dict[str, str]:
-    """The texts of prompt blocks, by their address."""
     rows = await tx.fetch(_BLOCKS, session_id=session_id, sha256s=list(sha256s))
     return {row["sha256"]: row["content"] for row in rows}
 
@@ -151,3 +154,69 @@ def _ordered(members: Mapping[str, Any], names: tuple[str, ...]) -> JsonObject:
     """The named members first, in this order, then the others by name."""
     others = sorted(members.keys() - set(names))
     return {name: members[name] for name in (*names, *others) if name in members}
+
+
+_TOOLS: Final = "t"
+_OF_BLOCK: Final = frozenset({"b", "w"})
+_OF_MESSAGE: Final = frozenset({"s", "j"})
+
+BLOCKS_OF_TURNS: Final = """
+    SELECT encode(decode(split_part(line, ' ', 2) || '=', 'base64'), 'hex')
+    FROM turn_context_audit a, turns t, string_to_table(a.prompt_refs #>> '{}', E'\\n') AS line
+    WHERE a.session_id = CAST(:source AS uuid) AND t.session_id = a.session_id AND t.id = a.turn_id
+        AND t.seq <= CAST(:through_seq AS bigint) AND jsonb_typeof(a.prompt_refs) = 'string'
+        AND left(line, 2) IN ('b ', 'w ', 's ', 'j ', 't ')
+    UNION ALL
+    SELECT text.value #>> '{}' FROM turn_context_audit a, turns t,
+        jsonb_path_query(a.prompt_refs, 'strict $.** ? (@.type() == "string")') AS text(value)
+    WHERE a.session_id = CAST(:source AS uuid) AND t.session_id = a.session_id AND t.id = a.turn_id
+        AND t.seq <= CAST(:through_seq AS bigint) AND jsonb_typeof(a.prompt_refs) = 'object'
+"""
+"""The hashes of the blocks that the prompts of a session's turns name."""
+
+
+def short_refs(refs: JsonObject) -> str:
+    """References that were made for a prompt."""
+    lines = [" ".join([f"{region} {messages}" for region, messages in refs["regions"]])]
+    if refs["tools"]:
+        lines.append(f"{_TOOLS} {_short(refs['tools'])}")
+    for kind, first, *rest in refs["items"]:
+        if kind in _OF_BLOCK:
+            lines.append(f"{kind} {_short(first)} {rest[0]}")
+        elif kind in _OF_MESSAGE:
+            lines.append(f"{kind} {_short(rest[0])} {first}")
+        else:
+            lines.append(" ".join([kind, str(first), *map(str, rest)]))
+    return "\n".join(lines)
+
+
+def whole_refs(stored: Any) -> Any:
+    """The references of a row; those that are stored as JSON are as they are."""
+    if not isinstance(stored, str):
+        return stored
+    regions, *lines = stored.split("\n")
+    words = regions.split(" ")
+    refs: JsonObject = {"items": [], "tools": None}
+    for kind, *rest in (line.split(" ") for line in lines):
+        if kind == _TOOLS:
+            refs["tools"] = _whole(rest[0])
+        else:
+            refs["items"].append([kind, *_parts(kind, rest)])
+    runs = [[region, int(messages)] for region, messages in zip(words[::2], words[1::2], strict=True)]
+    return refs | {"regions": runs}
+
+
+def _parts(kind: str, rest: list[str]) -> list[Any]:
+    if kind == RECALLED:
+        return rest
+    if kind in _OF_BLOCK:
+        return [_whole(rest[0]), rest[1]]
+    return [int(rest[1]), _whole(rest[0])] if kind in _OF_MESSAGE else list(map(int, rest))
+
+
+def _short(sha256: str) -> str:
+    return b64encode(bytes.fromhex(sha256))[:-1].decode()
+
+
+def _whole(short: str) -> str:
+    return b64decode(f"{short}=").hex()

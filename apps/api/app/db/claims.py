@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from app.db import tables
-from app.db.database import Transaction
+from app.db.database import Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import UNGIVEN
 from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, state_of
-from app.db.sql import CLOCK, insert_from, insert_row, json_rows, sql
+from app.db.sql import CLOCK, given, insert_from, insert_row, json_rows, sql
 from app.domain.content import bytea_json, tool_calls_from_json
 from app.domain.limits import Limits, Scope
+from app.domain.stored import values_of
 from app.domain.types import JsonObject, SessionId, SessionState, TenantId, ToolCall, TurnId, TurnStatus
 
 _LOCKED = f"{', '.join(STATE_COLUMNS)}, last_turn_seq, last_message_seq, limits, {TENANT_LIMITS}"
@@ -27,11 +28,8 @@ _NEW_TURN = insert_row(
         "session_id": "sessions.id",
         "seq": "s.last_turn_seq",
         "status": "'running'",
-        "user_input": ":user_input",
         "model_alias": "coalesce(CAST(:model_alias AS text), s.model_alias)",
-        "idempotency_key": "CAST(:idempotency_key AS text)",
-        "request_sha256": ":request_sha256",
-        "request": "CAST(:request AS jsonb)",
+        **given(tables.turns, "user_input", "idempotency_key", "request_sha256", "request"),
         "created_at": "s.claimed_at",
         "lease_expires_at": "s.claimed_at + make_interval(secs => CAST(:lease_s AS float))",
     },
@@ -45,12 +43,7 @@ _USERS_MESSAGE = insert_row(
         "turn_id": "CAST(:turn_id AS uuid)",
         "seq": "s.last_message_seq - 1",
         "role": "'user'",
-        "content": "CAST(:content AS jsonb)",
-        "token_estimate": "CAST(:token_estimate AS bigint)",
-        "token_encoding": ":token_encoding",
-        "terms": "CAST(:terms AS bytea)",
-        "name": "CAST(:name AS text)",
-        "said_at": "CAST(:said_at AS timestamptz)",
+        **given(tables.messages, "content", "token_estimate", "token_encoding", "terms", "name", "said_at"),
         "created_at": "s.claimed_at",
     },
     f"s, {ON_ITS_NODE}",
@@ -157,12 +150,10 @@ class Claim:
 
     @property
     def session_id(self) -> SessionId:
-        """The session of the turn."""
         return self.session.id
 
     @property
     def tenant_id(self) -> TenantId:
-        """Whose it is."""
         return self.session.tenant_id
 
 
@@ -190,9 +181,6 @@ class NewTurn:
     seq: int | None = None
 
 
-_OF_NEW_TURN = tuple(each.name for each in fields(NewTurn) if each.name != "seq")
-
-
 async def claim_turn(
     tx: Transaction, tenant_id: TenantId, session_id: SessionId, new: NewTurn, lease_s: float
 ) -> Claim | None:
@@ -201,11 +189,7 @@ async def claim_turn(
     Raises `UniqueViolated` when the session already has an open turn or the idempotency key was used.
     """
     row = await tx.fetchrow(
-        _CLAIM,
-        session_id=session_id,
-        tenant_id=tenant_id,
-        lease_s=lease_s,
-        **{name: getattr(new, name) for name in _OF_NEW_TURN},
+        _CLAIM, session_id=session_id, tenant_id=tenant_id, lease_s=lease_s, **values_of(new, "seq")
     )
     if row is None:
         return None
@@ -240,7 +224,7 @@ class WaitingTurn:
 class ToolOutput:
     """A tool's answer, counted; `content` is JSON, `terms` are packed."""
 
-    message_id: UUID
+    id: UUID
     tool_call_id: str
     content: Any
     token_estimate: int
@@ -255,11 +239,10 @@ async def waiting_turn(
     row = await tx.fetchrow(_WAITING, session_id=session_id, tenant_id=tenant_id, turn_id=turn_id)
     if row is None:
         return None
-    return WaitingTurn(
+    return record_of(
+        WaitingTurn,
+        row,
         status=TurnStatus(row["status"]),
-        seq=row["seq"],
-        model_alias=row["model_alias"],
-        request=row["request"],
         open_calls=tool_calls_from_json(row["tool_calls"]),
         rounds=row["rounds"] or 0,
         steps=row["steps"] or 0,
@@ -293,7 +276,10 @@ async def reclaim_turn(
     if session is None:
         return None
     first_seq = session["last_message_seq"] - len(outputs)
-    rows = [_output_row(output, first_seq + at) for at, output in enumerate(outputs)]
+    rows = [
+        values_of(output) | {"seq": first_seq + at, "terms": bytea_json(output.terms)}
+        for at, output in enumerate(outputs)
+    ]
     fence = await tx.fetchval(
         _RECLAIM,
         session_id=session_id,
@@ -317,18 +303,6 @@ async def reclaim_turn(
         limits=limits_of(session),
         looked_back=waiting.looked_back,
     )
-
-
-def _output_row(output: ToolOutput, seq: int) -> JsonObject:
-    return {
-        "id": output.message_id,
-        "seq": seq,
-        "content": output.content,
-        "tool_call_id": output.tool_call_id,
-        "token_estimate": output.token_estimate,
-        "token_encoding": output.token_encoding,
-        "terms": bytea_json(output.terms),
-    }
 
 
 async def renew_lease(tx: Transaction, claim: Claim, lease_s: float) -> None:

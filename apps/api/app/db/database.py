@@ -6,9 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from dataclasses import fields
 from decimal import Decimal
-from functools import cache
 from time import monotonic, perf_counter
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
@@ -19,7 +17,7 @@ import orjson
 from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, NotFound, SessionBusy, TransactionConflict
-from app.domain.stored import JsonText
+from app.domain.stored import JsonText, names_of
 
 Record: TypeAlias = Mapping[str, Any]
 """A row, by column name."""
@@ -94,11 +92,9 @@ class Transaction:
         self._connection = connection
 
     async def fetch(self, statement: Statement, **parameters: Any) -> list[Record]:
-        """All rows."""
         return await self._connection.fetch(statement.text, *statement.arguments(parameters))
 
     async def fetchrow(self, statement: Statement, **parameters: Any) -> Record | None:
-        """The first row, or None."""
         return await self._connection.fetchrow(statement.text, *statement.arguments(parameters))
 
     async def fetchval(self, statement: Statement, **parameters: Any) -> Any:
@@ -361,12 +357,7 @@ def _reports_read_only(connection: _Driver) -> bool:
 
 def record_of(kind: type[R], row: Record, **computed: Any) -> R:
     """One of this dataclass: with what is computed, and for the rest the row's columns of the same names."""
-    return kind(**{name: row[name] for name in _names_of(kind) if name not in computed}, **computed)
-
-
-@cache
-def _names_of(kind: Any) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind))
+    return kind(**{name: row[name] for name in names_of(kind) if name not in computed}, **computed)
 
 
 def _encode_json(value: object) -> str:

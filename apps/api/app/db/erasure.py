@@ -8,88 +8,47 @@ from datetime import datetime, timedelta
 from typing import cast
 from uuid import UUID
 
-import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
-
 from app.db.database import Record, Transaction
-from app.db.sql import Statement, compile_sql, sql
-from app.db.table_parts import metadata
-from app.db.tables import pins, session_summaries, sessions, turns
+from app.db.sql import metadata, sql
+from app.db.tables import sessions
 from app.domain.types import SessionId, TenantId
 
-_IDS = sa.bindparam("session_ids", type_=postgresql.ARRAY(postgresql.UUID(as_uuid=True)))
-
-
-def _rows_of(table: sa.Table) -> sa.ColumnElement[bool]:
-    return (sessions.c.id if table is sessions else table.c.session_id) == sa.any_(_IDS)
-
-
-_OF_A_SESSION = [table for table in metadata.sorted_tables if table is sessions or "session_id" in table.c]
-# Innermost first. The foreign keys' own cascade would do the same, turn by turn, and not say how much it was.
-_ERASE: dict[str, Statement] = {
-    table.name: compile_sql(sa.delete(table).where(_rows_of(table))) for table in reversed(_OF_A_SESSION)
+_OF_A_SESSION = [table for table in reversed(metadata.sorted_tables) if table is sessions or "session_id" in table.c]
+_ROWS = {
+    table.name: f"{table.name} WHERE {'id' if table is sessions else 'session_id'} = ANY(CAST(:session_ids AS uuid[]))"
+    for table in _OF_A_SESSION
 }
-_COUNT = compile_sql(
-    sa.select(
-        *(
-            sa.select(sa.func.count()).select_from(table).where(_rows_of(table)).scalar_subquery().label(table.name)
-            for table in reversed(_OF_A_SESSION)
-        )
-    )
-)
+# Innermost first. The foreign keys' own cascade would do the same, turn by turn, and not say how much it was.
+_ERASE = {name: sql(f"DELETE FROM {rows}") for name, rows in _ROWS.items()}
+_COUNT = sql("SELECT " + ", ".join(f"(SELECT count(*) FROM {rows}) AS {name}" for name, rows in _ROWS.items()))
 
-_LOCK = compile_sql(
-    sa.select(sessions.c.id)
-    .where(sessions.c.id == sa.bindparam("session_id"), sessions.c.tenant_id == sa.bindparam("tenant_id"))
-    .with_for_update()
-)
-
-_BEFORE = sa.bindparam("before", type_=sa.DateTime(timezone=True))
-_TENANT = sa.bindparam("tenant_id", type_=sa.Text)
+_LOCK = sql("SELECT id FROM sessions WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id FOR UPDATE")
 _AGO = sql("SELECT statement_timestamp() - make_interval(secs => CAST(:age_s AS float))")
 
-
-def _has(table: sa.Table, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    return sa.exists().where(table.c.session_id == sessions.c.id, *conditions)
-
-
 # A claim, a later round, a change and an undo all stamp the session itself.
-_IDLE = sa.and_(
-    sessions.c.updated_at < _BEFORE,
-    ~_has(pins, pins.c.updated_at >= _BEFORE),
-    ~_has(session_summaries, session_summaries.c.created_at >= _BEFORE),
-    sa.or_(sa.cast(_TENANT, sa.Text).is_(None), sessions.c.tenant_id == sa.cast(_TENANT, sa.Text)),
-)
-_RUNNING = turns.c.status == sa.literal_column("'running'")
-_RUNS = _has(turns, _RUNNING)
-_LIVES = _has(turns, _RUNNING, turns.c.lease_expires_at >= sa.func.statement_timestamp())
-_NEXT = (
-    sa.select(sessions.c.id, sessions.c.last_message_seq)
-    .where(_IDLE, sessions.c.id > sa.bindparam("after", type_=postgresql.UUID(as_uuid=True)))
-    .order_by(sessions.c.id)
-    .limit(sa.bindparam("limit", type_=sa.BigInteger))
-)
-_LOOK_AT_NEXT = compile_sql(_NEXT.where(~_LIVES))
-_DUE = (
-    sa.select(sessions.c.id)
-    .where(sessions.c.erase_after < sa.func.statement_timestamp(), ~_RUNS)
-    .order_by(sessions.c.id)
-    .limit(sa.bindparam("limit", type_=sa.BigInteger))
-)
-_LOOK_AT_DUE = compile_sql(_DUE)
+_IDLE = """sessions.updated_at < CAST(:before AS timestamptz)
+    AND NOT EXISTS (SELECT FROM pins WHERE session_id = sessions.id AND updated_at >= CAST(:before AS timestamptz))
+    AND NOT EXISTS (SELECT FROM session_summaries
+        WHERE session_id = sessions.id AND created_at >= CAST(:before AS timestamptz))
+    AND (CAST(:tenant_id AS text) IS NULL OR sessions.tenant_id = CAST(:tenant_id AS text))"""
+_RUNS = "EXISTS (SELECT FROM turns WHERE session_id = sessions.id AND status = 'running')"
+_LIVES = """EXISTS (SELECT FROM turns
+    WHERE session_id = sessions.id AND status = 'running' AND lease_expires_at >= statement_timestamp())"""
+_LOOK_AT_NEXT = sql(f"""
+    SELECT id, last_message_seq FROM sessions WHERE {_IDLE} AND id > CAST(:after AS uuid) AND NOT {_LIVES}
+    ORDER BY id LIMIT CAST(:limit AS bigint)
+    """)
+_IS_DUE = f"erase_after < statement_timestamp() AND NOT {_RUNS}"
+_LOOK_AT_DUE = sql(f"SELECT id FROM sessions WHERE {_IS_DUE} ORDER BY id LIMIT CAST(:limit AS bigint)")
 # Session by session: no node locks rows of another. Of two purges each takes its own, and a session that somebody uses
 # just now is no idle one.
-_ONE = sa.select(sessions.c.id).where(sessions.c.id == sa.bindparam("session_id"), ~_RUNS)
-_LOCK_IDLE = compile_sql(_ONE.where(_IDLE).with_for_update(skip_locked=True))
-_LOCK_DUE = compile_sql(
-    _ONE.where(sessions.c.erase_after < sa.func.statement_timestamp()).with_for_update(skip_locked=True)
-)
-_HOW_MANY = compile_sql(
-    sa.select(
-        sa.func.count().filter(~_LIVES).label("idle"),
-        sa.func.count().filter(_LIVES).label("running"),
-    ).where(_IDLE)
-)
+_ONE = "SELECT id FROM sessions WHERE id = CAST(:session_id AS uuid)"
+_LOCK_IDLE = sql(f"{_ONE} AND NOT {_RUNS} AND {_IDLE} FOR UPDATE SKIP LOCKED")
+_LOCK_DUE = sql(f"{_ONE} AND {_IS_DUE} FOR UPDATE SKIP LOCKED")
+_HOW_MANY = sql(f"""
+    SELECT count(*) FILTER (WHERE NOT {_LIVES}) AS idle, count(*) FILTER (WHERE {_LIVES}) AS running
+    FROM sessions WHERE {_IDLE}
+    """)
 
 
 @dataclass(frozen=True, slots=True)

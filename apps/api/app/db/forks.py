@@ -15,10 +15,10 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from app.db import tables
+from app.db.audits import BLOCKS_OF_TURNS
 from app.db.database import Record, Transaction, record_of
-from app.db.sql import Statement, insert_from, sql
-from app.db.stored_refs import BLOCKS_OF_TURNS
-from app.db.table_parts import OPEN_STATUSES_SQL
+from app.db.sql import OPEN_STATUSES_SQL, Statement, insert_from, sql
+from app.domain.stored import values_of
 from app.domain.types import Content, JsonObject, SessionId, TurnId, TurnStatus
 
 # The turn the fork goes through, and the one after it: what that one had before it was the fork's past.
@@ -191,10 +191,7 @@ async def copy_past(tx: Transaction, source: SessionId, target: SessionId, point
         "source": source,
         "target": target,
         "forked_from": {"session_id": source, "turn_id": point.through_id},
-        "through_seq": point.through_seq,
-        "last_message_seq": point.last_message_seq,
-        "next_id": point.next_id,
-        "next_created_at": point.next_created_at,
+        **values_of(point),
     }
     line = await tx.fetch(_LINE, **{name: values[name] for name in _LINE.names})
     values = {**values, "active_id": _active(line)}

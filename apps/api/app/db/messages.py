@@ -10,7 +10,7 @@ from operator import itemgetter
 from uuid import UUID
 
 from app.db.database import Record, Transaction
-from app.db.sql import Statement, insert_from, sql
+from app.db.sql import in_both_orders, insert_from, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
 from app.domain.types import Message, MessageId, MessageRecord, SessionId, TenantId, Turn, TurnId, TurnStatus
@@ -80,23 +80,17 @@ _LISTED = ", ".join(
     ({"turn_seq": "t.seq AS turn_seq"} | _WRITTEN_OTHERWISE).get(each.name, f"m.{each.name}")
     for each in fields(MessageRecord)
 )
-
-
-def _page(order: str) -> Statement:
-    return sql(f"""
-        SELECT {_LISTED} FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-        WHERE m.session_id = CAST(:session_id AS uuid)
-            AND m.seq > CAST(:after_seq AS bigint) AND m.seq < CAST(:before_seq AS bigint)
-        ORDER BY m.seq {order} LIMIT CAST(:limit AS integer)
-        """)
-
-
-_PAGES = {False: _page("ASC"), True: _page("DESC")}
+_IN_TURNS = "FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id"
+_PAGES = in_both_orders(f"""
+    SELECT {_LISTED} {_IN_TURNS}
+    WHERE m.session_id = CAST(:session_id AS uuid)
+        AND m.seq > CAST(:after_seq AS bigint) AND m.seq < CAST(:before_seq AS bigint)
+    ORDER BY m.seq {{order}} LIMIT CAST(:limit AS integer)
+    """)
 
 _BY_ID = sql(f"""
-    SELECT {_LISTED} FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-    WHERE m.session_id = CAST(:session_id AS uuid) AND m.id = ANY(CAST(:ids AS uuid[]))
-    ORDER BY m.seq
+    SELECT {_LISTED} {_IN_TURNS}
+    WHERE m.session_id = CAST(:session_id AS uuid) AND m.id = ANY(CAST(:ids AS uuid[])) ORDER BY m.seq
     """)
 
 _COUNT_BY_ID = sql("""
@@ -114,35 +108,22 @@ _SAVE_COUNTS = sql(f"""
     {_NEW_COUNTS}
     ON CONFLICT DO NOTHING
     """)
-
-
-def _items(order: str) -> str:
-    return f"""
-        SELECT {AS_STORED}
-        FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-        JOIN sessions s ON s.id = m.session_id
-        WHERE m.session_id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.status <> 'rejected'
-            AND NOT m.withdrawn AND m.seq BETWEEN CAST(:first_seq AS bigint) AND CAST(:last_seq AS bigint)
-        ORDER BY m.seq {order} LIMIT CAST(:limit AS integer)
-    """
-
-
-_ASCENDING = sql(_items("ASC"))
-_DESCENDING = sql(_items("DESC"))
+_ITEMS = f"""
+    SELECT {AS_STORED} {_IN_TURNS} JOIN sessions s ON s.id = m.session_id
+    WHERE m.session_id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.status <> 'rejected'
+        AND NOT m.withdrawn
+"""
+_PAGES_OF_ITEMS = in_both_orders(f"""
+    {_ITEMS} AND m.seq BETWEEN CAST(:first_seq AS bigint) AND CAST(:last_seq AS bigint)
+    ORDER BY m.seq {{order}} LIMIT CAST(:limit AS integer)
+    """)
+_NUMBERED = sql(f"{_ITEMS} AND m.seq = ANY(CAST(:seqs AS bigint[]))")
 
 _OF_TURN = sql(f"""
     SELECT {AS_STORED}
     FROM messages m
     WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = CAST(:turn_id AS uuid) AND NOT m.withdrawn
     ORDER BY m.seq
-    """)
-
-_NUMBERED = sql(f"""
-    SELECT {AS_STORED}
-    FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-    JOIN sessions s ON s.id = m.session_id
-    WHERE m.session_id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.status <> 'rejected'
-        AND NOT m.withdrawn AND m.seq = ANY(CAST(:seqs AS bigint[]))
     """)
 
 _WITHDRAW = sql("""
@@ -273,7 +254,7 @@ async def page_of_item_messages(
 ) -> list[Message]:
     """Messages by number, both ends included; those of rejected turns and withdrawn ones left out."""
     rows = await tx.fetch(
-        _DESCENDING if newest_first else _ASCENDING,
+        _PAGES_OF_ITEMS[newest_first],
         session_id=session_id,
         tenant_id=tenant_id,
         first_seq=first_seq,

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
-
 from app.db.database import Transaction, record_of
-from app.db.sql import insert_row, sql
+from app.db.sql import given, insert_row, sql
 from app.db.tables import pins
+from app.domain.stored import names_of, values_of
 from app.domain.types import Pin, SessionId, TenantId
 
-_COLUMNS = ", ".join(f"pins.{each.name}" for each in fields(Pin))
+_COLUMNS = ", ".join(f"pins.{name}" for name in names_of(Pin))
 
 # The row is made from the session's own row, so a session of another tenant yields none.
 _NEW = insert_row(
     pins,
-    {
-        "session_id": "s.id",
-        "name": "CAST(:name AS text)",
-        "content": "CAST(:content AS text)",
-        "relevance": "CAST(:relevance AS float)",
-        "source": "CAST(:source AS text)",
-    },
+    {"session_id": "s.id", **given(pins, "name", "content", "relevance", "source")},
     "sessions s WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id FOR KEY SHARE",
 )
 _PUT = sql(f"""
@@ -41,12 +34,11 @@ _DELETE = sql(f"DELETE FROM pins WHERE {_OURS} AND name = :name")
 
 async def put_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin | None:
     """Stores the pin or replaces the one of its name; None when the tenant has no such session."""
-    row = await tx.fetchrow(_PUT, tenant_id=tenant_id, session_id=session_id, **asdict(pin))
+    row = await tx.fetchrow(_PUT, tenant_id=tenant_id, session_id=session_id, **values_of(pin))
     return None if row is None else record_of(Pin, row)
 
 
 async def get_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, name: str) -> Pin | None:
-    """The pin of that name, or None."""
     row = await tx.fetchrow(_GET, tenant_id=tenant_id, session_id=session_id, name=name)
     return None if row is None else record_of(Pin, row)
 

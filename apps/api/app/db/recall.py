@@ -14,8 +14,7 @@ from uuid import UUID
 
 from app.db.database import Record, Transaction
 from app.db.messages import AS_STORED, message_from_row
-from app.db.sql import sql
-from app.db.table_parts import OPEN_STATUSES_SQL, UNANSWERED
+from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, sql
 from app.domain.types import SessionId, TenantId, Turn, TurnId, TurnStatus
 
 # The aggregates get their rows in the order of the index (session_id, seq), which costs no sort.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import Decimal
 
 import sqlalchemy as sa
@@ -17,6 +17,7 @@ from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, insert_from, json_rows, sql
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
+from app.domain.stored import values_of
 from app.domain.types import JsonObject, SessionId, SessionUsage, TurnId, TurnRecord, TurnStatus
 
 
@@ -64,8 +65,8 @@ _AS_IT_ENDED = "SELECT t.*, CAST(NULL AS jsonb) AS tool_calls FROM t"
 _RECORD = sql(_WRITTEN + _AS_IT_ENDED)
 _RECORD_RESERVED = sql(f"""
     {_WRITTEN}, released AS (
-        SELECT CAST(:reservation AS jsonb) AS reservation, CAST(:used_turns AS bigint) AS turns,
-            CAST(:used_tokens AS bigint) AS tokens, CAST(:used_usd AS numeric) AS usd
+        SELECT CAST(:reservation AS jsonb) AS reservation, CAST(:turns AS bigint) AS turns,
+            CAST(:tokens AS bigint) AS tokens, CAST(:usd AS numeric) AS usd
         FROM t
     ), {GIVING_BACK}
     {_AS_IT_ENDED}
@@ -135,39 +136,21 @@ async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord 
     """Writes the end of a running turn; None when the claim is no longer ours. One statement, but for what the tenant's
     limits take: with `spent` it wants a transaction."""
     spent = end.spent
-    of_limits: JsonObject = {}
-    if spent is not None:
-        of_limits = {
-            "reservation": spent.reservation,
-            "used_turns": spent.turns,
-            "used_tokens": spent.tokens,
-            "used_usd": spent.usd,
-        }
+    of_limits = {} if spent is None else values_of(spent)
     row = await tx.fetchrow(
         _RECORD_RESERVED if of_limits else _RECORD,
         session_id=claim.session_id,
         turn_id=claim.turn_id,
         fence=claim.fence,
         status=end.status.value,
-        assistant_output=end.assistant_output,
-        error=end.error,
-        model_alias=end.model_alias,
-        finish_reason=end.finish_reason,
-        prompt_tokens=end.prompt_tokens,
-        completion_tokens=end.completion_tokens,
-        cost_usd=end.cost_usd,
-        usages=end.usages,
-        messages=end.messages,
-        steps=end.steps,
-        blocks=end.blocks,
         audits=list(map(as_stored, end.audits)),
-        conversation_sha256=end.conversation_sha256,
+        **values_of(end, "status", "audits", "spent"),
         **of_limits,
     )
     if row is None:
         return None
     if spent is not None:
-        await give_back_of_tenant(tx, asdict(spent))
+        await give_back_of_tenant(tx, of_limits)
     return turn_record(row)
 
 

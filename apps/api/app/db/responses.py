@@ -6,17 +6,16 @@ it ended in `turns`, what it used in `usage_records`.
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-
 from app.db.claims import Claim
 from app.db.database import Record, Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
-from app.db.sql import compile_sql, sql
+from app.db.sql import given, insert_row, sql
 from app.db.tables import responses
 from app.domain.responses import ResponseNote, ResponseRef, StoredResponse
+from app.domain.stored import values_of
 from app.domain.types import SessionId, TenantId, TurnId, TurnStatus, Usage
 
-_KEEP = compile_sql(sa.insert(responses))
+_KEEP = sql(insert_row(responses, given(responses, *responses.columns.keys())))
 
 _FOUND = f"""
     SELECT r.session_id AS response_session_id, r.reply_seq, r.turn_id AS response_turn_id, r.first_seq,
@@ -78,16 +77,11 @@ async def keep_response(tx: Transaction, claim: Claim, note: ResponseNote) -> No
         reply_seq=claim.assistant_seq,
         turn_id=claim.turn_id,
         round=claim.round,
-        first_seq=note.first_seq,
-        request_sha256=note.request_sha256,
-        is_stored=note.is_stored,
-        form=note.form,
-        created_at=note.created_at,
+        **values_of(note),
     )
 
 
 async def get_response(tx: Transaction, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse | None:
-    """A stored response of the tenant's."""
     row = await tx.fetchrow(_GET, session_id=ref.session_id, tenant_id=tenant_id, reply_seq=ref.reply_seq)
     return _response(row) if row else None
 

@@ -1,4 +1,5 @@
-"""Statements on `sessions`, and where each stands. Every one names the tenant: another's session is no session.
+"""Statements on `sessions`, where each stands, and by what its client finds it again: the messages that it resends, or
+its own name for it. Every one names the tenant: another's session is no session.
 
 The order in which rows are locked, which is what keeps writers of a session from waiting for each other in a circle.
 
@@ -17,77 +18,55 @@ Nobody waits for rows of two sessions: who erases several, and who renews a leas
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass
 from typing import cast
 from uuid import UUID
 
-import sqlalchemy as sa
-
 from app.db.database import Record, Transaction, record_of
-from app.db.sql import compile_sql, sql
+from app.db.sql import given, in_both_orders, insert_row, sql
 from app.db.tables import sessions
 from app.domain.figures import SessionFigures, WindowFigures
+from app.domain.stored import names_of
 from app.domain.types import JsonObject, Session, SessionId, SessionState, TenantId, TurnId
 
-_COLUMNS = tuple(sessions.c[field.name] for field in fields(Session))
-STATE_COLUMNS = tuple(column.name for column in fields(SessionState))
-_OURS = (sessions.c.id == sa.bindparam("session_id")) & (sessions.c.tenant_id == sa.bindparam("tenant_id"))
+_COLUMNS = ", ".join(names_of(Session))
+STATE_COLUMNS = names_of(SessionState)
+_OURS = "id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id"
 CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
 """Fields of a session that a request may set."""
-_SET = {name: sa.bindparam(f"new_{name}", type_=sessions.c[name].type) for name in CHANGEABLE}
+_SET = given(sessions, *CHANGEABLE)
 
-_INSERT = compile_sql(
-    sa.insert(sessions)
-    .values(id=sa.bindparam("session_id"), tenant_id=sa.bindparam("new_tenant_id"), **_SET)
-    .returning(*_COLUMNS)
-)
-_GET = compile_sql(sa.select(*_COLUMNS).where(_OURS))
-_GET_LOCKED = compile_sql(sa.select(*_COLUMNS).where(_OURS).with_for_update(key_share=True))
-_OF_TENANT = (
-    sa.select(*_COLUMNS)
-    .where(sessions.c.tenant_id == sa.bindparam("tenant_id"))
-    .limit(sa.bindparam("limit", type_=sa.BigInteger))
-)
-_LIST = compile_sql(_OF_TENANT.where(sessions.c.id < sa.bindparam("position")).order_by(sessions.c.id.desc()))
-_LIST_OLDEST_FIRST = compile_sql(_OF_TENANT.where(sessions.c.id > sa.bindparam("position")).order_by(sessions.c.id))
-_LIST_OF = compile_sql(
-    sa.select(*_COLUMNS)
-    .where(
-        sessions.c.tenant_id == sa.bindparam("tenant_id"),
-        sessions.c.id == sa.any_(sa.bindparam("session_ids", type_=sa.ARRAY(sa.UUID(as_uuid=True)))),
-    )
-    .order_by(sessions.c.id.desc())
-)
-_UPDATE = compile_sql(
-    sa.update(sessions).where(_OURS).values(**_SET, updated_at=sa.text("statement_timestamp()")).returning(*_COLUMNS)
-)
+_NEW = insert_row(sessions, {"id": "CAST(:session_id AS uuid)", **given(sessions, "tenant_id"), **_SET})
+_INSERT = sql(f"{_NEW} RETURNING {_COLUMNS}")
+_GET = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS}")
+_GET_LOCKED = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS} FOR NO KEY UPDATE")
+_EXISTS = sql(f"SELECT id FROM sessions WHERE {_OURS}")
+_COUNTED = ("last_turn_seq", "last_message_seq", *(name for name in STATE_COLUMNS if name not in names_of(Session)))
+_PROMPT_VIEW = sql(f"SELECT {_COLUMNS}, {', '.join(_COUNTED)} FROM sessions WHERE {_OURS}")
+_UPDATE = sql(f"""
+    UPDATE sessions SET {", ".join(f"{name} = {value}" for name, value in _SET.items())},
+        updated_at = statement_timestamp()
+    WHERE {_OURS} RETURNING {_COLUMNS}
+    """)
+_PAGES = in_both_orders(f"""
+    SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id {{beyond}} CAST(:position AS uuid)
+    ORDER BY id {{order}} LIMIT CAST(:limit AS bigint)
+    """)
+_LIST_OF = sql(f"""
+    SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id = ANY(CAST(:session_ids AS uuid[]))
+    ORDER BY id DESC
+    """)
 
-_EXISTS = compile_sql(sa.select(sessions.c.id).where(_OURS))
-_PROMPT_VIEW = compile_sql(
-    sa.select(
-        *_COLUMNS,
-        *(sessions.c[name] for name in STATE_COLUMNS if sessions.c[name] not in set(_COLUMNS)),
-        sessions.c.last_turn_seq,
-        sessions.c.last_message_seq,
-    ).where(_OURS)
-)
-
-# Held to the end of the transaction, so that of two requests with one key the second finds what the first made. No
-# unique index does it: sessions can be distributed by their id alone.
+# Held to the end of the transaction, so that of two requests with one key, or one name, the second finds what the first
+# made. No unique index does it: sessions can be distributed by their id alone.
 _LOCK_KEY = sql(
     "SELECT pg_advisory_xact_lock(hashtextextended(CAST(:tenant_id || ' ' || :idempotency_key AS text), 0))"
 )
-_BY_KEY = compile_sql(
-    sa.select(sessions.c.id)
-    .where(
-        sessions.c.tenant_id == sa.bindparam("tenant_id"), sessions.c.idempotency_key == sa.bindparam("idempotency_key")
-    )
-    .order_by(sessions.c.id)
-    .limit(sa.literal_column("1", sa.Integer))
-)
-_KEEP_KEY = compile_sql(
-    sa.update(sessions).where(_OURS).values(idempotency_key=sa.bindparam("new_idempotency_key", type_=sa.Text))
-)
+_LOCK_NAME = sql("SELECT pg_advisory_xact_lock(hashtextextended(CAST(:tenant_id || ' ' || :external_id AS text), 1))")
+_BY_KEY = sql("""
+    SELECT id FROM sessions WHERE tenant_id = :tenant_id AND idempotency_key = :idempotency_key ORDER BY id LIMIT 1
+    """)
+_KEEP_KEY = sql(f"UPDATE sessions SET idempotency_key = :idempotency_key WHERE {_OURS}")
 
 _ERASE_LATER = sql("""
     UPDATE sessions SET erase_after = statement_timestamp() + make_interval(secs => CAST(:seconds AS float))
@@ -174,8 +153,8 @@ async def insert_session(
     row = await tx.fetchrow(
         _INSERT,
         session_id=session_id,
-        new_tenant_id=tenant_id,
-        **{f"new_{name}": values[name] for name in CHANGEABLE},
+        tenant_id=tenant_id,
+        **{name: values[name] for name in CHANGEABLE},
     )
     return Session(**cast(Record, row))  # an INSERT … RETURNING gives its row or raises
 
@@ -189,7 +168,6 @@ async def get_session(
 
 
 async def session_exists(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
-    """Whether the tenant has such a session."""
     return await tx.fetchrow(_EXISTS, session_id=session_id, tenant_id=tenant_id) is not None
 
 
@@ -200,7 +178,7 @@ async def get_prompt_view(tx: Transaction, tenant_id: TenantId, session_id: Sess
 
 def state_of(row: Record) -> SessionState:
     """What a prompt depends on, of a row that has the columns of `STATE_COLUMNS`."""
-    return SessionState(**{name: row[name] for name in STATE_COLUMNS})
+    return record_of(SessionState, row)
 
 
 async def session_of_key(tx: Transaction, tenant_id: TenantId, idempotency_key: str) -> SessionId | None:
@@ -211,16 +189,15 @@ async def session_of_key(tx: Transaction, tenant_id: TenantId, idempotency_key: 
 
 
 async def keep_key(tx: Transaction, tenant_id: TenantId, session_id: SessionId, idempotency_key: str) -> None:
-    """Notes the key of the request that made the session."""
-    await tx.execute(_KEEP_KEY, session_id=session_id, tenant_id=tenant_id, new_idempotency_key=idempotency_key)
+    await tx.execute(_KEEP_KEY, session_id=session_id, tenant_id=tenant_id, idempotency_key=idempotency_key)
 
 
 async def list_sessions(
     tx: Transaction, tenant_id: TenantId, *, position: UUID, limit: int, newest_first: bool = True
 ) -> list[Session]:
     """The tenant's sessions with an id below `position`, newest first; or those above it, oldest first."""
-    listed = _LIST if newest_first else _LIST_OLDEST_FIRST
-    return [Session(**row) for row in await tx.fetch(listed, tenant_id=tenant_id, position=position, limit=limit)]
+    rows = await tx.fetch(_PAGES[newest_first], tenant_id=tenant_id, position=position, limit=limit)
+    return [Session(**row) for row in rows]
 
 
 async def sessions_of(tx: Transaction, tenant_id: TenantId, session_ids: Sequence[SessionId]) -> list[Session]:
@@ -231,7 +208,7 @@ async def sessions_of(tx: Transaction, tenant_id: TenantId, session_ids: Sequenc
 
 async def update_session(tx: Transaction, tenant_id: TenantId, session: Session) -> Session | None:
     """Writes the session's changeable fields; None when it is gone."""
-    new = {f"new_{name}": getattr(session, name) for name in CHANGEABLE}
+    new = {name: getattr(session, name) for name in CHANGEABLE}
     row = await tx.fetchrow(_UPDATE, session_id=session.id, tenant_id=tenant_id, **new)
     return None if row is None else Session(**row)
 
@@ -272,3 +249,61 @@ def _figures(row: Record) -> SessionFigures:
         prompt_tokens=row["prompt_tokens"] or 0,
         completion_tokens=row["completion_tokens"] or 0,
     )
+
+
+# Of several sessions with the same past (forks), the one that has been sent the same request, where this is a retry;
+# then the one that it is the whole past of; then the oldest.
+_BY_LIST = sql("""
+    SELECT t.session_id, t.id AS turn_id, s.last_turn_seq, since.turns = 0 AS is_last, since.is_repeated
+    FROM turns t JOIN sessions s ON s.id = t.session_id CROSS JOIN LATERAL (
+        SELECT count(*) AS turns,
+            coalesce(bool_or(n.request_sha256 = CAST(:request_sha256 AS text)), false) AS is_repeated
+        FROM turns n
+        WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN ('running', 'awaiting_tools', 'completed')
+    ) since
+    WHERE t.conversation_sha256 = ANY(CAST(:digests AS bytea[])) AND s.tenant_id = :tenant_id
+        AND t.status IN ('completed', 'awaiting_tools')
+    ORDER BY array_position(CAST(:digests AS bytea[]), t.conversation_sha256), is_repeated DESC, is_last DESC,
+        t.session_id
+    LIMIT 1
+    """)
+
+_BY_NAME = sql("""
+    SELECT id FROM sessions WHERE tenant_id = :tenant_id AND external_id = :external_id ORDER BY id LIMIT 1
+    """)
+_NAME = sql(f"UPDATE sessions SET external_id = :external_id WHERE {_OURS}")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTurn:
+    """The newest turn that a list of messages goes on from. `is_last` is false where its session has gone on already;
+    `is_repeated` is true where it went on with the request that is repeated."""
+
+    session_id: SessionId
+    turn_id: TurnId
+    last_turn_seq: int
+    is_last: bool
+    is_repeated: bool
+
+
+async def turn_of_list(
+    tx: Transaction, tenant_id: TenantId, digests: Sequence[bytes], request_sha256: str | None
+) -> KnownTurn | None:
+    """The tenant's turn that ends with the first of these digests that any has, or None. `request_sha256` is the hash
+    of a request that may be a retry."""
+    row = await tx.fetchrow(_BY_LIST, tenant_id=tenant_id, digests=list(digests), request_sha256=request_sha256)
+    return None if row is None else KnownTurn(**row)
+
+
+async def session_of_name(tx: Transaction, tenant_id: TenantId, external_id: str) -> SessionId | None:
+    row = await tx.fetchrow(_BY_NAME, tenant_id=tenant_id, external_id=external_id)
+    return None if row is None else SessionId(row["id"])
+
+
+async def lock_name(tx: Transaction, tenant_id: TenantId, external_id: str) -> None:
+    """Until the transaction ends nobody else makes a session of this name."""
+    await tx.fetchrow(_LOCK_NAME, tenant_id=tenant_id, external_id=external_id)
+
+
+async def name_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId, external_id: str) -> None:
+    await tx.execute(_NAME, session_id=session_id, tenant_id=tenant_id, external_id=external_id)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from uuid import UUID
 
-from app.db.database import Transaction
-from app.db.sql import sql
-from app.db.table_parts import OPEN_STATUSES_SQL
+from app.db.database import Transaction, record_of
+from app.db.sql import OPEN_STATUSES_SQL, sql
 from app.domain.stored import StoredTexts
 from app.domain.types import SessionId
 
@@ -84,14 +83,13 @@ async def settled_texts(
     assert row is not None, "an aggregate gives a row"
     turns = [(turn_id, len(list(run))) for turn_id, run in groupby(_ids(row["turn_ids"]))]
     seqs, completed = await _turns(tx, session_id, [turn_id for turn_id, _ in turns])
-    return StoredTexts(
-        ids=row["ids"],
+    return record_of(
+        StoredTexts,
+        row,
         seqs=_integers(row["seqs"]),
         tokens=_integers(row["tokens"]),
         reasoning_tokens=_integers(row["reasoning_tokens"]),
         said_at=_integers(row["said_at"]),
-        roles=row["roles"],
-        contents=row["contents"],
         turn_ids=b"".join([turn_id for turn_id, _ in turns]),
         turn_seqs=seqs,
         turn_messages=[messages for _, messages in turns],

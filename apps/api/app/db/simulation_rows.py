@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 
+from app.db.audits import whole_refs
 from app.db.database import Record, Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
-from app.db.stored_refs import whole_refs
 from app.domain.stored import StoredMessage, StoredTurn
 from app.domain.types import Pin, SessionId, TurnStatus
 

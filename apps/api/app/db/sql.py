@@ -1,18 +1,21 @@
-"""Statements compiled once, at import, from SQLAlchemy Core to the text and parameter order asyncpg takes.
+"""Statements, compiled once, at import, to the text and parameter order asyncpg takes; and what the tables of
+`db/tables.py` are made of.
 
-Building a Core statement and looking up its cached compilation costs more than some of our statements take to run,
-so the tables and expressions are Core and the execution is the driver's (docs/performance.md has the figures).
+Building a statement of SQLAlchemy's at every call costs more than some of ours take to run, so its tables describe the
+schema and the execution is the driver's (docs/performance.md has the figures).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import UUID
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
-from sqlalchemy.sql.elements import ClauseElement
+
+from app.domain.types import OPEN_STATUSES, TurnStatus
 
 _DIALECT = PGDialect_asyncpg()
 CLOCK = "(SELECT statement_timestamp() AS at) AS clock"
@@ -41,15 +44,21 @@ class Statement:
         return [parameters[name] for name in self.names]
 
 
-def compile_sql(statement: ClauseElement) -> Statement:
-    """Compiles a Core statement whose every value is a named bind parameter."""
-    compiled = cast(Any, statement.compile(dialect=_DIALECT))
+def sql(text: str) -> Statement:
+    """Compiles a statement whose every value is a named bind parameter, `:name`."""
+    compiled = cast(Any, sa.text(text).compile(dialect=_DIALECT))
     return Statement(text=str(compiled), names=tuple(compiled.positiontup or ()))
 
 
-def sql(text: str) -> Statement:
-    """Compiles a statement whose every value is a named bind parameter, `:name`."""
-    return compile_sql(sa.text(text))
+def in_both_orders(text: str) -> Mapping[bool, Statement]:
+    """A list's statement by whether its newest come first: with `{order}`, and `{beyond}` to compare a position by."""
+    orders = ((False, "ASC", ">"), (True, "DESC", "<"))
+    return {newest: sql(text.replace("{order}", order).replace("{beyond}", sign)) for newest, order, sign in orders}
+
+
+def given(table: sa.Table, *names: str) -> dict[str, str]:
+    """By column, the bind parameter of its name, of its type."""
+    return {name: f"CAST(:{name} AS {table.c[name].type.compile(_DIALECT)})" for name in names}
 
 
 def insert_from(
@@ -58,19 +67,86 @@ def insert_from(
     """The text of an INSERT of rows `x` of `source`, in all columns of the table but those `without`, which get their
     defaults. `values` has the expressions of columns that are not those of `x`."""
     columns = {column.name: f"x.{column.name}" for column in table.columns if column.name not in without}
-    given = values or {}
-    assert given.keys() <= columns.keys(), given.keys() - columns.keys()
-    return insert_row(table, {**columns, **given}, source)
+    written = values or {}
+    assert written.keys() <= columns.keys(), written.keys() - columns.keys()
+    return insert_row(table, {**columns, **written}, source)
 
 
 def insert_row(table: sa.Table, values: Mapping[str, str], source: str = "") -> str:
     """The text of an INSERT of expressions by column, for each row of `source`, or one row without it; the table's
     other columns get their defaults."""
     assert values.keys() <= set(table.columns.keys()), values.keys() - set(table.columns.keys())
-    taken = f"SELECT {', '.join(values.values())}" + (f" FROM {source}" if source else "")
+    row = ", ".join(values.values())
+    taken = f"SELECT {row} FROM {source}" if source else f"VALUES ({row})"
     return f"INSERT INTO {table.name} ({', '.join(values)}) {taken}"
 
 
 def json_rows(table: sa.Table, parameter: str) -> str:
     """The rows `x` of a parameter that is a list of JSON objects by column name; what one does not name is null."""
     return f"jsonb_populate_recordset(CAST(NULL AS {table.name}), CAST(:{parameter} AS jsonb)) AS x"
+
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _in_sql(statuses: Iterable[TurnStatus]) -> str:
+    return f"({', '.join(repr(status.value) for status in statuses)})"
+
+
+OPEN_STATUSES_SQL = _in_sql(OPEN_STATUSES)
+UNANSWERED = _in_sql(
+    status for status in TurnStatus if status not in OPEN_STATUSES and status is not TurnStatus.COMPLETED
+)
+"""Of turns that are over without an answer."""
+
+
+def id_column(name: str = "id") -> sa.Column[object]:
+    return sa.Column(name, UUID(as_uuid=True), nullable=False)
+
+
+def instant_column(name: str, *, nullable: bool = False, default_now: bool = False) -> sa.Column[object]:
+    return sa.Column(
+        name,
+        sa.DateTime(timezone=True),
+        nullable=nullable,
+        server_default=sa.text("clock_timestamp()") if default_now else None,
+    )
+
+
+def one_of(column: str, values: tuple[str, ...], name: str) -> sa.CheckConstraint:
+    return sa.CheckConstraint(f"{column} IN ({', '.join(repr(value) for value in values)})", name=name)
+
+
+SPANS = ("minute", "day", "month", "total")
+
+
+def usage_columns() -> tuple[sa.Column[object] | sa.CheckConstraint, ...]:
+    """What a span has seen: used for good, and reserved for calls that run now."""
+    return (
+        sa.Column("span", sa.Text, nullable=False),
+        instant_column("starts_at"),
+        sa.Column("turns", sa.BigInteger, nullable=False),
+        sa.Column("tokens", sa.BigInteger, nullable=False),
+        sa.Column("usd", sa.Numeric(20, 10), nullable=False),
+        sa.Column("reserved_tokens", sa.BigInteger, nullable=False),
+        sa.Column("reserved_usd", sa.Numeric(20, 10), nullable=False),
+        one_of("span", SPANS, "span"),
+    )
+
+
+def index_where(condition: str, name: str, *columns: sa.Column[Any], unique: bool = False) -> sa.Index:
+    """An index of the rows that meet the condition."""
+    return sa.Index(name, *columns, unique=unique, postgresql_where=sa.text(condition))
+
+
+def index_where_set(name: str, *columns: sa.Column[Any], unique: bool = False) -> sa.Index:
+    """An index of the rows in which the last of its columns is not null."""
+    return index_where(f"{columns[-1].name} IS NOT NULL", name, *columns, unique=unique)

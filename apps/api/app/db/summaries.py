@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from uuid import UUID
 
 from app.db.claims import Claim
 from app.db.database import Record, Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, Statement, insert_from, json_rows, sql
-from app.db.table_parts import OPEN_STATUSES_SQL
+from app.db.sql import CLOCK, OPEN_STATUSES_SQL, in_both_orders, insert_from, json_rows, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.limits import Limits, Scope
-from app.domain.stored import NewSummary, StoredSummary
+from app.domain.stored import NewSummary, StoredSummary, values_of
 from app.domain.types import (
     SUMMARY_LISTS,
     JsonObject,
@@ -50,7 +49,6 @@ _CONTEXT = sql("""
         ) AS step_failed
     """)
 
-_MADE = tuple(each.name for each in fields(NewSummary) if each.name not in ("status", "created_at"))
 # All of an attempt at once: its note and its calls' use in any case, its summary where the turn is still ours and what
 # was folded is still active. Only `locked` waits. What was written meanwhile is seen by the locks and updates behind
 # it, which look at rows as they are then, and by the index that lets one summary be active.
@@ -128,17 +126,11 @@ _RELEASE_LEASE = sql("""
     UPDATE sessions SET summary_lease_id = NULL, summary_lease_expires_at = NULL
     WHERE id = CAST(:session_id AS uuid) AND summary_lease_id = CAST(:lease_id AS uuid)
     """)
-
-
-def _page(beyond: str, order: str) -> Statement:
-    return sql(f"""
-        SELECT * FROM session_summaries
-        WHERE session_id = CAST(:session_id AS uuid) AND id {beyond} CAST(:position AS uuid)
-        ORDER BY id {order} LIMIT CAST(:limit AS integer)
-        """)
-
-
-_PAGES = {False: _page(">", "ASC"), True: _page("<", "DESC")}
+_PAGES = in_both_orders("""
+    SELECT * FROM session_summaries
+    WHERE session_id = CAST(:session_id AS uuid) AND id {beyond} CAST(:position AS uuid)
+    ORDER BY id {order} LIMIT CAST(:limit AS integer)
+    """)
 
 _GET = sql("""
     SELECT * FROM session_summaries
@@ -245,12 +237,8 @@ async def store_attempt(
         turn_id=claim.turn_id if claim else None,
         fence=claim.fence if claim else None,
         previous_id=new.previous_summary_id if new else None,
-        summaries=[{name: getattr(new, name) for name in _MADE}] if new else (),
-        count_after_seq=note.count_after_seq,
-        asked=note.asked,
-        failed=note.failed,
-        usages=note.usages,
-        lease_id=note.lease_id,
+        summaries=[values_of(new, "status", "created_at")] if new else (),
+        **values_of(note),
     )
 
 

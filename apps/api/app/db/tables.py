@@ -10,10 +10,11 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from app.db.table_parts import (
+from app.db.sql import (
     OPEN_STATUSES_SQL,
     UNANSWERED,
     id_column,
+    index_where,
     index_where_set,
     instant_column,
     metadata,
@@ -108,20 +109,15 @@ turns = sa.Table(
     _session_fk(),
     one_of("status", tuple(status.value for status in TurnStatus), "status"),
 )
-sa.Index(
-    "uq_turns_one_open",
-    turns.c.session_id,
-    unique=True,
-    postgresql_where=sa.text(f"status IN {OPEN_STATUSES_SQL}"),
-)
+index_where(f"status IN {OPEN_STATUSES_SQL}", "uq_turns_one_open", turns.c.session_id, unique=True)
 index_where_set("uq_turns_idempotency_key", turns.c.session_id, turns.c.idempotency_key, unique=True)
 index_where_set("ix_turns_conversation_sha256", turns.c.conversation_sha256)
 # Whoever follows what happens asks for the newest turns of all sessions, once a second.
 sa.Index("ix_turns_created_at", turns.c.created_at)
 # Recall leaves out what a turn without an answer does not give; these turns are few, and this index stays tiny.
-sa.Index("ix_turns_unanswered", turns.c.session_id, turns.c.status, postgresql_where=sa.text(f"status IN {UNANSWERED}"))
+index_where(f"status IN {UNANSWERED}", "ix_turns_unanswered", turns.c.session_id, turns.c.status)
 # The sweeper looks for dead workers' turns across sessions; running turns are few, so this index stays tiny.
-sa.Index("ix_turns_running_lease", turns.c.lease_expires_at, postgresql_where=sa.text("status = 'running'"))
+index_where("status = 'running'", "ix_turns_running_lease", turns.c.lease_expires_at)
 
 turn_steps = sa.Table(
     "turn_steps",
@@ -216,12 +212,7 @@ session_summaries = sa.Table(
     one_of("status", ("active", "superseded", "undone"), "status"),
     one_of("origin", SUMMARY_ORIGINS, "origin"),
 )
-sa.Index(
-    "uq_session_summaries_one_active",
-    session_summaries.c.session_id,
-    unique=True,
-    postgresql_where=sa.text("status = 'active'"),
-)
+index_where("status = 'active'", "uq_session_summaries_one_active", session_summaries.c.session_id, unique=True)
 
 prompt_blocks = sa.Table(
     "prompt_blocks",

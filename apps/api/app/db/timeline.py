@@ -1,12 +1,16 @@
-"""The turns of a session with the figures of their prompts, and the summaries that were made between them."""
+"""Turns over time: a session's with the figures of their prompts and the summaries between them, and what turns do now,
+across sessions. Rows of the latter name their tenant, and readers keep to theirs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from uuid import UUID
 
 from app.db.database import Record, Transaction
-from app.db.sql import sql
-from app.domain.types import SessionId
+from app.db.sql import OPEN_STATUSES_SQL, sql
+from app.domain.figures import TurnNews
+from app.domain.types import OpenTurnCount, SessionId, TenantId, TurnStatus
 
 USER_INPUT_CHARS = 160
 
@@ -18,9 +22,7 @@ _RECALLED = """jsonb_path_query_array(a.context_trim_log, 'lax $.recalled[*] ? (
 _TURNS = sql(f"""
     SELECT t.id AS turn_id, t.seq, t.status, t.model_alias, left(t.user_input, {USER_INPUT_CHARS}) AS user_input,
         t.prompt_tokens, t.completion_tokens, CAST(t.cost_usd AS float) AS cost_usd, t.created_at, t.completed_at,
-        t.request -> 'policy' AS policy, calls.rounds, calls.attempts, calls.summary, calls.prune, calls.overflow,
-        calls.folded, calls.folded_tokens, calls.pruned, calls.pruned_tokens, calls.dropped, calls.dropped_tokens,
-        calls.recalled, calls.recalled_tokens, last.*
+        t.request -> 'policy' AS policy, calls.*, last.*
     FROM turns t
     CROSS JOIN LATERAL (
         SELECT coalesce(max(a.round), 0) AS rounds, coalesce(max(a.attempt), 0) AS attempts,
@@ -118,3 +120,70 @@ async def summaries_between(tx: Transaction, session_id: SessionId, first_seq: i
     """When summaries were made from a turn's beginning until that of the turn after another, for which turn, and what
     became of them; oldest first."""
     return await tx.fetch(_SUMMARIES, session_id=session_id, first_seq=first_seq, last_seq=last_seq)
+
+
+_COLUMNS = "s.tenant_id, " + ", ".join(
+    {"turn_id": "t.id AS turn_id"}.get(each.name, f"t.{each.name}") for each in fields(TurnNews)
+)
+
+# Three ways in, each by an index of its own: begun lately, running, and those that were open when last looked at.
+# `now()` and not the clock: an index takes what is the same for the whole statement.
+_CHANGED = sql(f"""
+    SELECT {_COLUMNS} FROM (
+        SELECT x.session_id, x.id FROM turns x
+        WHERE x.created_at > now() - make_interval(secs => CAST(:within_s AS float))
+        UNION
+        SELECT x.session_id, x.id FROM turns x WHERE x.status = 'running'
+        UNION
+        SELECT w.session_id, w.id
+        FROM unnest(CAST(:session_ids AS uuid[]), CAST(:turn_ids AS uuid[])) AS w(session_id, id)
+    ) found
+    JOIN turns t ON t.session_id = found.session_id AND t.id = found.id
+    JOIN sessions s ON s.id = t.session_id
+    WHERE s.tenant_id = ANY(CAST(:tenant_ids AS text[]))
+    ORDER BY t.created_at, t.id LIMIT CAST(:limit AS integer)
+    """)
+
+_OPEN = sql(f"""
+    SELECT {_COLUMNS} FROM turns t JOIN sessions s ON s.id = t.session_id
+    WHERE t.status IN {OPEN_STATUSES_SQL} AND s.tenant_id = :tenant_id
+    ORDER BY t.created_at DESC LIMIT CAST(:limit AS integer)
+    """)
+
+# Reads the index of open turns, and of the table those rows only.
+_COUNT_OPEN = sql(f"""
+    SELECT status, count(*) AS turns,
+        CAST(extract(epoch FROM statement_timestamp() - min(created_at)) AS float) AS oldest_s
+    FROM turns WHERE status IN {OPEN_STATUSES_SQL}
+    GROUP BY status
+    """)
+
+
+async def open_turns(tx: Transaction, tenant_id: TenantId, limit: int) -> list[Record]:
+    """The tenant's turns that run or wait for tools, newest first."""
+    return await tx.fetch(_OPEN, tenant_id=tenant_id, limit=limit)
+
+
+async def changed_turns(
+    tx: Transaction,
+    tenant_ids: Sequence[TenantId],
+    watched: Sequence[tuple[UUID, UUID]],
+    *,
+    within_s: float,
+    limit: int,
+) -> list[Record]:
+    """The tenants' turns that began so lately, or run, or are watched (session, turn), oldest first."""
+    return await tx.fetch(
+        _CHANGED,
+        tenant_ids=list(tenant_ids),
+        session_ids=[session_id for session_id, _ in watched],
+        turn_ids=[turn_id for _, turn_id in watched],
+        within_s=within_s,
+        limit=limit,
+    )
+
+
+async def count_open_turns(tx: Transaction) -> Mapping[TurnStatus, OpenTurnCount]:
+    """How many turns of all tenants are open, by status; a status that no turn has is not in it."""
+    rows = await tx.fetch(_COUNT_OPEN)
+    return {TurnStatus(row["status"]): OpenTurnCount(row["turns"], max(0.0, row["oldest_s"])) for row in rows}

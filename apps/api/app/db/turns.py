@@ -1,19 +1,27 @@
-"""Turns as they are read; `db/claims.py`, `db/records.py` and `db/ended_turns.py` write them."""
+"""Turns as they are read, ended from outside (cancelled, or lost with their worker), and appended with a past from
+elsewhere. `db/claims.py` and `db/records.py` write those that run."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass
 from typing import TypeVar
+from uuid import UUID
 
+from app.db import tables
 from app.db.database import Record, Transaction, record_of
-from app.db.sql import Statement, sql
+from app.db.limits import GIVING_BACK, give_back_of_tenant
+from app.db.messages import AS_STORED, SLICE_MESSAGES, UNGIVEN, message_from_row
+from app.db.sessions import ON_ITS_NODE, locked_session
+from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, in_both_orders, insert_from, json_rows, sql
 from app.domain.content import tool_calls_from_json
-from app.domain.types import ListedTurn, SessionId, TenantId, TurnId, TurnRecord, TurnStatus
+from app.domain.stored import NewHistory, names_of, values_of
+from app.domain.types import JsonObject, ListedTurn, Message, SessionId, TenantId, TurnId, TurnRecord, TurnStatus
 
 T = TypeVar("T", bound=TurnRecord)
 
-_STORED = tuple(field.name for field in fields(TurnRecord) if field.name != "tool_calls")
+_STORED = tuple(name for name in names_of(TurnRecord) if name != "tool_calls")
 TURN_COLUMNS = ", ".join(f"turns.{name}" for name in _STORED)
 """What `turn_record` reads of `turns`, beside `tool_calls`."""
 _COLUMNS = f"""
@@ -34,22 +42,16 @@ _BY_KEY = sql(f"""
     WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
         AND t.idempotency_key = :idempotency_key
     """)
-
-
-def _page(order: str) -> Statement:
-    return sql(f"""
-        SELECT {_COLUMNS}, u.name, coalesce(u.said_at, t.created_at) AS said_at
-        FROM turns t LEFT JOIN LATERAL (
-            SELECT m.name, m.said_at FROM messages m
-            WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = t.id AND m.role = 'user'
-            ORDER BY m.seq LIMIT 1) u ON true
-        WHERE t.session_id = CAST(:session_id AS uuid)
-            AND t.seq > CAST(:after_seq AS bigint) AND t.seq < CAST(:before_seq AS bigint)
-        ORDER BY t.seq {order} LIMIT CAST(:limit AS integer)
-        """)
-
-
-_PAGES = {False: _page("ASC"), True: _page("DESC")}
+_PAGES = in_both_orders(f"""
+    SELECT {_COLUMNS}, u.name, coalesce(u.said_at, t.created_at) AS said_at
+    FROM turns t LEFT JOIN LATERAL (
+        SELECT m.name, m.said_at FROM messages m
+        WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = t.id AND m.role = 'user'
+        ORDER BY m.seq LIMIT 1) u ON true
+    WHERE t.session_id = CAST(:session_id AS uuid)
+        AND t.seq > CAST(:after_seq AS bigint) AND t.seq < CAST(:before_seq AS bigint)
+    ORDER BY t.seq {{order}} LIMIT CAST(:limit AS integer)
+    """)
 
 _NUMBERS = sql("""
     SELECT id, seq FROM turns
@@ -64,7 +66,6 @@ async def turn_numbers(tx: Transaction, session_id: SessionId, turn_ids: Sequenc
 
 
 async def get_turn(tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord | None:
-    """A turn of the tenant's session."""
     row = await tx.fetchrow(_GET, session_id=session_id, tenant_id=tenant_id, turn_id=turn_id)
     return turn_record(row) if row else None
 
@@ -93,3 +94,183 @@ def turn_record(row: Record) -> TurnRecord:
 
 def _turn(kind: type[T], row: Record) -> T:
     return record_of(kind, row, status=TurnStatus(row["status"]), tool_calls=tool_calls_from_json(row["tool_calls"]))
+
+
+def _ending(status: str, session: str, which: str, used: str) -> str:
+    """Ends a session's open turns from outside. `session` says when its row is locked for it, `which` turns are meant,
+    and `used` what becomes of what they have reserved: turns, tokens and usd."""
+    return f"""
+        WITH {locked_session(session)}, held AS (
+            SELECT session_id, id, reservation FROM turns JOIN locked ON session_id = locked_id
+            WHERE session_id = CAST(:session_id AS uuid) AND {which} FOR NO KEY UPDATE OF turns
+        ), ended AS (
+            UPDATE turns SET status = '{status}', fence = fence + 1, lease_expires_at = NULL,
+                completed_at = statement_timestamp(), error = CAST(:error AS jsonb), reservation = NULL
+            FROM held WHERE turns.session_id = CAST(:session_id AS uuid) AND turns.id = held.id
+            RETURNING turns.id
+        ), released AS (
+            SELECT reservation, {used} FROM held WHERE reservation IS NOT NULL
+        ), {GIVING_BACK}
+        SELECT ended.id, released.* FROM ended LEFT JOIN released ON true
+    """
+
+
+# A model that was stopped in the middle is paid for, and nobody reports how much: what was reserved for it counts.
+_ALL_USED = (
+    "CAST(reservation ->> 'turns' AS bigint) AS turns, CAST(reservation ->> 'tokens' AS bigint) AS tokens,"
+    " CAST(reservation ->> 'usd' AS numeric) AS usd"
+)
+_OPEN = f"status IN {OPEN_STATUSES_SQL}"
+_CANCEL = sql(_ending("cancelled", "true", f"{_OPEN} AND id = CAST(:turn_id AS uuid)", _ALL_USED))
+_COMPLETE = sql(_ending("completed", "true", "status = 'running' AND id = CAST(:turn_id AS uuid)", _ALL_USED))
+_CANCEL_IN_SESSION = sql(_ending("cancelled", "tenant_id = :tenant_id", _OPEN, _ALL_USED))
+_LOST = "status = 'running' AND lease_expires_at < statement_timestamp()"
+_NOTHING_USED = "0 AS turns, 0 AS tokens, 0 AS usd"
+# Every post that meets an open turn asks: the row is only waited for where there is something to end.
+_HAS_LOST = f"EXISTS (SELECT FROM turns WHERE session_id = CAST(:session_id AS uuid) AND {_LOST})"
+_LOSE = sql(_ending("failed", _HAS_LOST, _LOST, _NOTHING_USED))
+_SESSIONS_WITH_LOST = sql(f"""
+    SELECT DISTINCT session_id FROM turns WHERE {_LOST} AND session_id > CAST(:after_id AS uuid)
+    ORDER BY session_id LIMIT CAST(:limit AS integer)
+    """)
+
+_CANCELLED: JsonObject = {"code": "turn_cancelled", "detail": "The turn was cancelled; the message is kept."}
+_WORKER_LOST: JsonObject = {
+    "code": "worker_lost",
+    "detail": "The process that ran this turn stopped before it was done. The message is kept; the model is not asked "
+    "again by itself.",
+}
+
+
+async def cancel_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> bool:
+    """Ends a turn that waits or runs; false when it had ended before. Whoever runs it can no longer write."""
+    return bool(await _end(tx, _CANCEL, session_id=session_id, turn_id=turn_id, error=_CANCELLED))
+
+
+async def complete_answered_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> None:
+    """Ends a turn whose calls have all been answered, and whose last word is theirs: the model gets no other round."""
+    await _end(tx, _COMPLETE, session_id=session_id, turn_id=turn_id, error=None)
+
+
+async def cancel_open_turns(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> list[TurnId]:
+    """Ends what waits or runs in the tenant's session, as `cancel_turn` does; which turns that were."""
+    return await _end(tx, _CANCEL_IN_SESSION, session_id=session_id, tenant_id=tenant_id, error=_CANCELLED)
+
+
+async def fail_lost_turns(tx: Transaction, session_id: SessionId) -> int:
+    """Ends the session's running turns whose lease is over; how many there were."""
+    return len(await _end(tx, _LOSE, error=_WORKER_LOST, session_id=session_id))
+
+
+async def _end(tx: Transaction, ending: Statement, **parameters: object) -> list[TurnId]:
+    """Ends a session's open turn, of which there is one at most; which it was. Wants a transaction: what the tenant had
+    reserved for it is settled by a second statement."""
+    rows = await tx.fetch(ending, **parameters)
+    for row in rows:
+        if row["reservation"] is not None:
+            await give_back_of_tenant(tx, {name: value for name, value in row.items() if name != "id"})
+    return [TurnId(row["id"]) for row in rows]
+
+
+async def sessions_with_lost_turns(tx: Transaction, after_id: UUID, limit: int) -> list[SessionId]:
+    """Sessions behind the given one in which a turn's lease is over, in the order of their ids."""
+    rows = await tx.fetch(_SESSIONS_WITH_LOST, after_id=after_id, limit=limit)
+    return [SessionId(row["session_id"]) for row in rows]
+
+
+# A statement of its own: one that waits for the lock sees what else it reads as it was before it waited.
+_LOCK = sql("SELECT 1 FROM sessions WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id FOR NO KEY UPDATE")
+
+_NEWEST = sql("""
+    SELECT s.last_message_seq, s.last_turn_seq, t.id AS turn_id, t.status, t.request_sha256
+    FROM sessions s LEFT JOIN LATERAL (
+        SELECT id, status, request_sha256 FROM turns
+        WHERE session_id = s.id AND status <> 'rejected' ORDER BY seq DESC LIMIT 1
+    ) t ON true
+    WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
+    """)
+
+_TAIL = sql(f"""
+    SELECT {AS_STORED}
+    FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+    WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected' AND NOT m.withdrawn
+    ORDER BY m.seq DESC LIMIT CAST(:limit AS integer)
+    """)
+
+# `seq` of the rows counts from 1 within what is added; the session's counters are raised under its lock.
+_TURNS = insert_from(
+    tables.turns,
+    f"s, {CLOCK}, {json_rows(tables.turns, 'turns')}, {ON_ITS_NODE}",
+    {
+        "session_id": "sessions.id",
+        "seq": "s.turns_before + x.seq",
+        "completed_at": "CASE WHEN x.status <> 'awaiting_tools' THEN clock.at END",
+        "created_at": "clock.at",
+    },
+    without=("fence",),
+)
+_MESSAGES = insert_from(
+    tables.messages,
+    f"s, {CLOCK}, {json_rows(tables.messages, 'messages')}, {ON_ITS_NODE}",
+    {"session_id": "sessions.id", "seq": "s.messages_before + x.seq", "created_at": "clock.at"},
+    without=UNGIVEN,
+)
+_APPEND = sql(f"""
+    WITH s AS (
+        UPDATE sessions
+        SET last_turn_seq = last_turn_seq + CAST(:turn_count AS bigint),
+            last_message_seq = last_message_seq + CAST(:message_count AS bigint), updated_at = statement_timestamp()
+        WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
+        RETURNING id, last_turn_seq - CAST(:turn_count AS bigint) AS turns_before,
+            last_message_seq - CAST(:message_count AS bigint) AS messages_before
+    ), t AS (
+        {_TURNS}
+    ), m AS (
+        {_MESSAGES}
+    )
+    SELECT id FROM s
+    """)
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """Where a session stands: the last numbers given out, and its newest turn that was not rejected, if any."""
+
+    last_message_seq: int
+    last_turn_seq: int
+    turn_id: TurnId | None
+    status: TurnStatus | None
+    request_sha256: str | None
+
+
+async def newest_of(
+    tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, lock: bool = False
+) -> Newest | None:
+    """Where the tenant's session stands, or None. `lock` holds the session's row until the transaction ends."""
+    if lock:
+        await tx.execute(_LOCK, session_id=session_id, tenant_id=tenant_id)
+    row = await tx.fetchrow(_NEWEST, session_id=session_id, tenant_id=tenant_id)
+    if row is None:
+        return None
+    return record_of(Newest, row, status=TurnStatus(row["status"]) if row["status"] else None)
+
+
+async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) -> list[Message]:
+    """The newest messages in time order, those of rejected turns left out. Many keep nobody else waiting."""
+    rows = await tx.fetch(_TAIL, session_id=session_id, limit=limit)
+    rows.reverse()
+    messages: list[Message] = []
+    for at in range(0, len(rows), SLICE_MESSAGES):
+        messages += map(message_from_row, rows[at : at + SLICE_MESSAGES])
+        await asyncio.sleep(0)
+    return messages
+
+
+async def append_history(tx: Transaction, tenant_id: TenantId, session_id: SessionId, new: NewHistory) -> bool:
+    """Adds turns at the session's end under its lock; false when there is no such session.
+
+    Raises `UniqueViolated` when one of them is open and the session has an open turn.
+    """
+    values = values_of(new, "last_turn_id")
+    row = await tx.fetchrow(_APPEND, session_id=session_id, tenant_id=tenant_id, **values)
+    return row is not None

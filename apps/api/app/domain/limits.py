@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from math import inf
 from typing import Literal, TypeAlias
 
 Scope: TypeAlias = Literal["tenant", "session"]
@@ -55,11 +56,9 @@ class Used:
     reserved_usd: Decimal
 
     def settled(self, unit: LimitUnit) -> Decimal:
-        """What has been used for good."""
         return Decimal({"turns": self.turns, "tokens": self.tokens, "usd": self.usd}[unit])
 
     def reserved(self, unit: LimitUnit) -> Decimal:
-        """What is set aside for calls that run now."""
         return Decimal({"turns": 0, "tokens": self.reserved_tokens, "usd": self.reserved_usd}[unit])
 
 
@@ -112,8 +111,4 @@ def exceeded(limits: Mapping[Scope, Limits], counted: Iterable[Used], worst: Wor
             settled = used.settled(unit) - (own if unit == "turns" else 0)
             reserved = used.reserved(unit) - (0 if unit == "turns" else own)
             over.append(Exceeded(scope, name, value, settled, reserved, own, used.ends_at, used.retry_after_s))
-    return max(over, key=_time_to_reset, default=None)
-
-
-def _time_to_reset(found: Exceeded) -> float:
-    return float("inf") if found.retry_after_s is None else found.retry_after_s
+    return max(over, key=lambda found: inf if found.retry_after_s is None else found.retry_after_s, default=None)

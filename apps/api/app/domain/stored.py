@@ -4,9 +4,10 @@ other processes know them too."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Final, Literal
+from functools import cache
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from app.domain.types import (
@@ -24,6 +25,17 @@ from app.domain.types import (
     TurnId,
     TurnStatus,
 )
+
+
+def values_of(record: Any, *without: str) -> JsonObject:
+    """A dataclass's fields by name, in its order, without some."""
+    return {name: getattr(record, name) for name in names_of(record.__class__) if name not in without}
+
+
+@cache
+def names_of(kind: Any) -> tuple[str, ...]:
+    """The names of a dataclass's fields, in its order."""
+    return tuple(each.name for each in fields(kind))
 
 
 class JsonText(str):

@@ -31,7 +31,7 @@ from app.engine.recall.index import EMPTY, Index, Packed, packed_terms
 from app.engine.window.columns import Columns
 from app.engine.window.past import Kept
 from app.engine.window.whole_turns import of_texts
-from app.telemetry import Telemetry
+from app.telemetry.metrics import Telemetry
 
 IDLE_S = 600.0
 """After which a past that nobody read leaves."""

@@ -18,10 +18,11 @@ from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import Catalogue
 from app.services.heavy.jobs import HeavyJobs
 from app.services.pasts import Pasts
-from app.services.upkeep.calibrations import Calibrations
+from app.services.upkeep.learned import Calibrations
 from app.services.upkeep.process_state import Chores, Cooldowns, HeavyWork, Leases
-from app.telemetry import NO_TRACES, Telemetry, Tracer
-from app.tokenizers import Tokenizers
+from app.telemetry.metrics import Telemetry
+from app.telemetry.tracing import NO_TRACES, Tracer
+from app.tokenizers.counting import Tokenizers
 
 _PAUSES_S = (0.02, 0.1, 0.5)
 P = ParamSpec("P")

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from app.db import sessions as store
-from app.db.database import Database, Transaction
-from app.db.ended_turns import cancel_open_turns
+from app.db.database import Database, Record, Transaction
 from app.db.erasure import erase, lock_session
 from app.db.records import usage_totals
+from app.db.turns import cancel_open_turns
 from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.figures import SessionFigures
 from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId
@@ -57,6 +57,14 @@ async def get_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
     return session
 
 
+async def prompt_view(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> Record:
+    """The session's row with the counters that a prompt depends on, without a lock. Raises `NotFound`."""
+    row = await store.get_prompt_view(tx, tenant_id, session_id)
+    if row is None:
+        raise NotFound("session")
+    return row
+
+
 async def check_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> None:
     """Raises `NotFound` where the tenant has no such session."""
     if not await store.session_exists(tx, tenant_id, session_id):
@@ -77,7 +85,6 @@ async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage
 async def list_sessions(
     rt: Runtime, tenant_id: TenantId, limit: int, cursor: str | None, *, newest_first: bool = True
 ) -> Page[Session]:
-    """The tenant's sessions."""
     scope = in_order(f"sessions:{tenant_id}", newest_first=newest_first, by_default=True)
     position = after_id(scope, cursor) or (LAST_ID if newest_first else FIRST_ID)
     async with rt.database.autocommit() as tx:

@@ -1,4 +1,9 @@
-"""Metrics of turns, summaries, model calls and the database, and the text that Prometheus scrapes."""
+"""Metrics of turns, summaries, model calls and the database, and the text that Prometheus scrapes.
+
+They are correct with one worker process or several: with several, `PROMETHEUS_MULTIPROC_DIR` names a folder before the
+workers start; prometheus_client then keeps every process's values in files there, and a scrape of any worker adds them
+up. Labels come from closed sets only.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +126,6 @@ class Telemetry:
             self._calls.errors.labels(error_kind if error_kind in _KINDS else "other").inc()
 
     def turns_lost(self, turns: int) -> None:
-        """Counts turns that were ended on behalf of a worker that went silent."""
         if turns:
             self._turns.lost.inc(turns)
 
@@ -138,7 +142,6 @@ class Telemetry:
         (self._cache.hits if hit else self._cache.misses).inc()
 
     def session_cache_size(self, size_bytes: int) -> None:
-        """States what the session cache of this worker takes of memory."""
         self._cache.size.set(size_bytes)
 
     def render(self) -> tuple[bytes, str]:
@@ -308,7 +311,6 @@ class DatabaseMetrics(Collector):
             self._oldest.labels(status.value).set(found.oldest_s)
 
     def pool_of(self, connections: int) -> None:
-        """States how many connections all workers may have together."""
         self._pool_size.set(connections)
 
     def restarts_from(self, count: Callable[[], int]) -> None:
@@ -323,11 +325,9 @@ class DatabaseMetrics(Collector):
         )
 
     def connection_waited_for(self, seconds: float) -> None:
-        """Adds a wait for a connection."""
         self._wait.observe(seconds)
 
     def connection_used(self, seconds: float) -> None:
-        """Adds the time for which a connection was in use."""
         self._use.inc(seconds)
 
 

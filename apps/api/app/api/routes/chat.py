@@ -13,11 +13,11 @@ from starlette.responses import Response
 
 from app.api import problems
 from app.api.direct_route import UUID_TEXT, Call, DirectRoute, json_response
-from app.api.openai_errors import error_of
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals, session_answers
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn
 from app.api.streaming import StreamForm, stream_turn
+from app.api.vendor_errors import error_of
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, Usage

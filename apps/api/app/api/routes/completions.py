@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any, Literal
+
 from fastapi import APIRouter
+from pydantic import BaseModel, Field, StringConstraints
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
@@ -16,10 +19,11 @@ from app.api.routes.chat import (
     provider_options,
 )
 from app.api.routes.turns import request_sha256
-from app.api.schemas.completions import CompletionIn, TextCompletion
+from app.api.schemas.chat import ChatUsage, StreamOptions
+from app.api.schemas.values import In
 from app.domain.errors import NotFound
 from app.domain.incoming import IncomingMessage
-from app.domain.types import JsonObject
+from app.domain.types import JsonObject, Name
 from app.services.openai.chat import ChatRequest
 from app.services.openai.open_session import open_session
 from app.services.turn.types import TurnOptions, TurnOutcome
@@ -27,6 +31,56 @@ from app.services.turn.types import TurnOptions, TurnOutcome
 _ANSWERS = session_answers("The completion, or with `stream: true` its chunks", {"type": "string"})
 
 router = APIRouter(prefix="/v1/completions", tags=["chat"], route_class=DirectRoute)
+
+
+_Text = Annotated[str, StringConstraints(min_length=1)]
+
+
+class CompletionIn(In):
+    """A request of OpenAI's completions. A field that is not listed is refused, for it would be without effect."""
+
+    model: Name = Field(description="An alias of the catalogue.")
+    prompt: _Text | Annotated[list[_Text], Field(min_length=1, max_length=1)] = Field(
+        description="The user's message of a turn; one text."
+    )
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve.")
+    # Passed on to the provider.
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    seed: int | None = None
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    logit_bias: dict[str, float] | None = None
+    # Taken at the one value that this service can give.
+    n: Literal[1] | None = None
+    best_of: Literal[1] | None = None
+    echo: Literal[False] | None = None
+    logprobs: Literal[0] | None = None
+    suffix: Literal[""] | None = None
+    # Taken without effect.
+    user: str | None = None
+
+
+class CompletionChoice(BaseModel):
+    index: Literal[0]
+    text: str
+    logprobs: None
+    finish_reason: Literal["stop", "length", "content_filter"]
+
+
+class TextCompletion(BaseModel):
+    """OpenAI's `text_completion`."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str = Field(description="The alias that answered: a fallback's, where the requested one was down.")
+    choices: list[CompletionChoice]
+    usage: ChatUsage | None = None
+    system_fingerprint: Any = None
 
 
 @router.post("", response_model=TextCompletion, responses=_ANSWERS | openai_refusals())

@@ -31,13 +31,12 @@ from app.domain.figures import CurrentWindow, TimelineRange, TurnPoint
 from app.domain.stored import StoredSummary
 from app.domain.types import LARGEST, SUMMARY_LISTS, JsonObject, MessageId, SessionId, SummaryId, SummaryItem
 from app.services import summaries
-from app.services.look_back import FoundPage, look_back
 from app.services.paging import Page
 from app.services.views import context as window
+from app.services.views.context import read_overview, read_timeline
 from app.services.views.preview import Preview, preview_turn
-from app.services.views.search import Found, FoundInSession, search_messages, search_session
+from app.services.views.search import Found, FoundInSession, FoundPage, look_back, search_messages, search_session
 from app.services.views.simulation import MOST_TURNS_DECIDED, THRESHOLDS, simulate, variant_of
-from app.services.views.timeline import read_overview, read_timeline
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["context"], route_class=DirectRoute)
 search_router = APIRouter(prefix="/v1/search", tags=["context"], route_class=DirectRoute)

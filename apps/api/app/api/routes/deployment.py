@@ -3,7 +3,7 @@ name no tenant; `/v1/models`, the aliases of the catalogue; and `/v1/policies`, 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header
 from pydantic import BaseModel, Field
@@ -11,9 +11,19 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from app.api.direct_route import Call, DirectRoute, OpenRoute, json_response
 from app.api.openapi import openai_refusals, refusals
-from app.api.schemas.deployment import HealthOut, ListedModel, ModelList, PolicyList, ReadyOut
+from app.api.schemas.values import answer_of
+from app.domain.prices import Prices
 from app.domain.types import JsonObject
-from app.services.views.deployment import list_models, list_policies, listed_model, readiness
+from app.services.views.deployment import (
+    ListedAlias,
+    ListedName,
+    ListedPreset,
+    PolicyField,
+    list_models,
+    list_policies,
+    listed_model,
+    readiness,
+)
 
 router = APIRouter(tags=["operations"], route_class=OpenRoute)
 models_router = APIRouter(prefix="/v1/models", tags=["models"], route_class=DirectRoute)
@@ -29,6 +39,71 @@ _LINKS = {
     "ready": "/readyz",
     "metrics": "/metrics",
 }
+
+
+class HealthOut(BaseModel):
+    status: Literal["ok"]
+
+
+class ReadyOut(BaseModel):
+    """`migrations` is null when the database does not answer; `behind` wants `plimsoll migrate`.
+
+    `read_only` is a database that refuses to write, as a standby does until it is the primary."""
+
+    status: Literal["ready", "not_ready", "draining"]
+    database: Literal["ok", "read_only", "unavailable"]
+    migrations: Literal["current", "behind", "ahead", "empty"] | None
+
+
+class PricesOut(answer_of(Prices)):
+    """US dollars for a million tokens; null where nobody has published one."""
+
+    tiers: list[PricesOut] = Field(description="The prices of larger prompts.")
+
+
+class ModelOut(answer_of(ListedAlias)):
+    """`context_window` is in tokens; `is_language_model` is false for the built-in offline responder."""
+
+    prices: PricesOut | None
+
+
+class ListedModel(BaseModel):
+    """A model as OpenAI lists it. `id` is the alias; nobody knows when it was `created`."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    """`items` is our own form, `data` the same aliases in OpenAI's."""
+
+    default: str
+    items: list[ModelOut]
+    next_cursor: None = None
+    object: Literal["list"]
+    data: list[ListedModel]
+
+
+class DesignNameOut(answer_of(ListedName)):
+    """A setting as a design's project spells it; null stands for a value that it does not publish."""
+
+
+class PresetOut(answer_of(ListedPreset)):
+    """A design by name, with the value of every field."""
+
+    names: list[DesignNameOut] = Field(description="The design's own configuration, and the fields that it becomes.")
+
+
+class PolicyFieldOut(answer_of(PolicyField)):
+    """A field of a policy: what it takes, what it does, and its value by preset."""
+
+
+class PolicyList(BaseModel):
+    default: str
+    presets: list[PresetOut]
+    fields: list[PolicyFieldOut]
 
 
 class RootOut(BaseModel):

@@ -6,7 +6,6 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.anthropic.messages import conversation_of, read_list
-from app.api.anthropic_errors import request_id_header
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.message_json import MessageForm
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, messages_refusals, session_answers
@@ -35,6 +34,7 @@ from app.api.schemas.messages import (
     ToolByName,
 )
 from app.api.streaming import events_response
+from app.api.vendor_errors import request_id_header
 from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, ToolDefinition
 from app.services.anthropic.count_tokens import count_behind, count_tokens

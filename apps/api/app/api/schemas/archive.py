@@ -1,7 +1,7 @@
 """An exported session, row by row, as it leaves and as it may come back; and how the body of an import is read.
 
 Each row is checked by itself here; `archive/document.py` checks them together. Reading runs where
-`services/archive/import_job.py` runs.
+`services/archive/new_rows.py` runs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from app.domain.types import (
     SummaryCall,
     SummaryCallReason,
 )
-from app.services.archive.import_job import Conversation, Export
+from app.services.archive.new_rows import Conversation, Export
 from app.services.policies import read_fields
 
 

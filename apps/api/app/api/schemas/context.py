@@ -15,8 +15,7 @@ from app.domain.figures import CurrentWindow, PointWindow, TimelineRange, TurnPo
 from app.domain.stored import StoredSummary
 from app.domain.trim_log import TrimAction, TrimLog
 from app.domain.types import MOST_FOCUS_CHARS, REGIONS, Count, Name
-from app.services.look_back import FoundPage
-from app.services.views.search import Found, FoundInSession, FoundMessage
+from app.services.views.search import Found, FoundInSession, FoundMessage, FoundPage
 
 _REGIONS: dict[str, Any] = dict.fromkeys(REGIONS, (Count, ...))
 

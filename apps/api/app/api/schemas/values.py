@@ -1,5 +1,9 @@
 """What schemas of several nouns are made of: how strict they are, the values of stored rows, and records of the domain
 as answers, whose schema and JSON both come from one dataclass.
+
+Schemas are a file a noun, by the names of the routes; what a route has for itself alone stands with it. Bodies take no
+coercion ("5" is no number) and no unknown field, so that a typo is refused and not ignored. Classes that describe
+answers are for the OpenAPI document; a test holds real answers to them.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema, create_model
 
+from app.domain.stored import values_of
 from app.domain.types import LARGEST, JsonObject
 
 Item = TypeVar("Item")
@@ -85,7 +90,7 @@ def row_of(record: type[Any], base: type[BaseModel] = Open, *, without: Collecti
 
 def as_json(record: Any, *, without: str | None = None, **otherwise: object) -> JsonObject:
     """The record's fields by name, in its order; `otherwise` has the values of those that its JSON writes otherwise."""
-    return {each.name: getattr(record, each.name) for each in fields(record) if each.name != without} | otherwise
+    return values_of(record, without or "") | otherwise
 
 
 def _members(record: type[Any], absent: Collection[str] = ()) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import orjson
 
+from app.domain.incoming import IncomingMessage
 from app.domain.types import Content, ContentPart, JsonObject, Message, ToolCall, ToolDefinition
 from app.engine.messages.media import ImageTokens, file_text, flat_image_tokens, is_media, media_tokens
 
@@ -83,6 +84,18 @@ def message_tokens(
         + tool_calls_tokens(tool_calls, estimate)
         + (estimate(tool_call_id) if tool_call_id else 0)
     )
+
+
+def tokens_of(message: Message | IncomingMessage, estimate: Estimate) -> int:
+    """The same of a whole message."""
+    calls, call_id = message.tool_calls, message.tool_call_id
+    return message_tokens(message.content, estimate, tool_calls=calls, tool_call_id=call_id, name=message.name)
+
+
+def counted(message: Message, estimate: Estimate) -> Message:
+    """A message with these counts of it and of its reasoning."""
+    of_reasoning = reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
+    return replace(message, tokens=tokens_of(message, estimate), reasoning_tokens=of_reasoning)
 
 
 def reasoning_tokens(reasoning: str | None, blocks: Iterable[JsonObject], estimate: Estimate) -> int:

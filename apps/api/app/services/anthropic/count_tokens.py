@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from app.db.append_turns import newest_messages, newest_of
+from app.db.turns import newest_messages, newest_of
 from app.domain.compaction import Compaction
 from app.domain.errors import NotFound, located
 from app.domain.incoming import IncomingMessage
@@ -14,7 +14,7 @@ from app.engine.messages.image_rules import image_rule_for
 from app.engine.messages.tokens import (
     PROMPT_FRAMING_TOKENS,
     Estimate,
-    message_tokens,
+    tokens_of,
     tools_tokens,
     with_images_by_rule,
 )
@@ -78,8 +78,7 @@ async def count_tokens(
     layers = tuple((label, text) for label, text in system if text)
 
     def item(incoming: IncomingMessage, estimate: Estimate) -> PromptItem:
-        calls, call_id = incoming.tool_calls, incoming.tool_call_id
-        tokens = message_tokens(incoming.content, estimate, tool_calls=calls, tool_call_id=call_id)
+        calls, call_id, tokens = incoming.tool_calls, incoming.tool_call_id, tokens_of(incoming, estimate)
         message = Message(MessageId(_NO_ID), TurnId(_NO_ID), 0, incoming.role, incoming.content, tokens, calls, call_id)
         return PromptItem("history", with_images_by_rule(message, rule).tokens, message=message)
 

@@ -1,18 +1,21 @@
 """Pasts that were had elsewhere as rows of a session, counted here and written as JSON for the database: turns of a
-conversation, to be added to a session, and the rows of an exported one, to be stored under new ids and numbers.
+conversation, to be added to a session, and the rows of an exported one, to be stored under new ids and numbers; and the
+job that reads and checks such a body, wherever it is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
-from app.archive.document import SECTIONS, archived_message, with_ids
+from app.archive.document import SECTIONS, archived_message, check_document, with_ids
 from app.domain.content import bytea_json, canonical_json, content_text, sha256_hex, tool_call_json
-from app.domain.incoming import IncomingMessage
+from app.domain.errors import InvalidRequest, located
+from app.domain.incoming import IncomingList, IncomingMessage
 from app.domain.stored import Counters, JsonText, NewHistory, NewRows
 from app.domain.types import (
     SUMMARY_LISTS,
@@ -25,12 +28,14 @@ from app.domain.types import (
     TurnId,
     TurnStatus,
 )
-from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens
+from app.engine.messages.tokens import counted, message_tokens, tokens_of
 from app.engine.recall.index import packed_terms
 from app.engine.summary.block import render_summary
-from app.openai.chat_messages import IncomingTurn, joined
+from app.engine.window.prompt_refs import SentHashes
+from app.openai.chat_messages import IncomingTurn, check_pairing, cut_turns, joined, read_messages
 from app.services.heavy.child import Tools
-from app.tokenizers import ENCODINGS, HEURISTIC, TWO_FIFTHS
+from app.tokenizers.counting import HEURISTIC, TWO_FIFTHS
+from app.tokenizers.vocabularies import ENCODINGS
 
 BATCH_ROWS = 100
 BATCH_BYTES = 128 * 1024
@@ -119,16 +124,7 @@ def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -
 
 
 def _message_row(tools: Tools, encoding: str, message: IncomingMessage) -> JsonObject:
-    tokens, used = tools.tokenizers.count_with(
-        encoding,
-        lambda estimate: message_tokens(
-            message.content,
-            estimate,
-            tool_calls=message.tool_calls,
-            tool_call_id=message.tool_call_id,
-            name=message.name,
-        ),
-    )
+    tokens, used = tools.tokenizers.count_with(encoding, partial(tokens_of, message))
     return {
         "id": tools.new_id(),
         "role": message.role,
@@ -229,26 +225,13 @@ def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> 
     """
     for row in rows["messages"]:
         message = archived_message(row)
-        (tokens, of_reasoning), used = tools.tokenizers.count_with(
-            _known(row["token_encoding"], own), partial(_message_and_reasoning, message)
-        )
-        row |= {"token_estimate": tokens, "reasoning_tokens": of_reasoning, "token_encoding": used}
+        message, used = tools.tokenizers.count_with(_known(row["token_encoding"], own), partial(counted, message))
+        row |= {"token_estimate": message.tokens, "token_encoding": used, "reasoning_tokens": message.reasoning_tokens}
         row["terms"] = _terms_json(message)
     for row in rows["summaries"]:
         row["token_estimate"], row["token_encoding"] = tools.tokenizers.count_with(
             _known(row["token_encoding"], own), partial(message_tokens, render_summary(_body(row)))
         )
-
-
-def _message_and_reasoning(message: Message, estimate: Estimate) -> tuple[int, int]:
-    tokens = message_tokens(
-        message.content,
-        estimate,
-        tool_calls=message.tool_calls,
-        tool_call_id=message.tool_call_id,
-        name=message.name,
-    )
-    return tokens, reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
 
 
 def _known(encoding: str, own: str) -> str:
@@ -261,3 +244,75 @@ def _body(row: JsonObject) -> SummaryBody:
         for field in SUMMARY_LISTS
     }
     return SummaryBody(row["summary_text"], **items)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """OpenAI-style messages beside the fields of a new session, each valid by itself."""
+
+    fields: JsonObject
+    messages: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """An exported session whose rows are valid one by one."""
+
+    document: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSession:
+    """The fields of the session to be made, as a body has them."""
+
+    is_export: bool
+    fields: JsonObject
+
+
+Read: TypeAlias = Callable[[bytes], Export | Conversation]
+
+
+class ImportJob:
+    """`read`, then `draft`, then `next_part` until there is none."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._source: Export | IncomingList | None = None
+        self._parts: Iterator[NewHistory | NewRows | Counters] = iter(())
+
+    def read(self, read: Read, raw: bytes) -> GivenSession:
+        """The session's fields, once the whole body has been checked. Raises `InvalidRequest` with places.
+
+        The system and developer messages of a conversation become the session's instructions, behind those given.
+        """
+        source = read(raw)
+        if isinstance(source, Export):
+            check_document(source.document, SentHashes)
+            self._source = source
+            return GivenSession(is_export=True, fields=source.document["session"])
+        listed = read_messages(source.messages)
+        if not listed.messages:
+            raise InvalidRequest("There is no message of a user, an assistant or a tool.", ("body", "messages"))
+        with located("body", "messages"):
+            check_pairing(listed.messages)
+        texts = [text for text in (source.fields.get("instructions"), listed.instructions) if text]
+        self._source = listed
+        return GivenSession(is_export=False, fields=source.fields | {"instructions": "\n\n".join(texts) or None})
+
+    def draft(self, model_alias: str, encoding: str) -> None:
+        """Numbers and counts what was read, for a session of this model.
+
+        Each turn of a conversation begins with the user's words; one that ends with the assistant's is `completed`,
+        with that text as `assistant_output`. A turn without a final answer is `cancelled`: later prompts hold the
+        user's words and its complete tool groups.
+        """
+        source, self._source = self._source, None
+        if isinstance(source, Export):
+            self._parts = restored(self._tools, source.document, encoding)
+        elif source is not None:
+            turns = cut_turns(source.messages)
+            self._parts = iter([*drafted_in_batches(self._tools, encoding, model_alias, turns)])
+
+    def next_part(self) -> NewHistory | NewRows | Counters | None:
+        """What the next statement stores."""
+        return next(self._parts, None)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from app.tokenizers import Tokenizers
+    from app.tokenizers.counting import Tokenizers
 
 _LESS_URGENT: Final = 5
 """Added to the niceness: turns come first."""
@@ -103,7 +103,6 @@ COUNT_BYTES: Final = _COUNT.size
 
 
 def read(pieces: list[bytes]) -> Any:
-    """The message of these pieces."""
     return pickle.loads(pieces[0], buffers=pieces[1:])  # noqa: S301 - from the other end, which is this program
 
 
@@ -136,7 +135,7 @@ def _tools(log_level: Any, log_format: Any) -> Tools:
     from uuid_utils.compat import uuid7  # noqa: PLC0415 - late, when the parent's end is watched already
 
     from app.core.logging import configure_logging  # noqa: PLC0415
-    from app.tokenizers import Tokenizers  # noqa: PLC0415
+    from app.tokenizers.counting import Tokenizers  # noqa: PLC0415
 
     configure_logging(log_level, log_format)
     return Tools(Tokenizers(), uuid7)

@@ -79,7 +79,6 @@ class HeavyJobs:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that there are now."""
         return [child.pid for child in self._children]
 
     @property
@@ -104,7 +103,6 @@ class HeavyJobs:
             self._take_back(child)
 
     def close(self) -> None:
-        """Ends every process."""
         for child in [*self._children]:
             self._end(child)
 

@@ -12,11 +12,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from app.db.append_turns import Newest, newest_messages, newest_of
 from app.db.claims import reclaim_turn, waiting_turn
-from app.db.ended_turns import cancel_turn as store_cancelled
-from app.db.ended_turns import complete_answered_turn, fail_lost_turns
-from app.db.turns import get_turn, turn_by_key
+from app.db.turns import (
+    Newest,
+    complete_answered_turn,
+    fail_lost_turns,
+    get_turn,
+    newest_messages,
+    newest_of,
+    turn_by_key,
+)
+from app.db.turns import cancel_turn as store_cancelled
 from app.domain.compaction import Compaction
 from app.domain.errors import NotFound, TurnInProgress, located
 from app.domain.incoming import IncomingMessage

@@ -7,12 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from app.db.append_turns import newest_of
-from app.db.ended_turns import cancel_turn as store_cancelled
-from app.db.ended_turns import fail_lost_turns
 from app.db.messages import messages_of_turn, numbered_messages, page_of_item_messages, withdraw_messages
 from app.db.sessions import session_exists
-from app.db.turns import get_turn
+from app.db.turns import cancel_turn as store_cancelled
+from app.db.turns import fail_lost_turns, get_turn, newest_of
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.responses import read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionId, TenantId, TurnId, TurnStatus

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.db.append_turns import newest_messages, newest_of
-from app.db.known_sessions import lock_name, name_session, session_of_name, turn_of_list
-from app.db.sessions import erase_later, keep_key, session_of_key
-from app.db.turns import page_of_turns, turn_by_key, turn_numbers
+from app.db.sessions import (
+    erase_later,
+    keep_key,
+    lock_name,
+    name_session,
+    session_of_key,
+    session_of_name,
+    turn_of_list,
+)
+from app.db.turns import newest_messages, newest_of, page_of_turns, turn_by_key, turn_numbers
 from app.domain.errors import InvalidRequest, NotFound, located
 from app.domain.types import JsonObject, SessionId, TenantId
 from app.openai.items import joined_directions
 from app.openai.new_messages import goes_on
-from app.services.archive.fork import fork_session
+from app.services.archive.transfer import fork_session
 from app.services.openai.chat import ChatRequest, divided, most_compared
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session, insert_checked, with_defaults

@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from app.db.known_sessions import turn_of_list
 from app.db.responses import (
     erase_response,
     erase_session_without_responses,
@@ -18,12 +17,12 @@ from app.db.responses import (
     newest_response,
 )
 from app.db.responses import response_of_request as read_of_request
-from app.db.sessions import keep_key, session_of_key
+from app.db.sessions import keep_key, session_of_key, turn_of_list
 from app.db.turns import turn_by_key
 from app.domain.errors import Busy, InvalidRequest, NotFound, PlimsollError, TurnInProgress, TurnNotOpen, located
 from app.domain.responses import ResponseRef, StoredResponse
 from app.domain.types import SessionId, TenantId, TurnStatus
-from app.services.archive.fork import fork_session, fork_within
+from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, complete_chat, divided
 from app.services.openai.conversations import ItemPage, page_of_items
 from app.services.openai.open_session import check_compaction, check_options, open_session

@@ -20,7 +20,7 @@ from app.services.turn.decide import decide_for_fallback, decide_within
 from app.services.turn.provider_call import call_model
 from app.services.turn.record import Record
 from app.services.turn.types import ClaimedTurn, TurnOptions, TurnPlan
-from app.services.upkeep.learned_windows import learn
+from app.services.upkeep.learned import learn
 
 
 async def call(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:
@@ -107,7 +107,7 @@ async def _smaller(
         record.observe(plan, stated.prompt_tokens)
     if limit is not None and model.context_limit_source != "catalogue":
         with suppress(DatabaseUnavailable):
-            await learn(rt, turn.claim.tenant_id, turn.claim.turn_id, model.alias, limit)
+            await learn(rt.database, rt.catalogue, turn.claim.tenant_id, turn.claim.turn_id, model.alias, limit)
     if policy.whole_past:
         return None
     reaction = react(

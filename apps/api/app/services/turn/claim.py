@@ -20,10 +20,10 @@ from app.db.claims import (
     renew_lease,
     waiting_turn,
 )
-from app.db.database import Transaction, UniqueViolated
-from app.db.ended_turns import fail_lost_turns
+from app.db.database import Transaction, UniqueViolated, record_of
 from app.db.responses import keep_response
 from app.db.summaries import get_summary
+from app.db.turns import fail_lost_turns
 from app.domain.content import content_text
 from app.domain.errors import (
     IdempotencyInFlight,
@@ -36,6 +36,7 @@ from app.domain.errors import (
     TurnNotOpen,
     located,
 )
+from app.domain.stored import values_of
 from app.domain.trim_log import summary_made
 from app.domain.types import (
     Content,
@@ -226,21 +227,17 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
         encoding = rt.catalogue.model(alias).encoding
         tokens, encoding = await count_message(rt, encoding, request.content, name=request.name)
     (terms,) = await pack_messages([("user", request.content, False, request.name)])
-    return NewTurn(
+    return record_of(
+        NewTurn,
+        values_of(request),
         turn_id=TurnId(rt.new_id()),
         message_id=rt.new_id(),
         user_input=content_text(request.content),
-        content=request.content,
         token_estimate=tokens,
         token_encoding=encoding,
         terms=terms,
-        name=request.name,
-        said_at=request.said_at,
-        model_alias=request.model_alias,
         idempotency_key=idempotency_key,
-        request_sha256=request.request_sha256,
         request=request.options.stored(),
-        seq=request.seq,
     )
 
 

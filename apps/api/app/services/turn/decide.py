@@ -25,11 +25,11 @@ from app.services.turn.gather import (
     estimator_of,
     planned,
     read_window,
+    recounted,
     snapshot_of,
     with_all_counts,
     with_recall_anew,
 )
-from app.services.turn.look_back import counted
 from app.services.turn.record import Record
 from app.services.turn.steps import Steps, of_decision
 from app.services.turn.summarize import (
@@ -42,7 +42,7 @@ from app.services.turn.summarize import (
     summarize,
 )
 from app.services.turn.types import ClaimedTurn, TurnOptions, TurnPlan
-from app.tokenizers import Estimator
+from app.tokenizers.counting import Estimator
 
 _MOST_COUNTS = 2
 """Of a round: one for the prompt as it was found, one for what a summary made of it."""
@@ -120,7 +120,6 @@ async def _read_again(rt: Runtime, turn: ClaimedTurn, rows: WindowRows, model_al
 
 
 def refusal_of(refused: Refused) -> ContextBudgetExceeded:
-    """The error of a turn that does not fit."""
     overflow = refused.overflow
     return ContextBudgetExceeded(
         overflow.detail,
@@ -169,7 +168,7 @@ async def _current(rt: Runtime, rows: WindowRows, turn_id: TurnId, looked_back: 
     current = next((turn for turn in rows.turns if turn.id == turn_id), None)
     if current is None:
         raise RuntimeError("the running turn is not in its own window")
-    return with_look_backs(current, [await counted(rt, rows.encoding, message) for message in looked_back])
+    return with_look_backs(current, [(await recounted(rt, rows.encoding, message))[0] for message in looked_back])
 
 
 async def decide_after_look_back(rt: Runtime, turn: ClaimedTurn, record: Record, *, again: bool) -> TurnPlan:

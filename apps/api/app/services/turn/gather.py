@@ -39,7 +39,7 @@ from app.services.pasts import Counting, settled_columns
 from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
 from app.services.turn.recall import look_up
-from app.tokenizers import TWO_FIFTHS, Estimator
+from app.tokenizers.counting import TWO_FIFTHS, Estimator
 
 _LARGE_PIN_CHARS = 16_384
 _FEW_MESSAGES = 64
@@ -222,23 +222,14 @@ async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Messag
     for at, message in enumerate(missing, 1):
         if at % _SLICE == 0:
             await asyncio.sleep(0)  # to count a short message is no reason to let others run
-        tokens, used = await count_message(
-            rt,
-            rows.encoding,
-            message.content,
-            tool_calls=message.tool_calls,
-            tool_call_id=message.tool_call_id,
-            name=message.name,
-        )
-        of_reasoning = await count_reasoning(rt, rows.encoding, message.reasoning, message.reasoning_blocks)
-        counted[message.seq] = replace(message, tokens=tokens, reasoning_tokens=of_reasoning)
+        counted[message.seq], used = await recounted(rt, rows.encoding, message)
         fell_back = fell_back or used != rows.encoding
     if store and not fell_back:
         async with rt.database.autocommit() as tx:
             counts = ((message.id, message.tokens, message.reasoning_tokens) for message in counted.values())
             await save_token_counts(tx, rows.session.id, rows.encoding, counts)
-    recounted = await _with_messages(rows, lambda message: counted.get(message.seq, message))
-    return replace(recounted, fell_back=fell_back)
+    found = await _with_messages(rows, lambda message: counted.get(message.seq, message))
+    return replace(found, fell_back=fell_back)
 
 
 async def _with_messages(rows: WindowRows, change: Callable[[Message], Message]) -> WindowRows:
@@ -270,6 +261,16 @@ async def count_message(
     estimator = await _ready_estimator(rt, encoding, texts)
     tokens = message_tokens(content, estimator, tool_calls=tool_calls, tool_call_id=tool_call_id, name=name)
     return tokens, estimator.encoding
+
+
+async def recounted(rt: Runtime, encoding: str, message: Message) -> tuple[Message, str]:
+    """A message with its counts in an encoding, and the encoding that they are in."""
+    calls, call_id = message.tool_calls, message.tool_call_id
+    found = await count_message(
+        rt, encoding, message.content, tool_calls=calls, tool_call_id=call_id, name=message.name
+    )
+    of_reasoning = await count_reasoning(rt, encoding, message.reasoning, message.reasoning_blocks)
+    return replace(message, tokens=found[0], reasoning_tokens=of_reasoning), found[1]
 
 
 async def count_reasoning(rt: Runtime, encoding: str, reasoning: str | None, blocks: Sequence[JsonObject]) -> int:

@@ -1,13 +1,19 @@
-"""Look-backs of a turn: what its model reads back of the conversation is read and answered here, inside the turn."""
+"""Look-backs: a message of a session by its handle, page by page, or those that match some words; and how a turn
+answers its model's, inside the turn."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from app.domain.types import Completion, JsonObject, Message, ToolCall, Turn, TurnStatus
+from app.db.database import Transaction
+from app.db.recall import settled_seq, turns_with
+from app.domain.types import Completion, JsonObject, Message, SessionId, ToolCall, Turn, TurnStatus
 from app.engine.messages.reasoning import with_reasoning
-from app.engine.recall.pages import handle_of
+from app.engine.messages.tokens import Estimate
+from app.engine.recall.pages import TextPage, handle_of, matching_seqs, page_of_matches, page_of_message, seq_of
 from app.engine.window.look_back import (
     AT_THE_CAP,
     MOST_CALLS,
@@ -22,20 +28,14 @@ from app.engine.window.look_back import (
     read_call,
 )
 from app.engine.window.prompt import Run, whole_message_block
-from app.services.look_back import read_page
+from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
-from app.services.turn.gather import count_message, count_reasoning
 from app.services.turn.record import Record, with_own_ids
 from app.services.turn.types import ClaimedTurn, TurnPlan
 
-
-async def counted(rt: Runtime, encoding: str, message: Message) -> Message:
-    """A message of a look-back, counted as it is sent."""
-    tokens, _ = await count_message(
-        rt, encoding, message.content, tool_calls=message.tool_calls, tool_call_id=message.tool_call_id
-    )
-    of_reasoning = await count_reasoning(rt, encoding, message.reasoning, message.reasoning_blocks)
-    return replace(message, tokens=tokens, reasoning_tokens=of_reasoning)
+_INLINE_CHARS = 32_768
+_READ_AT_ONCE = 32
+"""Matching messages for each page."""
 
 
 def wants_look_back(turn: ClaimedTurn, completion: Completion, record: Record) -> bool:
@@ -146,3 +146,53 @@ def _shown(plan: TurnPlan) -> frozenset[int]:
         elif part.message is not None and part.block is None:
             seqs.add(part.message.seq)
     return frozenset(seqs)
+
+
+async def read_page(
+    rt: Runtime,
+    session_id: SessionId,
+    lookup: LookBack,
+    last_seq: int,
+    tokens: int,
+    estimate: Estimate,
+    sent: Collection[int] = (),
+) -> TextPage | None:
+    """A page of at most so many tokens, of the messages through a number; without those `sent` where words are looked
+    for. None where there is no such message, or nothing that matches.
+
+    At most three statements; no connection is held while texts are counted. The caller has checked whose session it is.
+    """
+    number = lookup.page or 1
+    async with rt.database.autocommit() as tx:
+        if lookup.handle is not None:
+            seq = seq_of(lookup.handle)
+            found = await _messages(tx, session_id, [] if seq is None else [seq])
+        else:
+            seqs = await _matching(rt, tx, session_id, lookup.query, last_seq, sent)
+            found = await _messages(tx, session_id, seqs[: _READ_AT_ONCE * number])
+    if not found:
+        return None
+
+    def made() -> TextPage | None:
+        if lookup.handle is not None:
+            return page_of_message(found[0], lookup.query, lookup.page, tokens, estimate)
+        return page_of_matches(found, lookup.query, number, tokens, estimate)
+
+    chars = sum(len(str(message.content)) for message in found)
+    return made() if chars <= _INLINE_CHARS else await asyncio.to_thread(made)
+
+
+async def _matching(
+    rt: Runtime, tx: Transaction, session_id: SessionId, words: str, last_seq: int, sent: Collection[int]
+) -> list[int]:
+    settled = await settled_seq(tx, session_id, last_seq)
+    index, _ = await settled_index(rt.pasts, tx, session_id, settled)
+    index, _ = await extended_index(tx, session_id, index, last_seq)
+    return matching_seqs(index, words, last_seq, sent)
+
+
+async def _messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> list[Message]:
+    """Those of the numbers that are there, in the same order."""
+    turns = await turns_with(tx, session_id, seqs, "") if seqs else ()
+    found = {message.seq: message for turn in turns for message in turn.messages}
+    return [found[seq] for seq in seqs if seq in found]

@@ -19,6 +19,7 @@ from app.core.logging import without_secrets
 from app.domain.content import content_text
 from app.domain.errors import ProviderError
 from app.domain.prices import Prices, call_cost
+from app.domain.stored import values_of
 from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose, SessionId, Usage
 from app.providers.base import DeltaSink
 from app.providers.registry import Model
@@ -85,10 +86,7 @@ def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage, round_nu
         "id": rt.new_id(),
         "purpose": purpose,
         "model_alias": model.alias,
-        "prompt_tokens": usage.prompt_tokens,
-        "cached_prompt_tokens": usage.cached_prompt_tokens,
-        "cache_write_prompt_tokens": usage.cache_write_prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
+        **values_of(usage),
         "cost_usd": cost,
         "round": round_number,
     }

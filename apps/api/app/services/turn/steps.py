@@ -18,7 +18,7 @@ from app.domain.types import Completion, CompletionRequest, JsonObject, SessionI
 from app.engine.window.plan import Ready, Refused, SummaryDue
 from app.providers.registry import Model
 from app.services.runtime import Runtime
-from app.telemetry import Attribute
+from app.telemetry.tracing import Attribute
 
 
 class Steps:
@@ -82,7 +82,6 @@ _AUDIT_FIGURES = (
 
 
 def of_claim(claim: Claim) -> dict[str, Attribute]:
-    """Which turn it is, and whose."""
     return {
         _CONVERSATION: str(claim.session_id),
         "plimsoll.tenant": claim.tenant_id,
@@ -117,12 +116,10 @@ def of_decision(decided: SummaryDue | Ready | Refused) -> dict[str, Attribute]:
 
 
 def of_audit(audit: Audit) -> dict[str, Attribute]:
-    """The figures of an audit."""
     return {f"plimsoll.context.{name}": getattr(audit, name) for name in _AUDIT_FIGURES}
 
 
 def of_turn(turn: TurnRecord) -> dict[str, Attribute]:
-    """How a turn ended."""
     return {
         "plimsoll.turn.id": str(turn.id),
         "plimsoll.turn.status": turn.status.value,

@@ -38,8 +38,8 @@ from app.services.turn.gather import WindowRows
 from app.services.turn.provider_call import sum_of, total_cost, used_row
 from app.services.turn.summarizer_call import SummarizerCall, SummarizerResult, call_summarizer
 from app.services.turn.summary_choice import chosen_call
-from app.telemetry import SummaryOutcome
-from app.tokenizers import Estimator
+from app.telemetry.metrics import SummaryOutcome
+from app.tokenizers.counting import Estimator
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from app.services.limits import call_within_limits
 from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, budget_of, count_message
 from app.services.turn.provider_call import call_model
-from app.tokenizers import Estimator
+from app.tokenizers.counting import Estimator
 
 logger = logging.getLogger(__name__)
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from math import ceil
 from time import perf_counter
 
-from app.db.ended_turns import cancel_turn as store_cancelled
 from app.db.forks import LastTurn
+from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
 from app.domain.errors import InvalidRequest, TurnCancelled, TurnNotOpen
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Completion, Session, SessionId, TenantId, TurnId, TurnRecord, Usage
 from app.engine.window.plan import Refused
 from app.openai.chat_messages import as_one
-from app.services.archive.fork import BeforeLast, fork_before_last
+from app.services.archive.transfer import BeforeLast, fork_before_last
 from app.services.limits import within_limits
 from app.services.runtime import Runtime, retried
 from app.services.sessions import delete_session, not_found

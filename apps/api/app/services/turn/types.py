@@ -29,7 +29,7 @@ from app.engine.window.plan import Assembled, Ready, Refused
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.providers.registry import Model
 from app.services.turn.gather import WindowRows
-from app.tokenizers import Estimator
+from app.tokenizers.counting import Estimator
 
 RETRY_AFTER_S = 1
 
@@ -70,7 +70,6 @@ class TurnOptions:
 
     @classmethod
     def of_stored(cls, stored: JsonObject | None) -> TurnOptions:
-        """The options that `stored` gave."""
         stored = stored or {}
         return cls(
             tools=tuple(stored.get("tools", ())),
@@ -136,7 +135,6 @@ class TurnOutcome:
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """Of the reply."""
         return self.turn.tool_calls if self.completion is None else self.completion.tool_calls
 
     @property
@@ -198,7 +196,6 @@ class TurnPlan:
 
     @property
     def model(self) -> Model:
-        """The model that is to be called."""
         return self.rows.model
 
     def context(self, assembled: Assembled | None) -> TurnContext:

@@ -1,22 +1,27 @@
-"""What a process does beside its requests, for as long as it lives. A database that is away is waited for."""
+"""What a process does beside its requests, for as long as it lives: a database that is away is waited for. And
+retention: erasing sessions that have not been used for a while, batch by batch."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
 from time import thread_time
 from uuid import UUID
 
-from app.db.activity import count_open_turns
 from app.db.claims import renew_lease
 from app.db.database import Database
-from app.db.ended_turns import fail_lost_turns, sessions_with_lost_turns
-from app.db.erasure import due_sessions, erase
-from app.domain.errors import DatabaseUnavailable
-from app.domain.types import SessionId
+from app.db.erasure import Idle, count_idle, count_rows, due_sessions, erase, instant_before, next_idle
+from app.db.timeline import count_open_turns
+from app.db.turns import fail_lost_turns, sessions_with_lost_turns
+from app.domain.errors import DatabaseUnavailable, InvalidRequest
+from app.domain.types import SessionId, TenantId
 from app.services.runtime import Runtime, retried
+from app.services.upkeep.learned import load_windows
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +34,7 @@ _MOST_ERASED = 100
 _LOST_A_PAGE = 100
 """Sessions: there may be as many as a whole deployment ran turns in when it was stopped."""
 _PROBE_S = 10.0
+_REFRESH_S = 30.0
 _BEAT_S = 0.02
 _BEATS_SHOWN_S = 30.0
 
@@ -131,6 +137,14 @@ async def calibrate_forever(rt: Runtime) -> None:
         await asyncio.sleep(_FLUSH_S)
 
 
+async def refresh_forever(rt: Runtime) -> None:
+    """Reads what windows other processes have learned, every half minute, and once at the start."""
+    while True:
+        with suppress(DatabaseUnavailable):  # what is known stays known
+            await load_windows(rt.database, rt.catalogue)
+        await asyncio.sleep(_REFRESH_S)
+
+
 async def beat_forever(rt: Runtime) -> None:
     """Measures for how long one piece of work kept the event loop from all others, fifty times a second.
 
@@ -147,3 +161,67 @@ async def beat_forever(rt: Runtime) -> None:
             longest_s, longest_before_s, renewed = 0.0, longest_s, now
         longest_s = max(longest_s, min(now - due, thread_time() - used_s))
         rt.telemetry.event_loop_lag(max(longest_s, longest_before_s))
+
+
+SHORTEST_AGE = timedelta(hours=24)
+"""An idempotency key goes with its session, and is promised for so long."""
+BATCH_SESSIONS = 100
+BATCH_MESSAGES = 20_000
+"""Of a batch, unless one session alone has more: what a transaction erases within about a second."""
+_FIRST_ID = UUID(int=0)
+
+
+@dataclass(slots=True)
+class Purged:
+    """How far a purge is, in sessions; `rows` are those that were erased, by table, or that would be.
+
+    `kept_running` sessions were old enough and ran a turn when the purge began.
+    """
+
+    sessions: int
+    kept_running: int
+    done: int = 0
+    rows: Counter[str] = field(default_factory=Counter[str])
+
+
+async def purge(
+    database: Database,
+    older_than: timedelta,
+    tenant_id: TenantId | None = None,
+    *,
+    dry_run: bool = False,
+    progress: Callable[[Purged], object] = lambda _: None,
+) -> Purged:
+    """Erases sessions whose last activity is older, of one tenant or of all; with `dry_run` it only counts.
+
+    Activity is what changes a session: a turn or a round of one, a change, a pin, a summary; reading is none. Each
+    batch is a transaction of its own, after which `progress` is called, so that an interruption loses nothing
+    and can begin again. A session with a running turn is left alone; turns of dead workers are ended before. Raises
+    `InvalidRequest` for an age under a day, `DatabaseUnavailable`.
+    """
+    if older_than < SHORTEST_AGE:
+        raise InvalidRequest("Nothing younger than 24 hours is purged: idempotency keys are kept that long.", ("age",))
+    if not dry_run:
+        await end_lost_turns(database)
+    async with database.autocommit() as tx:
+        idle = Idle(await instant_before(tx, older_than), tenant_id)
+        purged = Purged(*await count_idle(tx, idle))
+    progress(purged)
+    after = _FIRST_ID
+    while batch := await _next_batch(database, idle, after, purged.rows, dry_run=dry_run):
+        after = batch[-1]
+        purged.done += len(batch)
+        progress(purged)
+    return purged
+
+
+async def _next_batch(
+    database: Database, idle: Idle, after: UUID, rows: Counter[str], *, dry_run: bool
+) -> list[SessionId]:
+    async with database.begin() as tx:
+        batch = await next_idle(
+            tx, idle, after=after, sessions=BATCH_SESSIONS, messages=BATCH_MESSAGES, lock=not dry_run
+        )
+        found = await (count_rows if dry_run else erase)(tx, batch) if batch else {}
+    rows.update(found)
+    return batch

@@ -56,7 +56,6 @@ class Leases:
                 self._held[session_id, turn_id][1].cancel()
 
     def claims(self) -> tuple[Claim, ...]:
-        """What is held now."""
         return tuple(claim for claim, _ in self._held.values())
 
     async def drain(self, timeout_s: float) -> None:
@@ -184,7 +183,6 @@ class Allowance:
         self._taken[tenant_id] += amount
 
     def give_back(self, tenant_id: TenantId, amount: int = 1) -> None:
-        """Takes away from what the tenant holds."""
         self._all_taken -= amount
         self._taken[tenant_id] -= amount
         if not self._taken[tenant_id]:

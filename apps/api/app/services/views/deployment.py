@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from app.db.database import record_of
 from app.db.migrate import SchemaState, schema_state
 from app.domain.errors import DatabaseUnavailable, NotFound
 from app.domain.prices import Prices
+from app.domain.stored import values_of
 from app.domain.types import JsonObject, TenantId
 from app.engine.policy.design_names import DESIGN_NAMES
 from app.engine.policy.fields import MEANINGS, policy_values
@@ -63,16 +65,10 @@ def list_models(rt: Runtime, tenant_id: TenantId) -> JsonObject:
     form, and as OpenAI lists models."""
     models = [rt.catalogue.model(alias, tenant_id) for alias in rt.catalogue.aliases]
     items = [
-        ListedAlias(
-            alias=model.alias,
-            provider=model.provider,
-            model=model.model,
-            is_language_model=model.is_language_model,
-            context_window=model.context_window,
+        record_of(
+            ListedAlias,
+            values_of(model),
             context_window_source=model.context_limit_source,
-            encoding=model.encoding,
-            fallbacks=model.fallbacks,
-            prices=model.prices,
             calibration_ratio=rt.calibrations.ratio(tenant_id, model.alias, model.encoding),
         )
         for model in models

@@ -1,7 +1,8 @@
-"""Looking for words in a session's past, in the window and out of it."""
+"""Looking for words in a session's past, in the window and out of it, and reading back what it has stored."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,19 +10,24 @@ from uuid import UUID
 
 from app.db.database import Record, record_of
 from app.db.recall import messages_with_words, sessions_with_messages, settled_seq, turns_with
-from app.db.sessions import get_prompt_view
 from app.db.turns import turn_numbers
 from app.domain.content import content_text
-from app.domain.errors import NotFound
+from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import Message, MessageId, Role, SessionId, TenantId, TurnId
 from app.engine.recall.dates import day_of
+from app.engine.recall.pages import handle_of, seq_of
 from app.engine.recall.ranking import MOST_HITS, search
 from app.engine.recall.terms import excerpt, query_terms
+from app.engine.window.look_back import LookBack, page_tokens
 from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cursor
 from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
-from app.services.sessions import LOOKED_THROUGH
+from app.services.sessions import LOOKED_THROUGH, prompt_view
+from app.services.turn.gather import budget_of, encoding_of, session_policy
+from app.services.turn.look_back import read_page
 
+_LEAST_PAGE_TOKENS = 128
+"""Of a route's page, also in a window that has room for nothing."""
 _EXCERPT_CHARS = 600
 MESSAGES_LOOKED_THROUGH = 20_000
 MOST_OF_A_SESSION = 3
@@ -69,9 +75,7 @@ async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     Writes nothing. Raises `NotFound`.
     """
     async with rt.database.begin() as tx:
-        row = await get_prompt_view(tx, tenant_id, session_id)
-        if row is None:
-            raise NotFound("session")
+        row = await prompt_view(tx, tenant_id, session_id)
         last_seq: int = row["last_message_seq"]
         settled = await settled_seq(tx, session_id, last_seq)
         index, unpacked = await settled_index(rt.pasts, tx, session_id, settled)
@@ -152,4 +156,49 @@ def _found(
         part,
         part == text,
         round(score, 4),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPage:
+    """A page that was read back."""
+
+    page: int = field(metadata={"description": "Its number, from 1."})
+    pages: int | None = field(metadata={"description": "How many pages the message has; null where matches are shown."})
+    has_more: bool = field(metadata={"description": "Whether there is a page behind it."})
+    content: str = field(metadata={"description": "The text, as the model of a turn gets it."})
+    handles: Sequence[str] = field(metadata={"description": "The messages in it; `m12` is the message with `seq` 12."})
+    estimated_tokens: int
+
+
+async def look_back(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, *, query: str, handle: str | None, page: int | None
+) -> FoundPage:
+    """A page of a session's stored messages, as large as a turn of its own model would get it. Writes nothing.
+
+    Raises `NotFound` of the session, or of the message that the handle names, and `InvalidRequest` where there is
+    nothing to look for.
+    """
+    async with rt.database.autocommit() as tx:
+        row = await prompt_view(tx, tenant_id, session_id)
+    if not query and handle is None:
+        raise InvalidRequest("Name a handle, or words to look for.", ("query", "q"))
+    if handle is not None and seq_of(handle) is None:
+        raise InvalidRequest("A handle is an m and a message's number, such as m12.", ("query", "handle"))
+    policy, model = session_policy(rt, row["policy"]), rt.catalogue.model(row["model_alias"], tenant_id)
+    estimate = rt.tokenizers.estimator(encoding_of(model, policy))
+    tokens = max(_LEAST_PAGE_TOKENS, page_tokens(budget_of(model, policy).input_budget))
+    lookup = LookBack(query, handle, page)
+    found = await read_page(rt, session_id, lookup, row["last_message_seq"], tokens, estimate)
+    if found is None and handle is not None:
+        raise NotFound("message")
+    if found is None:
+        return FoundPage(page or 1, None, has_more=False, content="", handles=(), estimated_tokens=0)
+    return FoundPage(
+        found.number,
+        found.pages,
+        has_more=found.more or found.number < (found.pages or 0),
+        content=found.text,
+        handles=[handle_of(seq) for seq in found.seqs],
+        estimated_tokens=await asyncio.to_thread(estimate, found.text),
     )

@@ -10,7 +10,7 @@ from datetime import datetime
 import orjson
 
 from app.db.database import Record
-from app.db.sessions import get_prompt_view, state_of
+from app.db.sessions import state_of
 from app.db.simulation_rows import (
     dated_pins,
     droppable_seqs,
@@ -22,7 +22,7 @@ from app.db.simulation_rows import (
     summary_usage,
     trim_actions,
 )
-from app.domain.errors import InvalidRequest, NotFound
+from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices
 from app.domain.trim_log import TrimAction
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
@@ -32,7 +32,7 @@ from app.engine.window.prompt import goal_text
 from app.engine.window.prompt_refs import in_runs, needed_for
 from app.services.policies import given_policy
 from app.services.runtime import Runtime
-from app.services.sessions import check_alias
+from app.services.sessions import check_alias, prompt_view
 from app.services.turn.gather import budget_of, encoding_of, layers_of, session_policy
 from app.services.views.simulation_job import Plan, PlannedLane, SimulationJob, counted_elsewhere
 
@@ -86,9 +86,7 @@ async def simulate(
     beyond is left out, and the answer says so. Raises `NotFound`, `InvalidRequest`.
     """
     async with rt.heavy.database.read_only() as tx:
-        row = await get_prompt_view(tx, tenant_id, session_id)
-        if row is None:
-            raise NotFound("session")
+        row = await prompt_view(tx, tenant_id, session_id)
         stored: int = row["last_turn_seq"]
         through_seq = stored if most_turns is None else min(stored, most_turns)
         pins = await dated_pins(tx, session_id)

@@ -1,25 +1,36 @@
-"""The estimate's guard, by tenant: what this process observed is used at once, and merged into Postgres in seconds."""
+"""What calls taught: how far estimates of a tenant's tokens are off, and windows that providers stated in refusals.
+Both are kept in Postgres and known to every process within seconds.
+
+A stated window alone lowers nothing beyond its own turn. Stated in two turns of a tenant, it is that tenant's; stated
+to two tenants, it is everybody's. A window that the catalogue configures is never replaced.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import astuple
 from datetime import timedelta
 from functools import reduce
 from itertools import islice
 from typing import TypeAlias
 
-from app.db.calibrations import (
+from app.db.database import Database
+from app.db.learned import (
     Key,
+    StatedWindow,
     forget_unused_calibrations,
+    forget_windows,
     lock_calibrations,
+    note_window,
     recent_calibrations,
+    stated_windows,
     store_calibrations,
 )
-from app.db.database import Database
 from app.domain.errors import DatabaseUnavailable
-from app.domain.types import TenantId
+from app.domain.types import TenantId, TurnId
 from app.engine.window.calibration import Calibration, guard_ratio, observe, shared_ratio
+from app.providers.registry import Catalogue, LearnedWindows
 
 UNUSED = timedelta(days=30)
 """A row that no call was merged into for so long is deleted."""
@@ -107,3 +118,67 @@ class Calibrations:
 
 def _with_all(calibration: Calibration, seen: list[_Seen]) -> Calibration:
     return reduce(lambda so_far, each: observe(so_far, estimated=each[0], actual=each[1]), seen, calibration)
+
+
+BELIEVED = timedelta(days=7)
+"""After that the provider may say it again: windows grow with new releases behind the same name."""
+INDEPENDENT_STATEMENTS = 2
+MOST_KNOWN = 10_000
+"""Statements that a process holds."""
+
+
+def windows_of(stated: Iterable[StatedWindow]) -> LearnedWindows:
+    """What counts, by alias and tenant, and under the tenant None for everybody.
+
+    Where tenants agree on several windows the largest counts: one that is too large costs a refused call, one that is
+    too small costs every tenant a part of the window.
+    """
+    stated = list(stated)
+    windows: dict[tuple[str, TenantId | None], int] = {
+        (each.model_alias, TenantId(each.tenant_id)): each.context_window
+        for each in stated
+        if each.statements >= INDEPENDENT_STATEMENTS
+    }
+    tenants = Counter((each.model_alias, each.context_window) for each in stated)
+    for (alias, window), count in tenants.items():
+        if count >= INDEPENDENT_STATEMENTS:
+            windows[alias, None] = max(window, windows.get((alias, None), 0))
+    return windows
+
+
+def counts_for(stated: StatedWindow, windows: LearnedWindows) -> str:
+    """Whose prompts a statement limits, where the catalogue configures no window: `all`, its `tenant`, or `nobody`."""
+    if windows.get((stated.model_alias, None)) == stated.context_window:
+        return "all"
+    return "tenant" if stated.statements >= INDEPENDENT_STATEMENTS else "nobody"
+
+
+async def load_windows(database: Database, catalogue: Catalogue) -> None:
+    """Makes the catalogue resolve windows with what is stored now."""
+    catalogue.learn(windows_of(await list_windows(database)))
+
+
+async def learn(
+    database: Database,
+    catalogue: Catalogue,
+    tenant_id: TenantId,
+    turn_id: TurnId,
+    model_alias: str,
+    context_window: int,
+) -> None:
+    """Notes a statement and uses what follows from it; other processes hear of it within half a minute."""
+    async with database.begin() as tx:
+        await note_window(tx, model_alias, tenant_id, turn_id, context_window, BELIEVED.total_seconds())
+    await load_windows(database, catalogue)
+
+
+async def list_windows(database: Database) -> list[StatedWindow]:
+    """Every statement that still counts."""
+    async with database.autocommit() as tx:
+        return await stated_windows(tx, MOST_KNOWN)
+
+
+async def forget(database: Database, model_alias: str) -> int:
+    """Forgets what was stated of an alias, in running processes within half a minute; how many statements."""
+    async with database.autocommit() as tx:
+        return await forget_windows(tx, model_alias)

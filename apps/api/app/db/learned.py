@@ -1,13 +1,19 @@
-"""CalibrationSums of estimated and of reported prompt tokens, by tenant, alias and encoding."""
+"""What calls taught: sums of estimated and of reported prompt tokens by tenant, alias and encoding, and windows that
+providers stated, by alias and tenant.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeAlias
+from uuid import UUID
 
 from app.db.database import Transaction
-from app.db.sql import insert_row, sql
-from app.db.tables import calibrations
+from app.db.sql import given, insert_row, sql
+from app.db.tables import calibrations, learned_windows
+from app.domain.stored import names_of
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, alias, encoding."""
@@ -58,7 +64,6 @@ async def lock_calibrations(tx: Transaction, keys: Sequence[Key]) -> dict[Key, C
 
 
 async def store_calibrations(tx: Transaction, sums_of: Mapping[Key, CalibrationSums]) -> None:
-    """Replaces the sums of locked rows."""
     sums = zip(*sums_of.values(), strict=True)
     names = ("estimated", "actual", "squared_errors", "observed")
     columns = {name: list(values) for name, values in zip(names, sums, strict=True)}
@@ -77,3 +82,76 @@ def _key_columns(keys: Sequence[Key]) -> dict[str, list[str]]:
 
 def _by_key(rows: Sequence[Any]) -> dict[Key, CalibrationSums]:
     return {(row[0], row[1], row[2]): (row[3], row[4], row[5], row[6]) for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class StatedWindow:
+    """A window in tokens that a provider stated to a tenant, in how many turns, since and until when it counts."""
+
+    model_alias: str
+    tenant_id: str
+    context_window: int
+    statements: int
+    first_stated_at: datetime
+    expires_at: datetime
+
+
+_WINDOWS = sql(f"""
+    SELECT {", ".join(names_of(StatedWindow))} FROM learned_windows
+    WHERE expires_at > statement_timestamp()
+    ORDER BY expires_at DESC LIMIT CAST(:most AS bigint)
+    """)
+
+# Another window is a first statement again. The same turn may state one several times; that is one statement.
+_STATEMENT = insert_row(
+    learned_windows,
+    {
+        **given(learned_windows, "model_alias", "tenant_id", "context_window"),
+        "last_turn_id": "CAST(:turn_id AS uuid)",
+        "expires_at": "statement_timestamp() + make_interval(secs => CAST(:believed_s AS float))",
+    },
+)
+_IS_NEW = (
+    "(learned_windows.context_window <> excluded.context_window OR learned_windows.expires_at <= statement_timestamp())"
+)
+_NOTE_WINDOW = sql(f"""
+    {_STATEMENT}
+    ON CONFLICT (model_alias, tenant_id) DO UPDATE SET
+        statements = CASE
+            WHEN {_IS_NEW} THEN 1
+            WHEN learned_windows.last_turn_id = excluded.last_turn_id THEN learned_windows.statements
+            ELSE learned_windows.statements + 1 END,
+        first_stated_at = CASE
+            WHEN {_IS_NEW} THEN statement_timestamp() ELSE learned_windows.first_stated_at END,
+        context_window = excluded.context_window, last_turn_id = excluded.last_turn_id,
+        expires_at = excluded.expires_at
+    """)
+
+_EXPIRE_WINDOWS = sql("DELETE FROM learned_windows WHERE expires_at <= statement_timestamp()")
+
+_FORGET_WINDOWS = sql("DELETE FROM learned_windows WHERE model_alias = :model_alias RETURNING 1")
+
+
+async def stated_windows(tx: Transaction, most: int) -> list[StatedWindow]:
+    """Those that still count, the last stated first, `most` at most."""
+    return [StatedWindow(*row.values()) for row in await tx.fetch(_WINDOWS, most=most)]
+
+
+async def note_window(
+    tx: Transaction, model_alias: str, tenant_id: str, turn_id: UUID, context_window: int, believed_s: float
+) -> None:
+    """Notes what a provider stated in a turn, for so many seconds, and deletes what has expired."""
+    await tx.execute(_EXPIRE_WINDOWS)
+    await tx.execute(
+        _NOTE_WINDOW,
+        model_alias=model_alias,
+        tenant_id=tenant_id,
+        turn_id=turn_id,
+        context_window=context_window,
+        believed_s=believed_s,
+    )
+
+
+async def forget_windows(tx: Transaction, model_alias: str) -> int:
+    """Deletes everything that was stated of an alias; how many tenants it was stated to."""
+    return len(await tx.fetch(_FORGET_WINDOWS, model_alias=model_alias))
