@@ -275,16 +275,11 @@ async def reclaim_turn(
     )
     if session is None:
         return None
-    first_seq = session["last_message_seq"] - len(outputs)
-    rows = [
-        values_of(output) | {"seq": first_seq + at, "terms": bytea_json(output.terms)}
-        for at, output in enumerate(outputs)
-    ]
     fence = await tx.fetchval(
         _RECLAIM,
         session_id=session_id,
         turn_id=turn_id,
-        outputs=rows,
+        outputs=_rows_of(outputs, session["last_message_seq"] - len(outputs)),
         lease_s=lease_s,
         request=request,
         found_as=[status.value for status in ended_as or (TurnStatus.AWAITING_TOOLS,)],
@@ -303,6 +298,13 @@ async def reclaim_turn(
         limits=limits_of(session),
         looked_back=waiting.looked_back,
     )
+
+
+def _rows_of(outputs: Sequence[ToolOutput], first_seq: int) -> list[JsonObject]:
+    return [
+        values_of(output) | {"seq": first_seq + at, "terms": bytea_json(output.terms)}
+        for at, output in enumerate(outputs)
+    ]
 
 
 async def renew_lease(tx: Transaction, claim: Claim, lease_s: float) -> None:

@@ -16,8 +16,8 @@ from app.db.messages import AS_STORED, SLICE_MESSAGES, UNGIVEN, message_from_row
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, in_both_orders, insert_from, json_rows, sql
 from app.domain.content import tool_calls_from_json
-from app.domain.stored import NewHistory, names_of, values_of
-from app.domain.types import JsonObject, ListedTurn, Message, SessionId, TenantId, TurnId, TurnRecord, TurnStatus
+from app.domain.stored import ListedTurn, NewHistory, names_of, values_of
+from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnRecord, TurnStatus
 
 T = TypeVar("T", bound=TurnRecord)
 

@@ -23,6 +23,7 @@ from app.domain.types import (
     SummaryItem,
     SummaryOrigin,
     TurnId,
+    TurnRecord,
     TurnStatus,
 )
 
@@ -147,6 +148,14 @@ class StoredTurn:
     prompt_tokens: int | None
     completion_tokens: int | None
     cost_usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTurn(TurnRecord):
+    """A turn, and of its user's message who spoke and when; by default that is when it was posted."""
+
+    name: str | None
+    said_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -398,11 +398,3 @@ class TurnRecord:
     idempotency_key: str | None
     created_at: datetime
     completed_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class ListedTurn(TurnRecord):
-    """A turn, and of its user's message who spoke and when; by default that is when it was posted."""
-
-    name: str | None
-    said_at: datetime

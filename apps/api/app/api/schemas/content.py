@@ -93,14 +93,14 @@ class CustomTool(Open):
     format: GrammarFormat | None = None
 
 
-class CustomToolIn(Open):
+class ChatCustomToolIn(Open):
     """A tool whose input is text, in the form of chat completions."""
 
     type: Literal["custom"]
     custom: CustomTool
 
 
-StoredToolIn = Annotated[ToolIn | CustomToolIn, Field(discriminator="type")]
+StoredToolIn = Annotated[ToolIn | ChatCustomToolIn, Field(discriminator="type")]
 
 
 class ChosenFunction(In):

@@ -16,10 +16,10 @@ from app.domain.audit import Audit
 from app.domain.content import content_text
 from app.domain.errors import NotFound
 from app.domain.figures import LaidOut
+from app.domain.stored import ListedTurn
 from app.domain.trim_log import TrimAction
 from app.domain.types import (
     JsonObject,
-    ListedTurn,
     Message,
     MessageRecord,
     PromptMessage,
