@@ -217,7 +217,14 @@ def test_a_client_that_does_not_read_its_answer_is_let_go_and_one_that_reads_slo
             await send({"type": "http.response.body", "body": b"x" * MB, "more_body": True})
         await send({"type": "http.response.body"})
 
-    connections = Connections(10, 10, unread_s=3.0)
+    ended: set[Connection] = set()
+
+    class Noting(Connections):
+        def let_go(self, connection: Connection) -> None:
+            super().let_go(connection)
+            ended.add(connection)
+
+    connections = Noting(10, 10, unread_s=3.0)
     config = uvicorn.Config(app, port=0, http=cast(Any, partial(Connection, connections)), log_config=None)
     with running(config) as port, connect(port) as deaf, connect(port) as slow:
         deaf.sendall(START + b"\r\n")
@@ -227,6 +234,10 @@ def test_a_client_that_does_not_read_its_answer_is_let_go_and_one_that_reads_slo
             received += len(chunk)
             time.sleep(0.02)
         assert received > size
+        deadline = time.monotonic() + 60
+        while len(ended) < 2:
+            assert time.monotonic() < deadline, "who does not read is not let go"
+            time.sleep(0.02)
         assert len(everything(deaf)) < size
 
 

@@ -146,7 +146,7 @@ def test_a_stream_that_breaks_is_recorded_as_what_it_was(
         assert model.hits == 1, "a call was repeated after its first token"
         assert events[-1][0] == "turn.failed"
         assert events[-1][1]["error"]["code"] == code
-        turn = client.get(f"/v1/sessions/{session}/turns").json()["items"][0]
+        turn = client.get(f"/v1/sessions/{session}/turns/{events[-1][1]['turn']['id']}").json()
         assert turn["status"] == "failed"
         assert turn["assistant_output"] is None
         assert turn["error"]["partial_output"].startswith("Half")

@@ -106,7 +106,7 @@ async def test_a_stream_that_breaks_goes_on_where_it_broke(
             text = "".join(event.text for event in events if event.name == "output.delta")
             (turn,) = await turns_of(at, session)
             assert text == turn.assistant_output == " ".join(WORDS) + " "
-            assert getattr(events[-1], "turn", None) == turn
+            assert getattr(events[-1], "turn", None) == await at.call("get_turn", session, turn.id)
             assert model.hits == 1
 
 
