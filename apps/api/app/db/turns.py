@@ -42,12 +42,14 @@ _BY_KEY = sql(f"""
     WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
         AND t.idempotency_key = :idempotency_key
     """)
+# One field at a time: a lateral join is more than the nodes of a cluster plan for every value of the parameters.
+_OF_USER = """(
+        SELECT m.{} FROM messages m WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'user'
+        ORDER BY m.seq LIMIT 1)"""
 _PAGES = in_both_orders(f"""
-    SELECT {_COLUMNS}, u.name, coalesce(u.said_at, t.created_at) AS said_at
-    FROM turns t LEFT JOIN LATERAL (
-        SELECT m.name, m.said_at FROM messages m
-        WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = t.id AND m.role = 'user'
-        ORDER BY m.seq LIMIT 1) u ON true
+    SELECT {_COLUMNS}, {_OF_USER.format("name")} AS name,
+        coalesce({_OF_USER.format("said_at")}, t.created_at) AS said_at
+    FROM turns t
     WHERE t.session_id = CAST(:session_id AS uuid)
         AND t.seq > CAST(:after_seq AS bigint) AND t.seq < CAST(:before_seq AS bigint)
     ORDER BY t.seq {{order}} LIMIT CAST(:limit AS integer)
