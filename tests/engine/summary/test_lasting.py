@@ -82,7 +82,7 @@ def test_a_summary_that_keeps_its_items_stays_byte_for_byte_as_the_model_wrote_i
     [
         ("Our staging host is db-7.example.org.", "Our staging host is db-9.example.org.", "db-9.example.org"),
         ("Never write to the table ledger_entry.", "You may write to the table ledger_entry again now.", ""),
-        ("Please remind me to renew the certificate.", "The certificate is renewed, that is done.", ""),
+        ("Please remind me to book a berth in Bergen.", "The berth in Bergen is booked since March 3.", ""),
         ("Always answer in French.", "From now on always answer in German.", "German"),
         ("Always answer in French.", "We sailed to Oslo for a week.", "French"),
     ],

@@ -20,7 +20,7 @@ from app.domain.types import SummaryList
 OPEN_KINDS: Final = frozenset[SummaryList](("open_questions", "action_items"))
 _BASE_CHARS: Final = 120
 """What an item costs beside its text; the more, the longer the sentences that are chosen."""
-_MOST_LASTING: Final = 200
+_MOST_LASTING: Final = 100
 """Statements that are looked for in a summary: many more than one has room for."""
 _RESTATED_WORDS_RATIO: Final = 0.6
 _MOST_SOURCES_OF_AN_ITEM: Final = 4
@@ -86,10 +86,8 @@ def stands(unit: Unit) -> bool:
 
 def unfinished(carried: Sequence[Unit], new: Iterable[Unit]) -> list[Unit]:
     """Without what something later of `new` closes, in words of its own: a question that it answers, a task that it
-    reports as finished, a demand that the user lifts."""
-    open_units = {
-        unit.position: unit for unit in carried if unit.kind in OPEN_KINDS or unit.sentence.standing == DEMAND
-    }
+    reports as finished, a demand that the user lifts, a value that the user gives anew."""
+    open_units = {unit.position: unit for unit in carried if unit.kind in OPEN_KINDS or unit.sentence.standing}
     named_in: defaultdict[str, list[int]] = defaultdict(list)
     for position, unit in open_units.items():
         for word in telling_words(unit.sentence):
@@ -107,11 +105,24 @@ def unfinished(carried: Sequence[Unit], new: Iterable[Unit]) -> list[Unit]:
 
 
 def _closes(unit: Unit, waits: Unit) -> bool:
-    """Whether a unit that has the words of another says that it is over."""
-    if waits.kind not in OPEN_KINDS:
+    """Whether a unit that has words of another says that it is over."""
+    if waits.kind in OPEN_KINDS:
+        answers = waits.kind == "open_questions" and unit.role != "user"
+        return answers or _FINISHED.search(unit.text) is not None
+    if waits.sentence.standing == DEMAND:
         return unit.role == "user" and _LIFTED.search(unit.text) is not None
-    answers = waits.kind == "open_questions" and unit.role != "user"
-    return answers or _FINISHED.search(unit.text) is not None
+    return unit.role == "user" and _frame(unit) == _frame(waits) is not None
+
+
+def _frame(unit: Unit) -> frozenset[str] | None:
+    """What a value is stated of, in its words; None where the statement has no value or several."""
+    exact = _exact_words(unit)
+    return frozenset(unit.sentence.words) - exact if unit.sentence.standing and len(exact) == 1 else None
+
+
+def _exact_words(unit: Unit) -> frozenset[str]:
+    """Numbers, paths, addresses and the like."""
+    return frozenset(word for word in unit.sentence.words if _EXACT_WORD.search(word))
 
 
 def telling_words(sentence: Sentence) -> list[str]:
@@ -152,28 +163,32 @@ class Taken:
         self.units[position] = unit._replace(source_ids=known)
 
 
+def lasting(new: Sequence[Unit], carried: Sequence[Unit]) -> list[Unit]:
+    """What is to outlive a summary, the newest first: what the user demands or states exactly in `new`, what stands of
+    `carried`, and open tasks of both; so many of each, the oldest."""
+    stated = [unit for unit in new if unit.role == "user" and (unit.sentence.standing or _is_task(unit))]
+    stated = unfinished(sorted(stated, key=_place)[:_MOST_LASTING], new)
+    kept = [unit for unit in carried if stands(unit) or unit.kind == "action_items"]
+    return [*reversed(stated), *reversed(sorted(kept, key=_place)[:_MOST_LASTING])]
+
+
 def left_out(
-    new: Sequence[Unit],
-    carried: Sequence[Unit],
+    units: Sequence[Unit],
     said: Iterable[ExtractItem],
     room: float,
     cost: Callable[[str], float],
     read: ReadSentence = read_sentence,
 ) -> list[Unit]:
-    """Of the units what is to outlive a summary that says only `said`, the oldest first, then open tasks.
+    """Those of the units, which come newest first, that `said` leaves out: the oldest first, tasks last.
 
-    That is what stands of `carried`, what the user demands or states exactly in `new`, and tasks of both. A newer
-    statement of the same replaces an older one. All that is to last, also what is said, has `room` by `cost`.
+    A newer statement of the same replaces an older one. All of the units, also what is said, have `room` by `cost`.
     """
     taken = Taken()
     for at, item in enumerate(said):
         taken.add(Unit(_OF_A_SUMMARY + at, item.source_ids, "", read(item.text), "key_facts", 0.0))
-    lasting = [unit for unit in new if unit.role == "user" and (unit.sentence.standing or _is_task(unit))]
-    lasting = sorted(unfinished(lasting, new), key=_place)[-_MOST_LASTING:]
-    kept = [unit for unit in carried if stands(unit) or unit.kind == "action_items"][:_MOST_LASTING]
     missing: set[int] = set()
     holding: list[Unit] = []
-    for unit in (*reversed(lasting), *kept):
+    for unit in units:
         same = taken.like(unit.sentence.words)
         if same is not None and same > _LAST_OF_A_SUMMARY:
             continue  # replaced by a newer one
@@ -223,5 +238,5 @@ def _says(other: Unit, unit: Unit, *, exactly: bool = False) -> bool:
         return False
     if unit.position < 0 and not exactly:
         return True
-    exact = {word for word in unit.sentence.words if _EXACT_WORD.search(word)}
-    return exact <= set(other.sentence.words) and all(text in other.text for text in _QUOTED.findall(unit.text))
+    has_quoted = all(text in other.text for text in _QUOTED.findall(unit.text))
+    return has_quoted and _exact_words(unit) <= set(other.sentence.words)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
-from app.domain.lasting import ExtractItem, Unit, left_out
+from app.domain.lasting import ExtractItem, Unit, lasting, left_out
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, MessageId, SummaryBody, SummaryItem
 from app.engine.messages.tokens import Estimate
@@ -30,6 +30,9 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     of the model's give way.
     """
     material = material_of(fold)
+    units = lasting(material.new, material.carried)
+    if not units:
+        return body
     room = (fold.cap_tokens - estimate(render_summary(SummaryBody("")))) * _LASTING_SHARE
 
     def cost(text: str) -> int:
@@ -39,7 +42,7 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     fitted: SummaryBody | None = body
     for _ in range(_MOST_TRIES):
         # What gave way may have been what said it.
-        missing = left_out(material.new, material.carried, _said(fitted), room, cost)
+        missing = left_out(units, _said(fitted), room, cost)
         if {unit.position for unit in missing} <= {unit.position for unit in kept}:
             break
         kept = tuple(missing)

@@ -23,6 +23,7 @@ from app.domain.types import (
     SessionId,
     SessionState,
     Summary,
+    SummaryBody,
     SummaryId,
     SummaryOrigin,
     Usage,
@@ -97,9 +98,8 @@ class SummaryAttempt:
     @property
     def kept_items(self) -> int:
         """How many items the service added that the summarizer had left out."""
-        return sum(
-            item.kept for name in SUMMARY_LISTS for item in getattr(self.summary and self.summary.body, name, ())
-        )
+        body = self.summary.body if self.summary else SummaryBody("")
+        return sum(item.kept for name in SUMMARY_LISTS for item in getattr(body, name))
 
 
 async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Estimator) -> SummaryAttempt:
