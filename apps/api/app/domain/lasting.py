@@ -89,29 +89,38 @@ def unfinished(carried: Sequence[Unit], new: Iterable[Unit]) -> list[Unit]:
     reports as finished, a demand that the user lifts, a value that the user gives anew."""
     open_units = {unit.position: unit for unit in carried if unit.kind in OPEN_KINDS or unit.sentence.standing}
     named_in: defaultdict[str, list[int]] = defaultdict(list)
+    least_shared: dict[int, float] = {}
     for position, unit in open_units.items():
-        for word in telling_words(unit.sentence):
+        telling = telling_words(unit.sentence)
+        least_shared[position] = _FINISHED_WORDS_RATIO * len(telling)
+        for word in telling:
             named_in[word].append(position)
     finished: set[int] = set()
     for unit in new:
         if named_in.keys().isdisjoint(unit.sentence.words):
             continue
         shared = Counter([position for word in unit.sentence.words for position in named_in.get(word, ())])
-        for position, words in shared.items():
-            waits = open_units[position]
-            if words >= _FINISHED_WORDS_RATIO * len(telling_words(waits.sentence)):
-                finished |= {position} if position < unit.position and _closes(unit, waits) else set()
+        near = [at for at, words in shared.items() if words >= least_shared[at] and at < unit.position]
+        if near:
+            finished |= _closed_by(unit, [open_units[at] for at in near if at not in finished])
     return [unit for unit in carried if unit.position not in finished]
 
 
-def _closes(unit: Unit, waits: Unit) -> bool:
-    """Whether a unit that has words of another says that it is over."""
-    if waits.kind in OPEN_KINDS:
-        answers = waits.kind == "open_questions" and unit.role != "user"
-        return answers or _FINISHED.search(unit.text) is not None
-    if waits.sentence.standing == DEMAND:
-        return unit.role == "user" and _LIFTED.search(unit.text) is not None
-    return unit.role == "user" and _frame(unit) == _frame(waits) is not None
+def _closed_by(unit: Unit, waiting: Iterable[Unit]) -> set[int]:
+    """The places of those, which have words of the unit, that it says are over."""
+    by_user = unit.role == "user"
+    finishes, lifts = _FINISHED.search(unit.text) is not None, by_user and _LIFTED.search(unit.text) is not None
+    frame = _frame(unit) if by_user else None
+    closed: set[int] = set()
+    for waits in waiting:
+        if waits.kind in OPEN_KINDS:
+            is_closed = finishes or (waits.kind == "open_questions" and not by_user)
+        elif waits.sentence.standing == DEMAND:
+            is_closed = lifts
+        else:
+            is_closed = frame is not None and frame == _frame(waits)
+        closed |= {waits.position} if is_closed else set()
+    return closed
 
 
 def _frame(unit: Unit) -> frozenset[str] | None:
