@@ -106,17 +106,24 @@ class CallChoice:
 
 
 def cheaper_call(
-    *, separate_tokens: int, separate: Prices, repeated_tokens: int, cached_tokens: int, own: Prices, answer_tokens: int
+    *,
+    separate_tokens: int,
+    separate: Prices,
+    repeated_tokens: int,
+    cached_tokens: int,
+    own: Prices,
+    answer_tokens: int,
+    written_tokens: int = 0,
 ) -> CallChoice:
     """The call that costs less, by published prices and the tokens that are expected; the separate one of equals, and
     where a price is unknown.
 
     `repeated_tokens` are those of the whole repeated prompt with its instruction, of which the provider has
-    `cached_tokens`; `answer_tokens` those of an answer that cites by ids.
+    `cached_tokens` and writes `written_tokens` to its cache; `answer_tokens` are those of an answer that cites by ids.
     """
     separate_usd = call_cost(Usage(separate_tokens, answer_tokens), separate.of_prompt(separate_tokens))
     usage = Usage(repeated_tokens, int(_QUOTED_SHARE * answer_tokens), cached_tokens)
-    repeated_usd = call_cost(usage, own.of_prompt(repeated_tokens))
+    repeated_usd = call_cost(usage, own.of_prompt(repeated_tokens), cache_write_tokens=written_tokens)
     if separate_usd is None or repeated_usd is None or own.of_prompt(repeated_tokens).cached_input_usd is None:
         return CallChoice("separate", "no_price")
     return CallChoice("cached" if repeated_usd < separate_usd else "separate", "cost")

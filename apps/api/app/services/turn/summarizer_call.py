@@ -178,9 +178,11 @@ def _repeating_request(
         max_output_tokens=_answer_tokens(budget_of(model, policy), fold),
         purpose="summary",
         tools=prompt.tools,
-        tool_choice="none" if prompt.tools else None,
+        # At Anthropic another choice than the turns' keeps the messages from being read from its cache.
+        tool_choice="none" if prompt.tools and not model.reports_cache_writes else None,
         names_as_text=policy.show_names,
         cache_key=str(summarizer.rows.session.id),
+        lasting_messages=prompt.message_count,
     )
     more_tokens = sum(summarizer.estimate(message["content"]) + MESSAGE_FRAMING_TOKENS for message in behind)
     return request, prompt.wire_tokens + more_tokens
