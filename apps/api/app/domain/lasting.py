@@ -116,11 +116,18 @@ def _closed_by(unit: Unit, waiting: Iterable[Unit]) -> set[int]:
         if waits.kind in OPEN_KINDS:
             is_closed = finishes or (waits.kind == "open_questions" and not by_user)
         elif waits.sentence.standing == DEMAND:
-            is_closed = lifts
+            is_closed = lifts and _is_about(unit, waits)
         else:
             is_closed = frame is not None and frame == _frame(waits)
         closed |= {waits.position} if is_closed else set()
     return closed
+
+
+def _is_about(unit: Unit, demand: Unit) -> bool:
+    """Whether most of the demand's telling words, and not many others, stand in the unit."""
+    own, demanded = set(telling_words(unit.sentence)), set(telling_words(demand.sentence))
+    shared = len(own & demanded)
+    return shared >= _RESTATED_WORDS_RATIO * len(demanded) and shared >= _FINISHED_WORDS_RATIO * len(own)
 
 
 def _frame(unit: Unit) -> frozenset[str] | None:

@@ -26,14 +26,15 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     """The summary with the user's demands, exact values and open tasks of the fold and of the summary before that it
     leaves out, as items marked `kept` that cite their messages; the body itself where it leaves out none.
 
-    What is to last takes a part of the cap at most, the oldest first. Where the summary has no room for it, other items
-    of the model's give way.
+    What is to last takes what the model's answer leaves of the cap. Where that is little, other items of the model's
+    give way, until it has its part of the cap; what stands goes before tasks, the oldest first.
     """
     material = material_of(fold)
     units = lasting(material.new, material.carried)
     if not units:
         return body
     room = (fold.cap_tokens - estimate(render_summary(SummaryBody("")))) * _LASTING_SHARE
+    room = max(room, fold.cap_tokens - estimate(render_summary(body)))
 
     def cost(text: str) -> int:
         return estimate(text) + _ITEM_TOKENS
