@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.api.routes.archive import spooled
+from app.api.routes.sessions import spooled
 from app.api.schemas.archive import ROWS, SessionRow
 from app.archive.document import SECTIONS, archived_message
 from app.db.archive import COLUMNS

@@ -28,7 +28,6 @@ from app.api.edge import Edge, refusal
 from app.api.hosts import Hosts
 from app.api.openapi import describe
 from app.api.routes import (
-    archive,
     chat,
     compaction,
     completions,
@@ -86,8 +85,8 @@ _ROUTERS = (
     sessions.router,
     context.router,
     sessions.pins_router,
-    archive.import_router,
-    archive.router,
+    sessions.import_router,
+    sessions.export_router,
     deployment.models_router,
     deployment.policies_router,
     context.simulate_router,
@@ -136,7 +135,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         new_id=uuid7,
         max_body_bytes=settings.max_body_bytes,
         hosts=Hosts(settings.host, settings.allowed_hosts, settings.origins),
-        larger_bodies={archive.IMPORT_PATH: settings.max_import_bytes},
+        larger_bodies={sessions.IMPORT_PATH: settings.max_import_bytes},
         authenticate=authenticate,
         bodies=Allowance("bytes of bodies", settings.max_bodies_bytes, settings.tenant_share),
     )

@@ -11,7 +11,7 @@ import orjson
 
 from app.api import problems
 from app.api.vendor_errors import error_of
-from app.domain.compaction import Compaction
+from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
 from app.domain.stored import StoredSummary
 from app.domain.types import (

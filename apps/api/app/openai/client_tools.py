@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import orjson
 
-from app.domain.custom_tools import arguments_of, input_of
+from app.domain.content import arguments_of, input_of
 from app.domain.types import JsonObject, ToolCall
 
 ClientTool: TypeAlias = Literal["custom", "local_shell"]

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID
 
-from app.domain.compaction import Compaction, read_handle
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest
-from app.domain.incoming import IncomingMessage, beyond
+from app.domain.incoming import Compaction, IncomingMessage, beyond, read_handle
 from app.domain.responses import item_id
 from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall
 from app.openai.chat_messages import reply_text

@@ -16,7 +16,7 @@ from app.providers.anthropic_request import MESSAGES_OPTIONS, Form, messages_bod
 from app.providers.base import DeltaSink, Endpoint
 from app.providers.failures import ErrorObject
 from app.providers.remote import RemoteModel
-from app.providers.retry import RetryPolicy
+from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, token_count
 
 DEFAULT_BASE_URL: Final = "https://api.anthropic.com"

@@ -13,14 +13,13 @@ from typing import Any, Final
 import httpx
 import orjson
 
-from app.domain.content import JsonMessages, with_name
-from app.domain.custom_tools import as_function, input_of, is_custom, tool_name
+from app.domain.content import JsonMessages, as_function, input_of, is_custom, tool_name, with_name
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
 from app.providers.base import DeltaSink, Endpoint, MaxTokensField
 from app.providers.failures import ErrorObject
 from app.providers.openai_answer import ChatAssembly, read_completion
 from app.providers.remote import RemoteModel
-from app.providers.retry import RetryPolicy
+from app.providers.transport import RetryPolicy
 from app.providers.wire import json_bytes
 
 DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from app.domain.custom_tools import arguments_of
+from app.domain.content import arguments_of
 from app.domain.types import Completion, Delta, FinishReason, ToolCall, Usage
 from app.providers.failures import ErrorObject, error_object
 from app.providers.stream import Event, ReplyRoom, StreamedError, TextFlow

@@ -12,7 +12,6 @@ from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, 
 from app.domain.types import Completion, Delta
 from app.providers.base import DeltaSink
 from app.providers.failures import ErrorObject, error_object, provider_error, status_of
-from app.providers.retry import AttemptError, RetryPolicy, call_with_retries, retry_after_s
 from app.providers.stream import (
     MOST_STREAM_BYTES,
     Assembly,
@@ -22,7 +21,14 @@ from app.providers.stream import (
     StreamedError,
     read_stream,
 )
-from app.providers.transport import HttpReply, HttpTransport
+from app.providers.transport import (
+    AttemptError,
+    HttpReply,
+    HttpTransport,
+    RetryPolicy,
+    call_with_retries,
+    retry_after_s,
+)
 from app.providers.wire import MalformedAnswerError, decode_json
 
 _RETRIED_STATUSES: Final = frozenset({408, 409, 429})

@@ -21,10 +21,9 @@ from app.api.vendor_errors import error_of
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, Usage
-from app.openai.chat_messages import read_messages
+from app.openai.chat_messages import read_messages, with_calls
 from app.openai.items import joined_directions
-from app.openai.known_lists import known_list
-from app.openai.written_calls import with_calls
+from app.openai.new_messages import known_list
 from app.services.openai.chat import ChatRequest, complete_chat
 from app.services.openai.open_session import open_session
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome

@@ -15,9 +15,8 @@ from app.api.schemas.responses import CompactIn, CompactionOut
 from app.domain.errors import InvalidRequest, located
 from app.openai.items import read_items, references_of
 from app.services.openai.chat import ChatRequest
-from app.services.openai.compaction import compact
 from app.services.openai.conversations import referenced
-from app.services.openai.responses import ResponseRequest
+from app.services.openai.responses import ResponseRequest, compact
 from app.services.turn.types import TurnOptions
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)

@@ -33,7 +33,7 @@ from app.api.schemas.responses import (
     ResponseOut,
 )
 from app.api.streaming import Work, events_response, stream_turn
-from app.domain.custom_tools import tool_name
+from app.domain.content import tool_name
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError, located
 from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
@@ -41,9 +41,8 @@ from app.openai.client_tools import chat_tool
 from app.openai.items import read_items, references_of
 from app.services.openai import responses
 from app.services.openai.chat import ChatRequest
-from app.services.openai.compaction import compaction_policy
 from app.services.openai.conversations import referenced
-from app.services.openai.responses import ResponseRequest, ResponseTarget, resolve_target, respond
+from app.services.openai.responses import ResponseRequest, ResponseTarget, compaction_policy, resolve_target, respond
 from app.services.runtime import Runtime
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 

@@ -27,8 +27,7 @@ from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, Stored
 from app.api.schemas.context import SummaryFields
 from app.api.schemas.sessions import SessionIn
 from app.api.schemas.turns import AuditFields
-from app.api.schemas.values import Dollars, Id, In, Instant, Open, Seq, Sha256, Speaker
-from app.api.strict_json import parse_body
+from app.api.schemas.values import Dollars, Id, In, Instant, Open, Seq, Sha256, Speaker, parse_body
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
 from app.domain.audit import CacheBreak
 from app.domain.errors import ImportRefused, InvalidRequest

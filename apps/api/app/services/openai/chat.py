@@ -23,12 +23,10 @@ from app.db.turns import (
     turn_by_key,
 )
 from app.db.turns import cancel_turn as store_cancelled
-from app.domain.compaction import Compaction
 from app.domain.errors import NotFound, TurnInProgress, located
-from app.domain.incoming import IncomingMessage
+from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionId, TenantId, TurnId, TurnStatus
-from app.openai.known_lists import KnownList
-from app.openai.new_messages import NewMessages, NextStep, new_messages, next_step, past_step
+from app.openai.new_messages import KnownList, NewMessages, NextStep, new_messages, next_step, past_step
 from app.services.archive.transfer import add_history, draft_history
 from app.services.runtime import Runtime, retried
 from app.services.sessions import add_directions
