@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.db.database import Transaction, record_of
+from app.db.database import Transaction
 from app.db.sql import given, insert_row, sql
 from app.db.tables import pins
 from app.domain.stored import names_of, values_of
@@ -34,21 +34,18 @@ _DELETE = sql(f"DELETE FROM pins WHERE {_OURS} AND name = :name")
 
 async def put_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin | None:
     """Stores the pin or replaces the one of its name; None when the tenant has no such session."""
-    row = await tx.fetchrow(_PUT, tenant_id=tenant_id, session_id=session_id, **values_of(pin))
-    return None if row is None else record_of(Pin, row)
+    return await tx.fetch_record(Pin, _PUT, tenant_id=tenant_id, session_id=session_id, **values_of(pin))
 
 
 async def get_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, name: str) -> Pin | None:
-    row = await tx.fetchrow(_GET, tenant_id=tenant_id, session_id=session_id, name=name)
-    return None if row is None else record_of(Pin, row)
+    return await tx.fetch_record(Pin, _GET, tenant_id=tenant_id, session_id=session_id, name=name)
 
 
 async def list_pins(
     tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, after: str, limit: int
 ) -> list[Pin]:
     """The session's pins by name, from the first one above `after`."""
-    rows = await tx.fetch(_LIST, tenant_id=tenant_id, session_id=session_id, after=after, limit=limit)
-    return [record_of(Pin, row) for row in rows]
+    return await tx.fetch_records(Pin, _LIST, tenant_id=tenant_id, session_id=session_id, after=after, limit=limit)
 
 
 async def delete_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, name: str) -> bool:

@@ -163,8 +163,7 @@ async def get_session(
     tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, lock: bool = False
 ) -> Session | None:
     """The tenant's session, or None. `lock` holds the row until the transaction ends."""
-    row = await tx.fetchrow(_GET_LOCKED if lock else _GET, session_id=session_id, tenant_id=tenant_id)
-    return None if row is None else Session(**row)
+    return await tx.fetch_record(Session, _GET_LOCKED if lock else _GET, session_id=session_id, tenant_id=tenant_id)
 
 
 async def session_exists(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
@@ -196,21 +195,18 @@ async def list_sessions(
     tx: Transaction, tenant_id: TenantId, *, position: UUID, limit: int, newest_first: bool = True
 ) -> list[Session]:
     """The tenant's sessions with an id below `position`, newest first; or those above it, oldest first."""
-    rows = await tx.fetch(_PAGES[newest_first], tenant_id=tenant_id, position=position, limit=limit)
-    return [Session(**row) for row in rows]
+    return await tx.fetch_records(Session, _PAGES[newest_first], tenant_id=tenant_id, position=position, limit=limit)
 
 
 async def sessions_of(tx: Transaction, tenant_id: TenantId, session_ids: Sequence[SessionId]) -> list[Session]:
     """Those of the sessions that are the tenant's, newest first."""
-    rows = await tx.fetch(_LIST_OF, tenant_id=tenant_id, session_ids=list(session_ids))
-    return [Session(**row) for row in rows]
+    return await tx.fetch_records(Session, _LIST_OF, tenant_id=tenant_id, session_ids=list(session_ids))
 
 
 async def update_session(tx: Transaction, tenant_id: TenantId, session: Session) -> Session | None:
     """Writes the session's changeable fields; None when it is gone."""
     new = {name: getattr(session, name) for name in CHANGEABLE}
-    row = await tx.fetchrow(_UPDATE, session_id=session.id, tenant_id=tenant_id, **new)
-    return None if row is None else Session(**row)
+    return await tx.fetch_record(Session, _UPDATE, session_id=session.id, tenant_id=tenant_id, **new)
 
 
 async def erase_later(tx: Transaction, session_id: SessionId, seconds: float) -> None:
@@ -291,8 +287,9 @@ async def turn_of_list(
 ) -> KnownTurn | None:
     """The tenant's turn that ends with the first of these digests that any has, or None. `request_sha256` is the hash
     of a request that may be a retry."""
-    row = await tx.fetchrow(_BY_LIST, tenant_id=tenant_id, digests=list(digests), request_sha256=request_sha256)
-    return None if row is None else KnownTurn(**row)
+    return await tx.fetch_record(
+        KnownTurn, _BY_LIST, tenant_id=tenant_id, digests=list(digests), request_sha256=request_sha256
+    )
 
 
 async def session_of_name(tx: Transaction, tenant_id: TenantId, external_id: str) -> SessionId | None:
