@@ -30,9 +30,10 @@ from app.api.schemas.values import as_json
 from app.archive.document import FORMAT, SECTIONS, VERSION
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Pin, Session, SessionId, TurnId
-from app.services import pins, sessions
+from app.services import sessions
 from app.services.archive.transfer import export_session, fork_session, import_session
 from app.services.paging import Page
+from app.services.views.context import pin_figures
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 
@@ -132,10 +133,10 @@ async def list_pins(
     figures: PinFiguresQuery = False,
 ) -> JsonObject | Page[Pin]:
     """The session's pins by name."""
-    page = await pins.list_pins(call.rt, call.tenant_id, session_id, limit, cursor)
+    page = await sessions.list_pins(call.rt, call.tenant_id, session_id, limit, cursor)
     if not figures:
         return page
-    found = await pins.pin_figures(call.rt, call.tenant_id, session_id)
+    found = await pin_figures(call.rt, call.tenant_id, session_id)
     items = [as_json(pin) | {"figures": found.get(pin.name)} for pin in page.items]
     return {"items": items, "next_cursor": page.next_cursor}
 
@@ -146,7 +147,7 @@ async def put_pin(call: Call, session_id: SessionId, name: PinName, body: PinIn)
     if not _can_be_a_name(name):
         raise InvalidRequest(f"A pin's name is 1 to {_LONGEST_NAME} printable characters.", ("path", "name"))
     pin = Pin(name=name, content=body.content, relevance=body.relevance, source=body.source)
-    return await pins.put_pin(call.rt, call.tenant_id, session_id, pin)
+    return await sessions.put_pin(call.rt, call.tenant_id, session_id, pin)
 
 
 @pins_router.get("/{name:path}", response_model=PinOut, responses=refusals(*READ))
@@ -154,7 +155,7 @@ async def get_pin(call: Call, session_id: SessionId, name: PinName) -> Pin:
     """One pin."""
     if not _can_be_a_name(name):
         raise NotFound("pin")
-    return await pins.get_pin(call.rt, call.tenant_id, session_id, name)
+    return await sessions.get_pin(call.rt, call.tenant_id, session_id, name)
 
 
 @pins_router.delete("/{name:path}", status_code=204, responses=refusals(*READ))
@@ -162,7 +163,7 @@ async def delete_pin(call: Call, session_id: SessionId, name: PinName) -> Respon
     """Removes the pin. Prompts that contained it can still be rebuilt."""
     if not _can_be_a_name(name):
         raise NotFound("pin")
-    await pins.delete_pin(call.rt, call.tenant_id, session_id, name)
+    await sessions.delete_pin(call.rt, call.tenant_id, session_id, name)
     return Response(status_code=204)
 
 

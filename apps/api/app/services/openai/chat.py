@@ -23,7 +23,7 @@ from app.db.turns import (
     turn_by_key,
 )
 from app.db.turns import cancel_turn as store_cancelled
-from app.domain.errors import NotFound, TurnInProgress, located
+from app.domain.errors import TurnInProgress, existing, located
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.new_messages import KnownList, NewMessages, NextStep, new_messages, next_step, past_step
@@ -170,10 +170,7 @@ async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, re
             step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         if await store_past(rt, tenant_id, session_id, request.model_alias, newest, step) is not None:
             async with rt.database.autocommit() as tx:
-                stored = await newest_of(tx, tenant_id, session_id)
-            if stored is None:
-                raise NotFound("session")
-            return stored
+                return existing(await newest_of(tx, tenant_id, session_id), "session")
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
 
 
@@ -227,9 +224,7 @@ async def _read_state(
     lost = 0
     async with rt.database.begin() as tx:
         # Locked, for the turn and the messages to be of one moment.
-        newest = await newest_of(tx, tenant_id, session_id, lock=True)
-        if newest is None:
-            raise NotFound("session")
+        newest = existing(await newest_of(tx, tenant_id, session_id, lock=True), "session")
         if newest.status is TurnStatus.RUNNING and (lost := await fail_lost_turns(tx, session_id)):
             newest = await newest_of(tx, tenant_id, session_id) or newest
         if idempotency_key is not None:
@@ -289,9 +284,7 @@ async def _answer_again(
         options = _noted(request.options, first_seq)
         return await retry_turn(rt, tenant_id, session_id, turn_id, options, request.model_alias, listen)
     async with rt.database.autocommit() as tx:
-        turn = await get_turn(tx, tenant_id, session_id, turn_id)
-        if turn is None:
-            raise NotFound("session")
+        turn = existing(await get_turn(tx, tenant_id, session_id, turn_id), "session")
         return await stored_outcome(tx, tenant_id, turn)
 
 

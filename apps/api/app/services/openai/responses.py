@@ -30,6 +30,7 @@ from app.domain.errors import (
     PlimsollError,
     TurnInProgress,
     TurnNotOpen,
+    existing,
     located,
 )
 from app.domain.incoming import Compaction
@@ -146,9 +147,7 @@ async def _after(
     chat = request.chat
     check_compaction(chat, previous.session_id)
     async with rt.database.begin() as tx:
-        found = await get_response(tx, tenant_id, previous)
-        if found is None:
-            raise NotFound("previous_response")
+        found = existing(await get_response(tx, tenant_id, previous), "previous_response")
         newest = await newest_response(tx, tenant_id, previous.session_id)
         if idempotency_key is not None and request.store:
             if await turn_by_key(tx, tenant_id, previous.session_id, idempotency_key):
@@ -184,10 +183,7 @@ async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, erase_a
 async def stored_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:
     """The tenant's response. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        found = await get_response(tx, tenant_id, ref)
-    if found is None:
-        raise NotFound("response")
-    return found
+        return existing(await get_response(tx, tenant_id, ref), "response")
 
 
 async def response_of_outcome(
@@ -196,10 +192,7 @@ async def response_of_outcome(
     """The stored response of a request that has been answered before. Raises `NotFound` when it was erased."""
     turn = outcome.turn
     async with rt.database.autocommit() as tx:
-        found = await read_of_request(tx, tenant_id, turn.session_id, turn.id, request_sha256)
-    if found is None:
-        raise NotFound("response")
-    return found
+        return existing(await read_of_request(tx, tenant_id, turn.session_id, turn.id, request_sha256), "response")
 
 
 async def input_items(
@@ -236,9 +229,7 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
     its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress` while it runs.
     """
     async with rt.database.begin() as tx:
-        found = await get_response(tx, tenant_id, ref)
-        if found is None:
-            raise NotFound("response")
+        found = existing(await get_response(tx, tenant_id, ref), "response")
         if is_running(found):
             raise TurnInProgress("The response is still in progress; cancel it first.", RETRY_AFTER_S)
         await erase_response(tx, ref)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from app.db.messages import UNCOUNTED
 from app.db.turns import newest_messages, newest_of
-from app.domain.errors import NotFound, located
+from app.domain.errors import existing, located
 from app.domain.figures import LaidOut
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.types import (
@@ -177,10 +177,8 @@ async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, c
     """
     session_id = compaction.session_id
     async with rt.database.autocommit() as tx:
-        newest = await newest_of(tx, tenant_id, session_id)
-        stored = await newest_messages(tx, session_id, most_compared(request)) if newest else ()
-    if newest is None:
-        raise NotFound("compaction")
+        newest = existing(await newest_of(tx, tenant_id, session_id), "compaction")
+        stored = await newest_messages(tx, session_id, most_compared(request))
     new = (await beyond(request, stored)).messages
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
     with located("body", request.within):
