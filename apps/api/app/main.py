@@ -30,7 +30,6 @@ from app.api.openapi import describe
 from app.api.routes import (
     chat,
     compaction,
-    completions,
     context,
     conversations,
     deployment,
@@ -77,7 +76,7 @@ logger = logging.getLogger(__name__)
 _ROUTERS = (
     turns.router,
     chat.router,
-    completions.router,
+    chat.completions_router,
     compaction.router,
     messages.router,
     responses.router,

@@ -8,8 +8,8 @@ from starlette.responses import Response
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals
 from app.api.response_json import compaction_json
-from app.api.routes.chat import NewSessionHeader, SessionHeader
-from app.api.routes.responses import check_model, in_session, input_of, previous_of
+from app.api.routes.chat import NewSessionHeader, SessionHeader, check_model
+from app.api.routes.responses import in_session, input_of, previous_of
 from app.api.routes.turns import request_sha256
 from app.api.schemas.responses import CompactIn, CompactionOut
 from app.domain.errors import InvalidRequest, located

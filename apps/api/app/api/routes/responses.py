@@ -19,6 +19,7 @@ from app.api.routes.chat import (
     NewSessionHeader,
     RetryCount,
     SessionHeader,
+    check_model,
     named_session,
     provider_options,
     recognizable,
@@ -218,7 +219,7 @@ def response_request(
     previous = previous_of(body.previous_response_id)
     tools, tool_choice = _tools(raw, body)
     conversation, stored = _conversation(body), body.store is not False
-    sha256 = request_sha256({name: value for name, value in raw.items() if name != "stream_options"})
+    sha256 = request_sha256(raw)
     with located("body", "input"):
         read = read_items(input_of(raw), referenced)
     options = TurnOptions(
@@ -281,12 +282,6 @@ def _check_body(rt: Runtime, body: ResponseIn) -> None:
     if body.background and body.store is False:
         raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
     check_model(rt, body.model)
-
-
-def check_model(rt: Runtime, alias: str | None) -> None:
-    """Raises `NotFound` for an alias that the catalogue does not have."""
-    if alias is not None and alias not in rt.catalogue.aliases:
-        raise NotFound("model")
 
 
 def previous_of(named: str | None) -> ResponseRef | None:
