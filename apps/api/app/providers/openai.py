@@ -91,14 +91,7 @@ class OpenAIProvider:
             with_cache_key=takes_cache_key(endpoint),
             with_custom_tools=takes_custom_tools(endpoint),
         )
-        self._remote = RemoteModel(
-            label=endpoint.label,
-            url=chat_url(endpoint),
-            headers=chat_headers(endpoint),
-            timeout_s=endpoint.timeout_s,
-            now=now,
-            retry=retry,
-        )
+        self._remote = RemoteModel(endpoint, chat_url(endpoint), chat_headers(endpoint), now, retry)
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""

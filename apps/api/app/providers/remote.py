@@ -10,7 +10,7 @@ import httpx
 
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.types import Completion, Delta
-from app.providers.base import DeltaSink
+from app.providers.base import DeltaSink, Endpoint
 from app.providers.failures import ErrorObject, error_object, provider_error, status_of
 from app.providers.stream import (
     MOST_STREAM_BYTES,
@@ -58,25 +58,23 @@ class WireCall(Protocol):
 
 
 class RemoteModel:
-    """A model at an address. `label` is its alias, `timeout_s` the deadline of a whole call."""
+    """The model of an endpoint, at an address of its wire protocol; `headers` are those of every call."""
 
     def __init__(
         self,
-        *,
-        label: str,
+        endpoint: Endpoint,
         url: httpx.URL,
         headers: Mapping[str, str],
-        timeout_s: float,
         now: Callable[[], datetime],
         retry: RetryPolicy | None,
     ) -> None:
-        self._label = label
+        self._label = endpoint.label
         self._url = url
         self._headers = headers
-        self._timeout_s = timeout_s
+        self._timeout_s = endpoint.timeout_s
         self._now = now
         self._retry = retry or RetryPolicy()
-        self._transport = HttpTransport(label, encrypted=url.scheme == "https")
+        self._transport = HttpTransport(endpoint.label, encrypted=url.scheme == "https")
 
     async def complete(
         self, call: WireCall, on_delta: DeltaSink | None, headers: Mapping[str, str] = _NO_HEADERS

@@ -45,10 +45,8 @@ from app.services.archive.new_rows import Conversation, Export
 from app.services.policies import read_fields
 
 
-class Document(BaseModel):
+class Document(Open):
     """An object whose members the guides describe."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 class SessionRow(SessionIn):

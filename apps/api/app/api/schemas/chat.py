@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
 
 from app.api.schemas.content import ContentIn, TextOrParts, TextPart, ToolCallIn, ToolChoice, ToolIn
 from app.api.schemas.values import In, Instant, Open, Speaker
@@ -255,10 +255,9 @@ class TextCompletion(BaseModel):
     system_fingerprint: Any = None
 
 
-class ChatError(BaseModel):
+class ChatError(Open):
     """OpenAI's error. A code of its own, where OpenAI has none: those of the service's other routes."""
 
-    model_config = ConfigDict(extra="allow")
     message: str
     type: str
     param: str | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import BaseModel, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from app.api.schemas.chat import CallId
 from app.api.schemas.content import InputAudio, TextOrParts
@@ -200,10 +200,9 @@ MetadataIn = Annotated[
 ]
 
 
-class ItemOut(BaseModel):
+class ItemOut(Open):
     """A message, a call of a tool, its output, reasoning, or a compaction."""
 
-    model_config = ConfigDict(extra="allow")
     id: str
     type: Literal[
         "message",

@@ -370,10 +370,9 @@ class TokenCountOut(BaseModel):
     input_tokens: int = Field(description="The whole prompt, before anything leaves it.")
 
 
-class MessagesErrorFields(BaseModel):
+class MessagesErrorFields(Open):
     """Anthropic's type and message; the code and its members are those of the service's other routes."""
 
-    model_config = ConfigDict(extra="allow")
     type: str
     message: str
     code: str

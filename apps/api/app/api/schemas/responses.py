@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import BaseModel, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from app.api.schemas.chat import JsonFormat, TextFormat
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, text_or_list
@@ -186,10 +186,9 @@ class ResponseUsageOut(BaseModel):
     total_tokens: int
 
 
-class ResponseOut(BaseModel):
+class ResponseOut(Open):
     """OpenAI's `response`."""
 
-    model_config = ConfigDict(extra="allow")
     id: str
     object: Literal["response"]
     created_at: int
