@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, cast
 import orjson
 
 from app.domain.content import call_input
-from app.domain.incoming import Compaction, IncomingList, IncomingMessage, beyond, read_handle
+from app.domain.incoming import Compaction, IncomingList, IncomingMessage, after_compaction, read_handle
 from app.domain.trim_log import CLEARED
 from app.domain.types import Content, ContentPart, JsonObject, ToolCall, Usage
 
@@ -51,7 +51,9 @@ def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[s
             if not (blocks := blocks[made[-1] + 1 :]):
                 continue
         read += [_reply(place, blocks)] if role == "assistant" else _of_user(place, blocks)
-    return IncomingList(_instructions(system), tuple(read) if compaction is None else beyond(before, read), compaction)
+    return IncomingList(
+        _instructions(system), tuple(read) if compaction is None else after_compaction(before, read), compaction
+    )
 
 
 def conversation_of(user_id: str | None) -> str | None:

@@ -25,8 +25,7 @@ from app.domain.types import (
     TurnStatus,
     Usage,
 )
-from app.openai.client_tools import client_tools
-from app.openai.items import compaction_item, reasoning_item, reply_items, text_item
+from app.openai.items import client_tools, compaction_item, reasoning_item, reply_items, text_item
 from app.services.openai.conversations import ItemPage
 from app.services.openai.responses import is_running
 from app.services.turn.types import TurnEvent, TurnOutcome
@@ -65,7 +64,7 @@ def response_json(form: JsonObject, ref: ResponseRef, created_at: datetime, repl
         **form,
         "model": reply.model,
         "output": list(reply.output),
-        "usage": usage_json(reply.usage),
+        "usage": response_usage(reply.usage),
     }
 
 
@@ -142,7 +141,7 @@ def compaction_json(compaction_id: str, created_at: datetime, compaction: Compac
         "object": "response.compaction",
         "created_at": int(created_at.timestamp()),
         "output": [compaction_item(compaction)],
-        "usage": usage_json(usage),
+        "usage": response_usage(usage),
     }
 
 
@@ -154,7 +153,7 @@ def response_error(problem: JsonObject | None) -> JsonObject:
     return {"code": _ERROR_CODES.get(error["code"], "server_error"), "message": error["message"]}
 
 
-def usage_json(usage: Usage | None) -> JsonObject | None:
+def response_usage(usage: Usage | None) -> JsonObject | None:
     """The provider's figures; how many of the output's tokens were reasoning is not known."""
     if usage is None:
         return None

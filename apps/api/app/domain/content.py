@@ -157,7 +157,7 @@ def arguments_of(text: str) -> str:
     return orjson.dumps({"input": text}).decode()
 
 
-def input_of(arguments: str) -> str:
+def custom_input(arguments: str) -> str:
     """The text of such a call; arguments of another form are the text themselves."""
     try:
         value = orjson.loads(arguments or "{}")

@@ -47,7 +47,9 @@ class IncomingList:
     compaction: Compaction | None = None
 
 
-def beyond(before: Sequence[IncomingMessage], after: Sequence[IncomingMessage]) -> tuple[IncomingMessage, ...]:
+def after_compaction(
+    before: Sequence[IncomingMessage], after: Sequence[IncomingMessage]
+) -> tuple[IncomingMessage, ...]:
     """What of a list counts beside its last compaction: what follows it. Where nothing does, the client wants an answer
     to what it sent last: what stands between the assistant's last message and the compaction."""
     if after:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 import orjson
 
-from app.domain.content import JsonMessages, as_function, input_of, is_custom, tool_name, with_name
+from app.domain.content import JsonMessages, as_function, custom_input, is_custom, tool_name, with_name
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
 from app.providers.base import DeltaSink, Endpoint, MaxTokensField
 from app.providers.failures import ErrorObject
@@ -246,7 +246,7 @@ def _call(call: JsonObject, custom_names: frozenset[str | None]) -> JsonObject:
     function = call["function"]
     if function["name"] not in custom_names:
         return call
-    custom = {"name": function["name"], "input": input_of(function["arguments"])}
+    custom = {"name": function["name"], "input": custom_input(function["arguments"])}
     return {"id": call["id"], "type": "custom", "custom": custom}
 
 

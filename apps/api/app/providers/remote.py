@@ -11,7 +11,7 @@ import httpx
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.types import Completion, Delta
 from app.providers.base import DeltaSink, Endpoint
-from app.providers.failures import ErrorObject, error_object, provider_error, status_of
+from app.providers.failures import ErrorObject, error_object, error_status, provider_error
 from app.providers.stream import (
     MOST_STREAM_BYTES,
     Assembly,
@@ -116,7 +116,7 @@ class RemoteModel:
                 await reply.aclose()
             if not reply.is_success or error is not None:
                 raise provider_error(
-                    status_of(error or ErrorObject()) if reply.is_success else reply.status, error, self._label
+                    error_status(error or ErrorObject()) if reply.is_success else reply.status, error, self._label
                 )
             return answer
 
@@ -147,7 +147,7 @@ class RemoteModel:
                 tap.usage = assembly.usage
             return assembly.completion(attempts=number)
         except StreamedError as streamed:
-            raise self._failure(status_of(streamed.error), streamed.error, reply, call, stream=stream) from streamed
+            raise self._failure(error_status(streamed.error), streamed.error, reply, call, stream=stream) from streamed
         except BrokenStreamError as broken:
             raise AttemptError(self._broke_off()) from broken
         except MalformedAnswerError as malformed:
@@ -165,7 +165,7 @@ class RemoteModel:
         if not reply.is_success:
             raise self._failure(reply.status, error, reply, call, stream=stream)
         if error is not None:  # a success only by its status
-            raise self._failure(status_of(error), error, reply, call, stream=stream)
+            raise self._failure(error_status(error), error, reply, call, stream=stream)
         completion = call.completion(answer, attempts=number)
         if tap is not None:
             tap(Delta(completion.text or "", completion.reasoning or ""))

@@ -9,7 +9,7 @@ from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals
 from app.api.response_json import compaction_json
 from app.api.routes.chat import NewSessionHeader, SessionHeader, check_model
-from app.api.routes.responses import in_session, input_of, previous_of
+from app.api.routes.responses import in_session, items_of_input, previous_of
 from app.api.routes.turns import request_sha256
 from app.api.schemas.responses import CompactIn, CompactionOut
 from app.domain.errors import InvalidRequest, located
@@ -33,7 +33,7 @@ async def compact_response(
     """Summarizes a conversation now. The answer's `output` stands for it at the beginning of a next `input`."""
     rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
     check_model(rt, body.model)
-    items = input_of(raw) if body.input is not None else []
+    items = items_of_input(raw) if body.input is not None else []
     named = await referenced(rt, tenant_id, references_of(items))
 
     def read_body() -> ResponseRequest:

@@ -38,8 +38,7 @@ from app.domain.content import tool_name
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError, located
 from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
-from app.openai.client_tools import chat_tool
-from app.openai.items import read_items, references_of
+from app.openai.items import chat_tool, read_items, references_of
 from app.services.openai import responses
 from app.services.openai.chat import ChatRequest
 from app.services.openai.conversations import referenced
@@ -66,7 +65,7 @@ async def create_response(
 ) -> Response:
     """Creates a response within the token budget: alone, in a session or conversation, or after a response."""
     rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
-    named = await referenced(rt, tenant_id, references_of(input_of(raw)))
+    named = await referenced(rt, tenant_id, references_of(items_of_input(raw)))
 
     def read() -> ResponseRequest:
         request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
@@ -202,7 +201,7 @@ _REPEATED = (
 )
 
 
-def input_of(raw: JsonObject) -> list[JsonObject]:
+def items_of_input(raw: JsonObject) -> list[JsonObject]:
     """The input as items: a text is a user's message."""
     given = raw["input"]
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
@@ -221,7 +220,7 @@ def response_request(
     conversation, stored = _conversation(body), body.store is not False
     sha256 = request_sha256(raw)
     with located("body", "input"):
-        read = read_items(input_of(raw), referenced)
+        read = read_items(items_of_input(raw), referenced)
     options = TurnOptions(
         tools=tools,
         tool_choice=tool_choice,

@@ -102,12 +102,11 @@ async def complete_chat(
         newest = state.newest
         if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
-        new = await beyond(request, state.messages)
+        new = await new_in_list(request, state.messages)
         is_same = request.is_retry and newest.request_sha256 == request.request_sha256
         if newest.turn_id is not None and (new.repeats_newest or is_same):
             return await _answer_again(rt, tenant_id, session_id, newest.turn_id, state, request, listen)
-        with located("body", request.within):
-            step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+        step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         options = _noted(request.options, newest.last_message_seq + 1)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)
@@ -137,11 +136,10 @@ async def new_turn(
     for _ in range(_MOST_TRIES):
         state = await _read_state(rt, tenant_id, session_id, request, None)
         assert not isinstance(state, TurnOutcome), "only a key finds what was answered before"
-        newest, new = state.newest, await beyond(request, state.messages)
+        newest, new = state.newest, await new_in_list(request, state.messages)
         if newest.status in OPEN_STATUSES or new.repeats_newest or newest.request_sha256 == request.request_sha256:
             return None
-        with located("body", request.within):
-            step = await divided(request, new.messages, waiting=False)
+        step = await divided(request, new.messages, waiting=False)
         turn = turn_of(request, step, request.options)
         if turn is None:
             return None
@@ -161,13 +159,12 @@ async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, re
         newest = state.newest
         if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
-        new = await beyond(request, state.messages)
+        new = await new_in_list(request, state.messages)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)
         if new.repeats_newest or not new.messages:
             return newest
-        with located("body", request.within):
-            step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+        step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         if await store_past(rt, tenant_id, session_id, request.model_alias, newest, step) is not None:
             async with rt.database.autocommit() as tx:
                 return existing(await newest_of(tx, tenant_id, session_id), "session")
@@ -179,7 +176,7 @@ def most_compared(request: ChatRequest) -> int:
     return 2 * len(request.messages) + 32
 
 
-async def beyond(request: ChatRequest, stored: Sequence[Message]) -> NewMessages:
+async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> NewMessages:
     """What of the request's list is new to a session with these newest messages."""
     if request.all_new:
         return NewMessages(request.messages)
@@ -192,7 +189,8 @@ async def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, 
     Raises `InvalidRequest` that names a message that can not stand there by its index.
     """
     divide = past_step if request.all_past else next_step
-    return await _aside(request, partial(divide, messages, waiting=waiting))
+    with located("body", request.within):
+        return await _aside(request, partial(divide, messages, waiting=waiting))
 
 
 async def _aside(request: ChatRequest, work: Callable[[], T]) -> T:

@@ -31,7 +31,6 @@ from app.domain.errors import (
     TurnInProgress,
     TurnNotOpen,
     existing,
-    located,
 )
 from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse
@@ -161,8 +160,7 @@ async def _after(
         if found.turn_status is TurnStatus.RUNNING and found.is_last_of_turn:
             raise TurnInProgress("The previous response is still in progress.", RETRY_AFTER_S)
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
-    with located("body", chat.within):
-        await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
+    await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
     if request.store and found.ends_session and found.turn_status in _GOES_ON:
         return ResponseTarget(previous.session_id, replace(chat, after_turn_seq=found.last_turn_seq))
     forked = await _fork(rt, tenant_id, found, None if request.store else ERASE_AFTER_S)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from app.db.messages import UNCOUNTED
 from app.db.turns import newest_messages, newest_of
-from app.domain.errors import existing, located
+from app.domain.errors import existing
 from app.domain.figures import LaidOut
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.types import (
@@ -48,7 +48,7 @@ from app.engine.window.layout import layout_of
 from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, assemble, plan
 from app.engine.window.prompt import Prompt, PromptItem
 from app.engine.window.window import head_items
-from app.services.openai.chat import ChatRequest, beyond, divided, most_compared, turn_of
+from app.services.openai.chat import ChatRequest, divided, most_compared, new_in_list, turn_of
 from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
 from app.services.turn.claim import awake_alias, check, check_recorded, policy_of_turn
@@ -179,10 +179,9 @@ async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, c
     async with rt.database.autocommit() as tx:
         newest = existing(await newest_of(tx, tenant_id, session_id), "compaction")
         stored = await newest_messages(tx, session_id, most_compared(request))
-    new = (await beyond(request, stored)).messages
+    new = (await new_in_list(request, stored)).messages
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
-    with located("body", request.within):
-        step = await divided(request, new, waiting=is_waiting) if new else None
+    step = await divided(request, new, waiting=is_waiting) if new else None
     if step is not None and not step.past and not is_waiting:
         turn = turn_of(request, step, request.options)
         if turn is not None:
