@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-import orjson
-
 from app.api import problems
+from app.api.streaming import encoded_event
 from app.api.vendor_errors import error_of
 from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
@@ -310,10 +309,7 @@ class ResponseForm:
 
     def _reasoning(self, text: str) -> Iterable[bytes]:
         if self._open is None:
-            item = self._item("reasoning", "")
-            yield self._item_event("added", item | {"content": []})
-            yield self._part_event("added", item["id"], item["content"][0])
-            self._open = "reasoning"
+            yield from self._begin_item("reasoning")
         if self._open == "reasoning":
             self._texts.append(text)
             yield self._text_event("response.reasoning_text.delta", delta=text)
@@ -321,13 +317,16 @@ class ResponseForm:
     def _message(self, text: str) -> Iterable[bytes]:
         if self._open != "message":
             yield from self._close()
-            item = self._item("message", "")
-            yield self._item_event("added", item | {"content": []})
-            yield self._part_event("added", item["id"], item["content"][0])
-            self._open = "message"
+            yield from self._begin_item("message")
         self._texts.append(text)
         if text:
             yield self._text_event("response.output_text.delta", delta=text, logprobs=[])
+
+    def _begin_item(self, kind: Literal["reasoning", "message"]) -> Iterable[bytes]:
+        item = self._item(kind, "")
+        yield self._item_event("added", item | {"content": []})
+        yield self._part_event("added", item["id"], item["content"][0])
+        self._open = kind
 
     def _close(self, status: Literal["completed", "incomplete"] = "completed") -> Iterable[bytes]:
         """Ends the open item, if there is one."""
@@ -390,4 +389,4 @@ class ResponseForm:
     def _event(self, event_name: str, /, **fields: object) -> bytes:
         data = {"type": event_name, "sequence_number": self._number, **fields}
         self._number += 1
-        return b"event: %b\ndata: %b\n\n" % (event_name.encode(), orjson.dumps(data))
+        return encoded_event(event_name, data)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.db import pins as pin_store
 from app.db import sessions as store
 from app.db.database import Database, Record, Transaction
 from app.db.erasure import erase, lock_session
+from app.db.figures import session_figures
 from app.db.records import usage_totals
 from app.db.turns import cancel_open_turns
 from app.domain.errors import InvalidRequest, NotFound, existing, located
@@ -110,7 +110,7 @@ async def search_sessions(
 async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId, SessionFigures]:
     """The newest window, the use and the state of each session."""
     async with rt.database.autocommit() as tx:
-        return await store.session_figures(tx, [session.id for session in sessions])
+        return await session_figures(tx, [session.id for session in sessions])
 
 
 @retried
@@ -211,13 +211,13 @@ def _check_known(field: str, value: str | None, instructions: Mapping[str, str])
 async def put_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin:
     """Stores the pin, replacing the one of its name. Raises `NotFound` for the session."""
     async with rt.database.autocommit() as tx:
-        return existing(await pin_store.put_pin(tx, tenant_id, session_id, pin), "session")
+        return existing(await store.put_pin(tx, tenant_id, session_id, pin), "session")
 
 
 async def get_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, name: str) -> Pin:
     """The pin of that name. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        pin = await pin_store.get_pin(tx, tenant_id, session_id, name)
+        pin = await store.get_pin(tx, tenant_id, session_id, name)
         if pin is None:
             raise await not_found(tx, tenant_id, session_id, "pin")
     return pin
@@ -230,7 +230,7 @@ async def list_pins(
     scope = f"pins:{session_id}"
     after = after_name(scope, cursor) or ""
     async with rt.database.autocommit() as tx:
-        rows = await pin_store.list_pins(tx, tenant_id, session_id, after=after, limit=limit + 1)
+        rows = await store.list_pins(tx, tenant_id, session_id, after=after, limit=limit + 1)
         if not rows:
             await check_session(tx, tenant_id, session_id)
     return page_of(scope, rows, limit, lambda pin: pin.name)
@@ -239,5 +239,5 @@ async def list_pins(
 async def delete_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, name: str) -> None:
     """Takes the pin away; prompts that had it can still be rebuilt. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        if not await pin_store.delete_pin(tx, tenant_id, session_id, name):
+        if not await store.delete_pin(tx, tenant_id, session_id, name):
             raise await not_found(tx, tenant_id, session_id, "pin")

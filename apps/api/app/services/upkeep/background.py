@@ -16,7 +16,7 @@ from uuid import UUID
 from app.db.claims import renew_lease
 from app.db.database import Database
 from app.db.erasure import Idle, count_idle, count_rows, due_sessions, erase, instant_before, next_idle
-from app.db.timeline import count_open_turns
+from app.db.figures import count_open_turns
 from app.db.turns import fail_lost_turns, sessions_with_lost_turns
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
 from app.domain.types import SessionId, TenantId

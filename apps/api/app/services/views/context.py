@@ -12,8 +12,8 @@ from uuid import UUID
 
 from app.db.audits import all_regions
 from app.db.database import Record, record_of
+from app.db.figures import summaries_between, timeline_ranges, timeline_turns
 from app.db.sessions import state_of
-from app.db.timeline import summaries_between, timeline_ranges, timeline_turns
 from app.domain.errors import InvalidRequest
 from app.domain.figures import (
     CurrentWindow,
