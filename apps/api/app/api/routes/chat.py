@@ -28,7 +28,7 @@ from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, Usage
 from app.openai.chat_messages import read_messages, with_calls
 from app.openai.items import joined_directions
 from app.openai.new_messages import known_list
-from app.services.openai.chat import ChatRequest, complete_chat
+from app.services.openai.chat import ChatRequest, answerable, complete_chat
 from app.services.openai.open_session import open_session
 from app.services.runtime import Runtime
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
@@ -81,7 +81,7 @@ async def create_chat_completion(
 
     def read() -> ChatRequest:
         request = _request(call.raw_body, body, is_retry=x_stainless_retry_count not in (None, "0"))
-        return recognizable(call, request) if named is None and not x_session_new else request
+        return answerable(recognizable(call, request) if named is None and not x_session_new else request)
 
     request = await call.aside(read)
     return await _complete(call, body, named, request, idempotency_key, ChatForm)

@@ -40,7 +40,7 @@ from app.domain.responses import ResponseNote, ResponseRef, conversation_id, rea
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
 from app.openai.items import chat_tool, read_items, references_of
 from app.services.openai import responses
-from app.services.openai.chat import ChatRequest
+from app.services.openai.chat import ChatRequest, answerable
 from app.services.openai.conversations import referenced
 from app.services.openai.responses import ResponseRequest, ResponseTarget, compaction_policy, resolve_target, respond
 from app.services.runtime import Runtime
@@ -70,7 +70,8 @@ async def create_response(
     def read() -> ResponseRequest:
         request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
         member = (body.metadata or {}).get("session_id")
-        return in_session(call, request, member, x_session_id, recognize=not x_session_new)
+        request = in_session(call, request, member, x_session_id, recognize=not x_session_new)
+        return replace(request, chat=answerable(request.chat))
 
     request = await call.aside(read)
     target = await resolve_target(rt, tenant_id, request, idempotency_key)
