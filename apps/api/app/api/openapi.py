@@ -89,6 +89,7 @@ _DESCRIPTIONS = {
     for status in {kind.status for kind in KINDS.values()}
 }
 READ = (401, 404, 422, 503)
+OPENAI_READ = (400, 401, 404, 503)
 WRITE = (401, 404, 408, 409, 413, 415, 422, 429, 503)
 
 

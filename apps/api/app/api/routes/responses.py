@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute, json_response
-from app.api.openapi import SESSION_HEADER, IdempotencyKey, Order, openai_refusals, session_answers
+from app.api.openapi import OPENAI_READ, SESSION_HEADER, IdempotencyKey, Order, openai_refusals, session_answers
 from app.api.response_json import ResponseForm, list_json, stored_json
 from app.api.routes.chat import (
     NewSessionHeader,
@@ -48,7 +48,6 @@ from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcom
 
 ItemLimit = Annotated[int, Query(ge=1, le=100, description="Most items of one page.")]
 After = Annotated[str | None, Query(max_length=200, description="The last item of the page before.")]
-_READ = (400, 401, 404, 503)
 _ANSWERS = session_answers("The response, or with `stream: true` its events", {"type": "string"})
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
@@ -132,7 +131,7 @@ async def _quietly(task: asyncio.Future[TurnOutcome]) -> None:
         await task
 
 
-@router.get("/{response_id}", response_model=ResponseOut, responses=openai_refusals(*_READ))
+@router.get("/{response_id}", response_model=ResponseOut, responses=openai_refusals(*OPENAI_READ))
 async def get_response(call: Call, response_id: str, stream: Annotated[str | None, Query()] = None) -> JsonObject:
     """A stored response; while it runs it is `in_progress`."""
     if stream == "true":
@@ -140,14 +139,14 @@ async def get_response(call: Call, response_id: str, stream: Annotated[str | Non
     return stored_json(await responses.stored_response(call.rt, call.tenant_id, _ref(call, response_id)))
 
 
-@router.delete("/{response_id}", response_model=DeletedOut, responses=openai_refusals(*_READ, 409))
+@router.delete("/{response_id}", response_model=DeletedOut, responses=openai_refusals(*OPENAI_READ, 409))
 async def delete_response(call: Call, response_id: str) -> JsonObject:
     """Deletes a response, and its session if that has nothing else."""
     await responses.delete_response(call.rt, call.tenant_id, _ref(call, response_id))
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-@router.post("/{response_id}/cancel", response_model=ResponseOut, responses=openai_refusals(*_READ, 408, 413))
+@router.post("/{response_id}/cancel", response_model=ResponseOut, responses=openai_refusals(*OPENAI_READ, 408, 413))
 async def cancel_response(call: Call, response_id: str) -> JsonObject:
     """Ends a response that runs; one that has ended is answered as it is."""
     return stored_json(await responses.cancel_response(call.rt, call.tenant_id, _ref(call, response_id)))
@@ -156,7 +155,7 @@ async def cancel_response(call: Call, response_id: str) -> JsonObject:
 @router.get(
     "/{response_id}/input_items",
     response_model=ItemListOut,
-    responses=openai_refusals(*_READ),
+    responses=openai_refusals(*OPENAI_READ),
     operation_id="list_response_input_items",
 )
 async def list_input_items(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
 
 from app.api.schemas.content import ContentIn, TextOrParts, TextPart, ToolCallIn, ToolChoice, ToolIn
-from app.api.schemas.values import In, Instant, Open, Speaker
+from app.api.schemas.values import FunctionName, In, Instant, NotEmpty, Open, Speaker
 from app.domain.types import Name
 
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -94,7 +94,7 @@ class JsonFormat(Open):
 
 
 class JsonSchema(Open):
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    name: FunctionName
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
@@ -205,14 +205,11 @@ class ChatCompletion(BaseModel):
     usage: ChatUsage | None = None
 
 
-_Text = Annotated[str, StringConstraints(min_length=1)]
-
-
 class CompletionIn(In):
     """A request of OpenAI's completions. A field that is not listed is refused, for it would be without effect."""
 
     model: Name = Field(description="An alias of the catalogue.")
-    prompt: _Text | Annotated[list[_Text], Field(min_length=1, max_length=1)] = Field(
+    prompt: NotEmpty | Annotated[list[NotEmpty], Field(min_length=1, max_length=1)] = Field(
         description="The user's message of a turn; one text."
     )
     stream: bool | None = None

@@ -49,6 +49,10 @@ Id = Annotated[
 
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
+NotEmpty = Annotated[str, StringConstraints(min_length=1)]
+
+FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
 Seq = Annotated[int, Field(ge=1, le=LARGEST)]
 
 Speaker = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f<|\\/>]{1,64}$")]
