@@ -89,10 +89,7 @@ class MessageForm:
                 reasoning, text = event.data.get("reasoning"), event.data.get("text")
                 shown = reasoning if self._with_thinking and "text" not in self._streamed else None
                 return b"".join(
-                    (
-                        *(self._grow("thinking", shown) if shown else ()),
-                        *(self._grow("text", text) if text else ()),
-                    )
+                    (*(self._grow("thinking", shown) if shown else ()), *(self._grow("text", text) if text else ()))
                 )
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:

@@ -141,14 +141,7 @@ def session_answers(description: str, event: JsonObject) -> dict[int | str, dict
     }
 
 
-EVENTS = (
-    "turn.created",
-    "context.assembled",
-    "output.delta",
-    "turn.completed",
-    "turn.awaiting_tools",
-    "turn.failed",
-)
+EVENTS = ("turn.created", "context.assembled", "output.delta", "turn.completed", "turn.awaiting_tools", "turn.failed")
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "With `stream: true`: server-sent events `turn.created`, `context.assembled`, `output.delta` …, "

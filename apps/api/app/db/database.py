@@ -241,10 +241,7 @@ class Database:
     @asynccontextmanager
     async def read_only(self) -> AsyncGenerator[Transaction]:
         """One transaction of one moment's view, in which the database itself refuses to write. Raises as `begin`."""
-        async with (
-            self._connection() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
+        async with self._connection() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
             yield Transaction(connection)
 
     @asynccontextmanager

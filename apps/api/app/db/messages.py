@@ -205,10 +205,7 @@ def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
 
 
 async def messages_in_runs(
-    tx: Transaction,
-    session_id: SessionId,
-    runs: Sequence[tuple[int, int]],
-    user_runs: Sequence[tuple[int, int]] = (),
+    tx: Transaction, session_id: SessionId, runs: Sequence[tuple[int, int]], user_runs: Sequence[tuple[int, int]] = ()
 ) -> dict[int, Message]:
     """The stored messages of inclusive `seq` ranges, and users' messages of others, by `seq`."""
     both = (*runs, *user_runs)

@@ -120,10 +120,7 @@ async def insert_session(
 ) -> Session:
     """Stores a new session with a value for each of `CHANGEABLE`, and gives it back with the database's instants."""
     row = await tx.fetchrow(
-        _INSERT,
-        session_id=session_id,
-        tenant_id=tenant_id,
-        **{name: values[name] for name in CHANGEABLE},
+        _INSERT, session_id=session_id, tenant_id=tenant_id, **{name: values[name] for name in CHANGEABLE}
     )
     return Session(**cast(Record, row))  # an INSERT … RETURNING gives its row or raises
 

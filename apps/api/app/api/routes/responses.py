@@ -26,13 +26,7 @@ from app.api.routes.chat import (
 )
 from app.api.routes.turns import request_sha256
 from app.api.schemas.items import DeletedOut, ItemListOut
-from app.api.schemas.responses import (
-    AllowedTools,
-    ConversationRef,
-    NamedTool,
-    ResponseIn,
-    ResponseOut,
-)
+from app.api.schemas.responses import AllowedTools, ConversationRef, NamedTool, ResponseIn, ResponseOut
 from app.api.streaming import Work, events_response, stream_turn
 from app.domain.content import tool_name
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError, located
@@ -163,12 +157,7 @@ async def list_input_items(
 ) -> JsonObject:
     """The input of a response, without earlier items."""
     page = await responses.input_items(
-        call.rt,
-        call.tenant_id,
-        _ref(call, response_id),
-        after=after,
-        limit=limit,
-        newest_first=order == "desc",
+        call.rt, call.tenant_id, _ref(call, response_id), after=after, limit=limit, newest_first=order == "desc"
     )
     return list_json(page)
 

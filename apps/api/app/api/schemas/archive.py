@@ -31,16 +31,7 @@ from app.api.schemas.values import Dollars, Id, In, Instant, NotEmpty, Open, Seq
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
 from app.domain.audit import CacheBreak
 from app.domain.errors import ImportRefused, InvalidRequest
-from app.domain.types import (
-    CHAT_OPTIONS,
-    Count,
-    JsonObject,
-    Name,
-    Region,
-    SmallSeq,
-    SummaryCall,
-    SummaryCallReason,
-)
+from app.domain.types import CHAT_OPTIONS, Count, JsonObject, Name, Region, SmallSeq, SummaryCall, SummaryCallReason
 from app.services.archive.new_rows import Conversation, Export
 from app.services.policies import read_fields
 

@@ -190,10 +190,7 @@ ItemIn = Annotated[
 _MOST_PAIRS = 16
 
 MetadataIn = Annotated[
-    dict[
-        Annotated[str, StringConstraints(max_length=64)],
-        Annotated[str, StringConstraints(max_length=512)],
-    ],
+    dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
     Field(max_length=_MOST_PAIRS),
 ]
 

@@ -33,14 +33,7 @@ from app.services.runtime import Runtime, retried
 from app.services.sessions import add_directions
 from app.services.turn.claim import answer_again, check_outputs, draft_outputs, stored_outcome
 from app.services.turn.take import continue_turn, retry_turn, take_turn
-from app.services.turn.types import (
-    RETRY_AFTER_S,
-    Listener,
-    OutputsRequest,
-    TurnOptions,
-    TurnOutcome,
-    TurnRequest,
-)
+from app.services.turn.types import RETRY_AFTER_S, Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 
 T = TypeVar("T")
 
@@ -211,13 +204,7 @@ def turn_of(request: ChatRequest, step: NextStep, options: TurnOptions) -> TurnR
         return None
     seq = None if request.after_turn_seq is None else request.after_turn_seq + len(step.past) + 1
     return TurnRequest(
-        step.content,
-        request.request_sha256,
-        options,
-        request.model_alias,
-        seq,
-        name=step.name,
-        said_at=step.said_at,
+        step.content, request.request_sha256, options, request.model_alias, seq, name=step.name, said_at=step.said_at
     )
 
 

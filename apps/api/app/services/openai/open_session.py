@@ -117,8 +117,7 @@ async def _compacted(
 async def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:
     await divided(request, request.messages, waiting=False)
     return with_defaults(
-        rt,
-        {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)},
+        rt, {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)}
     )
 
 

@@ -13,12 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.db.responses import (
-    erase_response,
-    erase_session_without_responses,
-    get_response,
-    newest_response,
-)
+from app.db.responses import erase_response, erase_session_without_responses, get_response, newest_response
 from app.db.responses import response_of_request as read_of_request
 from app.db.sessions import keep_key, session_of_key, turn_of_list
 from app.db.turns import turn_by_key

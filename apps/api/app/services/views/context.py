@@ -35,14 +35,7 @@ from app.engine.window.window import lay_out
 from app.services.paging import LAST_SEQ, Page, after_seq, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import prompt_view
-from app.services.turn.gather import (
-    WindowRows,
-    estimator_of,
-    read_window,
-    session_policy,
-    snapshot_of,
-    with_all_counts,
-)
+from app.services.turn.gather import WindowRows, estimator_of, read_window, session_policy, snapshot_of, with_all_counts
 
 
 async def session_window(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> WindowRows:

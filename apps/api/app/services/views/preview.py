@@ -34,13 +34,7 @@ from app.domain.types import (
     Usage,
 )
 from app.engine.messages.image_rules import image_rule_for
-from app.engine.messages.tokens import (
-    PROMPT_FRAMING_TOKENS,
-    Estimate,
-    tokens_of,
-    tools_tokens,
-    with_images_by_rule,
-)
+from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS, Estimate, tokens_of, tools_tokens, with_images_by_rule
 from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of
