@@ -1,16 +1,19 @@
-"""A provider that caches prompts: it remembers what it was sent and bills the beginning that it knows as cached."""
+"""Providers that cache prompts: they remember what they were sent and bill the beginning that they know as cached."""
 
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from itertools import takewhile
 from operator import eq
+from typing import Any
 
 from tests.providers.server import Answer, Seen
 from tests.services.service import chat
 
 _CHARS_PER_TOKEN = 4
 _LEAST_CACHED_TOKENS = 1_024
+_MOST_BREAKPOINTS, _LOOK_BACK_BLOCKS = 4, 20
 
 
 class PrefixCache:
@@ -30,6 +33,50 @@ class PrefixCache:
         details = {"cached_tokens": cached if cached >= _LEAST_CACHED_TOKENS else 0}
         answer.body["usage"]["prompt_tokens_details"] = details
         return answer
+
+
+class BreakpointCache:
+    """The same by Anthropic's published rules: tools, system text and messages are read in this order, block by block.
+
+    What a breakpoint (four at most) stands behind is cached from so many tokens on, and found again within 20 blocks
+    before another one; with another `tool_choice` or `thinking` nothing of the messages is.
+    """
+
+    def __init__(self, least_tokens: int = 1_024) -> None:
+        self._least_tokens = least_tokens
+        self._ends: set[str] = set()
+
+    def billed(self, request: Seen, text: str) -> Answer:
+        """An answer of this text with the usage that it is billed by."""
+        ends, breakpoints, chars = _blocks(request.json)
+        if len(breakpoints) > _MOST_BREAKPOINTS:
+            return Answer({"type": "error", "error": {"type": "invalid_request_error", "message": "breakpoints"}}, 400)
+        tokens = [-(-of // _CHARS_PER_TOKEN) for of in chars]
+        near = [at for mark in breakpoints for at in range(mark, max(-1, mark - _LOOK_BACK_BLOCKS), -1)]
+        read = max((tokens[at] for at in near if ends[at] in self._ends), default=0)
+        kept = [at for at in breakpoints if tokens[at] >= self._least_tokens]
+        self._ends |= {ends[at] for at in kept}
+        written = max(0, max((tokens[at] for at in kept), default=0) - read)
+        usage = {"input_tokens": tokens[-1] - read - written, "output_tokens": len(text) // _CHARS_PER_TOKEN}
+        usage |= {"cache_read_input_tokens": read, "cache_creation_input_tokens": written}
+        content = [{"type": "text", "text": text}]
+        message = {"id": "m", "type": "message", "role": "assistant", "model": "served", "stop_reason": "end_turn"}
+        return Answer(message | {"content": content, "usage": usage})
+
+
+def _blocks(body: dict[str, Any]) -> tuple[list[str], list[int], list[int]]:
+    """Of each block the hash of all through its end, the places of breakpoints, and the characters through its end."""
+    settings = {"tool_choice": body.get("tool_choice"), "thinking": body.get("thinking")}
+    spoken = [{"role": each["role"], **block} for each in body["messages"] for block in each["content"]]
+    blocks = [*body.get("tools", ()), *body.get("system", ()), settings, *spoken]
+    whole, ends, breakpoints, chars = sha256(), list[str](), list[int](), list[int]()
+    for at, block in enumerate(blocks):
+        text = json.dumps({name: value for name, value in block.items() if name != "cache_control"})
+        whole.update(text.encode())
+        ends.append(whole.hexdigest())
+        chars.append((chars[-1] if chars else 0) + len(text))
+        breakpoints += [at] if "cache_control" in block else []
+    return ends, breakpoints, chars
 
 
 def _common_chars(one: str, other: str) -> int:

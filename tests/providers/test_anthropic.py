@@ -122,13 +122,34 @@ async def test_system_messages_leave_the_conversation_in_their_order_with_breakp
         text("Be kind."),
         text("Goal.", cache_control=EPHEMERAL),
         text("Summary.", cache_control=EPHEMERAL),
-        text("Recalled."),
     ]
     assert body["messages"] == [
         {"role": "user", "content": [text("Hi")]},
         {"role": "assistant", "content": [text("Hello")]},
-        {"role": "user", "content": [text("And?")]},
+        {"role": "user", "content": [text("Recalled."), text("And?")]},
     ]
+
+
+async def test_a_breakpoint_ends_what_the_next_prompt_begins_with_and_one_the_tool_loop_behind_it() -> None:
+    messages = [
+        *(system(f"Layer {n}") for n in range(2)),
+        user("Hi"),
+        assistant("Hello"),
+        user("Recalled."),
+        user("And?"),
+    ]
+    loop = [assistant(None, call("a")), tool("a", "Rain.")]
+    marked = {"type": "tool_result", "tool_use_id": "a", "content": "Rain.", "cache_control": EPHEMERAL}
+    body = await body_of(messages, tools=[WEATHER], lasting_messages=4)
+    assert body["messages"][1]["content"] == [text("Hello", cache_control=EPHEMERAL)]
+    assert json.dumps(body).count("cache_control") == 4
+    body = await body_of([*messages, *loop], tools=[WEATHER], lasting_messages=4)
+    assert body["messages"][1]["content"] == [text("Hello", cache_control=EPHEMERAL)]
+    assert body["messages"][-1]["content"] == [marked]
+    assert json.dumps(body).count("cache_control") == 4
+    body = await body_of([*messages, *loop], tools=[WEATHER], lasting_messages=8)
+    assert json.dumps(body["messages"]).count("cache_control") == 1
+    assert body["messages"][-1]["content"] == [marked]
 
 
 async def test_tools_are_translated_with_a_breakpoint_on_the_last_and_at_most_four_breakpoints_in_all() -> None:

@@ -27,7 +27,8 @@ from tests.providers.wires import OPENAI, ModelReply
 from tests.services.service import TENANT, Service, chat, model, models_toml, service
 from tests.services.test_tools import TOOLS, calls
 
-SECRET = "The vault code is 7319-KILO."
+SECRET = "The vault code is a marigold and seven herons."
+"""No exact value, which a summary would keep."""
 
 
 def looks_back(*asked: JsonObject, text: str | None = None, more: tuple[JsonObject, ...] = ()) -> Answer:

@@ -4,7 +4,7 @@ summarizer of its own."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import Catalogue
 from app.services.pasts import Pasts
 from app.services.sessions import session_usage
-from tests.providers.prefixes import PrefixCache
+from tests.providers.prefixes import BreakpointCache, PrefixCache
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import Service, is_summary, service, sound_summary
 
@@ -70,11 +70,18 @@ class Model:
 
 @asynccontextmanager
 async def sold(
-    database_url: str, folder: Path, model: Model, prices: Mapping[str, Prices], *, ahead: bool = False
+    database_url: str,
+    folder: Path,
+    model: Callable[[Seen], Answer],
+    prices: Mapping[str, Prices],
+    *,
+    ahead: bool = False,
+    provider: str = "openai",
 ) -> AsyncGenerator[tuple[Service, ScriptedServer]]:
     """A service whose aliases have these prices, and where no time passes for what a provider has cached."""
     async with serving(model) as server:
-        models, policy = _MODELS.format(url=server.base_url), ContextPolicy(summarize_ahead=ahead)
+        models = _MODELS.format(url=server.base_url).replace('"openai"', f'"{provider}"')
+        policy = ContextPolicy(summarize_ahead=ahead)
         async with service(database_url, models, folder=folder, policy=policy) as at:
             listed = at.rt.catalogue
             catalogue = Catalogue(
@@ -85,6 +92,29 @@ async def sold(
             )
             pasts = Pasts(1 << 24, lambda: 0.0, at.rt.telemetry)
             yield Service(replace(at.rt, catalogue=catalogue, pasts=pasts)), server
+
+
+_ANTHROPIC = Prices(input_usd=1.0, output_usd=5.0, cached_input_usd=0.1, cache_write_usd=1.25)
+
+
+class AnthropicModel:
+    """It answers turns and a summarizer's calls behind a repeated prompt, and bills by Anthropic's rules; `bodies` are
+    what it was sent."""
+
+    def __init__(self) -> None:
+        self.cache = BreakpointCache()
+        self.bodies: list[tuple[JsonObject, JsonObject]] = []
+
+    def __call__(self, request: Seen) -> Answer:
+        is_repeated = request.json["messages"][-1]["content"][-1]["text"].startswith(_INSTRUCTION)
+        answer = self.cache.billed(request, recorded("point 1. the  RECONCILIATION job") if is_repeated else "Noted.")
+        self.bodies.append((request.json, answer.body["usage"]))
+        return answer
+
+    def paid(self) -> float:
+        """US dollars a million tokens of all prompts."""
+        prices = {"input_tokens": 1.0, "cache_read_input_tokens": 0.1, "cache_creation_input_tokens": 1.25}
+        return sum(price * usage[name] for _, usage in self.bodies for name, price in prices.items())
 
 
 async def talk(at: Service, turns: int, policy: JsonObject | None = None, **options: Any) -> SessionId:
@@ -177,3 +207,72 @@ async def test_a_quotation_of_nothing_is_refused_and_the_session_is_summarized_s
         assert quoting == ["user", "system"]
         summary = {each.purpose: each for each in await session_usage(at.rt, session_id)}["summary"]
         assert summary.calls == 3
+
+
+async def test_at_anthropic_turns_and_their_summaries_read_the_conversation_from_its_cache(
+    database_url: str, tmp_path: Path
+) -> None:
+    model = AnthropicModel()
+    tools = ({"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}},)
+    async with sold(database_url, tmp_path, model, {"main": _ANTHROPIC}, provider="anthropic") as (at, _):
+        session_id = await talk(at, 27, tools=tools)
+        assert await calls_of(at, session_id) == [("cached", "cost")] * 3
+        used = {each.purpose: each for each in await session_usage(at.rt, session_id)}
+        assert used["summary"].cached_prompt_tokens >= 0.85 * used["summary"].prompt_tokens
+        assert used["turn"].cached_prompt_tokens >= 0.5 * used["turn"].prompt_tokens
+    assert model.paid() < 0.6 * sum(sum(usage.values()) - usage["output_tokens"] for _, usage in model.bodies)
+    before: JsonObject = {}
+    for body, _ in model.bodies:
+        if body["messages"][-1]["content"][-1]["text"].startswith(_INSTRUCTION):
+            assert body.get("tool_choice") == before.get("tool_choice")
+            assert _unmarked(body["tools"]) == _unmarked(before["tools"])
+            assert _unmarked(body["system"]) == _unmarked(before["system"])
+            sent = _unmarked(before["messages"])
+            assert _unmarked(body["messages"])[: len(sent)] == sent
+        before = body
+
+
+def _unmarked(blocks: Any) -> Any:
+    return json.loads(json.dumps(blocks).replace(', "cache_control": {"type": "ephemeral"}', ""))
+
+
+async def test_each_call_is_priced_and_recorded_by_the_alias_that_made_it(database_url: str, tmp_path: Path) -> None:
+    dear = replace(_CHEAP, input_usd=2.0)
+    model = Model("words that nobody ever said")
+    async with sold(database_url, tmp_path, model, {"main": _PRICES, "cheap": dear}) as (at, server):
+        session_id = await talk(at, 9, {"summary_model": "cheap"})
+        assert await calls_of(at, session_id) == [("separate", "refused")]
+        rows = await at.rows("SELECT model_alias, prompt_tokens, cost_usd FROM usage_records WHERE purpose = 'summary'")
+        assert sorted(row["model_alias"] for row in rows) == ["cheap", "main"]
+        (separate,) = [row for row in rows if row["model_alias"] == "cheap"]
+        assert separate["cost_usd"] >= 2 * separate["prompt_tokens"] / 10**6
+        made = await at.rows("SELECT model_alias, origin FROM session_summaries")
+        assert [(row["model_alias"], row["origin"]) for row in made] == [("cheap", "model")]
+        assert [request.json["model"] for request in server.seen if is_summary(request)] == ["small"]
+
+
+async def test_what_a_user_demanded_outlives_a_summarizer_that_forgets_it(database_url: str, tmp_path: Path) -> None:
+    planted = ("Never write to the table ledger_entry.", "The restore command is `pg_restore -j 4 -d ledger`.")
+    async with sold(database_url, tmp_path, Model(), {"main": _PRICES}) as (at, server):
+        session = await at.session()
+        for number in range(1, 46):
+            await at.turn(session.id, planted[number - 1] if number <= len(planted) else f"Point {number}. {_LONG}")
+        summaries = await at.rows("SELECT key_facts, status FROM session_summaries ORDER BY id")
+        assert len(summaries) >= 5
+        prompt = server.seen[-1].json["messages"]
+        assert all(text in _record(prompt) for text in planted)
+        kept = {item["text"]: item for item in summaries[-1]["key_facts"] if item["kept"]}
+        assert set(kept) == set(planted)
+        cited = await at.rows(
+            "SELECT content FROM messages WHERE id = ANY(:ids)",
+            ids=[message_id for item in kept.values() for message_id in item["message_ids"]],
+        )
+        assert {row["content"] for row in cited} == set(planted)
+        steps = await at.rows("SELECT detail FROM turn_steps WHERE kind = 'summarize'")
+        assert {step["detail"]["kept"] for step in steps} == {len(planted)}
+
+
+def _record(messages: list[JsonObject]) -> str:
+    """The text of the summary's message."""
+    (text,) = [each["content"] for each in messages if "<conversation-record>" in str(each["content"])]
+    return text

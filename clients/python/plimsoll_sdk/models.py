@@ -348,10 +348,12 @@ class Window(Answer):
 
 
 class SummaryItem(Answer):
-    """One fact, decision, question or action, with the messages it came from."""
+    """One fact, decision, question or action, with the messages it came from; `kept` where the summarizer left it out
+    and the service added it."""
 
     text: str
     message_ids: list[str]
+    kept: bool = False
 
 
 class Summary(Answer):

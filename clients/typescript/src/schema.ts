@@ -4112,6 +4112,11 @@ export interface components {
             text: string;
             /** Message Ids */
             message_ids?: string[];
+            /**
+             * Kept
+             * @description As the item was read. Default: `false`.
+             */
+            kept?: boolean;
         };
         /**
          * SummaryItemOut
@@ -4122,6 +4127,12 @@ export interface components {
             text: string;
             /** Message Ids */
             message_ids: string[];
+            /**
+             * Kept
+             * @description Whether the summarizer left it out and the service added it, so that it lasts.
+             * @default false
+             */
+            kept: boolean;
         };
         /**
          * SummaryOut

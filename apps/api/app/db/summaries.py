@@ -330,7 +330,11 @@ def _summary(row: Record) -> Summary:
 def _items(row: Record) -> dict[str, tuple[SummaryItem, ...]]:
     return {
         column: tuple(
-            SummaryItem(item["text"], tuple(MessageId(UUID(value)) for value in item["message_ids"]))
+            SummaryItem(
+                item["text"],
+                tuple(MessageId(UUID(value)) for value in item["message_ids"]),
+                item.get("kept", False),  # stored since 2026-11-23
+            )
             for item in row[column]
         )
         for column in SUMMARY_LISTS

@@ -10,15 +10,15 @@ relevance, in its simplest form: a near-duplicate of what was chosen adds only i
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from math import log
 from operator import attrgetter
-from typing import Final, NamedTuple, TypeAlias
-from uuid import UUID
+from typing import Final
 
+from app.domain.lasting import OPEN_KINDS, ExtractItem, SourceId, Taken, Unit, stands, telling_words, unfinished
 from app.domain.sentences import ReadSentence, Sentence, proposes_only, read_sentence
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryList
@@ -36,17 +36,8 @@ _SHARES: Final[dict[SummaryList, float]] = {
     "key_facts": 0.53,
 }
 """Of the room of new items, each kind's own. What a kind leaves flows on to the next."""
-_OPEN_KINDS: Final = frozenset[SummaryList](("open_questions", "action_items"))
-_MOST_SOURCES_OF_AN_ITEM: Final = 4
-_SAME_WORDS_RATIO: Final = 0.7
-_CONTAINED_WORDS_RATIO: Final = 0.85
-_FINISHED_WORDS_RATIO: Final = 0.4
 _FOCUS_VALUE: Final = 3.0
 _STANDING_VALUE: Final = 1.5
-_LONGEST_PLAIN_WORD: Final = 3
-"""Shorter words of a focus are articles and prepositions, which every sentence has."""
-_BASE_CHARS: Final = 120
-"""What an item costs beside its text; the more, the longer the sentences that are chosen."""
 _USERS_WEIGHT, _TOOLS_WEIGHT = 1.3, 0.4
 _LEANING_WEIGHT, _ANSWERED_WEIGHT, _SHORT_WEIGHT = 0.7, 0.1, 0.5
 _LEAST_WORTH: Final = 1.0
@@ -66,13 +57,6 @@ _GOAL: Final = re.compile(
     r"|mov|work|open|have to)|\b(?:help (?:me|us)|(?:goal|aim|task) is)\b",
     re.IGNORECASE,
 )
-_FINISHED: Final = re.compile(
-    r"\b(?:done|finished|completed?|ready|sent|fixed|merged|closed|shipped|ordered|paid|signed|booked|delivered|solved"
-    r"|resolved|cancell?ed|no longer)\b",
-    re.IGNORECASE,
-)
-
-SourceId: TypeAlias = str | UUID  # whatever the caller knows its messages by
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +66,6 @@ class SourceText:
     id: SourceId
     role: str
     text: str
-
-
-class ExtractItem(NamedTuple):
-    """Words of the conversation, and the ids of the sources they stand in."""
-
-    text: str
-    source_ids: tuple[SourceId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +79,6 @@ class Extract:
     action_items: tuple[ExtractItem, ...] = ()
 
 
-class _Unit(NamedTuple):
-    """A sentence where it stands. `position` is its place in the conversation, below zero in what is carried on."""
-
-    position: int
-    source_ids: tuple[SourceId, ...]
-    role: str
-    sentence: Sentence
-    kind: SummaryList
-    worth: float
-
-    @property
-    def text(self) -> str:
-        return self.sentence.text
-
-    @property
-    def density(self) -> float:
-        return self.worth / (len(self.sentence.text) + _BASE_CHARS)
-
-
 _place: Final = attrgetter("position")
 
 
@@ -132,20 +90,20 @@ class Material:
     text of the summary before.
     """
 
-    new: Sequence[_Unit]
-    goals: Sequence[_Unit]
-    carried: Sequence[_Unit]
-    carried_text: Sequence[_Unit]
+    new: Sequence[Unit]
+    goals: Sequence[Unit]
+    carried: Sequence[Unit]
+    carried_text: Sequence[Unit]
 
     def within(self, max_chars: int) -> Extract:
         """What is worth keeping, in at most `max_chars` characters of text over all parts."""
-        taken = _Taken()
+        taken = Taken()
         room = max_chars * _TEXT_SHARE
         old_chars = min(room / 2, sum(len(unit.text) + 1 for unit in self.carried_text))
         text, room = _choose(self.goals, room - old_chars, taken, joint_chars=1)
         text_room = room + old_chars - bool(text)
         room = max_chars * (1 - _TEXT_SHARE)
-        standing_chars = sum(len(unit.text) for unit in self.carried if _stands(unit))
+        standing_chars = sum(len(unit.text) for unit in self.carried if stands(unit))
         carried_chars = min(room * _CARRIED_SHARE, sum(len(unit.text) for unit in self.carried))
         carried_chars = max(carried_chars, min(room * _STANDING_SHARE, standing_chars))
         chosen, spare = self._new_items(room - carried_chars, taken)
@@ -159,9 +117,9 @@ class Material:
             listed[unit.kind].append(ExtractItem(unit.text, taken.units[unit.position].source_ids))
         return Extract(lines, **{kind: tuple(items) for kind, items in listed.items()})
 
-    def _new_items(self, room: float, taken: _Taken) -> tuple[list[_Unit], float]:
+    def _new_items(self, room: float, taken: Taken) -> tuple[list[Unit], float]:
         """New items of every kind, and what is left of their room."""
-        of_kind: dict[SummaryList, list[_Unit]] = {kind: [] for kind in _SHARES}
+        of_kind: dict[SummaryList, list[Unit]] = {kind: [] for kind in _SHARES}
         for unit in self.new:
             of_kind[unit.kind].append(unit)
         stated = [unit for unit in self.new if unit.role == "user" and unit.sentence.standing]
@@ -211,50 +169,44 @@ def gather(
         goals = goals or [unit for unit in new if unit.kind == "key_facts" and unit.sentence.signals < _TELLING_SIGNALS]
     if previous is None:
         return Material(new, goals, (), ())
-    carried = _unfinished(_carried(previous, read), new)
+    carried = unfinished(_carried(previous, read), new)
     lines = [unit for at, line in enumerate(previous.summary_text.split("\n")) if (unit := _of_before(at, line, read))]
     return Material(new, goals, sorted(carried, key=_standing_first), sorted(lines, key=_best_first))
 
 
-def _best_first(unit: _Unit) -> tuple[int, float, int]:
+def _best_first(unit: Unit) -> tuple[int, float, int]:
     """Whoever uses the service is heard first where they demand something, or give an exact value."""
     return -unit.sentence.standing if unit.role == "user" else 0, -unit.density, unit.position
 
 
-def _standing_first(unit: _Unit) -> tuple[bool, bool, float, int]:
+def _standing_first(unit: Unit) -> tuple[bool, bool, float, int]:
     """Decisions, then demands and exact values, the oldest first: most conversations come by new ones all the time."""
-    stands = _stands(unit)
-    return not stands, unit.kind != "decisions", 0.0 if stands else -unit.density, unit.position
+    lasts = stands(unit)
+    return not lasts, unit.kind != "decisions", 0.0 if lasts else -unit.density, unit.position
 
 
-def _stands(unit: _Unit) -> bool:
-    """Whether the item holds until it is replaced: a demand, an exact value, a decision other than "Let's do it!"."""
-    decides = unit.kind == "decisions" and unit.sentence.signals > 0 and not unit.sentence.leans
-    return unit.sentence.standing > 0 or decides
-
-
-def _is_goal(unit: _Unit) -> bool:
+def _is_goal(unit: Unit) -> bool:
     _, _, kind, _, leans, standing = unit.sentence
     return kind != "open_questions" and not leans and not standing and _GOAL.search(unit.text) is not None
 
 
-def _carried(previous: Extract, read: ReadSentence) -> list[_Unit]:
+def _carried(previous: Extract, read: ReadSentence) -> list[Unit]:
     """The items of the summary before; their places are before those of everything new."""
     items: list[tuple[SummaryList, ExtractItem]] = [
         (kind, item) for kind in SUMMARY_LISTS for item in getattr(previous, kind)
     ]
-    found: list[_Unit] = []
+    found: list[Unit] = []
     for at, (kind, item) in enumerate(items):
         sentence = read(item.text)
         worth = _value(sentence, kind) * _weight(sentence, "", kind)
-        if worth >= _LEAST_CARRIED_WORTH or kind in _OPEN_KINDS:
-            found.append(_Unit(at - _BEFORE, item.source_ids, "", sentence, kind, worth))
+        if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
+            found.append(Unit(at - _BEFORE, item.source_ids, "", sentence, kind, worth))
     return found
 
 
-def _of_before(at: int, line: str, read: ReadSentence) -> _Unit | None:
+def _of_before(at: int, line: str, read: ReadSentence) -> Unit | None:
     sentence = read(line)
-    return _Unit(at - 2 * _BEFORE, (), "", sentence, "key_facts", 0.5 + sentence.signals) if sentence.words else None
+    return Unit(at - 2 * _BEFORE, (), "", sentence, "key_facts", 0.5 + sentence.signals) if sentence.words else None
 
 
 def _value(sentence: Sentence, kind: SummaryList) -> float:
@@ -262,33 +214,9 @@ def _value(sentence: Sentence, kind: SummaryList) -> float:
     return value + 2.0 if kind in {"decisions", "open_questions"} else value
 
 
-def _unfinished(carried: list[_Unit], new: Iterable[_Unit]) -> list[_Unit]:
-    """Without the questions and tasks that something new answers or reports as finished, in words of their own."""
-    open_units = {unit.position: unit for unit in carried if unit.kind in _OPEN_KINDS}
-    named_in: defaultdict[str, list[int]] = defaultdict(list)
-    for position, unit in open_units.items():
-        for word in _telling(unit.sentence):
-            named_in[word].append(position)
-    finished: set[int] = set()
-    for unit in new:
-        if named_in.keys().isdisjoint(unit.sentence.words):
-            continue
-        shared = Counter([position for word in unit.sentence.words for position in named_in.get(word, ())])
-        for position, words in shared.items():
-            waits = open_units[position]
-            if words >= _FINISHED_WORDS_RATIO * len(_telling(waits.sentence)):
-                answers = waits.kind == "open_questions" and unit.role != "user"
-                finished |= {position} if answers or _FINISHED.search(unit.text) else set()
-    return [unit for unit in carried if unit.position not in finished]
-
-
-def _telling(sentence: Sentence) -> list[str]:
-    return [word for word in sentence.words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii()]
-
-
 def _units(
     sources: Sequence[SourceText], context: Sequence[SourceText], read: ReadSentence, focus: str = ""
-) -> Iterator[_Unit]:
+) -> Iterator[Unit]:
     """The sentences of the sources, each weighed by what it carries; without those that carry next to nothing."""
     answered_before = _last_answer(sources, context)
     found = [
@@ -305,7 +233,7 @@ def _units(
     rarity_of = {
         word: weight_of[seen] if len(word) > 2 or not word.isascii() else 0.0 for word, seen in seen_in.items()
     }.__getitem__
-    wanted = frozenset(_telling(read(focus)))
+    wanted = frozenset(telling_words(read(focus)))
     for place, (at, source, sentence) in enumerate(found):
         kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
         words = sentence.words
@@ -314,7 +242,7 @@ def _units(
             worth += _FOCUS_VALUE
         worth *= _weight(sentence, source.role, kind)
         if worth >= _LEAST_WORTH or not sentence.text.isascii() or len(found) == 1:
-            yield _Unit(place, (source.id,), source.role, sentence, kind, worth)
+            yield Unit(place, (source.id,), source.role, sentence, kind, worth)
 
 
 def _kind_of(sentence: Sentence, role: str, *, is_answered: bool) -> SummaryList:
@@ -346,45 +274,11 @@ def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """What has been chosen, findable by word, so that a near-duplicate is found without comparing with everything."""
-
-    units: dict[int, _Unit] = field(default_factory=dict[int, _Unit])
-    """By place, with the ids of all sources that say the same."""
-    by_word: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict[str, list[int]](list))
-
-    def like(self, words: tuple[str, ...]) -> int | None:
-        """The place of a unit that says the same as these words."""
-        find = self.by_word.get
-        known = [places for word in words if (places := find(word))]
-        if not known or len(known) < _SAME_WORDS_RATIO * len(words):
-            return None
-        candidates = Counter(chain.from_iterable([places[:16] for places in known]))
-        if max(candidates.values()) < _SAME_WORDS_RATIO * len(words):
-            return None
-        for other, shared in candidates.most_common(3):
-            says_it_all = shared >= _CONTAINED_WORDS_RATIO * len(words)
-            if says_it_all or shared >= _SAME_WORDS_RATIO * len({*words, *self.units[other].sentence.words}):
-                return other
-        return None
-
-    def add(self, unit: _Unit) -> None:
-        self.units[unit.position] = unit
-        for word in unit.sentence.words:
-            self.by_word[word].append(unit.position)
-
-    def add_source(self, position: int, source_ids: Iterable[SourceId]) -> None:
-        unit = self.units[position]
-        known = tuple(dict.fromkeys((*unit.source_ids, *source_ids)))[:_MOST_SOURCES_OF_AN_ITEM]
-        self.units[position] = unit._replace(source_ids=known)
-
-
 def _choose(
-    best_first: Iterable[_Unit], room_chars: float, taken: _Taken, joint_chars: int = 0
-) -> tuple[list[_Unit], float]:
+    best_first: Iterable[Unit], room_chars: float, taken: Taken, joint_chars: int = 0
+) -> tuple[list[Unit], float]:
     """The best units that fit into the room and say something new, in time order, and the room left."""
-    chosen: list[_Unit] = []
+    chosen: list[Unit] = []
     for unit in best_first:
         cost = len(unit.text) + (joint_chars if chosen else 0)
         if cost > room_chars or unit.position in taken.units:

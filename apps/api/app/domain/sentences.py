@@ -37,8 +37,8 @@ _CONSTRAINT: Final = re.compile(
     re.IGNORECASE,
 )
 _RULE: Final = re.compile(
-    r"(?:(?:^|[.,;:–-] |\bplease |\b(?:must|may|should|shall|will) )always |"
-    r"(?:^|[.,;:–-] |\bplease |\b(?:and|but|so|must|may|should|shall|will|can) )(?:do not |only |make sure|"
+    r"(?:(?:^|[.,;:–-] |\bplease |\bnow on |\b(?:must|may|should|shall|will) )always |"
+    r"(?:^|[.,;:–-] |\bplease |\bnow on |\b(?:and|but|so|must|may|should|shall|will|can) )(?:do not |only |make sure|"
     r"never (?!been|had|seen|heard|tried|done|thought|knew)|don't (?!know|think|mind|worry|have|forget)|"
     r"niemals |immer |jamais |toujours ))\w"
     r"|\bmust(?: not|n't)? (?!have|be (?!\w+(?:ed|en)\b))",
@@ -88,8 +88,8 @@ class Sentence(NamedTuple):
 
     `words` are different ones in the order of the text: a set's order differs from process to process, and what is
     summed or tied in that order would too. `kind` is that of a person's words which nobody has answered. `leans` is
-    whether it needs the sentence before it; `standing` is 2 where it says what is to hold from now on, 1 where it gives
-    an exact value, else 0.
+    whether it needs the sentence before it; `standing` is `DEMAND` where it says what is to hold from now on, 1 where
+    it gives an exact value, else 0.
     """
 
     text: str
@@ -102,6 +102,8 @@ class Sentence(NamedTuple):
 
 ReadSentence: TypeAlias = Callable[[str], Sentence]
 
+DEMAND: Final = 2
+"""How a sentence stands that says what is to hold from now on."""
 _DECIDES, _PROPOSES, _ACTS, _DEMANDS, _NUMBERS, _RULES, _ANYTHING = 1, 2, 4, 8, 16, 32, 63
 
 
@@ -143,7 +145,7 @@ def read_sentence(text: str) -> Sentence:
     else:
         typed = text.replace("’", "'")
         words = tuple(dict.fromkeys([word.lower() for word in _WORD.findall(typed)]))
-    standing = 2 if possible & _RULES and _RULE.search(typed) else 0
+    standing = DEMAND if possible & _RULES and _RULE.search(typed) else 0
     may_identify = "/" in text or "_" in text or "`" in text or "@" in text or "()" in text
     if not standing and (may_identify or possible & _NUMBERS):
         standing = 1 if _VALUE_OF.search(typed) else 0

@@ -133,10 +133,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class SummaryItem:
-    """One fact, decision, question or action, with the messages it came from."""
+    """One fact, decision, question or action, with the messages it came from; `kept` where the summarizer left it out
+    and the service added it."""
 
     text: str
     message_ids: tuple[MessageId, ...]
+    kept: bool = False
 
 
 SummaryList: TypeAlias = Literal["key_facts", "open_questions", "decisions", "action_items"]
@@ -215,26 +217,11 @@ REGIONS: Final[tuple[Region, ...]] = get_args(Region)
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "other"]
 Purpose: TypeAlias = Literal["turn", "summary"]
 
-CHAT_OPTIONS: Final = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "stop",
-        "seed",
-        "presence_penalty",
-        "frequency_penalty",
-        "logit_bias",
-        "response_format",
-        "parallel_tool_calls",
-        "reasoning_effort",
-        "verbosity",
-        "service_tier",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "chat_template_kwargs",
-    }
-)
+CHAT_OPTIONS: Final[frozenset[str]] = frozenset((
+    "temperature", "top_p", "stop", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "response_format",
+    "parallel_tool_calls", "reasoning_effort", "verbosity", "service_tier", "top_k", "min_p", "repetition_penalty",
+    "chat_template_kwargs",
+))  # fmt: skip
 """What a request to a model may have beside messages, tools and the length of its answer, by the names of chat
 completions."""
 
@@ -257,7 +244,8 @@ class CompletionRequest:
     completions may set besides (`temperature`, `stop`, `response_format` …), by OpenAI's names. They stand above
     the catalogue's own; an adapter takes those that its wire knows. `headers` travel beside an adapter's own, for
     whoever follows a call from one server to the next. Calls of one `cache_key` have prompts that begin alike: a
-    provider with prefix caching sends them to the same cache.
+    provider with prefix caching sends them to the same cache. The first `lasting_messages` are what they begin with: a
+    provider that has to be shown what to cache keeps these.
     """
 
     messages: Sequence[PromptMessage]
@@ -271,6 +259,7 @@ class CompletionRequest:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     names_as_text: bool = False
     cache_key: str | None = None
+    lasting_messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)

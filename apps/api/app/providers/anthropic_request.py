@@ -1,8 +1,13 @@
 """Neutral request -> body of the Messages API.
 
-All `system` messages go to the `system` field, in their order, wherever they stood. What is left alternates between
-user and assistant: neighbours of one role are one message, and tool results are the user's. Content that the API has no
-form for becomes a line of text.
+The `system` messages before the conversation go to the `system` field, in their order. What is left alternates between
+user and assistant: neighbours of one role are one message, and tool results and later `system` messages are the user's:
+in the `system` field they would stand before the conversation, of which then nothing is read from the cache. Content
+that the API has no form for becomes a line of text.
+
+The API reads tools, system text and messages in this order, and caches what a breakpoint stands behind, of which it
+takes `_MOST_BREAKPOINTS`. A later prompt finds that within 20 blocks before one of its own breakpoints.
+platform.claude.com/docs/en/build-with-claude/prompt-caching
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -25,6 +31,7 @@ MESSAGES_OPTIONS: Final = frozenset({"temperature", "top_p", "top_k", "stop", "p
 _EPHEMERAL: Final[Mapping[str, str]] = {"type": "ephemeral"}
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,(.*)", re.DOTALL | re.ASCII)
 _IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_MOST_BREAKPOINTS: Final = 4
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -44,14 +51,25 @@ def messages_body(request: CompletionRequest, *, model: str, parameters: Mapping
     body.pop("thinking", None)
     if thinking:
         body["thinking"] = thinking
-    system = _system_blocks(request.messages, cached=form.with_cache)
+    leading = sum(1 for _ in takewhile(_is_system, request.messages))
+    system = [
+        block
+        for message in request.messages[:leading]
+        for block in _content_blocks(message.get("content"))
+        if block["type"] == "text"
+    ]
     if system:
         body["system"] = system
-    body["messages"] = _alternating(
-        request.messages, with_thinking=thinking.get("type") != "disabled" and bool(thinking)
+    with_thinking = thinking.get("type") != "disabled" and bool(thinking)
+    body["messages"], breakpoints = _alternating(
+        request.messages[leading:], request.lasting_messages - leading, with_thinking=with_thinking
     )
     body |= _sampling(request.options, is_thinking=thinking.get("type") not in {None, "disabled"})
     tools = _tools(request, form)
+    if form.with_cache:
+        # By what a hit is worth; the last of the system's blocks is the summary, once there is one.
+        for block in [*breakpoints, *system[:-3:-1], *tools[-1:]][:_MOST_BREAKPOINTS]:
+            block["cache_control"] = _EPHEMERAL
     if tools:
         body["tools"] = tools
         choice = _tool_choice(request.tool_choice if request.tools else "none")
@@ -74,36 +92,21 @@ def _sampling(options: Mapping[str, Any], *, is_thinking: bool) -> JsonObject:
     return sent
 
 
-def _system_blocks(messages: Sequence[PromptMessage], *, cached: bool) -> list[JsonObject]:
-    """With cache breakpoints at the end of what stands before the conversation, and one block earlier.
-
-    The last of these blocks is the summary, once there is one: when it changes, what is before it is still cached.
-    System messages from the middle of the conversation change every turn and come after the breakpoints.
-    """
-    blocks: list[JsonObject] = []
-    stable = 0
-    is_leading = True
-    for message in messages:
-        if message.get("role") == "system":
-            blocks.extend(block for block in _content_blocks(message.get("content")) if block["type"] == "text")
-        else:
-            is_leading = False
-        if is_leading:
-            stable = len(blocks)
-    if cached:
-        for place in range(max(0, stable - 2), stable):
-            blocks[place]["cache_control"] = _EPHEMERAL
-    return blocks
+def _is_system(message: PromptMessage) -> bool:
+    return message.get("role") == "system"
 
 
-def _alternating(messages: Sequence[PromptMessage], *, with_thinking: bool) -> list[JsonObject]:
+def _alternating(
+    messages: Sequence[PromptMessage], lasting_messages: int, *, with_thinking: bool
+) -> tuple[list[JsonObject], list[JsonObject]]:
+    """The conversation, and the blocks in it that a breakpoint belongs on: the end of the `lasting_messages`, and of a
+    tool loop that goes on from there in this turn alone."""
     loop_begins = _loop_begins(messages)
     sent: list[JsonObject] = []
+    lasting_ends: list[JsonObject] = []
     for place, message in enumerate(messages):
-        role = message.get("role")
-        if role == "system":
-            continue
-        if role == "tool":
+        role = "assistant" if message.get("role") == "assistant" else "user"
+        if message.get("role") == "tool":
             blocks = [_tool_result_block(message)]
         elif role == "assistant":
             thinking = _thinking_blocks(message) if with_thinking and place > loop_begins else []
@@ -111,16 +114,19 @@ def _alternating(messages: Sequence[PromptMessage], *, with_thinking: bool) -> l
             blocks = thinking + texts + _tool_use_blocks(message)
         else:
             blocks = _spoken_blocks(message)
-        role = "assistant" if role == "assistant" else "user"
         if not blocks:
             continue  # the API refuses messages without content
         if sent and sent[-1]["role"] == role:
             sent[-1]["content"].extend(blocks)
         else:
             sent.append({"role": role, "content": blocks})
+        if place < lasting_messages and blocks[-1]["type"] not in _THINKING_TYPES:
+            lasting_ends = blocks[-1:]
     if not sent or sent[0]["role"] == "assistant":
         sent.insert(0, {"role": "user", "content": [_text_block("[The conversation begins.]")]})
-    return sent
+    in_loop = lasting_ends and messages[-1].get("role") == "tool"
+    newest: JsonObject = sent[-1]["content"][-1]
+    return sent, [*lasting_ends, newest] if in_loop and newest is not lasting_ends[0] else lasting_ends
 
 
 def _loop_begins(messages: Sequence[PromptMessage]) -> int:
@@ -157,8 +163,6 @@ def _tools(request: CompletionRequest, form: Form) -> list[JsonObject]:
     if not tools and form.with_used_tools:
         used = [call for message in request.messages for call in _tool_use_blocks(message)]
         tools = [_tool({"name": name}) for name in sorted({str(call["name"]) for call in used})]
-    if tools and form.with_cache:
-        tools[-1]["cache_control"] = _EPHEMERAL
     return tools
 
 

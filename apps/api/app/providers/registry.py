@@ -63,9 +63,14 @@ class Model:
 
     @property
     def caches_conversations(self) -> bool:
-        """Whether its provider may serve the beginning of a conversation from a cache: at Anthropic the adapter marks
-        only what stands before it."""
-        return self.provider == "openai"
+        """Whether its provider may serve the beginning of a conversation from a cache. At Anthropic a call with another
+        room for thinking reads none of it."""
+        return self.provider == "openai" or (self.provider == "anthropic" and self.reasoning_rule is None)
+
+    @property
+    def reports_cache_writes(self) -> bool:
+        """Whether its provider says of each call what it has written to its cache, and sells that at another price."""
+        return self.provider == "anthropic"
 
 
 class Catalogue:

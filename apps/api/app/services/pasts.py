@@ -26,7 +26,7 @@ from app.db.recall import save_terms, stored_terms, unpacked_messages
 from app.db.settled import settled_texts
 from app.domain.content import content_text
 from app.domain.stored import StoredTexts
-from app.domain.types import Content, ReasoningRule, Role, SessionId, Turn
+from app.domain.types import Content, ReasoningRule, Role, SessionId, Turn, Usage
 from app.engine.recall.index import EMPTY, Index, Packed, packed_terms
 from app.engine.window.columns import Columns
 from app.engine.window.past import Kept
@@ -67,12 +67,14 @@ class Counting:
 @dataclass(frozen=True, slots=True)
 class LastPrompt:
     """The prompt that this process sent last for a session: to which alias, as references (JSON), and the number that
-    was set aside for its reply."""
+    was set aside for its reply. `cached_tokens` are those that the provider says it has read from its cache or written.
+    """
 
     model_alias: str
     refs: bytes
     reply_seq: int
     sent_at: float = 0.0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,13 @@ class Pasts:
         """Keeps a prompt that is about to be sent in the place of the one before it."""
         past = self._pasts.get(session_id) or _Entry(self._clock())
         self._put(session_id, replace(past, last_prompt=replace(prompt, sent_at=self._clock())))
+
+    def note_cached(self, session_id: SessionId, usage: Usage) -> None:
+        """Notes what the provider has cached of the prompt that was sent last, as far as it says so."""
+        past = self._pasts.get(session_id)
+        if past and past.last_prompt:
+            tokens = usage.cached_prompt_tokens + usage.cache_write_prompt_tokens
+            self._put(session_id, replace(past, last_prompt=replace(past.last_prompt, cached_tokens=tokens)))
 
     def keep_fork(
         self, source: SessionId, target: SessionId, through_seq: int, last_message_seq: int, past_version: int

@@ -157,7 +157,7 @@ def _changes(body: SummaryPatch) -> summaries.SummaryChanges:
     """What is given of the body, as the parts of a summary."""
     given = {name: getattr(body, name) for name in SUMMARY_LISTS if getattr(body, name) is not None}
     lists: dict[str, str | tuple[SummaryItem, ...]] = {
-        name: tuple(SummaryItem(item.text, tuple(map(MessageId, item.message_ids))) for item in items)
+        name: tuple(SummaryItem(item.text, tuple(map(MessageId, item.message_ids)), item.kept) for item in items)
         for name, items in given.items()
     }
     return lists if body.summary_text is None else lists | {"summary_text": body.summary_text}

@@ -112,6 +112,9 @@ class SummaryItemOut(In):
 
     text: str
     message_ids: list[Id]
+    kept: bool = Field(
+        default=False, description="Whether the summarizer left it out and the service added it, so that it lasts."
+    )
 
 
 class SummaryFields(row_of(StoredSummary, without=("session_id",))):
@@ -146,6 +149,7 @@ class SummaryItemIn(In):
 
     text: SummaryText
     message_ids: list[Annotated[UUID, Field(strict=False)]] = Field(default_factory=list[UUID], max_length=100)
+    kept: bool = Field(default=False, description="As the item was read.")
 
 
 _Items = Annotated[list[SummaryItemIn], Field(max_length=200)] | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.domain.extractive import Extract, ExtractItem, SourceText, gather
+from app.domain.extractive import Extract, ExtractItem, Material, SourceText, gather
 from app.domain.sentences import ReadSentence, read_sentence
 from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, SummaryList
 from app.engine.messages.tokens import Estimate
@@ -21,9 +21,7 @@ def fallback_summary(
 
     What the previous summary records goes on with the messages it cites, in up to half of the room.
     """
-    previous = fold.previous.body if fold.previous else None
-    sources = [SourceText(message.id, message.role, source_text(message)) for message in fold.sources]
-    material = gather(sources, focus=focus, previous=_extract_of(previous) if previous else None, read=read)
+    material = material_of(fold, read, focus=focus)
     frame_tokens = estimate(render_summary(SummaryBody("")))
     chars = float(fold.cap_tokens * _CHARS_PER_TOKEN)
     body = SummaryBody("")
@@ -34,6 +32,13 @@ def fallback_summary(
             break
         chars *= 0.98 / over
     return fit_summary(body, fold.cap_tokens, estimate)
+
+
+def material_of(fold: Fold, read: ReadSentence = read_sentence, *, focus: str = "") -> Material:
+    """What an extractive summary of the fold is chosen from."""
+    previous = fold.previous.body if fold.previous else None
+    sources = [SourceText(message.id, message.role, source_text(message)) for message in fold.sources]
+    return gather(sources, focus=focus, previous=_extract_of(previous) if previous else None, read=read)
 
 
 def _extract_of(body: SummaryBody) -> Extract:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 import orjson
@@ -193,6 +194,11 @@ class Prompt:
     @cached_property
     def message_count(self) -> int:
         return sum([part.messages for part in self.parts])
+
+    @property
+    def lasting_messages(self) -> int:
+        """How many messages stand before what was recalled for this turn alone: the next prompt begins with them."""
+        return sum([part.messages for part in takewhile(lambda part: part.region != "recall", self.parts)])
 
     @property
     def framing_tokens(self) -> int:

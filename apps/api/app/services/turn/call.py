@@ -52,6 +52,8 @@ async def call(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -
                 raise
             plan = again
         else:
+            if completion.usage:
+                rt.pasts.note_cached(turn.claim.session_id, completion.usage)
             calls.append(
                 answer
                 | {
@@ -82,6 +84,7 @@ def _prepare(plan: TurnPlan, options: TurnOptions, record: Record) -> Completion
         options=options.provider_options,
         names_as_text=plan.rows.policy.show_names,
         cache_key=str(plan.rows.session.id),
+        lasting_messages=plan.decided.prompt.lasting_messages,
     )
 
 

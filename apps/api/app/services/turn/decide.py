@@ -292,6 +292,7 @@ async def _try_summary(
             "call_reason": attempt.choice and attempt.choice.reason,
             "chunks": attempt.chunks,
             "failure": attempt.failure,
+            "kept": attempt.kept_items,
             "stored": attempt.summary is not None,
             "summary_id": str(attempt.summary.id) if attempt.summary else None,
             "cost_usd": attempt.cost_usd,

@@ -19,9 +19,11 @@ from app.db.summaries import AttemptNote
 from app.domain.errors import DatabaseUnavailable
 from app.domain.stored import NewSummary
 from app.domain.types import (
+    SUMMARY_LISTS,
     SessionId,
     SessionState,
     Summary,
+    SummaryBody,
     SummaryId,
     SummaryOrigin,
     Usage,
@@ -35,7 +37,7 @@ from app.engine.window.provider_overflow import emergency_summary
 from app.engine.window.snapshot import Snapshot
 from app.services.runtime import Runtime, retried
 from app.services.turn.gather import WindowRows
-from app.services.turn.provider_call import sum_of, total_cost, used_row
+from app.services.turn.provider_call import total_cost, used_row
 from app.services.turn.summarizer_call import SummarizerCall, SummarizerResult, call_summarizer
 from app.services.turn.summary_choice import chosen_call
 from app.telemetry.metrics import SummaryOutcome
@@ -93,6 +95,12 @@ class SummaryAttempt:
     cost_usd: Decimal | None
     choice: CallChoice | None = None
 
+    @property
+    def kept_items(self) -> int:
+        """How many items the service added that the summarizer had left out."""
+        body = self.summary.body if self.summary else SummaryBody("")
+        return sum(item.kept for name in SUMMARY_LISTS for item in getattr(body, name))
+
 
 async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Estimator) -> SummaryAttempt:
     """Makes the fold's summary and stores it as the session's active one.
@@ -105,10 +113,10 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
     """
     started = perf_counter()
     choice, repeats = await chosen_call(rt, rows, job.fold, job.snapshot, estimate)
-    alias = rows.model.alias if repeats else rows.policy.summary_model or rows.model.alias
-    session_id = rows.session.id
+    summarizer = SummarizerCall(rows, rows.policy.summary_model or rows.model.alias, estimate, True, repeats, choice)
+    alias, session_id = summarizer.aliases[0], rows.session.id
     lease_id = job.claim.turn_id if job.claim else rt.new_id()
-    lease_s = _deadline_s(rt, alias) + _LEASE_SLACK_S
+    lease_s = sum(_deadline_s(rt, alias) for alias in summarizer.aliases) + _LEASE_SLACK_S
     previous_id = job.fold.previous.id if job.fold.previous else None
     async with rt.database.autocommit() as tx:
         lease = await store.take_summary_lease(
@@ -119,8 +127,7 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
     if lease.limits is None and not job.whatever_others_do:
         return SummaryAttempt(None, "model", alias, 0, IN_PROGRESS, None, None)
     try:
-        summarizer = SummarizerCall(rows, alias, estimate, lease.limits != {}, repeats, choice)
-        attempt = await _make(rt, summarizer, job, lease_id)
+        attempt = await _make(rt, replace(summarizer, limited=lease.limits != {}), job, lease_id)
     except BaseException:  # also when it is cancelled; whatever is stored ends the lease itself
         with suppress(DatabaseUnavailable):
             async with rt.database.autocommit() as tx:
@@ -131,14 +138,13 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
 
 
 async def _make(rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, lease_id: UUID) -> SummaryAttempt:
-    session, alias, estimate, fold = summarizer.rows.session, summarizer.alias, summarizer.estimate, job.fold
-    result = SummarizerResult(None, "breaker_open", ())
+    session, estimate, fold = summarizer.rows.session, summarizer.estimate, job.fold
+    result = SummarizerResult(None, "breaker_open", summarizer.aliases[0])
     if not _breaker_open(rt, session):
         result = await call_summarizer(rt, summarizer, fold, turns=int(job.when == "requested"))
     if result.body is not None:
         result = await _again_if_too_large(rt, summarizer, job, result)
-    usage = sum_of(result.usages)
-    used = [used_row(rt, rt.catalogue.model(alias), "summary", each) for each in result.usages]
+    used = [used_row(rt, model, "summary", usage) for model, usage in result.calls]
     if result.limit and job.when == "requested":
         async with rt.database.autocommit() as tx:
             await add_usages(tx, session.id, None, used)
@@ -146,7 +152,7 @@ async def _make(rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, lease_
     if result.failure:
         logger.warning(
             "the summarizer %s gave no usable summary (%s); the deterministic fallback stands in, anchors kept",
-            alias,
+            result.model_alias,
             result.failure,
         )
     body = result.body or fallback_summary(fold, estimate, focus=summarizer.rows.policy.focus)
@@ -155,21 +161,21 @@ async def _make(rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, lease_
     # A limit says nothing of the summarizer, and neither does one that was not called.
     called = result.limit is None and result.failure != "breaker_open"
     note = AttemptNote(job.turn_seq - 1, called, called and result.failure is not None, used, lease_id)
-    if not called:
-        summarizer = replace(summarizer, choice=None)
-    elif summarizer.repeats and not result.repeated:
-        summarizer = replace(summarizer, choice=CallChoice("separate", "refused"))
-    new = new_summary(summarizer, summary, fold.previous, usage, job.claim) if summary else None
+    choice = summarizer.choice if called else None
+    if called and summarizer.repeats and not result.repeated:
+        choice = CallChoice("separate", "refused")
+    made_by = replace(summarizer, alias=result.model_alias, choice=choice)
+    new = new_summary(made_by, summary, fold.previous, result.usage, job.claim) if summary else None
     stored = await _store(rt, session.id, new, note, job.claim)
     return SummaryAttempt(
         summary=summary if stored else None,
         origin=origin,
-        model_alias=alias,
-        chunks=len(result.usages),
+        model_alias=result.model_alias,
+        chunks=len(result.calls),
         failure=result.failure if stored or summary is None else STALE,
-        usage=usage,
+        usage=result.usage,
         cost_usd=total_cost([row["cost_usd"] for row in used]),
-        choice=summarizer.choice,
+        choice=choice,
     )
 
 
@@ -199,9 +205,13 @@ async def _again_if_too_large(
         return result
     if not job.still_too_large(summary_of(SummaryId(rt.new_id()), fold, body, "model")):
         return result
+    if not result.repeated:
+        summarizer = replace(summarizer, repeats=None)  # it was refused
     again = await call_summarizer(rt, summarizer, half, turns=0)
-    shorter = again.body or fit_summary(body, half.cap_tokens, summarizer.estimate) or body
-    return replace(result, body=shorter, usages=(*result.usages, *again.usages))
+    calls = (*result.calls, *again.calls)
+    if again.body is not None:
+        return replace(again, calls=calls)
+    return replace(result, body=fit_summary(body, half.cap_tokens, summarizer.estimate) or body, calls=calls)
 
 
 async def note_emergency(

@@ -14,6 +14,7 @@ from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TO
 from app.engine.policy.budget import Budget
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fold import Fold
+from app.engine.summary.lasting import keep_lasting
 from app.engine.summary.repeating import CallChoice, Quotations, behind_the_prompt
 from app.engine.summary.summarizer_prompt import (
     SUMMARY_SCHEMA,
@@ -29,7 +30,7 @@ from app.providers.registry import Model
 from app.services.limits import call_within_limits
 from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, budget_of, count_message
-from app.services.turn.provider_call import call_model
+from app.services.turn.provider_call import call_model, sum_of
 from app.tokenizers.counting import Estimator
 
 logger = logging.getLogger(__name__)
@@ -40,8 +41,11 @@ _ANSWER_TOKENS_PER_CAP = 2
 
 @dataclass(frozen=True, slots=True)
 class SummarizerCall:
-    """Who is called, and for which window; `limited` where the call has to be counted against limits. With `repeats` it
-    is the session's own model, behind that prompt. `choice` is None where no model is called."""
+    """Who is called, and for which window; `limited` where the call has to be counted against limits.
+
+    `alias` is that of the separate call. With `repeats` the session's own model is called before it, behind that
+    prompt. `choice` is None where no model is called.
+    """
 
     rows: WindowRows
     alias: str
@@ -50,18 +54,32 @@ class SummarizerCall:
     repeats: Prompt | None = None
     choice: CallChoice | None = None
 
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Those that may be called, in their order."""
+        return (self.rows.model.alias, self.alias) if self.repeats else (self.alias,)
+
 
 @dataclass(frozen=True, slots=True)
 class SummarizerResult:
-    """What the calls came to. `body` is None when `failure` says why; `usages` are paid for either way."""
+    """What the calls came to. `body` is None when `failure` says why; `calls` are paid for either way.
+
+    `model_alias` is the one that was called last.
+    """
 
     body: SummaryBody | None
     failure: str | None
-    usages: tuple[Usage, ...]
+    model_alias: str
+    calls: tuple[tuple[Model, Usage], ...] = ()
     limit: LimitExceeded | None = None
     """The limit that did not allow the call, or the next one."""
     repeated: bool = False
     """Whether the summary is from behind a repeated prompt."""
+
+    @property
+    def usage(self) -> Usage | None:
+        """Of all calls together."""
+        return sum_of([usage for _, usage in self.calls])
 
 
 async def call_summarizer(rt: Runtime, summarizer: SummarizerCall, fold: Fold, *, turns: int) -> SummarizerResult:
@@ -69,30 +87,33 @@ async def call_summarizer(rt: Runtime, summarizer: SummarizerCall, fold: Fold, *
 
     Each call is counted against the limits before it is made; `turns` says as how many turns the first one is.
     """
-    usages: list[Usage] = []
+    calls: list[tuple[Model, Usage]] = []
+    alias, *others = summarizer.aliases
+    body, repeated, failure, limit = None, False, None, None
     try:
-        model = rt.catalogue.model(summarizer.alias, summarizer.rows.session.tenant_id)
-        body = None
         if summarizer.repeats is not None:
-            body = await _behind_prompt(rt, summarizer, summarizer.repeats, model, fold, usages, turns)
-        repeated = body is not None
-        body = body or await _by_chunks(rt, summarizer, model, fold, usages, 0 if summarizer.repeats else turns)
+            body = await _behind_prompt(rt, summarizer, summarizer.repeats, fold, calls, turns)
+            repeated, turns = body is not None, 0
+        if body is None:
+            alias = others[0] if others else alias
+            body = await _by_chunks(rt, summarizer, fold, calls, turns)
     except LimitExceeded as error:
-        return SummarizerResult(None, error.code, tuple(usages), error)
+        failure, limit = error.code, error
     except SummaryRefused as refusal:
-        return SummarizerResult(None, refusal.reason, tuple(usages))
+        failure = refusal.reason
     except ProviderError as error:
-        return SummarizerResult(None, error.code, tuple(usages))
+        failure = error.code
     except InvalidRequest:
         # An alias that the catalogue no longer has is a summarizer that can not be had, not a turn that can not run.
-        return SummarizerResult(None, "unknown_summarizer", ())
-    return SummarizerResult(body, None, tuple(usages), repeated=repeated)
+        failure = "unknown_summarizer"
+    return SummarizerResult(body, failure, alias, tuple(calls), limit, repeated)
 
 
 async def _by_chunks(
-    rt: Runtime, summarizer: SummarizerCall, model: Model, fold: Fold, usages: list[Usage], turns: int
+    rt: Runtime, summarizer: SummarizerCall, fold: Fold, calls: list[tuple[Model, Usage]], turns: int
 ) -> SummaryBody:
     policy, estimate, extend = summarizer.rows.policy, summarizer.estimate, summarizer.rows.policy.incremental
+    model = rt.catalogue.model(summarizer.alias, summarizer.rows.session.tenant_id)
     body = fold.previous.body if fold.previous else None
     budget = budget_of(model, policy)
     room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate, policy.focus)
@@ -117,27 +138,26 @@ async def _by_chunks(
             purpose="summary",
             response_schema=SUMMARY_SCHEMA,
         )
-        completion = await _call(rt, summarizer, model, request, turns=0 if at else turns)
-        body = await _accepted(completion, prompt.known_ids, fold, estimate, usages)
-    return _shrunk(fold, body, estimate)
+        completion = await _call(rt, summarizer, model, request, calls, turns=0 if at else turns)
+        body = await _accepted(completion, prompt.known_ids, fold, estimate)
+    return await _kept(model, fold, body, estimate)
 
 
 async def _behind_prompt(
     rt: Runtime,
     summarizer: SummarizerCall,
     prompt: Prompt,
-    model: Model,
     fold: Fold,
-    usages: list[Usage],
+    calls: list[tuple[Model, Usage]],
     turns: int,
 ) -> SummaryBody | None:
     """The summary by a call that repeats the prompt; None where the model refuses that, or its answer is not used."""
+    model, estimate = summarizer.rows.model, summarizer.estimate
     request, prompt_tokens = _repeating_request(summarizer, prompt, model, fold)
     quotations = await asyncio.to_thread(Quotations, fold)
     try:
-        completion = await _call(rt, summarizer, model, request, turns=turns, prompt_tokens=prompt_tokens)
-        body = await _accepted(completion, quotations, fold, summarizer.estimate, usages)
-        return _shrunk(fold, body, summarizer.estimate)
+        completion = await _call(rt, summarizer, model, request, calls, turns=turns, prompt_tokens=prompt_tokens)
+        return await _kept(model, fold, await _accepted(completion, quotations, fold, estimate), estimate)
     except (SummaryRefused, ProviderRefused, ProviderOverflow) as refusal:
         reason = refusal.reason if isinstance(refusal, SummaryRefused) else refusal.code
         logger.info("no summary behind the repeated prompt (%s): the summarizer is called separately", reason)
@@ -158,9 +178,11 @@ def _repeating_request(
         max_output_tokens=_answer_tokens(budget_of(model, policy), fold),
         purpose="summary",
         tools=prompt.tools,
-        tool_choice="none" if prompt.tools else None,
+        # At Anthropic another choice than the turns' keeps the messages from being read from its cache.
+        tool_choice="none" if prompt.tools and not model.reports_cache_writes else None,
         names_as_text=policy.show_names,
         cache_key=str(summarizer.rows.session.id),
+        lasting_messages=prompt.message_count,
     )
     more_tokens = sum(summarizer.estimate(message["content"]) + MESSAGE_FRAMING_TOKENS for message in behind)
     return request, prompt.wire_tokens + more_tokens
@@ -175,10 +197,8 @@ async def _accepted(
     known_ids: Mapping[str, tuple[MessageId, ...]],
     fold: Fold,
     estimate: Estimator,
-    usages: list[Usage],
 ) -> SummaryBody:
-    """The summary of an answer, within its cap; what the answer took is added to `usages` in any case."""
-    usages += [completion.usage] if completion.usage else []
+    """The summary of an answer, within its cap."""
     answered = await asyncio.to_thread(accept_summary, completion.text, known_ids)
     body = fit_summary(answered, fold.cap_tokens, estimate)
     if body is None:
@@ -186,9 +206,12 @@ async def _accepted(
     return body
 
 
-def _shrunk(fold: Fold, body: SummaryBody | None, estimate: Estimator) -> SummaryBody:
+async def _kept(model: Model, fold: Fold, body: SummaryBody | None, estimate: Estimator) -> SummaryBody:
+    """The summary with what a model may not forget. The offline summarizer chooses by the same rule itself."""
     if body is None:
         raise SummaryRefused("empty")
+    if model.is_language_model:
+        body = await asyncio.to_thread(keep_lasting, body, fold, estimate)
     if not shrinks(fold, body, estimate):
         raise SummaryRefused("would_not_shrink")
     return body
@@ -199,16 +222,21 @@ async def _call(
     summarizer: SummarizerCall,
     model: Model,
     request: CompletionRequest,
+    calls: list[tuple[Model, Usage]],
     *,
     turns: int,
     prompt_tokens: int | None = None,
 ) -> Completion:
+    """The answer; what it took is added to `calls`, whether it can be used or not."""
     session_id = summarizer.rows.session.id
     if not summarizer.limited:
-        return await call_model(rt, session_id, model, request)
-    if prompt_tokens is None:
-        prompt_tokens = PROMPT_FRAMING_TOKENS
-        for message in request.messages:
-            tokens, _ = await count_message(rt, model.encoding, message["content"])
-            prompt_tokens += tokens + MESSAGE_FRAMING_TOKENS
-    return await call_within_limits(rt, session_id, model, request, prompt_tokens=prompt_tokens, turns=turns)
+        completion = await call_model(rt, session_id, model, request)
+    else:
+        if prompt_tokens is None:
+            prompt_tokens = PROMPT_FRAMING_TOKENS
+            for message in request.messages:
+                tokens, _ = await count_message(rt, model.encoding, message["content"])
+                prompt_tokens += tokens + MESSAGE_FRAMING_TOKENS
+        completion = await call_within_limits(rt, session_id, model, request, prompt_tokens=prompt_tokens, turns=turns)
+    calls += [(model, completion.usage)] if completion.usage else []
+    return completion

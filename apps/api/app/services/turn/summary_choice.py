@@ -17,7 +17,8 @@ from app.services.turn.gather import WindowRows, budget_of, planned
 from app.tokenizers.counting import Estimator
 
 _LEAST_CACHED_TOKENS = 1_024
-"""Shorter beginnings are cached by neither OpenAI nor most others."""
+"""Shorter beginnings are cached by neither OpenAI nor most others. Anthropic's least differs by model, and it says of
+each call what it has cached."""
 
 
 async def chosen_call(
@@ -61,11 +62,16 @@ async def _by_cost(
     ceiling = budget_of(rt.catalogue.model(alias, session.tenant_id), policy).prompt_ceiling
     usage = await asyncio.to_thread(summarizer_usage, fold, None, ceiling, estimate, extend=policy.incremental)
     cached_tokens = found.prompt.wire_tokens - found.newest_tokens
+    if rows.model.reports_cache_writes:
+        cached_tokens = min(cached_tokens, last.cached_tokens)
+    elif cached_tokens < _LEAST_CACHED_TOKENS:
+        cached_tokens = 0
     return cheaper_call(
         separate_tokens=usage.prompt_tokens,
         separate=separate,
         repeated_tokens=tokens,
-        cached_tokens=cached_tokens if cached_tokens >= _LEAST_CACHED_TOKENS else 0,
+        cached_tokens=cached_tokens,
+        written_tokens=found.prompt.wire_tokens - cached_tokens if rows.model.reports_cache_writes else 0,
         own=own,
         answer_tokens=fold.cap_tokens,
     )

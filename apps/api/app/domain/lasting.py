@@ -1,0 +1,258 @@
+"""What is to outlive summaries: demands, exact values, decisions and open tasks, until they are replaced or closed.
+
+A statement is told from its words alone, so the same rule holds for an extract, for a model's summary and for one that
+a person has edited.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from app.domain.sentences import DEMAND, ReadSentence, Sentence, demands, read_sentence
+from app.domain.types import SummaryList
+
+OPEN_KINDS: Final = frozenset[SummaryList](("open_questions", "action_items"))
+_BASE_CHARS: Final = 120
+"""What an item costs beside its text; the more, the longer the sentences that are chosen."""
+_MOST_LASTING: Final = 100
+"""Statements that are looked for in a summary: many more than one has room for."""
+_RESTATED_WORDS_RATIO: Final = 0.6
+_MOST_SOURCES_OF_AN_ITEM: Final = 4
+_SAME_WORDS_RATIO: Final = 0.7
+_CONTAINED_WORDS_RATIO: Final = 0.85
+_FINISHED_WORDS_RATIO: Final = 0.4
+_LONGEST_PLAIN_WORD: Final = 3
+"""Shorter words of a focus are articles and prepositions, which every sentence has."""
+_OF_A_SUMMARY: Final = -(2**50)  # so far before everything else are the places of what a summary says
+_LAST_OF_A_SUMMARY: Final = _OF_A_SUMMARY // 2
+
+_FINISHED: Final = re.compile(
+    r"\b(?:done|finished|completed?|ready|sent|fixed|merged|closed|shipped|ordered|paid|signed|booked|delivered|solved"
+    r"|resolved|cancell?ed|no longer)\b",
+    re.IGNORECASE,
+)
+_LIFTED: Final = re.compile(
+    r"\b(?:no longer|any ?more|from now on|instead|lifted|never mind)\b"
+    r"|\b(?:can|may|allowed to|fine to|ok(?:ay)? to)\b.*\b(?:now|again|after all)\b|\bnow (?:can|may)\b",
+    re.IGNORECASE,
+)
+_TASK: Final = re.compile(
+    r"\bto-?do\b|\baction item|\bremind (?:me|us) (?:to|about)\b|\bfollow up\b|\bneeds? to\b", re.IGNORECASE
+)
+"""Of the user's: what somebody is to do, and no plan of the user's own."""
+_EXACT_WORD: Final = re.compile(r"\d|[\w][_@/.:][\w]")
+_QUOTED: Final = re.compile(r"`[^`\n]+`")
+
+SourceId: TypeAlias = str | UUID  # whatever the caller knows its messages by
+
+
+class ExtractItem(NamedTuple):
+    """Words of the conversation, and the ids of the sources they stand in."""
+
+    text: str
+    source_ids: tuple[SourceId, ...]
+
+
+class Unit(NamedTuple):
+    """A sentence where it stands. `position` is its place in the conversation, below zero in what is carried on."""
+
+    position: int
+    source_ids: tuple[SourceId, ...]
+    role: str
+    sentence: Sentence
+    kind: SummaryList
+    worth: float
+
+    @property
+    def text(self) -> str:
+        return self.sentence.text
+
+    @property
+    def density(self) -> float:
+        return self.worth / (len(self.sentence.text) + _BASE_CHARS)
+
+
+def stands(unit: Unit) -> bool:
+    """Whether the item holds until it is replaced: a demand, an exact value, a decision other than "Let's do it!"."""
+    decides = unit.kind == "decisions" and unit.sentence.signals > 0 and not unit.sentence.leans
+    return unit.sentence.standing > 0 or decides
+
+
+def unfinished(carried: Sequence[Unit], new: Iterable[Unit]) -> list[Unit]:
+    """Without what something later of `new` closes, in words of its own: a question that it answers, a task that it
+    reports as finished, a demand that the user lifts, a value that the user gives anew."""
+    open_units = {unit.position: unit for unit in carried if unit.kind in OPEN_KINDS or unit.sentence.standing}
+    named_in: defaultdict[str, list[int]] = defaultdict(list)
+    least_shared: dict[int, float] = {}
+    for position, unit in open_units.items():
+        telling = telling_words(unit.sentence)
+        least_shared[position] = _FINISHED_WORDS_RATIO * len(telling)
+        for word in telling:
+            named_in[word].append(position)
+    finished: set[int] = set()
+    for unit in new:
+        if named_in.keys().isdisjoint(unit.sentence.words):
+            continue
+        shared = Counter([position for word in unit.sentence.words for position in named_in.get(word, ())])
+        near = [at for at, words in shared.items() if words >= least_shared[at] and at < unit.position]
+        if near:
+            finished |= _closed_by(unit, [open_units[at] for at in near if at not in finished])
+    return [unit for unit in carried if unit.position not in finished]
+
+
+def _closed_by(unit: Unit, waiting: Iterable[Unit]) -> set[int]:
+    """The places of those, which have words of the unit, that it says are over."""
+    by_user = unit.role == "user"
+    finishes, lifts = _FINISHED.search(unit.text) is not None, by_user and _LIFTED.search(unit.text) is not None
+    frame = _frame(unit) if by_user else None
+    closed: set[int] = set()
+    for waits in waiting:
+        if waits.kind in OPEN_KINDS:
+            is_closed = finishes or (waits.kind == "open_questions" and not by_user)
+        elif waits.sentence.standing == DEMAND:
+            is_closed = lifts and _is_about(unit, waits)
+        else:
+            is_closed = frame is not None and frame == _frame(waits)
+        closed |= {waits.position} if is_closed else set()
+    return closed
+
+
+def _is_about(unit: Unit, demand: Unit) -> bool:
+    """Whether most of the demand's telling words, and not many others, stand in the unit."""
+    own, demanded = set(telling_words(unit.sentence)), set(telling_words(demand.sentence))
+    shared = len(own & demanded)
+    return shared >= _RESTATED_WORDS_RATIO * len(demanded) and shared >= _FINISHED_WORDS_RATIO * len(own)
+
+
+def _frame(unit: Unit) -> frozenset[str] | None:
+    """What a value is stated of, in its words; None where the statement has no value or several."""
+    exact = _exact_words(unit)
+    return frozenset(unit.sentence.words) - exact if unit.sentence.standing and len(exact) == 1 else None
+
+
+def _exact_words(unit: Unit) -> frozenset[str]:
+    """Numbers, paths, addresses and the like."""
+    return frozenset(word for word in unit.sentence.words if _EXACT_WORD.search(word))
+
+
+def telling_words(sentence: Sentence) -> list[str]:
+    return [word for word in sentence.words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii()]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What has been chosen, findable by word, so that a near-duplicate is found without comparing with everything."""
+
+    units: dict[int, Unit] = field(default_factory=dict[int, Unit])
+    """By place, with the ids of all sources that say the same."""
+    by_word: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict[str, list[int]](list))
+
+    def like(self, words: tuple[str, ...]) -> int | None:
+        """The place of a unit that says the same as these words."""
+        find = self.by_word.get
+        known = [places for word in words if (places := find(word))]
+        if not known or len(known) < _SAME_WORDS_RATIO * len(words):
+            return None
+        candidates = Counter(chain.from_iterable([places[:16] for places in known]))
+        if max(candidates.values()) < _SAME_WORDS_RATIO * len(words):
+            return None
+        for other, shared in candidates.most_common(3):
+            says_it_all = shared >= _CONTAINED_WORDS_RATIO * len(words)
+            if says_it_all or shared >= _SAME_WORDS_RATIO * len({*words, *self.units[other].sentence.words}):
+                return other
+        return None
+
+    def add(self, unit: Unit) -> None:
+        self.units[unit.position] = unit
+        for word in unit.sentence.words:
+            self.by_word[word].append(unit.position)
+
+    def add_source(self, position: int, source_ids: Iterable[SourceId]) -> None:
+        unit = self.units[position]
+        known = tuple(dict.fromkeys((*unit.source_ids, *source_ids)))[:_MOST_SOURCES_OF_AN_ITEM]
+        self.units[position] = unit._replace(source_ids=known)
+
+
+def lasting(new: Sequence[Unit], carried: Sequence[Unit]) -> list[Unit]:
+    """What is to outlive a summary, the newest first: what the user demands or states exactly in `new`, what stands of
+    `carried`, and open tasks of both; so many of each, the oldest."""
+    stated = [unit for unit in new if unit.role == "user" and (unit.sentence.standing or _is_task(unit))]
+    stated = unfinished(sorted(stated, key=_place)[:_MOST_LASTING], new)
+    kept = [unit for unit in carried if stands(unit) or unit.kind == "action_items"]
+    return [*reversed(stated), *reversed(sorted(kept, key=_place)[:_MOST_LASTING])]
+
+
+def left_out(
+    units: Sequence[Unit],
+    said: Iterable[ExtractItem],
+    room: float,
+    cost: Callable[[str], float],
+    read: ReadSentence = read_sentence,
+) -> list[Unit]:
+    """Those of the units, which come newest first, that `said` leaves out: the oldest first, tasks last.
+
+    A newer statement of the same replaces an older one. All of the units, also what is said, have `room` by `cost`.
+    """
+    taken = Taken()
+    for at, item in enumerate(said):
+        taken.add(Unit(_OF_A_SUMMARY + at, item.source_ids, "", read(item.text), "key_facts", 0.0))
+    missing: set[int] = set()
+    holding: list[Unit] = []
+    for unit in units:
+        same = taken.like(unit.sentence.words)
+        if same is not None and same > _LAST_OF_A_SUMMARY:
+            continue  # replaced by a newer one
+        holding.append(unit)
+        if not (same is not None and _says(taken.units[same], unit)) and not _is_restated(unit, taken):
+            missing.add(unit.position)
+            taken.add(unit)
+    found: list[Unit] = []
+    for unit in sorted(holding, key=_lasting_first):
+        if (tokens := cost(unit.text)) <= room:
+            room -= tokens
+            found += [unit] if unit.position in missing else []
+    return found
+
+
+def _place(unit: Unit) -> int:
+    return unit.position
+
+
+def _lasting_first(unit: Unit) -> tuple[bool, int]:
+    """What stands, the oldest first; then tasks, the newest first."""
+    is_task = not stands(unit)
+    return is_task, -unit.position if is_task else unit.position
+
+
+def _is_task(unit: Unit) -> bool:
+    return unit.kind == "action_items" and _TASK.search(unit.text) is not None
+
+
+def _is_restated(unit: Unit, taken: Taken) -> bool:
+    """Whether something says it in other words: with most of its telling ones."""
+    telling = telling_words(unit.sentence)
+    shared = Counter(chain.from_iterable([taken.by_word.get(word, ())[:16] for word in telling]))
+    for place, words in shared.most_common(3):
+        other = taken.units[place]
+        cites_it = not set(unit.source_ids).isdisjoint(other.source_ids)
+        ratio = _FINISHED_WORDS_RATIO if cites_it else _RESTATED_WORDS_RATIO
+        if words >= ratio * len(telling) and _says(other, unit, exactly=True):
+            return True
+    return False
+
+
+def _says(other: Unit, unit: Unit, *, exactly: bool = False) -> bool:
+    """Whether a unit with the words of another says the same: a demand as one, and with what must not be changed of it,
+    numbers, paths and the like, commands; one that is of before may have been given a new value."""
+    if unit.sentence.standing == DEMAND and other.sentence.standing != DEMAND and not demands(other.text):
+        return False
+    if unit.position < 0 and not exactly:
+        return True
+    has_quoted = all(text in other.text for text in _QUOTED.findall(unit.text))
+    return has_quoted and _exact_words(unit) <= set(other.sentence.words)

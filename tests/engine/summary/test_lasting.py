@@ -1,0 +1,124 @@
+"""What a model may not forget: the user's demands, exact values and open tasks outlive its summaries within the cap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, Turn
+from app.engine.summary.block import render_summary
+from app.engine.summary.fold import Fold
+from app.engine.summary.lasting import keep_lasting
+from tests.engine.histories import History, estimate
+
+_PLANTED = (
+    "Never write to the table ledger_entry.",
+    "Always answer in British English.",
+    "Do not book anything before 11 AM.",
+    "The restore command is `pg_restore -j 4 -d ledger`.",
+    "Our staging host is db-7.example.org.",
+    "The case number is BA-2207-44.",
+    "Only use the card that ends in 4471.",
+    "The config file is /etc/harbour/cranes.toml.",
+    "Please remind me to renew the certificate of the gateway.",
+)
+_FORGETFUL = SummaryBody("The user and the assistant talked about several things.")
+
+
+def fold_of(history: History, *texts: str, previous: SummaryBody | None = None, cap_tokens: int = 400) -> Fold:
+    """A fold of a turn for each of the texts, as the user's."""
+    turns = tuple(spoken(history.turn(("assistant", 20, 1)), text) for text in texts)
+    summary = history.summary(previous) if previous else None
+    return Fold("turn_count", turns, (), summary, 100, 10_000, cap_tokens)
+
+
+def spoken(turn: Turn, text: str) -> Turn:
+    """The turn with this text as the user's."""
+    first, *others = turn.messages
+    return replace(turn, messages=(replace(first, content=text), *others))
+
+
+def texts_of(body: SummaryBody, *, kept: bool | None = None) -> list[str]:
+    items = [item for name in SUMMARY_LISTS for item in getattr(body, name)]
+    return [item.text for item in items if kept is None or item.kept == kept]
+
+
+def test_what_stands_outlives_a_model_that_forgets_everything_and_cites_where_it_was_said() -> None:
+    history = History()
+    fold = fold_of(history, *_PLANTED)
+    said_in = {text: turn.messages[0].id for text, turn in zip(_PLANTED, fold.turns, strict=True)}
+    body = _FORGETFUL
+    for number in range(6):
+        body = keep_lasting(_FORGETFUL, fold, estimate)
+        assert estimate(render_summary(body)) <= fold.cap_tokens
+        fold = fold_of(history, f"We talked about boat {number} and the weather at sea.", previous=body)
+    assert set(texts_of(body, kept=True)) == set(_PLANTED)
+    cited = {item.text: item.message_ids for name in SUMMARY_LISTS for item in getattr(body, name)}
+    assert cited == {text: (said_in[text],) for text in _PLANTED}
+
+
+def test_a_summary_that_keeps_its_items_stays_byte_for_byte_as_the_model_wrote_it() -> None:
+    history = History()
+    fold = fold_of(history, *_PLANTED)
+    ids = (fold.messages[0].id,)
+    in_other_words = (
+        "The user forbids: never write into table ledger_entry",
+        "Answers are always to be in British English",
+        "Book nothing before 11 AM: it must not be done",
+        "Restoring: the command is `pg_restore -j 4 -d ledger`",
+        "Host for staging: db-7.example.org",
+        "Case number BA-2207-44",
+        "Only the card that ends in 4471 may be used",
+        "Config file: /etc/harbour/cranes.toml",
+        "Remind the user to renew the gateway certificate",
+    )
+    whole = SummaryBody("A record.", key_facts=tuple(SummaryItem(text, ids) for text in in_other_words))
+    assert keep_lasting(whole, fold, estimate) is whole
+
+
+@pytest.mark.parametrize(
+    ("before", "later", "stands"),
+    [
+        ("Our staging host is db-7.example.org.", "Our staging host is db-9.example.org.", "db-9.example.org"),
+        ("Never write to the table ledger_entry.", "You may write to the table ledger_entry again now.", ""),
+        ("Please remind me to book a berth in Bergen.", "The berth in Bergen is booked since March 3.", ""),
+        ("Always answer in French.", "From now on always answer in German.", "German"),
+        ("Always answer in French.", "We sailed to Oslo for a week.", "French"),
+    ],
+)
+def test_it_lasts_until_it_is_replaced_lifted_or_done(before: str, later: str, stands: str) -> None:
+    history = History()
+    first = keep_lasting(_FORGETFUL, fold_of(history, before), estimate)
+    assert texts_of(first, kept=True) == [before]
+    for second in (
+        keep_lasting(_FORGETFUL, fold_of(history, later, previous=first), estimate),
+        keep_lasting(_FORGETFUL, fold_of(history, before, later), estimate),
+    ):
+        kept = texts_of(second, kept=True)
+        assert len(kept) == bool(stands)
+        assert all(stands in text for text in kept)
+
+
+def test_a_summary_that_says_the_opposite_or_another_value_says_it_not() -> None:
+    fold = fold_of(History(), _PLANTED[0], _PLANTED[5])
+    ids = (fold.messages[0].id,)
+    wrong = (SummaryItem("Write to the table ledger_entry", ids), SummaryItem("The case number is BA-2207-45", ids))
+    kept = texts_of(keep_lasting(SummaryBody("A record.", key_facts=wrong), fold, estimate), kept=True)
+    assert kept == [_PLANTED[0], _PLANTED[5]]
+
+
+def test_what_lasts_takes_a_part_of_the_cap_and_other_items_give_way_to_it() -> None:
+    history = History()
+    rules = [f"Never open valve {number} of pump {number * 7} at night." for number in range(1, 100)]
+    fold = fold_of(history, *rules, cap_tokens=300)
+    ids = (fold.messages[0].id,)
+    full = SummaryBody("A record.", key_facts=tuple(SummaryItem(f"Ship {n} left pier {n}.", ids) for n in range(60)))
+    body = keep_lasting(full, fold, estimate)
+    assert estimate(render_summary(body)) <= fold.cap_tokens
+    assert rules[0] in texts_of(body, kept=True)
+    kept_tokens = sum(map(estimate, texts_of(body, kept=True)))
+    assert 0.3 * fold.cap_tokens < kept_tokens < 0.56 * fold.cap_tokens
+    assert texts_of(body, kept=False), "the model's own items keep the rest"
+    again = fold_of(history, "Go on.", previous=body, cap_tokens=300)
+    assert estimate(render_summary(keep_lasting(full, again, estimate))) <= 300
