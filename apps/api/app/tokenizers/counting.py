@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -242,8 +241,6 @@ class Tokenizers:
 _LONGEST_WORD_CHARS: Final = 64
 _MOST_WORDS: Final = 50_000
 """About 8 MB; then they are counted anew."""
-_JSON_JOINT: Final = '","'
-_MARKED_WORD: Final = re.compile(r"([A-Za-z]+)([.,:;!?\"()\[\]{}]+)")
 _SHORT_CHARS: Final = 512
 _SHORT_TEXTS: Final = 8_192
 _LONG_TEXTS: Final = 64
@@ -255,30 +252,17 @@ class _NotByWords(Exception):
 
 
 class _Words(dict[str, int]):
-    """The tokens of words behind so much blank, counted when they are first looked up.
+    """The tokens of words behind so much blank, counted when they are first looked up."""
 
-    Both vocabularies end a piece where letters end and marks other than an apostrophe follow, and where a run of
-    several marks ends before a letter or digit. So a word is counted apart from the marks behind it, and in JSON from
-    the next text's first word: nearly all words come again, with other marks or neighbours.
-    """
-
-    def __init__(self, estimator: Estimator, blank: str, firsts: _Words | None = None) -> None:
+    def __init__(self, estimator: Estimator, blank: str) -> None:
         super().__init__()
         self._estimator = estimator
         self._blank = blank
-        self._firsts = self if firsts is None else firsts
 
     def __missing__(self, word: str) -> int:
         if not word or word[-1].isspace():
             raise _NotByWords
-        last, joint, first = word.rpartition(_JSON_JOINT)
-        marked = _MARKED_WORD.fullmatch(word)
-        if joint and first[:1].isascii() and first[:1].isalnum():
-            tokens = self[last + joint] + self._firsts[first]
-        elif marked is not None:
-            tokens = self[marked[1]] + self._firsts[marked[2]]
-        else:
-            tokens = self._estimator(self._blank + word)
+        tokens = self._estimator(self._blank + word)
         if len(word) <= _LONGEST_WORD_CHARS:
             if len(self) >= _MOST_WORDS:
                 self.clear()
@@ -293,8 +277,7 @@ def by_words(estimator: Estimator) -> Callable[[str], int]:
     Exact: both vocabularies first cut a text into pieces, of which none goes on from anything else into a space. So a
     text may be cut before every space that has no blank before it, and costs what its parts cost.
     """
-    firsts = _Words(estimator, "")
-    words, after_two = (_Words(estimator, blank, firsts) for blank in (" ", "  "))
+    firsts, words, after_two = (_Words(estimator, blank) for blank in ("", " ", "  "))
 
     def count(text: str) -> int:
         if not estimator.has_vocabulary or not text:

@@ -322,9 +322,9 @@ def evicted_among(
         min_score_ratio=recall.min_score_ratio,
         said_day=day_said(message),
     )
-    seqs = dict.fromkeys(seqs_of(found))
-    whole = {turn.seq: turn for turn in map(turn_of, seqs)}
-    parts = [replace(turn, messages=tuple([m for m in turn.messages if m.seq in seqs])) for turn in whole.values()]
+    seqs = seqs_of(found)
+    whole = {turn.id: turn for turn in map(turn_of, seqs)}
+    parts = (replace(turn, messages=tuple(m for m in turn.messages if m.seq in seqs)) for turn in whole.values())
     return Evicted(found, tuple(parts))
 
 
