@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, groupby
+from operator import attrgetter
 from typing import Final, TypeVar, overload
 
 from app.domain.types import MessageId, Turn, TurnStatus
@@ -162,11 +163,7 @@ class Past:
         while first < self.kept.end_turn and columns.turn_seqs[first] in gone:
             first += 1
         left = past_of_kept(Kept(columns, first, self.kept.end_turn))
-        places = [place - self.first_piece[0] for place in self.first_piece]
-        pieces = {
-            turn.seq: self.newest_pieces[begin:end]
-            for turn, begin, end in zip(self.newest, places, places[1:], strict=False)
-        }
+        pieces = {seq: tuple(of_turn) for seq, of_turn in groupby(self.newest_pieces, attrgetter("turn_seq"))}
         return left.extended((turn for turn in self.newest if turn.seq not in gone), pieces)
 
     def wire_tokens(self, first: int = 0, end: int | None = None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,6 @@ from app.db.simulation_rows import (
 )
 from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices
-from app.domain.stored import StoredTurn
 from app.domain.trim_log import TrimAction
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
 from app.engine.policy.policy import ContextPolicy
@@ -97,15 +95,14 @@ async def simulate(
     small = through_seq * len(plan.lanes) <= SMALL_TURNS_DECIDED
     async with rt.jobs.job(SimulationJob, small=small) as job:
         await job.do(SimulationJob.begin, plan)
-        batch = await _batch(rt, session_id, 0, through_seq)
-        while batch:
+        done = 0
+        while done < through_seq:
+            async with rt.heavy.database.read_only() as tx:
+                batch = await stored_turns(tx, session_id, after_seq=done, through_seq=through_seq, limit=BATCH_TURNS)
+            if not batch:
+                break
+            await job.do(SimulationJob.feed, batch)
             done = batch[-1].seq
-            reading = asyncio.create_task(_batch(rt, session_id, done, through_seq))  # while the job decides these
-            try:
-                await job.do(SimulationJob.feed, batch)
-                batch = await reading
-            finally:
-                reading.cancel()
             if progress is not None:
                 progress(done, through_seq)
         async with rt.heavy.database.read_only() as tx:
@@ -120,14 +117,6 @@ async def simulate(
                 ),
             )
         return await job.do(SimulationJob.report, summarizer_tokens, later, in_summary, actions)
-
-
-async def _batch(rt: Runtime, session_id: SessionId, done: int, through_seq: int) -> list[StoredTurn]:
-    """The turns that come after so many."""
-    if done >= through_seq:
-        return []
-    async with rt.heavy.database.read_only() as tx:
-        return await stored_turns(tx, session_id, after_seq=done, through_seq=through_seq, limit=BATCH_TURNS)
 
 
 def _dropped_seqs(droppable: Sequence[Record], ranges: Sequence[Record]) -> dict[str, set[int]]:
