@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from app.domain.types import MessageId, TurnStatus
 from app.engine.policy.policy import ContextPolicy
-from app.engine.window.ahead import fold_behind_answer, may_fold_behind_answer
 from app.engine.window.plan import SummaryDue, plan
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
-from app.engine.window.triggers import fold_after_turn
+from app.engine.window.triggers import fold_after_turn, fold_behind_answer, may_fold_behind_answer
 from app.engine.window.window import lay_out
 from tests.engine.histories import History, chat, estimate, snapshot_of
 from tests.engine.strategies import policies, snapshots

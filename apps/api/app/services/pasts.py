@@ -77,9 +77,9 @@ class LastPrompt:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Entry:
-    """What is kept of one session; `used_at` is when it was read last."""
+    """What is kept of one session; `used_at` is when it was read last, and changes in place: most uses are reads."""
 
     used_at: float
     last_prompt: LastPrompt | None = None
@@ -107,15 +107,14 @@ class Pasts:
     def kept(self, session_id: SessionId, counting: Counting, after_seq: int, last_seq: int) -> Kept:
         """The turns with messages after a number that are kept as they are counted, to be gone on with after their
         last; none of a session that is not kept so. `last_seq` is the last message that the caller knows of."""
-        past = self._pasts.get(session_id)
+        past = self._read(session_id)
         columns = past.columns if past else None
         first = None
         if past and columns and past.counting == counting and columns.from_seq <= after_seq <= columns.through_seq:
             first = columns.turn_after(after_seq) if columns.through_seq < last_seq else None
         self._telemetry.session_looked_up(hit=first is not None)
-        if past is None or columns is None or first is None:
+        if columns is None or first is None:
             return Kept(Columns(after_seq))
-        self._put(session_id, past)
         return Kept(columns, first, columns.turns)
 
     async def keep(self, session_id: SessionId, counting: Counting, kept: Kept, turns: Sequence[Turn]) -> Kept:
@@ -138,11 +137,8 @@ class Pasts:
 
     def index(self, session_id: SessionId) -> Index:
         """As far as it goes; an empty one of a session that is not kept."""
-        past = self._pasts.get(session_id)
-        if past is None:
-            return EMPTY
-        self._put(session_id, past)
-        return past.index
+        past = self._read(session_id)
+        return past.index if past else EMPTY
 
     def keep_index(self, session_id: SessionId, index: Index) -> None:
         """Keeps an index in the place of a shorter one."""
@@ -206,14 +202,23 @@ class Pasts:
             idle.append(session_id)
         self.forget(*idle)
 
+    def _read(self, session_id: SessionId) -> _Entry | None:
+        """What is kept of a session, which is the one that was used last from now on."""
+        past = self._pasts.get(session_id)
+        if past is not None:
+            self._pasts.move_to_end(session_id)
+            past.used_at = self._clock()
+        return past
+
     def _put(self, session_id: SessionId, past: _Entry) -> None:
-        """Has the session as the one that was used last; one that the memory has no room for is not kept."""
+        """Keeps this of a session, the one that was used last; what the memory has no room for is not kept."""
         if before := self._pasts.pop(session_id, None):
             self.size_bytes -= before.size_bytes
         size_bytes = ENTRY_BYTES + past.index.size_bytes + (past.columns.size_bytes if past.columns else 0)
         size_bytes += len(past.last_prompt.refs) if past.last_prompt else 0
         if size_bytes <= self._most_bytes:
-            self._pasts[session_id] = replace(past, used_at=self._clock(), size_bytes=size_bytes)
+            past.used_at, past.size_bytes = self._clock(), size_bytes
+            self._pasts[session_id] = past
             self.size_bytes += size_bytes
         while self.size_bytes > self._most_bytes:
             _, oldest = self._pasts.popitem(last=False)

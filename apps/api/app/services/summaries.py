@@ -25,8 +25,7 @@ from app.db.summaries import (
 from app.domain.errors import InvalidRequest, NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress, existing
 from app.domain.stored import StoredSummary
 from app.domain.types import OPEN_STATUSES, MessageId, SessionId, SummaryId, SummaryItem, TenantId, ToolDefinition
-from app.engine.window.ahead import fold_behind_answer, may_fold_behind_answer
-from app.engine.window.triggers import fold_on_request
+from app.engine.window.triggers import fold_behind_answer, fold_on_request, may_fold_behind_answer
 from app.services.paging import FIRST_ID, LAST_ID, Page, after_id, in_order, page_of
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session

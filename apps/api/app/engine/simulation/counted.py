@@ -10,6 +10,7 @@ from app.domain.types import Message, Pin, ReasoningRule, ToolDefinition, Turn, 
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
 from app.engine.messages.turns import wire_tokens_of
+from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.window import head_items
 
 CountKey: TypeAlias = tuple[str, str]
@@ -45,6 +46,7 @@ class CountedTurn:
     user_tokens: int
     latest: Turn
     older: Turn
+    older_pieces: Sequence[Piece]
     resent_tokens: int
 
 
@@ -91,13 +93,15 @@ class TurnCounter:
         rejected = turn.status is TurnStatus.REJECTED
         settled = replace(turn, status=TurnStatus.FAILED, unresolved=True) if rejected else turn
         latest = with_reasoning(settled, self._rule)
+        older = replace(latest, unresolved=False) if latest.unresolved else latest
         return CountedTurn(
             turn=turn,
             calls=tuple(self._call(turn, end) for end in _call_ends(turn.messages)),
             fixed_tokens=self._fixed[1],
             user_tokens=sum(message.tokens for message in turn.messages if message.role == "user"),
             latest=latest,
-            older=replace(latest, unresolved=False) if latest.unresolved else latest,
+            older=older,
+            older_pieces=pieces_of(older, "settled"),
             resent_tokens=wire_tokens_of((settled,)),
         )
 

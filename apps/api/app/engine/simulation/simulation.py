@@ -213,7 +213,9 @@ class Simulation:
         if self._unresolved is None:
             older.append(past)
         for key, of_model in self._pasts.items():
-            self._pasts[key] = of_model.extended(each.versions[key].older for each in older)
+            versions = [each.versions[key] for each in older]
+            pieces = {version.turn.seq: version.older_pieces for version in versions}
+            self._pasts[key] = of_model.extended((version.older for version in versions), pieces)
             self._user_tokens[key] += past.versions[key].user_tokens
         self._completed += turn.turn.status is TurnStatus.COMPLETED
         if self.setting.policy.recall.enabled:

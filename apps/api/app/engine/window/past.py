@@ -9,11 +9,12 @@ unresolved and is looked at again.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, groupby
-from typing import TypeVar, overload
+from operator import attrgetter
+from typing import Final, TypeVar, overload
 
 from app.domain.types import MessageId, Turn, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
@@ -23,6 +24,7 @@ from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.prompt import PromptItem, Run
 
 T = TypeVar("T")
+NOTHING_KNOWN: Final[Mapping[int, Sequence[Piece]]] = {}
 
 
 class _Made(Sequence[T]):
@@ -124,13 +126,17 @@ class Past:
         kept = self.kept
         return Pieces(kept, kept.first_piece, kept.end_piece, self.newest_pieces) if kept.turns else self.newest_pieces
 
-    def extended(self, turns: Iterable[Turn]) -> Past:
-        """The same with these turns after it; only a latest turn that is unresolved is looked at again."""
+    def extended(self, turns: Iterable[Turn], known: Mapping[int, Sequence[Piece]] = NOTHING_KNOWN) -> Past:
+        """The same with these turns after it; only a latest turn that is unresolved is looked at again. `known` has the
+        pieces of some of these turns by their numbers."""
         unresolved = latest_unresolved(self.newest)
         same = len(self.newest) if unresolved is None else self.newest.index(unresolved)
         whole = self.newest + tuple(turns)
         unresolved = latest_unresolved(whole)
-        new = [pieces_of(turn, "unresolved" if turn is unresolved else "settled") for turn in whole[same:]]
+        new = [
+            known.get(turn.seq) or pieces_of(turn, "unresolved" if turn is unresolved else "settled")
+            for turn in whole[same:]
+        ]
         end, first_new = self.first_piece[same] - self.first_piece[0], first_seq(whole[same:])
         pieces = [piece for of_turn in new for piece in of_turn]
         tokens = accumulate([piece.tokens for piece in pieces], initial=self.tokens[end])
@@ -157,7 +163,8 @@ class Past:
         while first < self.kept.end_turn and columns.turn_seqs[first] in gone:
             first += 1
         left = past_of_kept(Kept(columns, first, self.kept.end_turn))
-        return left.extended(turn for turn in self.newest if turn.seq not in gone)
+        pieces = {seq: tuple(of_turn) for seq, of_turn in groupby(self.newest_pieces, attrgetter("turn_seq"))}
+        return left.extended((turn for turn in self.newest if turn.seq not in gone), pieces)
 
     def wire_tokens(self, first: int = 0, end: int | None = None) -> int:
         """What the turns from the place `first` to before `end` cost on the wire."""
@@ -189,11 +196,11 @@ class Past:
         if not message_ids:
             return frozenset()
         kept = self.kept.columns.pieces_citing(message_ids, self.kept.first_piece, self.kept.end_piece)
-        of_newest = (
+        of_newest = [
             piece.seq
             for piece in self.newest_pieces
-            if any(message.id in message_ids for message in piece.unit.messages)
-        )
+            if not message_ids.isdisjoint([item.message.id for item in piece.made if item.message])
+        ]
         return frozenset((*kept, *of_newest))
 
     def others_between(self, first_seq: int, last_seq: int) -> int:
@@ -221,7 +228,7 @@ class Past:
         first = max(0, sent - most)
         if room_tokens is not None:
             least = self._wire_before(end) - room_tokens
-            in_room = bisect_left(range(sent), least, key=lambda at: self._wire_before(self._sent(at)))
+            in_room = bisect_left(range(sent), least, first, key=lambda at: self._wire_before(self._sent(at)))
             first = max(first, min(in_room, sent - 1))
         if sent - first == most:
             return self._sent(first)

@@ -155,12 +155,12 @@ def _with_look_back(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimat
 
 
 def _accounts_of(window: Window) -> Accounts:
-    log, input_tokens = window.log, window.input_tokens()
+    log, input_tokens, items = window.log, window.charged_tokens, window.beside
     # What recall and the offer to look back added is no stage's: it is in the figures of every stage.
     offered = window.tools_tokens - log.tools_tokens
-    tokens, messages = sum(item.tokens for item in window.beside), len(window.beside)
-    beside = input_tokens - window.input_tokens(tokens, messages)
-    with_tool = input_tokens - window.input_tokens(less_tools=offered)
+    tokens, messages = sum([item.tokens for item in items]), len(items)
+    beside = input_tokens - window.input_tokens(tokens, messages) if items else 0
+    with_tool = input_tokens - window.input_tokens(less_tools=offered) if offered else 0
     return Accounts(
         wire_before=log.wire_before + tokens + MESSAGE_FRAMING_TOKENS * messages + offered,
         tokens_before=log.tokens_before + beside + with_tool,

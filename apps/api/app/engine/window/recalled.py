@@ -1,4 +1,9 @@
-"""The recalled block of a prompt: just before the user's message, in room that is left below the prune threshold."""
+"""What is brought into a prompt that fits, in room that is left below the prune threshold: the lines of days, then the
+recalled block, just before the user's message.
+
+The line of a day stands before its first message. One before a turn depends on that turn and the one before it alone,
+so that it stays where it is, and the prompt's beginning stays in a provider's cache.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +14,47 @@ import orjson
 
 from app.domain.content import content_text, named
 from app.domain.recalled import Recalled
-from app.domain.types import Message
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
+from app.domain.types import Message, Region
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import Unit
 from app.engine.policy.policy import ContextPolicy
-from app.engine.recall.dates import day_said
+from app.engine.recall.dates import day_said, day_text
 from app.engine.recall.ranking import Candidate, choose, most_recalled_tokens, nobodys_day, spoken_text
-from app.engine.window.days import day_item, today_item
 from app.engine.window.past import parts_of
 from app.engine.window.prompt import PromptItem, Run, block_item
 from app.engine.window.window import Window
 
 RECALL_NOTE: Final = "[Earlier messages of this conversation that may matter now. The newest message comes last.]"
 """What stands before the block, as the user's: without it an old request would read as a current one."""
+
+
+def show_days(window: Window, policy: ContextPolicy) -> Window:
+    """The window with a line before the first of its turns, and before each that begins on another day than the one
+    before it; as it is where these lines have no room."""
+    days: list[tuple[int, PromptItem]] = []
+    turn_seq: int | None = None
+    day: int | None = None
+    for at, piece in enumerate(window.past):
+        if piece.turn_seq != turn_seq:
+            turn_seq, began = piece.turn_seq, piece.day
+            if began is not None and began != day:
+                day = began
+                days.append((at, day_item(day, "history", window.estimate)))
+    today = today_item(window) if day != day_said(window.snapshot.current.messages[0]) else None
+    shown = window.with_days(days, today)
+    return shown if shown.input_tokens() < policy.prune_from(window.budget.input_budget) else window
+
+
+def today_item(window: Window) -> PromptItem | None:
+    """The line before the running turn; None where nobody knows when it began."""
+    today = day_said(window.snapshot.current.messages[0])
+    return None if today is None else day_item(today, "history", window.estimate)
+
+
+def day_item(day: int, region: Region, estimate: Estimate) -> PromptItem:
+    """The line of a day."""
+    text = f"[{day_text(day)}]"
+    return block_item(region, f"day:{day_text(day)}", "user", text, estimate)
 
 
 def bring_back(window: Window, policy: ContextPolicy) -> Window:

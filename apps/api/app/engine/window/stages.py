@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from app.engine.policy.policy import ContextPolicy
-from app.engine.window.days import show_days
 from app.engine.window.pruning import drop_oldest_turns, prune_older, prune_protected
-from app.engine.window.recalled import bring_back
+from app.engine.window.recalled import bring_back, show_days
 from app.engine.window.shares import hold_shares
 from app.engine.window.shortening import shorten_newest_results, shorten_summary
 from app.engine.window.window import Window

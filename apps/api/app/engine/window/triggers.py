@@ -1,22 +1,32 @@
-"""When a summary is due: before a call and after a turn, by a policy's triggers (contract.md, sections 8 to 10)."""
+"""When a summary is due: before a call and after a turn, by a policy's triggers (contract.md, sections 8 to 10).
+
+Behind a turn's answer one is made as well that the next turn would have to make. That turn is taken to bring a message
+as large as an average turn of the window, and is decided as it will be: so what is made ahead takes in just what it
+would have folded before its call, for the same reason.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil, floor
+from uuid import UUID
 
-from app.engine.messages.tokens import Estimate
+from app.domain.types import Message, MessageId, Turn, TurnId, TurnStatus
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.policy.budget import exceeds_window
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason, reclaims_enough
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.foldable import Foldable, foldable
+from app.engine.window.past import Past
 from app.engine.window.prompt import Prompt
-from app.engine.window.shares import foldable_within_shares
+from app.engine.window.shares import foldable_within_shares, with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import Window
 
+_NOBODY = UUID(int=0)
 NEAR_SHARE = 0.05
 """Of a threshold: within it, the provider's own count is worth a call."""
 _WHATEVER_IT_RECLAIMS: frozenset[SummaryReason] = frozenset({"turn_count", "requested"})
@@ -111,7 +121,7 @@ def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimat
 def is_near_threshold(window: Window, policy: ContextPolicy) -> bool:
     """Whether the window's input tokens are so near to the summary trigger, prune trigger or input budget that the
     estimate alone cannot tell on which side of it it is."""
-    budget, input_tokens = window.budget, window.input_tokens()
+    budget, input_tokens = window.budget, window.charged_tokens
     trigger = trigger_tokens(policy, budget.limit, budget.input_budget)
     thresholds = (trigger, policy.prune_from(budget.input_budget), budget.input_budget)
     return any(each is not None and abs(input_tokens - each) <= NEAR_SHARE * each for each in thresholds)
@@ -159,7 +169,7 @@ def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -
 
 def _at_trigger(window: Window, policy: ContextPolicy) -> bool:
     trigger = policy.summary_from(window.budget.input_budget)
-    return trigger is not None and window.input_tokens() >= trigger
+    return trigger is not None and window.charged_tokens >= trigger
 
 
 def _enough_turns(window: Window, policy: ContextPolicy) -> bool:
@@ -169,7 +179,7 @@ def _enough_turns(window: Window, policy: ContextPolicy) -> bool:
 
 def _by_usage(window: Window, policy: ContextPolicy) -> SummaryReason | None:
     threshold = _usage_tokens(policy, window.budget.limit, window.budget.input_budget)
-    if threshold is not None and window.input_tokens() >= threshold:
+    if threshold is not None and window.charged_tokens >= threshold:
         return "usage"
     most = policy.max_messages
     raw_messages = window.snapshot.past.messages[-1]
@@ -184,3 +194,53 @@ def _exceeds_limit(window: Window) -> bool:
         max_output_tokens=window.budget.output_reserve,
         window_tokens=window.budget.limit,
     )
+
+
+def fold_behind_answer(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
+    """What a summary in the background is to take in, of a snapshot whose running turn has no message yet."""
+    fold = fold_after_turn(snapshot, policy, estimate)
+    return fold or (_fold_of_next_turn(snapshot, policy, estimate) if policy.summarizes_ahead else None)
+
+
+def may_fold_behind_answer(window: Window, reply_tokens: int, policy: ContextPolicy) -> bool:
+    """Whether `fold_behind_answer` may find something once the turn of this window has completed with such a reply.
+
+    A sum in place of a window laid out anew, for every turn asks: false only where nothing is found in a session that
+    nobody changes meanwhile.
+    """
+    snapshot, budget = window.snapshot, window.budget
+    turns = policy.mandatory_summary_turn
+    if turns is not None and snapshot.completed_since_summary + 1 >= turns:
+        return True
+    past, said = snapshot.past, _tokens_of(snapshot.current) + reply_tokens + MESSAGE_FRAMING_TOKENS
+    raw_messages = past.messages[-1] + len(snapshot.current.messages) + 1
+    if policy.max_messages is not None and raw_messages >= policy.max_messages:
+        return True
+    trigger = trigger_tokens(policy, budget.limit, budget.input_budget)
+    if trigger is None:
+        return False
+    ratio = snapshot.calibration_ratio
+    # A smaller message leaves the output more, where it has a share; and the window's own limit takes no calibration.
+    of_output = ceil(_tokens_of(snapshot.current) * budget.output_pct / 100)
+    of_window = floor(min(1.0, ratio) * (budget.input_budget + budget.overhead_reserve)) - budget.overhead_reserve
+    most = ceil(ratio * (reply_tokens + MESSAGE_FRAMING_TOKENS + _average(past, said) + MESSAGE_FRAMING_TOKENS)) + 1
+    return window.log.tokens_after_summary + most >= min(trigger, of_window) - of_output
+
+
+def _fold_of_next_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
+    seq = snapshot.past.last_seq + 1
+    tokens = _average(snapshot.past)
+    says = Message(MessageId(_NOBODY), TurnId(_NOBODY), seq, "user", "", tokens)
+    turn = Turn(TurnId(_NOBODY), snapshot.current.seq, TurnStatus.RUNNING, unresolved=True, messages=(says,))
+    next_snapshot = with_shared_budget(replace(snapshot, current=turn), policy, estimate)
+    return due_before_call(lay_out_cleared(next_snapshot, policy, estimate), policy).fold
+
+
+def _average(past: Past, *more_tokens: int) -> int:
+    """Wire tokens of an average turn that is sent, those of `more_tokens` among them."""
+    turns = past.sent_turn_count + len(more_tokens)
+    return ceil((past.wire_tokens() + sum(more_tokens)) / turns) if turns else 0
+
+
+def _tokens_of(turn: Turn) -> int:
+    return sum(message.tokens + MESSAGE_FRAMING_TOKENS for message in turn.messages)

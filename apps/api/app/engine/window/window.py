@@ -82,7 +82,7 @@ class Rules:
         return piece.state == "settled" or self.may_drop(piece)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Window:
     """All that is sent for a turn, as one value; a stage takes one and gives another.
 
@@ -142,6 +142,11 @@ class Window:
     def pins(self) -> tuple[PromptItem, ...]:
         return tuple(item for item in self.head if item.region == "pins")
 
+    @cached_property
+    def charged_tokens(self) -> int:
+        """What it costs the input budget, which every stage asks for."""
+        return self.input_tokens()
+
     def input_tokens(self, less_tokens: int = 0, less_messages: int = 0, less_tools: int = 0) -> int:
         """What it costs the input budget once so many tokens (without framing), messages, and tokens of tools have left
         it."""
@@ -160,7 +165,7 @@ class Window:
     @property
     def is_over(self) -> bool:
         """Whether it costs more than its input budget."""
-        return self.input_tokens() > self.budget.input_budget
+        return self.charged_tokens > self.budget.input_budget
 
     @property
     def excess_tokens(self) -> int:
@@ -177,7 +182,7 @@ class Window:
 
     def at_prune_trigger(self, policy: ContextPolicy) -> bool:
         """Whether it costs so much that something has to leave."""
-        return self.input_tokens() >= policy.prune_from(self.budget.input_budget)
+        return self.charged_tokens >= policy.prune_from(self.budget.input_budget)
 
     def prompt(self) -> Prompt:
         """What goes over the wire."""
