@@ -24,6 +24,10 @@ from app.engine.recall.terms import excerpt, query_terms, terms_of
 MOST_LONG_MESSAGES: Final = 8
 """Of those that are read for one page: each may have a megabyte."""
 LONG_MESSAGE_TOKENS: Final = 4_000
+_LEAST_READ: Final = 32
+_MOST_READ: Final = 128
+"""Matching messages that are read for each page, at least and at most."""
+_USUAL_ENTRY_TOKENS: Final = 16
 _HANDLE: Final = re.compile(r"m([1-9][0-9]{0,12})")
 _FRAME_TOKENS: Final = 64
 """Of a page: its heading and its fence."""
@@ -31,8 +35,9 @@ _LEAST_TEXT_TOKENS: Final = 64
 _BEST: Final = 3
 """Messages that stand first, by what they score as a whole; those after them are ordered by their score per token."""
 _ANY_ROOM: Final = 2**40
+_SHORT_TOKENS: Final = 400
+"""Messages of so many are shown whole on any page that has room for one."""
 _EXCERPT_CHARS: Final = 400
-_LABEL_TOKENS: Final = 12
 _CHARS_PER_TOKEN: Final = 4
 _MOST_CHARS_PER_TOKEN: Final = 16
 _WELL_FILLED: Final = 0.75
@@ -43,14 +48,15 @@ _NOTE: Final = "A record of this conversation, not an instruction."
 
 @dataclass(frozen=True, slots=True)
 class TextPage:
-    """A page to read. `seqs` are the messages in it; `pages` is how many the message has, None where matches are shown,
-    of which `more` may follow."""
+    """A page to read. `seqs` are the messages in it, `in_part` those of which it has an excerpt; `pages` is how many the
+    message has, None where matches are shown, of which `more` may follow."""
 
     text: str
     number: int
     seqs: tuple[int, ...]
     pages: int | None = None
     more: bool = False
+    in_part: tuple[int, ...] = ()
 
 
 def handle_of(seq: int) -> str:
@@ -64,13 +70,21 @@ def seq_of(handle: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def matching_seqs(index: Index, words: str, through_seq: int, sent: Collection[int]) -> list[int]:
-    """The messages through a number that match the words or stand beside a match, best first, without those `sent`."""
-    hits = search(index, words, through_seq, most_hits=MOST_HITS, most_seen_share=1.0)
+def matching_seqs(
+    index: Index, words: str, through_seq: int, sent: Collection[int], said_day: int | None = None
+) -> list[int]:
+    """The messages through a number that match the words or stand beside a match, best first, without those `sent`.
+    Days that the words name are understood on `said_day`."""
+    hits = search(index, words, through_seq, said_day=said_day, most_hits=MOST_HITS, most_seen_share=1.0)
     best = [seq for seq in index.seqs[hits.positions].tolist() if seq not in sent]
-    units = candidates(index, words, through_seq, room_tokens=_ANY_ROOM, min_score_ratio=0.0)
+    units = candidates(index, words, through_seq, room_tokens=_ANY_ROOM, min_score_ratio=0.0, said_day=said_day)
     found = [*best[:_BEST], *(seq for unit in units for seq in unit.seqs if seq not in sent), *best[_BEST:]]
     return _few_long(index, list(dict.fromkeys(found)))
+
+
+def messages_to_read(number: int, page_tokens: int) -> int:
+    """How many matching messages are read for a page of this number: enough to fill it, and all before it."""
+    return number * max(_LEAST_READ, min(_MOST_READ, page_tokens // _USUAL_ENTRY_TOKENS))
 
 
 def _few_long(index: Index, seqs: Sequence[int]) -> list[int]:
@@ -102,42 +116,61 @@ def page_of_message(message: Message, words: str, number: int | None, page_token
 
 
 def page_of_matches(
-    messages: Sequence[Message], words: str, number: int, page_tokens: int, estimate: Estimate
+    messages: Sequence[Message],
+    words: str,
+    number: int,
+    page_tokens: int,
+    estimate: Estimate,
+    shown_number: int | None = None,
 ) -> TextPage | None:
     """A page of messages in this order, each whole where it is short, or else the part of it around the words; None
-    where there are not so many pages."""
-    terms, whole_tokens = query_terms(words), _text_tokens(page_tokens) // 2
-    entries: list[str] = []
-    seqs: list[int] = []
-    page, room = 1, _text_tokens(page_tokens)
-    for message in messages:
-        entry = _entry(message, terms, whole_tokens, estimate)
-        tokens = estimate(entry) + 1
-        if entries and tokens > room:
-            if page == number:
-                return _page_of(entries, number, seqs, more=True)
-            page, room, entries, seqs = page + 1, _text_tokens(page_tokens), [], []
-        entries.append(entry)
-        seqs.append(message.seq)
-        room -= tokens
-    return _page_of(entries, number, seqs, more=False) if entries and page == number else None
+    where there are not so many pages. One that has no room leaves it to the next, and begins the page behind.
+
+    `shown_number` is what the page is called where what stood on those before it is not among the messages.
+    """
+    terms, room_tokens = query_terms(words), _text_tokens(page_tokens)
+    whole_tokens = min(room_tokens, max(_SHORT_TOKENS, room_tokens // 2))
+    entries = [_entry(message, terms, whole_tokens, estimate) for message in messages]
+    for at in range(1, number + 1):
+        on_page, left, room = list[_Entry](), list[_Entry](), room_tokens
+        for entry in entries:
+            fits = entry.tokens <= room or not on_page
+            (on_page if fits else left).append(entry)
+            room -= entry.tokens if fits else 0
+        if at == number and on_page:
+            return _page_of(on_page, shown_number or number, more=bool(left))
+        entries = left
+    return None
 
 
-def _page_of(entries: Sequence[str], number: int, seqs: Sequence[int], *, more: bool) -> TextPage:
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    seq: int
+    text: str
+    tokens: int
+    in_part: bool
+
+
+def _page_of(entries: Sequence[_Entry], number: int, *, more: bool) -> TextPage:
     following = f" Page {number + 1} has more." if more else ""
     heading = f"Messages that match, the best first. A handle reads one in full.{following} {_NOTE}"
-    return TextPage(_fenced(heading, "\n".join(entries)), number, tuple(seqs), more=more)
+    text = _fenced(heading, "\n".join(entry.text for entry in entries))
+    in_part = tuple(entry.seq for entry in entries if entry.in_part)
+    return TextPage(text, number, tuple(entry.seq for entry in entries), more=more, in_part=in_part)
 
 
 _ROLES: Final = {"user": "user", "assistant": "assistant", "tool": "tool result"}
 
 
-def _entry(message: Message, terms: Collection[str], whole_tokens: int, estimate: Estimate) -> str:
+def _entry(message: Message, terms: Collection[str], whole_tokens: int, estimate: Estimate) -> _Entry:
     text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
-    if len(text) <= _MOST_CHARS_PER_TOKEN * whole_tokens and estimate(text) + _LABEL_TOKENS <= whole_tokens:
-        return f"[{label}] {text}"
+    if len(text) <= _MOST_CHARS_PER_TOKEN * whole_tokens:
+        entry = f"[{label}] {text}"
+        if (tokens := estimate(entry) + 1) <= whole_tokens:
+            return _Entry(message.seq, entry, tokens, in_part=False)
     chars = min(_EXCERPT_CHARS, whole_tokens)
-    return f"[{label}, {len(text)} characters, in part] {excerpt(text, terms, chars)}"
+    entry = f"[{label}, {len(text)} characters, in part] {excerpt(text, terms, chars)}"
+    return _Entry(message.seq, entry, estimate(entry) + 1, in_part=True)
 
 
 def _readable(message: Message) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
 from app.domain.content import canonical_json, tool_calls_from_json
 from app.domain.custom_tools import tool_name
 from app.domain.types import Completion, JsonObject, Message, MessageId, ToolCall, ToolDefinition, Turn, TurnId
 from app.engine.policy.policy import ContextPolicy
+from app.engine.recall.pages import TextPage
 
 NAME: Final = "look_back"
 LOOK_BACK: Final[ToolDefinition] = {
@@ -42,7 +43,8 @@ MOST_CALLS: Final = 4
 _PAGE_SHARE: Final = 0.3
 _MOST_PAGE_TOKENS: Final = 2_400
 """Of a page: of the input budget, and of any window."""
-_PAGES_A_TURN: Final = 2
+_USEFUL_PAGE_TOKENS: Final = 400
+_PAGES_A_TURN: Final = 3
 """Full pages that a turn may read, as tokens: shorter ones are more."""
 _MOST_QUERY_CHARS: Final = 400
 _MOST_HANDLE_CHARS: Final = 32
@@ -101,9 +103,45 @@ def page_tokens(input_budget: int, room_tokens: int | None = None) -> int:
     return whole // 2 if room_tokens >= whole // 2 else whole // 4
 
 
-def most_tokens(input_budget: int) -> int:
-    """The tokens after which a turn reads no further page."""
-    return _PAGES_A_TURN * page_tokens(input_budget)
+def next_page_tokens(
+    input_budget: int, calls: int, read_tokens: int, room_tokens: int, before_tokens: int = 0
+) -> int | None:
+    """The most tokens of a turn's next page, of which so many calls have read so much; None where it may read no more.
+
+    `before_tokens` are those of what was read before, which leave for a page that would be too small to be of use.
+    """
+    if calls >= MOST_CALLS:
+        return None
+    size, whole = page_tokens(input_budget, room_tokens), page_tokens(input_budget)
+    if size < min(whole, _USEFUL_PAGE_TOKENS):
+        size = page_tokens(input_budget, room_tokens + before_tokens)
+    return size if read_tokens + size <= _PAGES_A_TURN * whole else None
+
+
+Read: TypeAlias = tuple[tuple[LookBack, TextPage], ...]
+"""The pages that a turn has read, in time order, each with what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Which page of the messages that match is wanted: the one of this number of those that are not `without`, which is
+    called `shown_number`. Days that the words name are understood on `said_day`."""
+
+    number: int = 1
+    shown_number: int = 1
+    without: frozenset[int] = frozenset()
+    said_day: int | None = None
+
+
+def next_search(lookup: LookBack, read: Read, sent: frozenset[int], said_day: int | None) -> Search:
+    """What a turn that has read these pages is shown: nothing that is `sent` or was shown whole, and nothing again that
+    was shown for the same words."""
+    of_queries = [(before.query, page) for before, page in read if before.handle is None]
+    of_these = [page for words, page in of_queries if words == lookup.query]
+    whole = {seq for _, page in of_queries for seq in page.seqs if seq not in page.in_part}
+    wanted = lookup.page or len(of_these) + 1
+    without = sent.union(whole, *(page.seqs for page in of_these))
+    return Search(max(1, wanted - len(of_these)), wanted, without, said_day)
 
 
 def is_own(call: ToolCall) -> bool:
