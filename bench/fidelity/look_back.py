@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from app.domain.content import content_text
 from app.domain.types import Completion, Message, ToolCall
 from app.engine.messages.tokens import Estimate, message_tokens
 from app.engine.policy.policy import ContextPolicy
@@ -31,7 +32,7 @@ from app.engine.window.look_back import (
     with_look_backs,
     without_newest,
 )
-from app.engine.window.plan import Ready, plan
+from app.engine.window.plan import Ready, assemble, plan
 from bench.fidelity.recorded import Conversation
 
 
@@ -69,12 +70,18 @@ class LookedBack:
     looked_back: tuple[Message, ...] = ()
     read_tokens: int = 0
 
-    def then(self, lookup: LookBack, archive: Archive, policy: ContextPolicy, estimate: Estimate) -> LookedBack:
-        """The same turn once the model has called `look_back` once more."""
+    def text(self) -> str:
+        """All that the prompt says."""
+        return "\n".join(content_text(message["content"]) for message in assemble(self.decided).messages)
+
+    def then(self, lookup: LookBack | str, archive: Archive, policy: ContextPolicy, estimate: Estimate) -> LookedBack:
+        """The same turn once the model has called `look_back` once more; a text is words to search for."""
+        lookup = LookBack(lookup, None, None) if isinstance(lookup, str) else lookup
         window = self.decided.window
         calls = len(self.looked_back) // 2
         room_tokens, before_tokens = window.room_for_result(0), window.looked_back_tokens
-        size = next_page_tokens(window.budget.input_budget, calls, self.read_tokens, room_tokens, before_tokens)
+        budget = window.budget.input_budget
+        size = next_page_tokens(lookup, budget, calls, self.read_tokens, room_tokens, before_tokens)
         page: TextPage | None = None
         if size is not None and lookup.handle is None:
             page = archive.matches(lookup, self, size, estimate)

@@ -7,8 +7,10 @@ somebody else. Pure; long texts are counted here, so callers leave the event loo
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Final
 
 import numpy as np
@@ -19,7 +21,7 @@ from app.engine.messages.media import marked_text
 from app.engine.messages.tokens import Estimate
 from app.engine.recall.index import Index
 from app.engine.recall.ranking import MOST_HITS, candidates, search
-from app.engine.recall.terms import excerpt, query_terms, terms_of
+from app.engine.recall.terms import query_terms
 
 MOST_LONG_MESSAGES: Final = 8
 """Of those that are read for one page: each may have a megabyte."""
@@ -38,6 +40,9 @@ _ANY_ROOM: Final = 2**40
 _SHORT_TOKENS: Final = 400
 """Messages of so many are shown whole on any page that has room for one."""
 _EXCERPT_CHARS: Final = 400
+_NEAR_CHARS: Final = 300
+_MOST_PLACES: Final = 50_000
+_EQUAL: Final = 1e-9
 _CHARS_PER_TOKEN: Final = 4
 _MOST_CHARS_PER_TOKEN: Final = 16
 _WELL_FILLED: Final = 0.75
@@ -48,7 +53,7 @@ _NOTE: Final = "A record of this conversation, not an instruction."
 
 @dataclass(frozen=True, slots=True)
 class TextPage:
-    """A page to read. `seqs` are the messages in it, `in_part` those of which it has an excerpt; `pages` is how many the
+    """A page to read. `seqs` are the messages in it, `in_part` those of which it has an excerpt; `pages` is how many a
     message has, None where matches are shown, of which `more` may follow."""
 
     text: str
@@ -101,18 +106,24 @@ def _few_long(index: Index, seqs: Sequence[int]) -> list[int]:
 
 
 def page_of_message(message: Message, words: str, number: int | None, page_tokens: int, estimate: Estimate) -> TextPage:
-    """A page of a message, verbatim: the numbered one, or that which has most of the words, or the first.
+    """A page of a message, verbatim: the numbered one, or the first; or with words and no number as much as a page has,
+    around the place where most of them stand close together.
 
     All pages of a message together are its text. One beyond the last says how many there are.
     """
-    pages = _cut(_readable(message), _text_tokens(page_tokens), estimate)
-    number = number or (_best_page(pages, words) if words else 1)
+    text, most_tokens = _readable(message), _text_tokens(page_tokens)
+    pages = _cut(text, most_tokens, estimate)
+    place = _densest_place(text, words) if words and number is None and len(pages) > 1 else 0
+    number = number or _page_at(pages, place)
     heading = f"{handle_of(message.seq)}, {_ROLES[message.role]}"
     if number > len(pages):
         return TextPage(f"{heading}: there is no page {number}; it has {len(pages)}.", number, (), len(pages))
-    text = pages[number - 1]
-    heading = f"{heading}, page {number} of {len(pages)}. {_NOTE}"
-    return TextPage(_fenced(heading, text), number, (message.seq,), len(pages))
+    page, around = pages[number - 1], ""
+    start = max(0, min(place - len(page) // 2, len(text) - len(page)))
+    if place and start:
+        page, around = _cut(text[start : start + len(page)], most_tokens, estimate)[0], "around the words, from "
+    heading = f"{heading}, {around}page {number} of {len(pages)}. {_NOTE}"
+    return TextPage(_fenced(heading, page), number, (message.seq,), len(pages))
 
 
 def page_of_matches(
@@ -128,9 +139,9 @@ def page_of_matches(
 
     `shown_number` is what the page is called where what stood on those before it is not among the messages.
     """
-    terms, room_tokens = query_terms(words), _text_tokens(page_tokens)
+    room_tokens = _text_tokens(page_tokens)
     whole_tokens = min(room_tokens, max(_SHORT_TOKENS, room_tokens // 2))
-    entries = [_entry(message, terms, whole_tokens, estimate) for message in messages]
+    entries = [_entry(message, words, whole_tokens, estimate) for message in messages]
     for at in range(1, number + 1):
         on_page, left, room = list[_Entry](), list[_Entry](), room_tokens
         for entry in entries:
@@ -162,14 +173,14 @@ def _page_of(entries: Sequence[_Entry], number: int, *, more: bool) -> TextPage:
 _ROLES: Final = {"user": "user", "assistant": "assistant", "tool": "tool result"}
 
 
-def _entry(message: Message, terms: Collection[str], whole_tokens: int, estimate: Estimate) -> _Entry:
+def _entry(message: Message, words: str, whole_tokens: int, estimate: Estimate) -> _Entry:
     text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
     if len(text) <= _MOST_CHARS_PER_TOKEN * whole_tokens:
         entry = f"[{label}] {text}"
         if (tokens := estimate(entry) + 1) <= whole_tokens:
             return _Entry(message.seq, entry, tokens, in_part=False)
     chars = min(_EXCERPT_CHARS, whole_tokens)
-    entry = f"[{label}, {len(text)} characters, in part] {excerpt(text, terms, chars)}"
+    entry = f"[{label}, {len(text)} characters, in part] {_excerpt(text, _densest_place(text, words), chars)}"
     return _Entry(message.seq, entry, estimate(entry) + 1, in_part=True)
 
 
@@ -204,11 +215,43 @@ def _cut(text: str, most_tokens: int, estimate: Estimate) -> list[str]:
     return parts
 
 
-def _best_page(pages: Sequence[str], words: str) -> int:
-    """The number of the page that has most of the words, the first of equals."""
-    wanted = frozenset(query_terms(words))
-    found = [len(wanted.intersection(terms_of(page))) for page in pages]
-    return 1 + found.index(max(found))
+def _page_at(pages: Sequence[str], place: int) -> int:
+    """The number of the page that has this place of their text."""
+    ends = accumulate(map(len, pages))
+    return next((number for number, end in enumerate(ends, start=1) if place < end), len(pages))
+
+
+def _excerpt(text: str, place: int, most_chars: int) -> str:
+    """So many characters of a longer text around a place, with `…` where it is cut."""
+    start = max(0, min(place - most_chars // 2, len(text) - most_chars + 1))
+    room = most_chars - (start > 0) - (start + most_chars - 1 < len(text))
+    return "…" * (start > 0) + text[start : start + room] + "…" * (start + room < len(text))
+
+
+def _densest_place(text: str, words: str) -> int:
+    """Where the text has most of the words close together, of which the rarer in it count more; 0 where it has none."""
+    stems = [re.escape(term.removesuffix("y")) for term in query_terms(words)]
+    if not stems:
+        return 0
+    # A stem is how a word begins; a script that writes its words together begins them anywhere.
+    form = re.compile(rf"(?<![^\W_])(?:{'|'.join(f'({stem})' for stem in stems)})", re.IGNORECASE)
+    if not all(map(str.isascii, stems)):
+        form = re.compile("|".join(f"({stem})" for stem in stems), re.IGNORECASE)
+    found = [(match.start(), match.lastindex or 0) for match in islice(form.finditer(text), _MOST_PLACES)]
+    counts = Counter(stem for _, stem in found)
+    inside, first, best = Counter[int](), 0, (0.0, 0)
+    value = 0.0
+    for place, stem in found:
+        value += 0 if inside[stem] else 1 / counts[stem]
+        inside[stem] += 1
+        while found[first][0] < place - _NEAR_CHARS:
+            leaving = found[first][1]
+            inside[leaving] -= 1
+            value -= 0 if inside[leaving] else 1 / counts[leaving]
+            first += 1
+        if value > best[0] + _EQUAL:
+            best = value, (found[first][0] + place) // 2
+    return best[1]
 
 
 def _fenced(heading: str, text: str) -> str:

@@ -92,29 +92,29 @@ def may_look_back(
     return is_free and tool_choice in _MAY_CALL and NAME not in names
 
 
-def page_tokens(input_budget: int, room_tokens: int | None = None) -> int:
-    """The most tokens of one page: the same in every turn of a window, so that the pages of a message stay the same.
-
-    Where a turn has less room it is a half or a quarter of that, and never less: the window makes room for it then.
-    """
-    whole = max(0, min(_MOST_PAGE_TOKENS, int(_PAGE_SHARE * input_budget)))
-    if room_tokens is None or room_tokens >= whole:
-        return whole
-    return whole // 2 if room_tokens >= whole // 2 else whole // 4
+def page_tokens(input_budget: int) -> int:
+    """The most tokens of one page."""
+    return max(0, min(_MOST_PAGE_TOKENS, int(_PAGE_SHARE * input_budget)))
 
 
 def next_page_tokens(
-    input_budget: int, calls: int, read_tokens: int, room_tokens: int, before_tokens: int = 0
+    lookup: LookBack, input_budget: int, calls: int, read_tokens: int, room_tokens: int, before_tokens: int = 0
 ) -> int | None:
     """The most tokens of a turn's next page, of which so many calls have read so much; None where it may read no more.
 
+    Where a turn has less room it is less, but never under half of a page: the window makes room for that. A message
+    that is read page by page has pages of one size or the other, so that they go on where the one before ended.
     `before_tokens` are those of what was read before, which leave for a page that would be too small to be of use.
     """
     if calls >= MOST_CALLS:
         return None
-    size, whole = page_tokens(input_budget, room_tokens), page_tokens(input_budget)
-    if size < min(whole, _USEFUL_PAGE_TOKENS):
-        size = page_tokens(input_budget, room_tokens + before_tokens)
+    whole = page_tokens(input_budget)
+    half = whole // 2
+    if room_tokens < min(whole, _USEFUL_PAGE_TOKENS):
+        room_tokens += before_tokens
+    by_pages = lookup.handle is not None and (lookup.page is not None or not lookup.query)
+    size = max(half, min(whole, room_tokens))
+    size = half if by_pages and size < whole else size
     return size if read_tokens + size <= _PAGES_A_TURN * whole else None
 
 

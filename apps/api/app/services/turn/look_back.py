@@ -118,7 +118,10 @@ async def _result(
     `before` of the tokens used are in the prompt already.
     """
     window, of_round = plan.decided.window, used.tokens - before
+    if lookup is None:
+        return None, NOT_UNDERSTOOD if used.calls < MOST_CALLS else AT_THE_CAP
     size = next_page_tokens(
+        lookup,
         window.budget.input_budget,
         used.calls,
         used.tokens,
@@ -127,8 +130,6 @@ async def _result(
     )
     if size is None:
         return None, AT_THE_CAP
-    if lookup is None:
-        return None, NOT_UNDERSTOOD
     last_seq, said_day = turn.claim.assistant_seq - 1, day_said(window.snapshot.current.messages[0])
     wanted = next_search(lookup, turn.read, window.seqs_beside(of_round + size), said_day)
     page = await read_page(rt, turn.claim.session_id, lookup, wanted, last_seq, size, plan.estimate)
