@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from app.domain.content import content_text
 from app.domain.types import Completion, Message, ToolCall
@@ -33,6 +34,8 @@ from app.engine.window.look_back import (
     without_newest,
 )
 from app.engine.window.plan import Ready, assemble, plan
+from bench.fidelity.engine_rule import EngineRule
+from bench.fidelity.measure import violation
 from bench.fidelity.recorded import Conversation
 
 
@@ -104,9 +107,70 @@ class LookedBack:
         raise RuntimeError("a prompt that fitted does not fit without what was added to it")
 
 
-def holds(pages: Sequence[TextPage], text: str) -> bool:
-    """Whether a page has a message of this text, whole."""
-    return any(f"] {text}\n" in page.text for page in pages)
+@dataclass(frozen=True)
+class Found:
+    """Of so many questions, each after one more call: the EV of the prompt that is answered from, and of all prompts of
+    the turn together. Prompts that are over the budget or broken; tokens of a question's pages and of its prompts."""
+
+    questions: int
+    ev: tuple[float, ...]
+    ev_of_turn: tuple[float, ...]
+    over_budget: int
+    broken: int
+    page_tokens: int
+    sent_tokens: int
+
+
+def measure_look_backs(
+    rule: EngineRule, conversations: Sequence[Conversation], input_budget: int, estimate: Estimate, calls: int = 2
+) -> Found:
+    """Asks every question of every conversation at its end, and looks back so often with the words of the question."""
+    of_prompt: list[list[float]] = []
+    of_turn: list[list[float]] = []
+    over = broken = page_tokens = sent_tokens = 0
+    for conversation in conversations:
+        _, state = rule.replay(conversation)
+        archive = Archive.of(conversation)
+        for question in conversation.questions:
+            asked = rule.decide(conversation, state, question.text)
+            turns = [LookedBack(asked)] if isinstance(asked, Ready) else []
+            while turns and len(turns) <= calls and turns[-1].decided.window.offers_look_back:
+                turns.append(turns[-1].then(question.text, archive, rule.policy, estimate))
+            held = [[_holds(turn, text) for text in question.evidence] for turn in turns]
+            last = held[-1] if held else [False] * len(question.evidence)
+            held += [last] * (calls + 1 - len(held))
+            so_far = accumulate(held, _either)
+            of_prompt.append([_share(each) for each in held])
+            of_turn.append([_share(each) for each in so_far])
+            page_tokens += turns[-1].read_tokens if turns else 0
+            for turn in turns:
+                over += turn.decided.accounts.tokens_after_prune > input_budget
+                broken += violation(assemble(turn.decided).messages) is not None
+                sent_tokens += turn.decided.prompt.wire_tokens
+    asked_for = len(of_prompt)
+    ev, ev_of_turn = (
+        tuple(sum(column) / max(1, asked_for) for column in zip(*rows, strict=True)) for rows in (of_prompt, of_turn)
+    )
+    each = max(1, asked_for)
+    return Found(asked_for, ev, ev_of_turn, over, broken, page_tokens // each, sent_tokens // each)
+
+
+def _holds(turn: LookedBack, text: str) -> bool:
+    """Whether the prompt has a message of this text, or a page in it has one whole."""
+    messages = [message for message in assemble(turn.decided).messages if message["role"] != "system"]
+    return any(
+        content_text(message["content"]) == text
+        or (message["role"] == "tool" and f"] {text}\n" in content_text(message["content"]))
+        for message in messages
+    )
+
+
+def _either(before: Sequence[bool], now: Sequence[bool]) -> list[bool]:
+    return [one or other for one, other in zip(before, now, strict=True)]
+
+
+def _share(held: Sequence[bool]) -> float:
+    return sum(held) / max(1, len(held))
 
 
 def _counted(message: Message, estimate: Estimate) -> Message:
