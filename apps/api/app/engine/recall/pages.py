@@ -7,6 +7,7 @@ somebody else. Pure; long texts are counted here, so callers leave the event loo
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -237,11 +238,10 @@ def _densest_place(text: str, words: str) -> int:
     form = re.compile(rf"(?<![^\W_])(?:{'|'.join(f'({stem})' for stem in stems)})", re.IGNORECASE)
     if not all(map(str.isascii, stems)):
         form = re.compile("|".join(f"({stem})" for stem in stems), re.IGNORECASE)
-    found = [(match.start(), match.lastindex or 0) for match in islice(form.finditer(text), _MOST_PLACES)]
+    found = [(match.start(), match.lastindex or 0) for match in islice(form.finditer(_bare(text)), _MOST_PLACES)]
     counts = Counter(stem for _, stem in found)
-    inside, first, best = Counter[int](), 0, (0.0, 0)
-    value = 0.0
-    for place, stem in found:
+    inside, first, value, most, best = Counter[int](), 0, 0.0, 0.0, 0
+    for at, (place, stem) in enumerate(found):
         value += 0 if inside[stem] else 1 / counts[stem]
         inside[stem] += 1
         while found[first][0] < place - _NEAR_CHARS:
@@ -249,9 +249,19 @@ def _densest_place(text: str, words: str) -> int:
             inside[leaving] -= 1
             value -= 0 if inside[leaving] else 1 / counts[leaving]
             first += 1
-        if value > best[0] + _EQUAL:
-            best = value, (found[first][0] + place) // 2
-    return best[1]
+        if value > most + _EQUAL:
+            most, best = value, min(found[first : at + 1], key=lambda match: counts[match[1]])[0]
+    return best
+
+
+def _bare(text: str) -> str:
+    """The text without accents, as long as it was."""
+    if text.isascii():
+        return text
+    apart = {letter: unicodedata.normalize("NFD", letter) for letter in set(text) if not letter.isascii()}
+    return text.translate(
+        {ord(letter): parts[0] for letter, parts in apart.items() if "\u0300" <= parts[-1] <= "\u036f"}
+    )
 
 
 def _fenced(heading: str, text: str) -> str:
