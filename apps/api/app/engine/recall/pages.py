@@ -41,6 +41,8 @@ _ANY_ROOM: Final = 2**40
 _SHORT_TOKENS: Final = 400
 """Messages of so many are shown whole on any page that has room for one."""
 _EXCERPT_CHARS: Final = 400
+_MOST_SCANNED_CHARS: Final = 256_000
+"""Of a message for an excerpt; its handle and the words open it anywhere."""
 _NEAR_CHARS: Final = 300
 _MOST_PLACES: Final = 50_000
 _EQUAL: Final = 1e-9
@@ -181,7 +183,7 @@ def _entry(message: Message, words: str, whole_tokens: int, estimate: Estimate) 
         if (tokens := estimate(entry) + 1) <= whole_tokens:
             return _Entry(message.seq, entry, tokens, in_part=False)
     chars = min(_EXCERPT_CHARS, whole_tokens)
-    entry = f"[{label}, {len(text)} characters, in part] {_excerpt(text, _densest_place(text, words), chars)}"
+    entry = f"[{label}, {len(text)} characters, in part] {_excerpt(text, _densest_place(text[:_MOST_SCANNED_CHARS], words), chars)}"
     return _Entry(message.seq, entry, estimate(entry) + 1, in_part=True)
 
 
@@ -231,16 +233,15 @@ def _excerpt(text: str, place: int, most_chars: int) -> str:
 
 def _densest_place(text: str, words: str) -> int:
     """Where the text has most of the words close together, of which the rarer in it count more; 0 where it has none."""
-    stems = [re.escape(term.removesuffix("y")) for term in query_terms(words)]
+    stems = sorted({term.removesuffix("y") or term for term in query_terms(words)}, key=len, reverse=True)
     if not stems:
         return 0
     # A stem is how a word begins; a script that writes its words together begins them anywhere.
-    form = re.compile(rf"(?<![^\W_])(?:{'|'.join(f'({stem})' for stem in stems)})", re.IGNORECASE)
-    if not all(map(str.isascii, stems)):
-        form = re.compile("|".join(f"({stem})" for stem in stems), re.IGNORECASE)
-    found = [(match.start(), match.lastindex or 0) for match in islice(form.finditer(_bare(text)), _MOST_PLACES)]
+    begins = r"(?<![^\W_])" if all(map(str.isascii, stems)) else ""
+    form = re.compile(f"{begins}(?:{'|'.join(map(re.escape, stems))})")
+    found = [(match.start(), match[0]) for match in islice(form.finditer(_bare(text)), _MOST_PLACES)]
     counts = Counter(stem for _, stem in found)
-    inside, first, value, most, best = Counter[int](), 0, 0.0, 0.0, 0
+    inside, first, value, most, best = Counter[str](), 0, 0.0, 0.0, 0
     for at, (place, stem) in enumerate(found):
         value += 0 if inside[stem] else 1 / counts[stem]
         inside[stem] += 1
@@ -255,13 +256,15 @@ def _densest_place(text: str, words: str) -> int:
 
 
 def _bare(text: str) -> str:
-    """The text without accents, as long as it was."""
-    if text.isascii():
-        return text
-    apart = {letter: unicodedata.normalize("NFD", letter) for letter in set(text) if not letter.isascii()}
-    return text.translate(
-        {ord(letter): parts[0] for letter, parts in apart.items() if "\u0300" <= parts[-1] <= "\u036f"}
+    """The text in small letters without accents, as long as it was."""
+    return (
+        text.lower() if text.isascii() else text.translate({ord(letter): _bare_letter(letter) for letter in set(text)})
     )
+
+
+def _bare_letter(letter: str) -> str:
+    parts = unicodedata.normalize("NFD", letter)
+    return (parts[0] if "\u0300" <= parts[-1] <= "\u036f" else letter).lower()[:1]
 
 
 def _fenced(heading: str, text: str) -> str:
