@@ -25,7 +25,7 @@ from bench.fidelity.look_back import measure_look_backs
 from bench.fidelity.measure import measure
 from bench.fidelity.plot import write_plot
 from bench.fidelity.recorded import Conversation, read_conversations, with_long_replies
-from bench.fidelity.rules import prune_rules, rules
+from bench.fidelity.rules import drawn_rules, rules
 from bench.fidelity.updates import AROUND, measure_updates
 from bench.fidelity.values import measure_values
 
@@ -63,7 +63,7 @@ def main() -> None:
     if arguments.kept:
         _print_kept(console, files, arguments.budgets)
     if arguments.plot:
-        drawn = [row for row in rows if row["questions"] and row["rule"] not in prune_rules()]
+        drawn = [row for row in rows if row["questions"] and row["rule"] in drawn_rules()]
         write_plot(arguments.plot, _panels(drawn))
 
 

@@ -46,6 +46,11 @@ def rules() -> Mapping[str, MakeRule]:
     return made | {name: partial(_peer, path) for name, path in PEERS.items() if find_spec(path.split(":")[0])}
 
 
+def drawn_rules() -> tuple[str, ...]:
+    """Those of the picture: the default, and what else there is in its place."""
+    return ("guarded", "guarded without recall", "rolling", f"keep last {KEPT_MESSAGES} messages", *PEERS)
+
+
 def prune_rules() -> Mapping[str, MakeRule]:
     """What is compared for what a prune takes: of no interest to what comes back, so not drawn."""
     guarded = PRESETS["guarded"].policy

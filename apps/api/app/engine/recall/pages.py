@@ -183,7 +183,8 @@ def _entry(message: Message, words: str, whole_tokens: int, estimate: Estimate) 
         if (tokens := estimate(entry) + 1) <= whole_tokens:
             return _Entry(message.seq, entry, tokens, in_part=False)
     chars = min(_EXCERPT_CHARS, whole_tokens)
-    entry = f"[{label}, {len(text)} characters, in part] {_excerpt(text, _densest_place(text[:_MOST_SCANNED_CHARS], words), chars)}"
+    part = _excerpt(text, _densest_place(text[:_MOST_SCANNED_CHARS], words), chars)
+    entry = f"[{label}, {len(text)} characters, in part] {part}"
     return _Entry(message.seq, entry, estimate(entry) + 1, in_part=True)
 
 
