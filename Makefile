@@ -160,7 +160,8 @@ FIDELITY_VENV := var/fidelity
 
 fidelity: $(FIDELITY_VENV)/.installed ## what keeps answers in the prompt, on recorded conversations: DATA=folder
 	@test -d "$(DATA)" || { echo "Name a folder of conversations: make fidelity DATA=folder (docs/fidelity.md has their form)"; exit 2; }
-	PYTHONPATH=apps/api:. $(FIDELITY_VENV)/bin/python -m bench.fidelity "$(DATA)" --plot docs/images/fidelity.svg
+	PYTHONPATH=apps/api:. $(FIDELITY_VENV)/bin/python -m bench.fidelity "$(DATA)" --look-back --kept --updates \
+		--plot docs/images/fidelity.svg
 
 $(FIDELITY_VENV)/.installed: requirements-fidelity.lock
 	$(PYTHON) -m venv $(FIDELITY_VENV)

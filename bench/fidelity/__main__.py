@@ -21,11 +21,13 @@ from app.engine.policy.presets import PRESETS
 from app.tokenizers.counting import Tokenizers
 from bench.fidelity.engine_rule import EngineRule
 from bench.fidelity.kept import measure_kept
+from bench.fidelity.look_back import measure_look_backs
 from bench.fidelity.measure import measure
 from bench.fidelity.plot import write_plot
 from bench.fidelity.recorded import Conversation, read_conversations, with_long_replies
-from bench.fidelity.rules import prune_rules, rules
+from bench.fidelity.rules import drawn_rules, rules
 from bench.fidelity.updates import AROUND, measure_updates
+from bench.fidelity.values import measure_values
 
 RESULTS = Path(__file__).parents[1] / "results"
 BUDGETS = (1024, 2048, 4096, 8192, 16384)
@@ -56,10 +58,12 @@ def main() -> None:
     console.print(f"[dim]{_write_json(rows)}[/]")
     if arguments.updates:
         _print_updates(console, [path for path in files if _has_questions(path)], arguments.budgets)
+    if arguments.look_back:
+        _print_look_backs(console, files, arguments.budgets, arguments.tool_budget)
     if arguments.kept:
         _print_kept(console, files, arguments.budgets)
     if arguments.plot:
-        drawn = [row for row in rows if row["questions"] and row["rule"] not in prune_rules()]
+        drawn = [row for row in rows if row["questions"] and row["rule"] in drawn_rules()]
         write_plot(arguments.plot, _panels(drawn))
 
 
@@ -71,6 +75,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rules", type=lambda text: text.split(";"), default=list(rules()), help="names, by semicolon")
     parser.add_argument("--long-replies", action="store_true", help="also with every message answered by 450 tokens")
     parser.add_argument("--updates", action="store_true", help="also with facts that are stated and corrected")
+    parser.add_argument("--look-back", action="store_true", help="also with a model that looks back")
     parser.add_argument("--kept", action="store_true", help="also with demands and values that are to outlive folds")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--plot", type=Path, help="an SVG to write")
@@ -138,13 +143,37 @@ def _print_updates(console: Console, files: Sequence[Path], budgets: Sequence[in
         )
 
 
+def _print_look_backs(console: Console, files: Sequence[Path], budgets: Sequence[int], tool_budget: int) -> None:
+    estimate = Tokenizers().estimator(ENCODING)
+    guarded = PRESETS["guarded"].policy
+    for path, budget in ((path, budget) for path in files if _has_questions(path) for budget in budgets):
+        found = measure_look_backs(EngineRule(guarded, budget, estimate), _conversations(path), budget, estimate)
+        console.print(
+            f"{path.name} at {budget:,}: EV after 0, 1, 2 look-backs {_shares(found.ev)}, in the turn "
+            f"{_shares(found.ev_of_turn)}; {found.page_tokens:,} tokens of pages and {found.sent_tokens:,} sent a "
+            f"question, {found.over_budget} over, {found.broken} broken"
+        )
+    for path in (path for path in files if not _has_questions(path)):
+        rule = EngineRule(guarded, tool_budget, estimate)
+        reached = measure_values(rule, _conversations(path), tool_budget, estimate)
+        console.print(
+            f"{path.name} at {tool_budget:,}: of {reached.sampled} values {reached.in_prompt:.1%} in the prompt, "
+            f"{reached.after_one:.1%} after one look-back, {reached.after_two:.1%} after two; {reached.page_tokens:,} "
+            f"tokens of pages a value, {reached.over_budget} over, {reached.broken} broken"
+        )
+
+
+def _shares(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.3f}" for value in values)
+
+
 def _print_kept(console: Console, files: Sequence[Path], budgets: Sequence[int]) -> None:
     estimate = Tokenizers().estimator(ENCODING)
     for path, budget in product(files, budgets):
         found = measure_kept(EngineRule(PRESETS["guarded"].policy, budget, estimate), _conversations(path), estimate)
         console.print(
             f"{path.name} at {budget:,}: {found.kept_share:.1%} of {found.planted} planted demands and values stand in "
-            f"the prompt after {found.folds} folds"
+            f"the prompt after {found.folds} folds, {found.reached_share:.1%} there or one look-back away"
         )
 
 

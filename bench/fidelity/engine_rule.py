@@ -51,7 +51,7 @@ def budget_of_input(input_budget: int, policy: ContextPolicy) -> Budget:
 
 
 @dataclass(slots=True)
-class _State:
+class State:
     """A session between two turns."""
 
     summary: Summary | None = None
@@ -69,14 +69,14 @@ class EngineRule:
     """A policy's value as a rule."""
 
     def __init__(self, policy: ContextPolicy, input_budget: int, estimate: Estimate) -> None:
-        self._policy = policy
+        self.policy = policy
         self._budget = budget_of_input(input_budget, policy)
         self._estimate = estimate
         self._offline = OfflineProvider(estimate)
 
-    def replay(self, conversation: Conversation) -> tuple[list[Sent], _State]:
+    def replay(self, conversation: Conversation) -> tuple[list[Sent], State]:
         """Every model call of the conversation, tool rounds included."""
-        state = _State()
+        state = State()
         sent: list[Sent] = []
         for turn in conversation.turns:
             if turn.messages[0].role == "user":
@@ -87,56 +87,57 @@ class EngineRule:
             self._after_turn(conversation, state)
         return sent, state
 
-    def ask(self, conversation: Conversation, state: _State, question: Question) -> Sent:
+    def ask(self, conversation: Conversation, state: State, question: Question) -> Sent:
         """The prompt of the question, of which the state keeps nothing."""
+        return _sent(self.decide(conversation, state, question.text))
+
+    def decide(self, conversation: Conversation, state: State, text: str) -> Ready | Refused:
+        """What is sent for a user's message after the last one, of which the state keeps nothing."""
         turn_id = TurnId(UUID(int=10**9))
-        message = numbered_message(
-            turn_id, state.seq + 1, "user", question.text, self._estimate, said_at=conversation.ended_at
-        )
+        message = numbered_message(turn_id, state.seq + 1, "user", text, self._estimate, said_at=conversation.ended_at)
         current = Turn(turn_id, 10**9, TurnStatus.RUNNING, unresolved=True, messages=(message,))
         copied = replace(state, raw=list(state.raw), folded=dict(state.folded), spent=(0, 0))
-        return self._send(conversation, copied, current)
+        return self._decide(conversation, copied, current)
 
-    def _send(self, conversation: Conversation, state: _State, current: Turn) -> Sent:
+    def _send(self, conversation: Conversation, state: State, current: Turn) -> Sent:
+        decided = self._decide(conversation, state, current)
+        spent, state.spent = state.spent, (0, 0)
+        return _sent(decided, *spent)
+
+    def _decide(self, conversation: Conversation, state: State, current: Turn) -> Ready | Refused:
         snapshot = self._with_evicted(state, self._snapshot(conversation, state, current))
-        decided = plan(snapshot, self._policy, self._estimate)
+        decided = plan(snapshot, self.policy, self._estimate)
         if isinstance(decided, SummaryDue):
             decided = self._summarize(state, decided)
         elif decided.summary_worthless:
             state.since_summary = 0
-        spent_in, spent_out = state.spent
-        state.spent = (0, 0)
-        if isinstance(decided, Refused):
-            return Sent(None, decided.accounts.tokens_after_prune, spent_in, spent_out)
-        recalled_tokens = sum(row.tokens for row in decided.accounts.recalled)
-        messages = assemble(decided).messages
-        return Sent(messages, decided.accounts.tokens_after_prune, spent_in, spent_out, recalled_tokens)
+        return decided
 
-    def _with_evicted(self, state: _State, snapshot: Snapshot) -> Snapshot:
+    def _with_evicted(self, state: State, snapshot: Snapshot) -> Snapshot:
         """The same with what may come back of what the state's summary stands for."""
-        if not self._policy.recall.enabled or state.summary is None:
+        if not self.policy.recall.enabled or state.summary is None:
             return snapshot
         asked, budget = snapshot.current.messages[0], snapshot.budget.input_budget
-        evicted = evicted_among(state.index, state.folded.__getitem__, asked, self._policy.recall, budget)
+        evicted = evicted_among(state.index, state.folded.__getitem__, asked, self.policy.recall, budget)
         return replace(snapshot, evicted=evicted)
 
-    def _summarize(self, state: _State, due: SummaryDue) -> Ready | Refused:
+    def _summarize(self, state: State, due: SummaryDue) -> Ready | Refused:
         summary = self._make(state, due.fold)
         snapshot = due.snapshot
         if summary is not None:
             self._take(state, due.fold, summary)
-            snapshot = self._with_evicted(state, due.with_summary(summary, self._policy, self._estimate))
-        return plan(snapshot, self._policy, self._estimate, may_summarize=False)
+            snapshot = self._with_evicted(state, due.with_summary(summary, self.policy, self._estimate))
+        return plan(snapshot, self.policy, self._estimate, may_summarize=False)
 
-    def _after_turn(self, conversation: Conversation, state: _State) -> None:
+    def _after_turn(self, conversation: Conversation, state: State) -> None:
         """What a policy does in the background, here before anything else happens."""
         nobody = Turn(TurnId(UUID(int=0)), state.seq + 1, TurnStatus.RUNNING, unresolved=True, messages=())
-        fold = fold_after_turn(self._snapshot(conversation, state, nobody), self._policy, self._estimate)
+        fold = fold_after_turn(self._snapshot(conversation, state, nobody), self.policy, self._estimate)
         summary = self._make(state, fold) if fold else None
         if fold and summary:
             self._take(state, fold, summary)
 
-    def _take(self, state: _State, fold: Fold, summary: Summary) -> None:
+    def _take(self, state: State, fold: Fold, summary: Summary) -> None:
         folded = {turn.id for turn in fold.turns}
         state.summary = summary
         state.raw = [turn for turn in state.raw if turn.id not in folded]
@@ -145,7 +146,7 @@ class EngineRule:
         state.index = state.index.extended(Packed.of(fold.messages), fold.messages[-1].seq)
         state.folded |= {message.seq: turn for turn in fold.turns for message in turn.messages}
 
-    def _snapshot(self, conversation: Conversation, state: _State, current: Turn) -> Snapshot:
+    def _snapshot(self, conversation: Conversation, state: State, current: Turn) -> Snapshot:
         snapshot = Snapshot(
             budget=self._budget,
             layers=(("system:session", conversation.system),) if conversation.system else (),
@@ -155,13 +156,14 @@ class EngineRule:
             past=past_of(state.raw),
             current=current,
             completed_since_summary=state.since_summary,
+            may_look_back=self.policy.look_back != "off",
         )
-        shared = with_shared_budget(snapshot, self._policy, self._estimate).budget
+        shared = with_shared_budget(snapshot, self.policy, self._estimate).budget
         # An output by share may leave the input more than the budget that is compared.
         budget = replace(shared, input_budget=min(shared.input_budget, self._budget.input_budget))
         return replace(snapshot, budget=budget)
 
-    def _make(self, state: _State, fold: Fold) -> Summary | None:
+    def _make(self, state: State, fold: Fold) -> Summary | None:
         body = self._asked(state, fold) or fallback_summary(fold, self._estimate)
         if body is None:
             return None
@@ -169,7 +171,7 @@ class EngineRule:
         from_id = fold.previous.from_message_id if fold.previous else first.id
         return Summary(SummaryId(UUID(int=last.seq)), body, from_id, last.id, last.seq, "model")
 
-    def _asked(self, state: _State, fold: Fold) -> SummaryBody | None:
+    def _asked(self, state: State, fold: Fold) -> SummaryBody | None:
         """As `services/turn/summarize.py` asks: chunk by chunk, each with what the one before gave."""
         body = fold.previous.body if fold.previous else None
         for chunk in split_for_summarizer(fold, SUMMARIZER_ROOM_TOKENS, self._estimate):
@@ -191,6 +193,15 @@ class EngineRule:
             except SummaryRefused:
                 return None
         return body
+
+
+def _sent(decided: Ready | Refused, summarizer_in: int = 0, summarizer_out: int = 0) -> Sent:
+    input_tokens = decided.accounts.tokens_after_prune
+    if isinstance(decided, Refused):
+        return Sent(None, input_tokens, summarizer_in, summarizer_out)
+    recalled_tokens = sum(row.tokens for row in decided.accounts.recalled)
+    messages, tools_tokens = assemble(decided).messages, decided.prompt.tools_tokens
+    return Sent(messages, input_tokens, summarizer_in, summarizer_out, recalled_tokens, tools_tokens)
 
 
 def _rounds(turn: Turn) -> list[Turn]:

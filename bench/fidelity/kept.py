@@ -11,34 +11,38 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from app.domain.content import content_text
 from app.domain.types import Message, MessageId, Turn, TurnId, TurnStatus
 from app.engine.messages.tokens import Estimate
+from app.engine.window.plan import Ready
 from bench.fidelity.engine_rule import EngineRule
-from bench.fidelity.recorded import Conversation, Question, numbered_message
+from bench.fidelity.look_back import Archive, LookedBack
+from bench.fidelity.recorded import Conversation, numbered_message
 
-PLANTED: Final = (
-    "Never write to the table ledger_entry.",
-    "Always answer in British English.",
-    "Do not book anything before 11 AM.",
-    "The restore command is `pg_restore -j 4 -d ledger`.",
-    "Our staging host is db-7.example.org.",
-    "The case number is BA-2207-44.",
-    "Only use the card that ends in 4471.",
-    "The config file is /etc/harbour/cranes.toml.",
-)
+PLANTED: Final = {
+    "Never write to the table ledger_entry.": "which tables must not be written",
+    "Always answer in British English.": "answer in which English",
+    "Do not book anything before 11 AM.": "do not book before what time",
+    "The restore command is `pg_restore -j 4 -d ledger`.": "restore command",
+    "Our staging host is db-7.example.org.": "staging host",
+    "The case number is BA-2207-44.": "case number",
+    "Only use the card that ends in 4471.": "which card to use",
+    "The config file is /etc/harbour/cranes.toml.": "config file path",
+}
+"""What a user says, and with which words a model looks back for it."""
 LEAST_FOLDS: Final = 5
 _NOTED: Final = "Noted."
-_ABOUT_NOTHING: Final = Question("Go on, please.", (), (), "kept")
+_ABOUT_NOTHING: Final = "Go on, please."
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Of so many statements in conversations that were summarized often enough: the share that the prompt has."""
+    """Of so many statements in conversations that were summarized often enough: the share that the prompt has, and that
+    it has once the model has looked back once."""
 
     planted: int
     folds: int
     kept_share: float
+    reached_share: float
 
 
 def measure_kept(rule: EngineRule, conversations: Sequence[Conversation], estimate: Estimate) -> Kept:
@@ -46,19 +50,25 @@ def measure_kept(rule: EngineRule, conversations: Sequence[Conversation], estima
 
     Conversations that are summarized less than `LEAST_FOLDS` times are left out.
     """
-    found = folds = asked = 0
+    folds: list[int] = []
+    found: list[tuple[bool, bool]] = []
     for conversation in conversations:
         with_statements = planted(conversation, estimate)
         _, state = rule.replay(with_statements)
         if state.folds < LEAST_FOLDS:
             continue
-        sent = rule.ask(with_statements, state, _ABOUT_NOTHING).messages or ()
-        prompt = "\n".join(content_text(message["content"]) for message in sent)
-        found += sum(statement in prompt for statement in PLANTED)
-        folds += state.folds
-        asked += len(PLANTED)
-    conversations_asked = asked // len(PLANTED)
-    return Kept(asked, round(folds / max(1, conversations_asked)), found / max(1, asked))
+        folds.append(state.folds)
+        asked, archive = rule.decide(with_statements, state, _ABOUT_NOTHING), Archive.of(with_statements)
+        for statement, words in PLANTED.items():
+            if not isinstance(asked, Ready):
+                found.append((False, False))
+                continue
+            turn = LookedBack(asked)
+            is_kept = statement in turn.text()
+            found.append((is_kept, is_kept or statement in turn.then(words, archive, rule.policy, estimate).text()))
+    asked_for = max(1, len(found))
+    shares = [sum(each) / asked_for for each in zip(*found, strict=True)] or [0.0, 0.0]
+    return Kept(len(found), round(sum(folds) / max(1, len(folds))), *shares)
 
 
 def planted(conversation: Conversation, estimate: Estimate) -> Conversation:

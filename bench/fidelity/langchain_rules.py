@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 from langchain.agents.middleware import SummarizationMiddleware
@@ -20,12 +19,11 @@ from langchain_core.messages import SystemMessage as LcSystemMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 from app.domain.content import content_text
-from app.domain.extractive import SourceText, extract
 from app.domain.types import Message, PromptMessage
 from app.engine.messages.tokens import Estimate
 from app.engine.window.prompt import neutral_message
 from bench.fidelity.measure import Sent
-from bench.fidelity.plain_rules import calls_of, input_tokens, system_of
+from bench.fidelity.plain_rules import calls_of, extractive_answer, input_tokens, sent, system_of
 from bench.fidelity.recorded import Conversation, Question
 
 SUMMARY_SHARE = 0.15
@@ -43,12 +41,12 @@ class TrimMessages:
     def replay(self, conversation: Conversation) -> tuple[list[Sent], list[BaseMessage]]:
         """Every prompt, and all messages."""
         past: list[BaseMessage] = [LcSystemMessage(conversation.system)] if conversation.system else []
-        sent: list[Sent] = []
+        prompts: list[Sent] = []
         for turn in conversation.turns:
-            ours = [_to_langchain(message) for message in turn.messages]
-            sent += [self._trimmed([*past, *ours[:end]]) for end in calls_of(turn)]
+            ours = [to_langchain(message) for message in turn.messages]
+            prompts += [self._trimmed([*past, *ours[:end]]) for end in calls_of(turn)]
             past += ours
-        return sent, past
+        return prompts, past
 
     def ask(self, conversation: Conversation, state: list[BaseMessage], question: Question) -> Sent:  # noqa: ARG002
         """The trimmed messages, the question among them."""
@@ -62,11 +60,11 @@ class TrimMessages:
             strategy="last",
             include_system=True,
         )
-        messages = _from_langchain(kept)
+        messages = from_langchain(kept)
         return Sent(messages, input_tokens(messages, self._estimate))
 
     def _count(self, messages: list[BaseMessage]) -> int:
-        return input_tokens(_from_langchain(messages), self._estimate)
+        return input_tokens(from_langchain(messages), self._estimate)
 
 
 class ExtractiveChatModel(BaseChatModel):
@@ -81,10 +79,7 @@ class ExtractiveChatModel(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         asked = "\n".join(content_text(message.content) for message in messages)  # type: ignore[arg-type]
-        material = asked.rsplit("Messages to summarize:", 1)[-1]
-        made = extract([SourceText("", "summary", material)], max_chars=self.max_chars)
-        items = chain(made.decisions, made.open_questions, made.action_items, made.key_facts)
-        answer = "\n".join([made.summary_text, *(item.text for item in items)]) or material[: self.max_chars]
+        answer = extractive_answer(asked, self.max_chars)
         self.spent += [asked, answer]
         return ChatResult(generations=[ChatGeneration(message=AIMessage(answer))])
 
@@ -100,15 +95,15 @@ class LangChainSummaries:
         """Every prompt, and the state of the agent's messages."""
         middleware, model = self._middleware(conversation)
         state: list[BaseMessage] = []
-        sent: list[Sent] = []
+        prompts: list[Sent] = []
         for turn in conversation.turns:
             ends = list(calls_of(turn))
             for at, message in enumerate(turn.messages, start=1):
-                state.append(_to_langchain(message))
+                state.append(to_langchain(message))
                 if at in ends:
                     state = self._before_model(middleware, state)
-                    sent.append(self._sent(conversation, state, model))
-        return sent, state
+                    prompts.append(self._sent(conversation, state, model))
+        return prompts, state
 
     def ask(self, conversation: Conversation, state: list[BaseMessage], question: Question) -> Sent:
         """The state and the question, summarized again where that is due."""
@@ -122,7 +117,7 @@ class LangChainSummaries:
             model=model,
             trigger=("tokens", max(1, int(room * TRIGGER_SHARE))),
             keep=("tokens", max(1, int(room * KEEP_SHARE))),
-            token_counter=lambda messages: input_tokens(_from_langchain(messages), self._estimate),
+            token_counter=lambda messages: input_tokens(from_langchain(messages), self._estimate),
         )
         return middleware, model
 
@@ -133,14 +128,10 @@ class LangChainSummaries:
         return [message for message in update["messages"] if not isinstance(message, RemoveMessage)]
 
     def _sent(self, conversation: Conversation, state: Sequence[BaseMessage], model: ExtractiveChatModel) -> Sent:
-        messages = [*system_of(conversation), *_from_langchain(state)]
-        asked = sum(self._estimate(text) for text in model.spent[::2])
-        answered = sum(self._estimate(text) for text in model.spent[1::2])
-        model.spent.clear()
-        return Sent(messages, input_tokens(messages, self._estimate), asked, answered)
+        return sent([*system_of(conversation), *from_langchain(state)], model.spent, self._estimate)
 
 
-def _to_langchain(message: Message) -> BaseMessage:
+def to_langchain(message: Message) -> BaseMessage:
     ours = neutral_message(message)
     text = content_text(message.content)
     kept = {"id": str(message.id), "additional_kwargs": {"ours": ours}}
@@ -160,7 +151,7 @@ def _arguments(text: str) -> dict[str, Any]:
     return parsed if isinstance(parsed, dict) else {"raw": text}
 
 
-def _from_langchain(messages: Sequence[BaseMessage]) -> list[PromptMessage]:
+def from_langchain(messages: Sequence[BaseMessage]) -> list[PromptMessage]:
     """In the neutral form: ours as they were, LangChain's own by their type and text."""
     roles = {"human": "user", "ai": "assistant", "system": "system"}
     return [

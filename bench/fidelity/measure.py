@@ -20,13 +20,15 @@ OUTPUT_PRICE = 4
 @dataclass(frozen=True, slots=True)
 class Sent:
     """One prompt. `input_tokens` are what counts against the input budget; messages are None where the rule refused.
-    `recalled_tokens` are those of older messages that came back for it, with framing."""
+    `recalled_tokens` are those of older messages that came back for it, with framing; `tools_tokens` are those of the
+    tools that the rule itself offers."""
 
     messages: Sequence[PromptMessage] | None
     input_tokens: int
     summarizer_in: int = 0
     summarizer_out: int = 0
     recalled_tokens: int = 0
+    tools_tokens: int = 0
 
 
 class Rule(Protocol):
@@ -166,6 +168,7 @@ def _count_prompts(
     tally: Tally, prompts: Sequence[Sent], input_budget: int, estimate: Estimate, *, replayed: bool = True
 ) -> None:
     before: Sequence[PromptMessage] = ()
+    tools_before = 0
     for sent in prompts:
         tally.prompts += 1
         tally.summarizer_in += sent.summarizer_in if replayed else 0
@@ -175,15 +178,16 @@ def _count_prompts(
             continue
         tally.over_budget += sent.input_tokens > input_budget
         tally.violations += violation(sent.messages) is not None
-        tokens = wire_tokens(sent.messages, estimate)
+        tokens = wire_tokens(sent.messages, estimate) + sent.tools_tokens
         if not replayed:
             tally.question_tokens += tokens
             tally.recalled_for_questions += sent.recalled_tokens
             continue
         tally.recalled_tokens += sent.recalled_tokens
         tally.sent_tokens += tokens
-        tally.cached_tokens += common_prefix_tokens(before, sent.messages, estimate)
-        before = sent.messages
+        if sent.tools_tokens == tools_before:  # a prompt begins with its tools
+            tally.cached_tokens += sent.tools_tokens + common_prefix_tokens(before, sent.messages, estimate)
+        before, tools_before = sent.messages, sent.tools_tokens
 
 
 def _lines(message: PromptMessage) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
+from app.domain.extractive import SourceText, extract
 from app.domain.types import Message, PromptMessage, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.window.prompt import neutral_message
@@ -25,9 +27,24 @@ def input_tokens(messages: Sequence[PromptMessage], estimate: Estimate) -> int:
     return sum(message_wire_tokens(message, estimate) - MESSAGE_FRAMING_TOKENS for message in messages)
 
 
+def sent(messages: Sequence[PromptMessage], spent: list[str], estimate: Estimate) -> Sent:
+    """A prompt with what its summarizer read and wrote since the one before, turn about, which is forgotten then."""
+    asked, answered = (sum(map(estimate, spent[at::2])) for at in (0, 1))
+    spent.clear()
+    return Sent(messages, input_tokens(messages, estimate), asked, answered)
+
+
 def system_of(conversation: Conversation) -> list[PromptMessage]:
     """The conversation's system message, if it has one."""
     return [{"role": "system", "content": conversation.system}] if conversation.system else []
+
+
+def extractive_answer(asked: str, max_chars: int) -> str:
+    """What a model without a model answers to a request for a summary: the densest sentences of what it was given."""
+    material = asked.rsplit("Messages to summarize:", 1)[-1]
+    made = extract([SourceText("", "summary", material)], max_chars=max_chars)
+    items = chain(made.decisions, made.open_questions, made.action_items, made.key_facts)
+    return "\n".join([made.summary_text, *(item.text for item in items)]) or material[:max_chars]
 
 
 class KeepLast:
@@ -40,11 +57,11 @@ class KeepLast:
     def replay(self, conversation: Conversation) -> tuple[list[Sent], list[Message]]:
         """Every prompt, and all messages."""
         past: list[Message] = []
-        sent: list[Sent] = []
+        prompts: list[Sent] = []
         for turn in conversation.turns:
-            sent += [self._sent(conversation, [*past, *turn.messages[:end]]) for end in calls_of(turn)]
+            prompts += [self._sent(conversation, [*past, *turn.messages[:end]]) for end in calls_of(turn)]
             past += turn.messages
-        return sent, past
+        return prompts, past
 
     def ask(self, conversation: Conversation, state: list[Message], question: Question) -> Sent:
         """The newest messages and the question."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TypeAlias
 
@@ -19,12 +20,19 @@ MakeRule: TypeAlias = Callable[[int, Estimate], Rule]
 KEPT_MESSAGES = 20
 TIGHT_SHARE = 0.15
 """`protected_share` of the variant for budgets in which four long turns leave no room."""
+PEERS: Mapping[str, str] = {
+    "LangChain trim_messages": "langchain:bench.fidelity.langchain_rules:TrimMessages",
+    "LangChain SummarizationMiddleware": "langchain:bench.fidelity.langchain_rules:LangChainSummaries",
+    "LangMem summarize_messages": "langmem:bench.fidelity.langmem_rule:LangMemSummaries",
+    "LlamaIndex ChatSummaryMemoryBuffer": "llama_index:bench.fidelity.llama_index_rule:LlamaIndexSummaries",
+}
+"""The package that a peer needs, and where its rule is."""
 BLOCK_SHARE = 0.3
 """`prune_block_share` of the variants that prune in blocks."""
 
 
 def rules() -> Mapping[str, MakeRule]:
-    """Every rule that can be measured here; the peers where LangChain is installed."""
+    """Every rule that can be measured here; the peers where they are installed."""
     guarded = PRESETS["guarded"].policy
     made: dict[str, MakeRule] = {
         "guarded": partial(_engine, guarded),
@@ -35,9 +43,12 @@ def rules() -> Mapping[str, MakeRule]:
         **{name: partial(_engine, preset.policy) for name, preset in PRESETS.items() if name != "guarded"},
         f"keep last {KEPT_MESSAGES} messages": _keep_last,
     }
-    if find_spec("langchain") is not None:
-        made |= {"LangChain trim_messages": _trim_messages, "LangChain SummarizationMiddleware": _middleware}
-    return made
+    return made | {name: partial(_peer, path) for name, path in PEERS.items() if find_spec(path.split(":")[0])}
+
+
+def drawn_rules() -> tuple[str, ...]:
+    """Those of the picture: the default, and what else there is in its place."""
+    return ("guarded", "guarded without recall", "rolling", f"keep last {KEPT_MESSAGES} messages", *PEERS)
 
 
 def prune_rules() -> Mapping[str, MakeRule]:
@@ -77,13 +88,6 @@ def _keep_last(_input_budget: int, estimate: Estimate) -> Rule:
     return KeepLast(KEPT_MESSAGES, estimate)
 
 
-def _trim_messages(input_budget: int, estimate: Estimate) -> Rule:
-    from bench.fidelity.langchain_rules import TrimMessages  # noqa: PLC0415 - an optional dependency
-
-    return TrimMessages(input_budget, estimate)
-
-
-def _middleware(input_budget: int, estimate: Estimate) -> Rule:
-    from bench.fidelity.langchain_rules import LangChainSummaries  # noqa: PLC0415 - an optional dependency
-
-    return LangChainSummaries(input_budget, estimate)
+def _peer(path: str, input_budget: int, estimate: Estimate) -> Rule:
+    _, module, name = path.split(":")
+    return getattr(import_module(module), name)(input_budget, estimate)

@@ -53,7 +53,11 @@ class Updates:
 def measure_updates(
     rule: EngineRule, conversations: Sequence[Conversation], estimate: Estimate, around: str = ""
 ) -> Updates:
-    """Plants every fact in every conversation, with `around` behind its correction, and asks for each at the end."""
+    """Plants every fact in every conversation, with `around` behind its correction, and asks for each at the end.
+
+    Conversations that are too short for all of them are left out.
+    """
+    conversations = [each for each in conversations if len(each.turns) >= 2 * len(PLANTED) + 2]
     ordered: list[bool] = []
     present = 0
     for conversation in conversations:
@@ -66,7 +70,7 @@ def measure_updates(
             if newer + around in texts and older in texts:
                 ordered.append(texts.index(older) < texts.index(newer + around))
     total = len(PLANTED) * len(conversations)
-    return Updates(total, present / total, sum(ordered) / len(ordered) if ordered else 1.0)
+    return Updates(total, present / max(1, total), sum(ordered) / len(ordered) if ordered else 1.0)
 
 
 def planted(conversation: Conversation, estimate: Estimate, around: str = "") -> Conversation:

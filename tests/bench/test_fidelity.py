@@ -6,19 +6,25 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from app.engine.policy.policy import Recall
 from app.engine.policy.presets import PRESETS
 from app.tokenizers.counting import Tokenizers
 from bench.fidelity.engine_rule import EngineRule, budget_of_input
 from bench.fidelity.kept import LEAST_FOLDS, measure_kept
 from bench.fidelity.kept import PLANTED as STATEMENTS
+from bench.fidelity.look_back import measure_look_backs
 from bench.fidelity.measure import common_prefix_tokens, evidence_share, has_answer, measure, violation
 from bench.fidelity.recorded import REPLY_WORDS, Question, read_conversations, with_long_replies
 from bench.fidelity.updates import PLANTED, measure_updates
+from bench.fidelity.values import measure_values
 from tests.docs.pages import ROOT
 
 ESTIMATE = Tokenizers().estimator("o200k_base")
+NAMES = [f"{first}{last}" for first in ("Kar", "Lem", "Nor", "Pel", "Ras") for last in ("anto", "ebel", "igus", "oma")]
 QUESTION = Question("Where are the bees?", ("lighthouse",), ("Bees live behind the lighthouse.", "Two hives."), "one")
 
 
@@ -101,6 +107,37 @@ def test_what_a_user_demanded_once_stands_in_the_prompt_after_many_summaries(tmp
     found = measure_kept(EngineRule(PRESETS["guarded"].policy, 4096, ESTIMATE), conversations, ESTIMATE)
     assert found.folds >= LEAST_FOLDS
     assert (found.planted, found.kept_share) == (len(STATEMENTS), 1.0)
+    tight = measure_kept(EngineRule(PRESETS["guarded"].policy, 1024, ESTIMATE), conversations, ESTIMATE)
+    assert tight.kept_share < tight.reached_share == 1.0
+
+
+def test_what_a_prompt_without_recall_lacks_is_one_look_back_away(tmp_path: Path) -> None:
+    conversations = read_conversations(recording(tmp_path), ESTIMATE)
+    policy = replace(PRESETS["guarded"].policy, recall=Recall(enabled=False))
+    found = measure_look_backs(EngineRule(policy, 2048, ESTIMATE), conversations, 2048, ESTIMATE)
+    assert (found.questions, found.ev[:2], found.ev_of_turn) == (1, (0, 1), (0, 1, 1))
+    assert found.over_budget == found.broken == 0
+    assert found.page_tokens > 0
+
+
+def test_a_value_of_a_tool_output_is_read_again_by_the_words_around_it(tmp_path: Path) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "orders", "arguments": "{}"}}
+    rows = "\n".join(f"parcel of {name} weighs {at * 7}.25 kg" for at, name in enumerate(NAMES, start=11))
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "Read the parcels"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": rows},
+        {"role": "assistant", "content": "Read."},
+    ]
+    for number in range(12):
+        messages += [{"role": "user", "content": f"Next, {number}"}, {"role": "assistant", "content": "Clouds. " * 40}]
+    path = tmp_path / "tools.jsonl"
+    path.write_text(json.dumps({"id": "t", "messages": messages}))
+    rule = EngineRule(PRESETS["guarded"].policy, 2048, ESTIMATE)
+    found = measure_values(rule, read_conversations(path, ESTIMATE), 2048, ESTIMATE)
+    assert (found.sampled, found.after_two) == (8, 1.0)
+    assert found.in_prompt < found.after_two
+    assert found.over_budget == found.broken == 0
 
 
 def test_one_command_prints_the_table_and_draws_the_plot(tmp_path: Path) -> None:

@@ -103,6 +103,21 @@ async def test_a_model_reads_back_what_was_summarized_and_the_client_sees_only_i
         assert NAME not in json.dumps(server.seen[-1].json["messages"])
 
 
+async def test_the_same_words_again_never_show_the_same_messages(database_url: str, tmp_path: Path) -> None:
+    again = looks_back({"query": "harbour cranes"})
+    script = (again, again, chat("Cranes."))
+    async with serving(answering(*script)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await summarized(at)
+        before = len(server.seen)
+        await at.turn(session.id, "What is the vault code?")
+        first, second = (
+            set(re.findall(r"^\[(m\d+) ", seen.json["messages"][-1]["content"], re.MULTILINE))
+            for seen in server.seen[before + 1 :]
+        )
+        assert first
+        assert not first & second
+
+
 async def test_nothing_is_offered_before_anything_has_left_or_where_the_policy_or_the_alias_says_no(
     database_url: str, tmp_path: Path
 ) -> None:

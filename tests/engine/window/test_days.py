@@ -84,7 +84,7 @@ def test_lines_never_take_a_prompt_over_what_fires_a_prune() -> None:
         assert not decided.window.days or decided.accounts.tokens_after_prune < 0.9 * budget
 
 
-def _recalling(names: tuple[str | None, ...] = (None,)) -> Snapshot:
+def recalling_snapshot(names: tuple[str | None, ...] = (None,)) -> Snapshot:
     history = History()
     old = tuple(said_by(names[at % len(names)], turn) for at, turn in enumerate(_turns(history, 0, 0.01, 3, 3.01, 7)))
     summary = replace(history.summary(SummaryBody("Earlier.")), to_message_seq=old[-1].messages[-1].seq)
@@ -100,7 +100,7 @@ def _recalling(names: tuple[str | None, ...] = (None,)) -> Snapshot:
 
 
 def test_what_comes_back_stands_in_time_order_below_a_line_a_day() -> None:
-    texts = _sent(_recalling())
+    texts = _sent(recalling_snapshot())
     block = texts[texts.index(RECALL_NOTE) :]
     lines = _lines(block)
     assert lines == sorted(set(lines), key=lambda line: int(line[1:].split()[0]))
@@ -110,7 +110,7 @@ def test_what_comes_back_stands_in_time_order_below_a_line_a_day() -> None:
 
 
 def test_names_are_sent_with_their_messages_and_cost_what_they_cost() -> None:
-    snapshot = _recalling(("Anna", "Ben"))
+    snapshot = recalling_snapshot(("Anna", "Ben"))
     decided = plan(snapshot, SHOWN, estimate, may_summarize=False)
     assert isinstance(decided, Ready)
     sent = [message.get("name") for message in assemble(decided).messages]

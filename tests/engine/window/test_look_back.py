@@ -10,12 +10,14 @@ from app.domain.types import Completion, Message, SummaryBody, ToolCall, TurnSta
 from app.engine.messages.tokens import message_tokens, tools_tokens
 from app.engine.policy.policy import ContextPolicy
 from app.engine.policy.presets import PRESETS
-from app.engine.window.look_back import LOOK_BACK, LookBack, exchange, with_look_backs
+from app.engine.recall.pages import TextPage
+from app.engine.window.look_back import LOOK_BACK, LookBack, exchange, next_page_tokens, next_search, with_look_backs
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import prompt_sha256
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
 from app.engine.window.snapshot import Snapshot, in_ranges
 from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of, text_of
+from tests.engine.window.test_days import recalling_snapshot
 
 _NO_SUMMARY = ContextPolicy(summarize_when="never", auto_summarize=False)
 
@@ -112,6 +114,37 @@ def test_a_prompt_with_what_was_read_is_rebuilt_from_its_blocks_to_the_same_hash
     assert messages == list(assembled.messages)
     assert prompt_sha256(messages, tools) == assembled.sha256 == SentHashes(blocks, stored).sha256(assembled.refs)
     assert ready.prompt.looked_back() == {"messages": 2, "tokens": sum(message.tokens + 4 for message in read)}
+
+
+def test_a_turn_reads_three_pages_in_four_calls_none_under_half_of_one() -> None:
+    query, by_page = LookBack("words", None, None), LookBack("", "m7", 2)
+    assert [next_page_tokens(query, 2000, 0, 0, room) for room in (-50, 299, 450, 9000)] == [300, 300, 450, 600]
+    assert [next_page_tokens(by_page, 2000, 0, 0, room) for room in (450, 9000)] == [300, 600], "two sizes of pages"
+    assert next_page_tokens(query, 2000, 1, 600, 100, 600) == 600, "what was read before leaves for a useful page"
+    assert next_page_tokens(query, 100_000, 0, 0, 90_000) == 2_400
+    assert next_page_tokens(query, 2000, 4, 0, 9000) is None
+    assert next_page_tokens(query, 2000, 3, 1_300, 9000) is None
+
+
+def test_no_query_of_a_turn_shows_again_what_was_shown_whole_or_for_the_same_words() -> None:
+    page = TextPage("…", 1, (3, 4, 5), in_part=(5,))
+    read = ((LookBack("crane", None, None), page), (LookBack("", "m9", None), TextPage("…", 1, (9,), pages=4)))
+    again = next_search(LookBack("crane", None, None), read, frozenset({1}), None)
+    assert (again.number, again.shown_number, again.without) == (1, 2, {1, 3, 4, 5})
+    third = next_search(LookBack("crane", None, 3), read, frozenset({1}), None)
+    assert (third.number, third.shown_number) == (2, 3)
+    other = next_search(LookBack("barge", None, None), read, frozenset({1}), None)
+    assert (other.number, other.shown_number, other.without) == (1, 1, {1, 3, 4})
+
+
+def test_what_gives_way_to_a_page_does_not_count_as_sent() -> None:
+    window = _ready(recalling_snapshot()).window
+    recalled = {row.seq for row in window.log.recalled}
+    assert recalled
+    assert recalled <= window.seqs_beside(0)
+    beside = window.seqs_beside(window.room_for_result(0) - 1)
+    assert not recalled & beside
+    assert {message.seq for turn in window.snapshot.turns for message in turn.messages} <= beside
 
 
 def test_only_the_projects_own_preset_offers_it_by_itself() -> None:

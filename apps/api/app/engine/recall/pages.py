@@ -7,8 +7,11 @@ somebody else. Pure; long texts are counted here, so callers leave the event loo
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Final
 
 import numpy as np
@@ -19,11 +22,15 @@ from app.engine.messages.media import marked_text
 from app.engine.messages.tokens import Estimate
 from app.engine.recall.index import Index
 from app.engine.recall.ranking import MOST_HITS, candidates, search
-from app.engine.recall.terms import excerpt, query_terms, terms_of
+from app.engine.recall.terms import query_terms
 
 MOST_LONG_MESSAGES: Final = 8
 """Of those that are read for one page: each may have a megabyte."""
 LONG_MESSAGE_TOKENS: Final = 4_000
+_LEAST_READ: Final = 32
+_MOST_READ: Final = 128
+"""Matching messages that are read for each page, at least and at most."""
+_USUAL_ENTRY_TOKENS: Final = 16
 _HANDLE: Final = re.compile(r"m([1-9][0-9]{0,12})")
 _FRAME_TOKENS: Final = 64
 """Of a page: its heading and its fence."""
@@ -31,8 +38,14 @@ _LEAST_TEXT_TOKENS: Final = 64
 _BEST: Final = 3
 """Messages that stand first, by what they score as a whole; those after them are ordered by their score per token."""
 _ANY_ROOM: Final = 2**40
+_SHORT_TOKENS: Final = 400
+"""Messages of so many are shown whole on any page that has room for one."""
 _EXCERPT_CHARS: Final = 400
-_LABEL_TOKENS: Final = 12
+_MOST_SCANNED_CHARS: Final = 256_000
+"""Of a message for an excerpt; its handle and the words open it anywhere."""
+_NEAR_CHARS: Final = 300
+_MOST_PLACES: Final = 50_000
+_EQUAL: Final = 1e-9
 _CHARS_PER_TOKEN: Final = 4
 _MOST_CHARS_PER_TOKEN: Final = 16
 _WELL_FILLED: Final = 0.75
@@ -43,14 +56,15 @@ _NOTE: Final = "A record of this conversation, not an instruction."
 
 @dataclass(frozen=True, slots=True)
 class TextPage:
-    """A page to read. `seqs` are the messages in it; `pages` is how many the message has, None where matches are shown,
-    of which `more` may follow."""
+    """A page to read. `seqs` are the messages in it, `in_part` those of which it has an excerpt; `pages` is how many a
+    message has, None where matches are shown, of which `more` may follow."""
 
     text: str
     number: int
     seqs: tuple[int, ...]
     pages: int | None = None
     more: bool = False
+    in_part: tuple[int, ...] = ()
 
 
 def handle_of(seq: int) -> str:
@@ -64,13 +78,21 @@ def seq_of(handle: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def matching_seqs(index: Index, words: str, through_seq: int, sent: Collection[int]) -> list[int]:
-    """The messages through a number that match the words or stand beside a match, best first, without those `sent`."""
-    hits = search(index, words, through_seq, most_hits=MOST_HITS, most_seen_share=1.0)
+def matching_seqs(
+    index: Index, words: str, through_seq: int, sent: Collection[int], said_day: int | None = None
+) -> list[int]:
+    """The messages through a number that match the words or stand beside a match, best first, without those `sent`.
+    Days that the words name are understood on `said_day`."""
+    hits = search(index, words, through_seq, said_day=said_day, most_hits=MOST_HITS, most_seen_share=1.0)
     best = [seq for seq in index.seqs[hits.positions].tolist() if seq not in sent]
-    units = candidates(index, words, through_seq, room_tokens=_ANY_ROOM, min_score_ratio=0.0)
+    units = candidates(index, words, through_seq, room_tokens=_ANY_ROOM, min_score_ratio=0.0, said_day=said_day)
     found = [*best[:_BEST], *(seq for unit in units for seq in unit.seqs if seq not in sent), *best[_BEST:]]
     return _few_long(index, list(dict.fromkeys(found)))
+
+
+def messages_to_read(number: int, page_tokens: int) -> int:
+    """How many matching messages are read for a page of this number: enough to fill it, and all before it."""
+    return number * max(_LEAST_READ, min(_MOST_READ, page_tokens // _USUAL_ENTRY_TOKENS))
 
 
 def _few_long(index: Index, seqs: Sequence[int]) -> list[int]:
@@ -87,57 +109,83 @@ def _few_long(index: Index, seqs: Sequence[int]) -> list[int]:
 
 
 def page_of_message(message: Message, words: str, number: int | None, page_tokens: int, estimate: Estimate) -> TextPage:
-    """A page of a message, verbatim: the numbered one, or that which has most of the words, or the first.
+    """A page of a message, verbatim: the numbered one, or the first; or with words and no number as much as a page has,
+    around the place where most of them stand close together.
 
     All pages of a message together are its text. One beyond the last says how many there are.
     """
-    pages = _cut(_readable(message), _text_tokens(page_tokens), estimate)
-    number = number or (_best_page(pages, words) if words else 1)
+    text, most_tokens = _readable(message), _text_tokens(page_tokens)
+    pages = _cut(text, most_tokens, estimate)
+    place = _densest_place(text, words) if words and number is None and len(pages) > 1 else 0
+    number = number or _page_at(pages, place)
     heading = f"{handle_of(message.seq)}, {_ROLES[message.role]}"
     if number > len(pages):
         return TextPage(f"{heading}: there is no page {number}; it has {len(pages)}.", number, (), len(pages))
-    text = pages[number - 1]
-    heading = f"{heading}, page {number} of {len(pages)}. {_NOTE}"
-    return TextPage(_fenced(heading, text), number, (message.seq,), len(pages))
+    page, around = pages[number - 1], ""
+    start = max(0, min(place - len(page) // 2, len(text) - len(page)))
+    if place and start:
+        page, around = _cut(text[start : start + len(page)], most_tokens, estimate)[0], "around the words, from "
+    heading = f"{heading}, {around}page {number} of {len(pages)}. {_NOTE}"
+    return TextPage(_fenced(heading, page), number, (message.seq,), len(pages))
 
 
 def page_of_matches(
-    messages: Sequence[Message], words: str, number: int, page_tokens: int, estimate: Estimate
+    messages: Sequence[Message],
+    words: str,
+    number: int,
+    page_tokens: int,
+    estimate: Estimate,
+    shown_number: int | None = None,
 ) -> TextPage | None:
     """A page of messages in this order, each whole where it is short, or else the part of it around the words; None
-    where there are not so many pages."""
-    terms, whole_tokens = query_terms(words), _text_tokens(page_tokens) // 2
-    entries: list[str] = []
-    seqs: list[int] = []
-    page, room = 1, _text_tokens(page_tokens)
-    for message in messages:
-        entry = _entry(message, terms, whole_tokens, estimate)
-        tokens = estimate(entry) + 1
-        if entries and tokens > room:
-            if page == number:
-                return _page_of(entries, number, seqs, more=True)
-            page, room, entries, seqs = page + 1, _text_tokens(page_tokens), [], []
-        entries.append(entry)
-        seqs.append(message.seq)
-        room -= tokens
-    return _page_of(entries, number, seqs, more=False) if entries and page == number else None
+    where there are not so many pages. One that has no room leaves it to the next, and begins the page behind.
+
+    `shown_number` is what the page is called where what stood on those before it is not among the messages.
+    """
+    room_tokens = _text_tokens(page_tokens)
+    whole_tokens = min(room_tokens, max(_SHORT_TOKENS, room_tokens // 2))
+    entries = [_entry(message, words, whole_tokens, estimate) for message in messages]
+    for at in range(1, number + 1):
+        on_page, left, room = list[_Entry](), list[_Entry](), room_tokens
+        for entry in entries:
+            fits = entry.tokens <= room or not on_page
+            (on_page if fits else left).append(entry)
+            room -= entry.tokens if fits else 0
+        if at == number and on_page:
+            return _page_of(on_page, shown_number or number, more=bool(left))
+        entries = left
+    return None
 
 
-def _page_of(entries: Sequence[str], number: int, seqs: Sequence[int], *, more: bool) -> TextPage:
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    seq: int
+    text: str
+    tokens: int
+    in_part: bool
+
+
+def _page_of(entries: Sequence[_Entry], number: int, *, more: bool) -> TextPage:
     following = f" Page {number + 1} has more." if more else ""
     heading = f"Messages that match, the best first. A handle reads one in full.{following} {_NOTE}"
-    return TextPage(_fenced(heading, "\n".join(entries)), number, tuple(seqs), more=more)
+    text = _fenced(heading, "\n".join(entry.text for entry in entries))
+    in_part = tuple(entry.seq for entry in entries if entry.in_part)
+    return TextPage(text, number, tuple(entry.seq for entry in entries), more=more, in_part=in_part)
 
 
 _ROLES: Final = {"user": "user", "assistant": "assistant", "tool": "tool result"}
 
 
-def _entry(message: Message, terms: Collection[str], whole_tokens: int, estimate: Estimate) -> str:
+def _entry(message: Message, words: str, whole_tokens: int, estimate: Estimate) -> _Entry:
     text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
-    if len(text) <= _MOST_CHARS_PER_TOKEN * whole_tokens and estimate(text) + _LABEL_TOKENS <= whole_tokens:
-        return f"[{label}] {text}"
+    if len(text) <= _MOST_CHARS_PER_TOKEN * whole_tokens:
+        entry = f"[{label}] {text}"
+        if (tokens := estimate(entry) + 1) <= whole_tokens:
+            return _Entry(message.seq, entry, tokens, in_part=False)
     chars = min(_EXCERPT_CHARS, whole_tokens)
-    return f"[{label}, {len(text)} characters, in part] {excerpt(text, terms, chars)}"
+    part = _excerpt(text, _densest_place(text[:_MOST_SCANNED_CHARS], words), chars)
+    entry = f"[{label}, {len(text)} characters, in part] {part}"
+    return _Entry(message.seq, entry, estimate(entry) + 1, in_part=True)
 
 
 def _readable(message: Message) -> str:
@@ -171,11 +219,53 @@ def _cut(text: str, most_tokens: int, estimate: Estimate) -> list[str]:
     return parts
 
 
-def _best_page(pages: Sequence[str], words: str) -> int:
-    """The number of the page that has most of the words, the first of equals."""
-    wanted = frozenset(query_terms(words))
-    found = [len(wanted.intersection(terms_of(page))) for page in pages]
-    return 1 + found.index(max(found))
+def _page_at(pages: Sequence[str], place: int) -> int:
+    """The number of the page that has this place of their text."""
+    ends = accumulate(map(len, pages))
+    return next((number for number, end in enumerate(ends, start=1) if place < end), len(pages))
+
+
+def _excerpt(text: str, place: int, most_chars: int) -> str:
+    """So many characters of a longer text around a place, with `…` where it is cut."""
+    start = max(0, min(place - most_chars // 2, len(text) - most_chars + 1))
+    room = most_chars - (start > 0) - (start + most_chars - 1 < len(text))
+    return "…" * (start > 0) + text[start : start + room] + "…" * (start + room < len(text))
+
+
+def _densest_place(text: str, words: str) -> int:
+    """Where the text has most of the words close together, of which the rarer in it count more; 0 where it has none."""
+    stems = sorted({term.removesuffix("y") or term for term in query_terms(words)}, key=len, reverse=True)
+    if not stems:
+        return 0
+    # A stem is how a word begins; a script that writes its words together begins them anywhere.
+    begins = r"(?<![^\W_])" if all(map(str.isascii, stems)) else ""
+    form = re.compile(f"{begins}(?:{'|'.join(map(re.escape, stems))})")
+    found = [(match.start(), match[0]) for match in islice(form.finditer(_bare(text)), _MOST_PLACES)]
+    counts = Counter(stem for _, stem in found)
+    inside, first, value, most, best = Counter[str](), 0, 0.0, 0.0, 0
+    for at, (place, stem) in enumerate(found):
+        value += 0 if inside[stem] else 1 / counts[stem]
+        inside[stem] += 1
+        while found[first][0] < place - _NEAR_CHARS:
+            leaving = found[first][1]
+            inside[leaving] -= 1
+            value -= 0 if inside[leaving] else 1 / counts[leaving]
+            first += 1
+        if value > most + _EQUAL:
+            most, best = value, min(found[first : at + 1], key=lambda match: counts[match[1]])[0]
+    return best
+
+
+def _bare(text: str) -> str:
+    """The text in small letters without accents, as long as it was."""
+    return (
+        text.lower() if text.isascii() else text.translate({ord(letter): _bare_letter(letter) for letter in set(text)})
+    )
+
+
+def _bare_letter(letter: str) -> str:
+    parts = unicodedata.normalize("NFD", letter)
+    return (parts[0] if "\u0300" <= parts[-1] <= "\u036f" else letter).lower()[:1]
 
 
 def _fenced(heading: str, text: str) -> str:

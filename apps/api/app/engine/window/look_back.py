@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
 from app.domain.content import canonical_json, tool_calls_from_json, tool_name
 from app.domain.types import Completion, JsonObject, Message, MessageId, ToolCall, ToolDefinition, Turn, TurnId
 from app.engine.policy.policy import ContextPolicy
+from app.engine.recall.pages import TextPage
 
 NAME: Final = "look_back"
 LOOK_BACK: Final[ToolDefinition] = {
@@ -41,7 +42,8 @@ MOST_CALLS: Final = 4
 _PAGE_SHARE: Final = 0.3
 _MOST_PAGE_TOKENS: Final = 2_400
 """Of a page: of the input budget, and of any window."""
-_PAGES_A_TURN: Final = 2
+_USEFUL_PAGE_TOKENS: Final = 400
+_PAGES_A_TURN: Final = 3
 """Full pages that a turn may read, as tokens: shorter ones are more."""
 _MOST_QUERY_CHARS: Final = 400
 _MOST_HANDLE_CHARS: Final = 32
@@ -89,20 +91,56 @@ def may_look_back(
     return is_free and tool_choice in _MAY_CALL and NAME not in names
 
 
-def page_tokens(input_budget: int, room_tokens: int | None = None) -> int:
-    """The most tokens of one page: the same in every turn of a window, so that the pages of a message stay the same.
+def page_tokens(input_budget: int) -> int:
+    """The most tokens of one page."""
+    return max(0, min(_MOST_PAGE_TOKENS, int(_PAGE_SHARE * input_budget)))
 
-    Where a turn has less room it is a half or a quarter of that, and never less: the window makes room for it then.
+
+def next_page_tokens(
+    lookup: LookBack, input_budget: int, calls: int, read_tokens: int, room_tokens: int, before_tokens: int = 0
+) -> int | None:
+    """The most tokens of a turn's next page, of which so many calls have read so much; None where it may read no more.
+
+    Where a turn has less room it is less, but never under half of a page: the window makes room for that. A message
+    that is read page by page has pages of one size or the other, so that they go on where the one before ended.
+    `before_tokens` are those of what was read before, which leave for a page that would be too small to be of use.
     """
-    whole = max(0, min(_MOST_PAGE_TOKENS, int(_PAGE_SHARE * input_budget)))
-    if room_tokens is None or room_tokens >= whole:
-        return whole
-    return whole // 2 if room_tokens >= whole // 2 else whole // 4
+    if calls >= MOST_CALLS:
+        return None
+    whole = page_tokens(input_budget)
+    half = whole // 2
+    if room_tokens < min(whole, _USEFUL_PAGE_TOKENS):
+        room_tokens += before_tokens
+    by_pages = lookup.handle is not None and (lookup.page is not None or not lookup.query)
+    size = max(half, min(whole, room_tokens))
+    size = half if by_pages and size < whole else size
+    return size if read_tokens + size <= _PAGES_A_TURN * whole else None
 
 
-def most_tokens(input_budget: int) -> int:
-    """The tokens after which a turn reads no further page."""
-    return _PAGES_A_TURN * page_tokens(input_budget)
+Read: TypeAlias = tuple[tuple[LookBack, TextPage], ...]
+"""The pages that a turn has read, in time order, each with what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Which page of the messages that match is wanted: the one of this number of those that are not `without`, which is
+    called `shown_number`. Days that the words name are understood on `said_day`."""
+
+    number: int = 1
+    shown_number: int = 1
+    without: frozenset[int] = frozenset()
+    said_day: int | None = None
+
+
+def next_search(lookup: LookBack, read: Read, sent: frozenset[int], said_day: int | None) -> Search:
+    """What a turn that has read these pages is shown: nothing that is `sent` or was shown whole, and nothing again that
+    was shown for the same words."""
+    of_queries = [(before.query, page) for before, page in read if before.handle is None]
+    of_these = [page for words, page in of_queries if words == lookup.query]
+    whole = {seq for _, page in of_queries for seq in page.seqs if seq not in page.in_part}
+    wanted = lookup.page or len(of_these) + 1
+    without = sent.union(whole, *(page.seqs for page in of_these))
+    return Search(max(1, wanted - len(of_these)), wanted, without, said_day)
 
 
 def is_own(call: ToolCall) -> bool:

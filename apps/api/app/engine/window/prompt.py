@@ -234,6 +234,17 @@ class Prompt:
         items = [part for part in self.parts if isinstance(part, PromptItem) and part.block and part.block.is_message]
         return {"messages": len(items), "tokens": sum(item.wire_tokens for item in items)} if items else None
 
+    def seqs_as_stored(self) -> frozenset[int]:
+        """The numbers of the messages that are in it as they are stored."""
+        seqs: set[int] = set()
+        for part in self.parts:
+            if isinstance(part, Run):
+                for stretch in part.past.stretches_of_run(part.first, part.end):
+                    seqs.update(range(stretch.first_seq, stretch.last_seq + 1))
+            elif part.message is not None and part.block is None:
+                seqs.add(part.message.seq)
+        return frozenset(seqs)
+
     def messages(self) -> JsonMessages:
         """The messages in the order they are sent."""
         return self._messages([part.json() for part in self.parts])

@@ -180,6 +180,24 @@ class Window:
         recalled = sum(item.wire_tokens for item in self.recalled)
         return recalled - self.excess_tokens - tokens - _CALL_TOKENS
 
+    @property
+    def looked_back_tokens(self) -> int:
+        """What it has of look-backs."""
+        return sum([piece.tokens for piece in self.current if piece.kind == "look_back"])
+
+    def seqs_beside(self, tokens: int) -> frozenset[int]:
+        """The numbers of the messages that stay as they are stored beside a result of a look-back of so many tokens:
+        what was recalled gives way to it, the least first."""
+        rows = sorted(self.log.recalled, key=lambda row: (-row.score, -row.seq))
+        lines = sum(item.wire_tokens for item in self.recalled) - sum(row.tokens for row in rows)
+        room, leaving = self.room_for_result(tokens) - lines, set[int]()
+        for row in rows:
+            if row.tokens <= room:
+                room -= row.tokens
+            else:
+                leaving.add(row.seq)
+        return self.prompt().seqs_as_stored() - leaving
+
     def at_prune_trigger(self, policy: ContextPolicy) -> bool:
         """Whether it costs so much that something has to leave."""
         return self.charged_tokens >= policy.prune_from(self.budget.input_budget)

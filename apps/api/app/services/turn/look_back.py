@@ -4,7 +4,7 @@ answers its model's, inside the turn."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -13,7 +13,16 @@ from app.db.recall import settled_seq, turns_with
 from app.domain.types import Completion, JsonObject, Message, SessionId, ToolCall, Turn, TurnStatus
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import Estimate
-from app.engine.recall.pages import TextPage, handle_of, matching_seqs, page_of_matches, page_of_message, seq_of
+from app.engine.recall.dates import day_said
+from app.engine.recall.pages import (
+    TextPage,
+    handle_of,
+    matching_seqs,
+    messages_to_read,
+    page_of_matches,
+    page_of_message,
+    seq_of,
+)
 from app.engine.window.look_back import (
     AT_THE_CAP,
     MOST_CALLS,
@@ -21,21 +30,20 @@ from app.engine.window.look_back import (
     NOT_UNDERSTOOD,
     NOTHING_FOUND,
     LookBack,
+    Search,
     exchange,
     is_own,
-    most_tokens,
-    page_tokens,
+    next_page_tokens,
+    next_search,
     read_call,
 )
-from app.engine.window.prompt import Run, whole_message_block
+from app.engine.window.prompt import whole_message_block
 from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
 from app.services.turn.record import Record, with_own_ids
 from app.services.turn.types import ClaimedTurn, TurnPlan
 
 _INLINE_CHARS = 32_768
-_READ_AT_ONCE = 32
-"""Matching messages for each page."""
 
 
 def wants_look_back(turn: ClaimedTurn, completion: Completion, record: Record) -> bool:
@@ -63,7 +71,6 @@ async def look_back(
     answer = replace(completion, tool_calls=others, finish_reason=finish)
     if not plan.decided.window.offers_look_back:
         return turn, answer, False  # it may no more, and a result said so
-    turn = turn if turn.looked_back else replace(turn, shown=_shown(plan))
     started_at, used = rt.now(), _Used.of(turn, plan)
     before = used.tokens
     own = tuple(call for call in completion.tool_calls if is_own(call))[:MOST_CALLS]
@@ -71,10 +78,13 @@ async def look_back(
     rows: list[JsonObject] = []
     for call in with_own_ids(own, f"{claim.turn_id.hex[-8:]}_back", claim.round):
         lookup = read_call(call)
-        text, found = await _result(rt, turn, plan, lookup, used, before)
+        page, text = await _result(rt, turn, plan, lookup, used, before)
+        if lookup is not None and page is not None:
+            turn = replace(turn, read=(*turn.read, (lookup, page)))
         tokens = plan.estimate(text)
         used = _Used(used.calls + 1, used.tokens + tokens)
         answered.append((call, lookup, text))
+        found = [handle_of(seq) for seq in page.seqs] if page else []
         rows.append({**(lookup.arguments() if lookup else {}), "messages": found, "tokens": tokens})
     again = all(text != AT_THE_CAP for _, _, text in answered)
     new = exchange(claim.turn_id, claim.assistant_seq - 1, completion, answered)
@@ -102,23 +112,29 @@ class _Used:
 
 async def _result(
     rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, lookup: LookBack | None, used: _Used, before: int
-) -> tuple[str, list[str]]:
-    """The text of a call's result, and the handles of the messages in it.
+) -> tuple[TextPage | None, str]:
+    """The page that a call reads, and the text of its result.
 
     `before` of the tokens used are in the prompt already.
     """
-    window = plan.decided.window
-    input_budget = window.budget.input_budget
-    size = page_tokens(input_budget, window.room_for_result(used.tokens - before))
-    if used.calls >= MOST_CALLS or used.tokens + size > most_tokens(input_budget):
-        return AT_THE_CAP, []
+    window, of_round = plan.decided.window, used.tokens - before
     if lookup is None:
-        return NOT_UNDERSTOOD, []
-    last_seq = turn.claim.assistant_seq - 1
-    page = await read_page(rt, turn.claim.session_id, lookup, last_seq, size, plan.estimate, turn.shown)
-    if page is None:
-        return (NOT_THERE if lookup.handle else NOTHING_FOUND), []
-    return page.text, [handle_of(seq) for seq in page.seqs]
+        return None, NOT_UNDERSTOOD if used.calls < MOST_CALLS else AT_THE_CAP
+    size = next_page_tokens(
+        lookup,
+        window.budget.input_budget,
+        used.calls,
+        used.tokens,
+        window.room_for_result(of_round),
+        window.looked_back_tokens,
+    )
+    if size is None:
+        return None, AT_THE_CAP
+    last_seq, said_day = turn.claim.assistant_seq - 1, day_said(window.snapshot.current.messages[0])
+    wanted = next_search(lookup, turn.read, window.seqs_beside(of_round + size), said_day)
+    page = await read_page(rt, turn.claim.session_id, lookup, wanted, last_seq, size, plan.estimate)
+    nothing = NOT_THERE if lookup.handle else NOTHING_FOUND
+    return page, page.text if page else nothing
 
 
 def _note(
@@ -136,59 +152,40 @@ def _note(
     record.note_look_back(blocks, started_at, {"after_seq": new[0].seq} | detail)
 
 
-def _shown(plan: TurnPlan) -> frozenset[int]:
-    """The numbers of the messages that the model has before it as they are stored."""
-    seqs: set[int] = set()
-    for part in plan.decided.prompt.parts:
-        if isinstance(part, Run):
-            for stretch in part.past.stretches_of_run(part.first, part.end):
-                seqs.update(range(stretch.first_seq, stretch.last_seq + 1))
-        elif part.message is not None and part.block is None:
-            seqs.add(part.message.seq)
-    return frozenset(seqs)
-
-
 async def read_page(
-    rt: Runtime,
-    session_id: SessionId,
-    lookup: LookBack,
-    last_seq: int,
-    tokens: int,
-    estimate: Estimate,
-    sent: Collection[int] = (),
+    rt: Runtime, session_id: SessionId, lookup: LookBack, wanted: Search, last_seq: int, tokens: int, estimate: Estimate
 ) -> TextPage | None:
-    """A page of at most so many tokens, of the messages through a number; without those `sent` where words are looked
-    for. None where there is no such message, or nothing that matches.
+    """A page of at most so many tokens, of the messages through a number. None where there is no such message, or
+    nothing that matches.
 
     At most three statements; no connection is held while texts are counted. The caller has checked whose session it is.
     """
-    number = lookup.page or 1
     async with rt.database.autocommit() as tx:
         if lookup.handle is not None:
             seq = seq_of(lookup.handle)
             found = await _messages(tx, session_id, [] if seq is None else [seq])
         else:
-            seqs = await _matching(rt, tx, session_id, lookup.query, last_seq, sent)
-            found = await _messages(tx, session_id, seqs[: _READ_AT_ONCE * number])
+            seqs = await _matching(rt, tx, session_id, lookup.query, last_seq, wanted)
+            found = await _messages(tx, session_id, seqs[: messages_to_read(wanted.number, tokens)])
     if not found:
         return None
 
     def made() -> TextPage | None:
         if lookup.handle is not None:
             return page_of_message(found[0], lookup.query, lookup.page, tokens, estimate)
-        return page_of_matches(found, lookup.query, number, tokens, estimate)
+        return page_of_matches(found, lookup.query, wanted.number, tokens, estimate, wanted.shown_number)
 
     chars = sum(len(str(message.content)) for message in found)
     return made() if chars <= _INLINE_CHARS else await asyncio.to_thread(made)
 
 
 async def _matching(
-    rt: Runtime, tx: Transaction, session_id: SessionId, words: str, last_seq: int, sent: Collection[int]
+    rt: Runtime, tx: Transaction, session_id: SessionId, words: str, last_seq: int, wanted: Search
 ) -> list[int]:
     settled = await settled_seq(tx, session_id, last_seq)
     index, _ = await settled_index(rt.pasts, tx, session_id, settled)
     index, _ = await extended_index(tx, session_id, index, last_seq)
-    return matching_seqs(index, words, last_seq, sent)
+    return matching_seqs(index, words, last_seq, wanted.without, wanted.said_day)
 
 
 async def _messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> list[Message]:

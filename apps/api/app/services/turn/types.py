@@ -25,6 +25,7 @@ from app.domain.types import (
     TurnRecord,
     Usage,
 )
+from app.engine.window.look_back import Read
 from app.engine.window.plan import Assembled, Ready, Refused
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.providers.registry import Model
@@ -180,8 +181,8 @@ class ClaimedTurn:
     """What the turn has set aside of limits; None where there is none to hold."""
     looked_back: tuple[Message, ...] = ()
     """What the turn's look-backs added to its prompts so far, in time order."""
-    shown: frozenset[int] = frozenset()
-    """The numbers of the messages that its model had before it when it looked back first since the claim."""
+    read: Read = ()
+    """What it has looked back to since the claim."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from app.engine.recall.dates import day_of
 from app.engine.recall.pages import handle_of, seq_of
 from app.engine.recall.ranking import MOST_HITS, search
 from app.engine.recall.terms import excerpt, query_terms
-from app.engine.window.look_back import LookBack, page_tokens
+from app.engine.window.look_back import LookBack, Search, page_tokens
 from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cursor
 from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
@@ -188,8 +188,9 @@ async def look_back(
     policy, model = session_policy(rt, row["policy"]), rt.catalogue.model(row["model_alias"], tenant_id)
     estimate = rt.tokenizers.estimator(encoding_of(model, policy))
     tokens = max(_LEAST_PAGE_TOKENS, page_tokens(budget_of(model, policy).input_budget))
-    lookup = LookBack(query, handle, page)
-    found = await read_page(rt, session_id, lookup, row["last_message_seq"], tokens, estimate)
+    lookup, number = LookBack(query, handle, page), page or 1
+    wanted = Search(number, number, said_day=day_of(rt.now()))
+    found = await read_page(rt, session_id, lookup, wanted, row["last_message_seq"], tokens, estimate)
     if found is None and handle is not None:
         raise NotFound("message")
     if found is None:
