@@ -16,14 +16,17 @@ from math import sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from app.domain.content import content_text, named
+from app.domain.recalled import related_word
 from app.domain.types import Message, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units
 from app.engine.policy.policy import Recall
 from app.engine.recall.dates import date_keys, day_said
 from app.engine.recall.index import CALL, QUESTION_MARKS, RESULT, Floats, Index, Ints
+from app.engine.recall.related import related_terms
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
 
 MOST_HITS: Final = 64
@@ -45,6 +48,8 @@ _COVERAGE_POWER: Final = 0.6
 _QUESTION_FACTOR: Final = 0.8
 _DATE_FACTOR: Final = 0.6
 """Of what a word that as few messages have is worth: many messages are of a day, and few of them answer."""
+_RELATED_FACTOR: Final = 0.9
+"""Of what a related word is worth, beside how near it is: less than the question's own word in any case."""
 _LEAST_NEWS_SHARE: Final = 0.1
 _TOKENS_OF_ANY: Final = 16
 """Added to a message's own tokens before they divide its score: a word alone is no bargain."""
@@ -64,7 +69,7 @@ class Candidate(NamedTuple):
     """Messages that come back together or not at all, by number, and what speaks for them.
 
     `tokens` is what they cost on the wire as they were counted when they were stored; `matched` has for each message
-    the words of the query that it has, sorted.
+    the words of the query that it has and, for those that it has not, their related words that it has, sorted.
     """
 
     seqs: tuple[int, ...]
@@ -85,17 +90,24 @@ class Evicted:
     turns: tuple[Turn, ...] = ()
 
 
+class LookedFor(NamedTuple):
+    """A word that is looked for because of a word of the query: that word itself, or one that is related to it."""
+
+    word: str
+    of: str
+
+
 @dataclass(frozen=True, slots=True)
 class Hits:
     """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
     all that were searched shares with the text. `postings` are the positions of the messages that have each of the
     `words` that were looked for, or were sent on the days that they name, one after the other, `seen_in` how many those
-    are."""
+    are; the related words come first, the farthest before all others."""
 
     positions: Ints
     scores: Floats
     shared_terms: Ints
-    words: tuple[str, ...]
+    words: tuple[LookedFor, ...]
     seen_in: Ints
     postings: Ints
 
@@ -158,24 +170,34 @@ def search(
     """The best of the messages through a number that have any of the text's terms, or were sent on a day that it names,
     as it is understood on `said_day`; of equals the newer.
 
-    One that has more of the terms counts more. Of a long text only some terms are looked for, and only so many as a
-    message is packed with are compared.
+    One that has more of the terms counts more. For a term that a message has not, the nearest of its related ones that
+    it has counts, and less. Of a long text only some terms are looked for, and only so many as a message is packed with
+    are compared.
     """
     messages = int(np.searchsorted(index.seqs, through_seq, "right"))
     words = query_words(text)
     looked_for = {term_hash(term): words[term] for term in query_terms(text)}
     compared = dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
-    seen_in, positions, counts = index.postings(looked_for | compared, messages)
-    shared_terms = np.bincount(positions, minlength=messages)
-    of_words = int(seen_in[: len(looked_for)].sum())
+    related = related_terms(looked_for)
+    own, terms = len(related), len(related) + len(looked_for)
+    wanted = (*(other.term for other in related), *(looked_for | compared))
+    seen_in, positions, counts = index.postings(wanted, messages)
+    shared_terms = np.bincount(positions[int(seen_in[:own].sum()) :], minlength=messages)
+    of_words = int(seen_in[:terms].sum())
     dates = () if said_day is None else date_keys(text, said_day)
     dated = [index.said_between(date.first_day, date.last_day, messages) for date in dates]
-    seen_in = np.append(seen_in[: len(looked_for)], [len(found) for found in dated]).astype(np.int64)
+    seen_in = np.append(seen_in[:terms], [len(found) for found in dated]).astype(np.int64)
     positions = np.concatenate((positions[:of_words], *dated))
     counts = np.append(counts[:of_words], np.ones(len(positions) - of_words, np.int64))
     rare = rarities(seen_in, messages, most_seen_share)
-    rare[len(looked_for) :] *= _DATE_FACTOR
+    rare[terms:] *= _DATE_FACTOR
+    instead_of = np.arange(len(seen_in))
+    instead_of[:own] = [own + other.of for other in related]
+    rare[:own] = np.minimum(rare[:own], rare[instead_of[:own]]) * [_RELATED_FACTOR * other.weight for other in related]
     scored, covered = term_scores(index, seen_in, positions, counts, rare)
+    if own:
+        counting = _last_of_each(np.repeat(instead_of, seen_in) * messages + positions, len(seen_in) * messages)
+        scored, covered = scored * counting, covered * counting
     scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
     found = np.flatnonzero(scores)
     if len(found) > most_hits:  # a sort of all that match is the dearest part of a search
@@ -185,14 +207,27 @@ def search(
         scores = scores[found] * (coverage[found] / coverage[found].max()) ** _COVERAGE_POWER
         order = np.lexsort((-found, -scores))
         found, scores = found[order], scores[order]
+    words_in_order = tuple(looked_for.values())
     return Hits(
         positions=found,
         scores=scores[: len(found)],
         shared_terms=shared_terms,
-        words=(*looked_for.values(), *(date.words for date in dates)),
+        words=(
+            *(LookedFor(other.word, words_in_order[other.of]) for other in related),
+            *(LookedFor(word, word) for word in (*words_in_order, *(date.words for date in dates))),
+        ),
         seen_in=seen_in,
         postings=positions,
     )
+
+
+def _last_of_each(keys: Ints, most: int) -> npt.NDArray[np.bool_]:
+    """By key, each below `most`, whether it is the last of its value: a related word gives way to a nearer one, and all
+    to the query's own, which come last."""
+    order = np.arange(len(keys))
+    place = np.empty(most, np.int64)  # read where it was written
+    place[keys] = order  # of equal keys the last is stored
+    return place[keys] == order
 
 
 def candidates(
@@ -263,19 +298,20 @@ def _with_room(found: Iterable[_Found], room_tokens: int) -> list[_Found]:
 
 def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Candidate, ...]:
     """What was chosen, with the words that each message has."""
-    words = {at: set[str]() for unit in chosen for at in range(unit.first, unit.end)}
+    words = {at: dict[str, str]() for unit in chosen for at in range(unit.first, unit.end)}
     is_chosen = np.zeros(len(hits.shared_terms), np.bool_)
     is_chosen[list(words)] = True
     theirs = np.flatnonzero(is_chosen[hits.postings])
     of_word = np.searchsorted(np.cumsum(hits.seen_in), theirs, "right")
     for at, word in zip(hits.postings[theirs].tolist(), of_word.tolist(), strict=True):
-        words[at].add(hits.words[int(word)])
+        looked_for = hits.words[int(word)]
+        words[at][looked_for.of] = related_word(*looked_for)
     return tuple(
         Candidate(
             tuple(index.seqs[unit.first : unit.end].tolist()),
             unit.score,
             unit.tokens,
-            tuple(tuple(sorted(words[at])) for at in range(unit.first, unit.end)),
+            tuple(tuple(sorted(words[at].values())) for at in range(unit.first, unit.end)),
         )
         for unit in chosen
     )
