@@ -1,4 +1,5 @@
 """`python -m related_words`: makes the table of related words anew. See `related_words/README.md`."""
+# pyright: basic, reportMissingImports=false
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from app.domain.content import content_text, named
 from app.domain.recalled import related_word
@@ -24,22 +24,16 @@ from app.domain.types import Message, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units
 from app.engine.policy.policy import Recall
+from app.engine.recall.bm25 import MOST_SEEN_SHARE, rarities, summed, term_scores
 from app.engine.recall.dates import date_keys, day_said
 from app.engine.recall.index import CALL, QUESTION_MARKS, RESULT, Floats, Index, Ints
-from app.engine.recall.related import related_terms
+from app.engine.recall.related import LookedFor, Related, one_of_a_word, related_terms, weigh_related
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
 
 MOST_HITS: Final = 64
 """Messages that matched, best first, of which one turn looks at the neighbourhood."""
 MOST_CANDIDATES: Final = 192
 """Messages beside tool groups, best first, that one turn chooses from."""
-MOST_SEEN_SHARE: Final = 0.8
-LEAST_MESSAGES: Final = 8
-SATURATION: Final = 1.2
-
-_LENGTH_SHARE: Final = 0.4
-_USUAL_TERMS: Final = 16
-"""BM25 with a fixed usual length: what a message scores must not change when longer ones come (Robertson, Zaragoza)."""
 _NEIGHBOURS: Final = np.arange(-3, 4)
 _SHARES: Final = np.array((0.12, 0.25, 0.4, 1.0, 0.5, 0.25, 0.12))
 """The share of a hit's score that the messages before it get, itself, and those after it."""
@@ -48,8 +42,6 @@ _COVERAGE_POWER: Final = 0.6
 _QUESTION_FACTOR: Final = 0.8
 _DATE_FACTOR: Final = 0.6
 """Of what a word that as few messages have is worth: many messages are of a day, and few of them answer."""
-_RELATED_FACTOR: Final = 0.9
-"""Of what a related word is worth, beside how near it is: less than the question's own word in any case."""
 _LEAST_NEWS_SHARE: Final = 0.1
 _TOKENS_OF_ANY: Final = 16
 """Added to a message's own tokens before they divide its score: a word alone is no bargain."""
@@ -90,13 +82,6 @@ class Evicted:
     turns: tuple[Turn, ...] = ()
 
 
-class LookedFor(NamedTuple):
-    """A word that is looked for because of a word of the query: that word itself, or one that is related to it."""
-
-    word: str
-    of: str
-
-
 @dataclass(frozen=True, slots=True)
 class Hits:
     """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
@@ -135,29 +120,6 @@ def most_recalled_tokens(text: str, recall: Recall, input_budget: int) -> int:
     return int(called_for) if called_for >= _LEAST_RECALLED_TOKENS else 0
 
 
-def rarities(seen_in: Ints, messages: int, most_seen_share: float = MOST_SEEN_SHARE) -> Floats:
-    """What terms that so many of the messages have tell apart (BM25's inverse document frequency).
-
-    Nothing where nearly all have one: a session that says the same again and again would match as a whole.
-    """
-    rare = np.log1p((messages - seen_in + 0.5) / (seen_in + 0.5))
-    if messages >= LEAST_MESSAGES:
-        rare[seen_in > most_seen_share * messages] = 0.0
-    return rare
-
-
-def summed(positions: Ints, parts: Floats, messages: int) -> Floats:
-    """By message, the sum of its parts."""
-    return np.bincount(positions, parts, messages).astype(np.float64, copy=False)
-
-
-def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare: Floats) -> tuple[Floats, Floats]:
-    """By posting, as `Index.postings` gives them: its BM25 score, and the rarity of its term."""
-    norm = SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * index.lengths[positions])
-    of_posting = np.repeat(rare, seen_in)
-    return of_posting * counts * (SATURATION + 1) / (counts + norm), of_posting
-
-
 def search(
     index: Index,
     text: str,
@@ -175,28 +137,21 @@ def search(
     are compared.
     """
     messages = int(np.searchsorted(index.seqs, through_seq, "right"))
-    words = query_words(text)
-    looked_for = {term_hash(term): words[term] for term in query_terms(text)}
-    compared = dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
-    related = related_terms(looked_for)
-    own, terms = len(related), len(related) + len(looked_for)
-    wanted = (*(other.term for other in related), *(looked_for | compared))
-    seen_in, positions, counts = index.postings(wanted, messages)
-    shared_terms = np.bincount(positions[int(seen_in[:own].sum()) :], minlength=messages)
-    of_words = int(seen_in[:terms].sum())
+    terms = _terms_of(text[:_MOST_ASKED_CHARS])
     dates = () if said_day is None else date_keys(text, said_day)
+    seen_in, positions, counts = index.postings(terms.wanted, messages)
+    shared_terms = np.bincount(positions[int(seen_in[: len(terms.related)].sum()) :], minlength=messages)
     dated = [index.said_between(date.first_day, date.last_day, messages) for date in dates]
-    seen_in = np.append(seen_in[:terms], [len(found) for found in dated]).astype(np.int64)
+    of_words = int(seen_in[: terms.scored].sum())
+    seen_in = np.append(seen_in[: terms.scored], [len(found) for found in dated]).astype(np.int64)
     positions = np.concatenate((positions[:of_words], *dated))
     counts = np.append(counts[:of_words], np.ones(len(positions) - of_words, np.int64))
     rare = rarities(seen_in, messages, most_seen_share)
-    rare[terms:] *= _DATE_FACTOR
-    instead_of = np.arange(len(seen_in))
-    instead_of[:own] = [own + other.of for other in related]
-    rare[:own] = np.minimum(rare[:own], rare[instead_of[:own]]) * [_RELATED_FACTOR * other.weight for other in related]
+    rare[terms.scored :] *= _DATE_FACTOR
+    weigh_related(rare, terms.related)
     scored, covered = term_scores(index, seen_in, positions, counts, rare)
-    if own:
-        counting = _last_of_each(np.repeat(instead_of, seen_in) * messages + positions, len(seen_in) * messages)
+    if terms.related:
+        counting = one_of_a_word(terms.related, seen_in, positions, messages)
         scored, covered = scored * counting, covered * counting
     scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
     found = np.flatnonzero(scores)
@@ -207,27 +162,38 @@ def search(
         scores = scores[found] * (coverage[found] / coverage[found].max()) ** _COVERAGE_POWER
         order = np.lexsort((-found, -scores))
         found, scores = found[order], scores[order]
-    words_in_order = tuple(looked_for.values())
     return Hits(
         positions=found,
         scores=scores[: len(found)],
         shared_terms=shared_terms,
-        words=(
-            *(LookedFor(other.word, words_in_order[other.of]) for other in related),
-            *(LookedFor(word, word) for word in (*words_in_order, *(date.words for date in dates))),
-        ),
+        words=(*terms.words, *(LookedFor(date.words, date.words) for date in dates)),
         seen_in=seen_in,
         postings=positions,
     )
 
 
-def _last_of_each(keys: Ints, most: int) -> npt.NDArray[np.bool_]:
-    """By key, each below `most`, whether it is the last of its value: a related word gives way to a nearer one, and all
-    to the query's own, which come last."""
-    order = np.arange(len(keys))
-    place = np.empty(most, np.int64)  # read where it was written
-    place[keys] = order  # of equal keys the last is stored
-    return place[keys] == order
+class _Terms(NamedTuple):
+    """The terms of a query by their hashes: all that are `wanted`, of which the first `scored` count, the `related`
+    ones before the query's own. `words` are those of the ones that count."""
+
+    wanted: tuple[int, ...]
+    scored: int
+    related: tuple[Related, ...]
+    words: tuple[LookedFor, ...]
+
+
+@lru_cache(maxsize=16)  # one message is searched for several times in a turn
+def _terms_of(text: str) -> _Terms:
+    words = query_words(text)
+    own = {term_hash(term): words[term] for term in query_terms(text)}
+    compared = dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
+    related, in_order = related_terms(own), tuple(own.values())
+    return _Terms(
+        (*(other.term for other in related), *(own | compared)),
+        len(related) + len(own),
+        related,
+        (*(LookedFor(other.word, in_order[other.of]) for other in related), *(LookedFor(w, w) for w in in_order)),
+    )
 
 
 def candidates(
