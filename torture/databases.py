@@ -13,8 +13,7 @@ from uuid import uuid4
 import asyncpg
 
 from app.db.database import Database
-from app.db.distribution import PLACEMENTS, Spread, distribute
-from app.db.migrate import upgrade
+from app.db.migrate import PLACEMENTS, Spread, distribute, upgrade
 from migrations.drift import with_database
 
 VARIABLE = "PLIMSOLL_TEST_CITUS"

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from app.domain.types import ToolCall
-from app.openai.chat_messages import read_messages
-from app.openai.written_calls import with_calls
+from app.openai.chat_messages import read_messages, with_calls
 
 LOOK_UP = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": {"id": 7}}}
 SECOND = LOOK_UP | {"id": "c2"}

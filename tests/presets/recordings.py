@@ -8,7 +8,7 @@ from typing import Any
 
 from app.api.schemas.values import as_json
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
-from app.services.pins import put_pin
+from app.services.sessions import put_pin
 from app.services.turn.types import TurnOutcome
 from app.services.views.turns import get_expanded_audit, get_prompt
 from plimsoll_demo.recording import RecordedTurn, Round

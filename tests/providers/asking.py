@@ -13,7 +13,7 @@ from app.domain.errors import ProviderError
 from app.domain.types import Completion, CompletionRequest, Delta
 from app.providers.base import DeltaSink, Endpoint
 from app.providers.openai import OpenAIProvider
-from app.providers.retry import RetryPolicy
+from app.providers.transport import RetryPolicy
 
 from .server import Answer, ScriptedServer, Step, serving
 from .wires import NOW, SECRET, Waits

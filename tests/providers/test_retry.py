@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.errors import ProviderDown
-from app.providers.retry import AttemptError, RetryPolicy, retry_after_s
+from app.providers.transport import AttemptError, RetryPolicy, retry_after_s
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 FAILED = AttemptError(ProviderDown("down"))

@@ -13,7 +13,7 @@ from app.domain.types import ToolCall
 from app.providers.anthropic import AnthropicProvider
 from app.providers.base import Endpoint, Provider
 from app.providers.openai import OpenAIProvider
-from app.providers.retry import RetryPolicy
+from app.providers.transport import RetryPolicy
 
 from .server import Answer, Stream
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.domain.types import Pin, Session, SessionId
-from app.services.pins import put_pin
+from app.services.sessions import put_pin
 from app.services.summaries import list_summaries, summarize_now, undo_summary
 from app.services.views.turns import get_prompt
 from tests.api.chatting import chat_service

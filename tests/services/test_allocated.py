@@ -10,7 +10,7 @@ import pytest
 from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import JsonObject, Pin, Session, TurnStatus
 from app.engine.window.prompt import prompt_sha256
-from app.services.pins import delete_pin, put_pin
+from app.services.sessions import delete_pin, put_pin
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_prompt
 from tests.providers.server import serving

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.api.routes.archive import spooled
+from app.api.routes.sessions import spooled
 from app.api.schemas.archive import ROWS, SessionRow
 from app.archive.document import SECTIONS, archived_message
 from app.db.archive import COLUMNS
@@ -23,8 +23,7 @@ from app.domain.errors import ImportRefused, NotFound
 from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnStatus
 from app.engine.window.prompt_refs import SentHashes
 from app.services.archive.transfer import export_session, fork_session
-from app.services.pins import put_pin
-from app.services.sessions import list_sessions
+from app.services.sessions import list_sessions, put_pin
 from app.services.summaries import list_summaries, undo_summary
 from app.services.upkeep.learned import Calibrations
 from app.services.views.context import window_now

@@ -12,8 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.domain.errors import ProviderRefused
 from app.domain.types import Pin
-from app.services.pins import put_pin
-from app.services.sessions import change_session
+from app.services.sessions import change_session, put_pin
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service
 from tests.services.test_tools import TOOLS, calls

@@ -17,8 +17,7 @@ from app.domain.errors import NotFound, PlimsollError, TurnCancelled
 from app.domain.responses import ResponseNote
 from app.domain.types import Pin, Session, SessionId, TenantId
 from app.services.limits import set_limits
-from app.services.pins import put_pin
-from app.services.sessions import create_session, delete_session
+from app.services.sessions import create_session, delete_session, put_pin
 from app.services.summaries import summarize_now
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service, sound_summary

@@ -24,8 +24,7 @@ from app.domain.errors import (
 )
 from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnId, TurnStatus
 from app.services.archive.transfer import fork_session
-from app.services.pins import list_pins, put_pin
-from app.services.sessions import delete_session
+from app.services.sessions import delete_session, list_pins, put_pin
 from app.services.summaries import list_summaries, summarize_now, undo_summary
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.api.routes.archive import spooled
+from app.api.routes.sessions import spooled
 from app.domain.errors import LimitExceeded, ProviderError, StoredFailure, TurnCancelled
 from app.domain.types import JsonObject, ToolCall, TurnStatus, Usage
 from app.engine.window.look_back import AT_THE_CAP, LOOK_BACK, MOST_CALLS, NAME

@@ -11,8 +11,7 @@ import pytest
 from app.domain.errors import ContextBudgetExceeded, ProviderDown, ProviderOverflow
 from app.domain.types import Pin, TurnStatus
 from app.engine.window.plan import assert_tool_pairing
-from app.services.pins import put_pin
-from app.services.sessions import session_usage
+from app.services.sessions import put_pin, session_usage
 from app.services.views.turns import get_audit, get_prompt
 from app.tokenizers.counting import Tokenizers
 from tests.providers.server import Answer, ScriptedServer, Seen, serving

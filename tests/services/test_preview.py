@@ -10,7 +10,7 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded, InvalidRequest, NotFound
 from app.domain.types import Pin, Session, SessionId, TenantId
-from app.services.pins import put_pin
+from app.services.sessions import put_pin
 from app.services.summaries import summarize_now
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOptions, TurnOutcome, TurnRequest

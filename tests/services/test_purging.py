@@ -13,8 +13,7 @@ import sqlalchemy as sa
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import Pin, RecordedReply, SessionId, TenantId, ToolCall, TurnStatus
 from app.services.limits import set_limits
-from app.services.pins import put_pin
-from app.services.sessions import change_session, create_session
+from app.services.sessions import change_session, create_session, put_pin
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOptions, TurnRequest

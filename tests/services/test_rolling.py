@@ -10,8 +10,7 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import Pin, RecordedReply, ToolCall
-from app.services.pins import put_pin
-from app.services.sessions import change_session
+from app.services.sessions import change_session, put_pin
 from app.services.summaries import list_summaries
 from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, Seen, serving

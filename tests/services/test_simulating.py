@@ -14,7 +14,7 @@ import pytest
 from app.db.sql import sql
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, InvalidRequest, NotFound
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
-from app.services.pins import put_pin
+from app.services.sessions import put_pin
 from app.services.views.simulation import BATCH_TURNS, THRESHOLDS, Variant, simulate, variant_of
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, client_tools, is_summary, models_toml, service

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.api.routes.archive import spooled
+from app.api.routes.sessions import spooled
 from app.domain.types import SessionId
 from app.engine.recall.index import packed_terms
 from app.engine.window.recalled import RECALL_NOTE

@@ -12,8 +12,7 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import Pin, TurnStatus
-from app.services.pins import put_pin
-from app.services.sessions import change_session
+from app.services.sessions import change_session, put_pin
 from app.services.upkeep.process_state import COOLDOWN_S, Cooldowns
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, models_toml, service, sound_summary

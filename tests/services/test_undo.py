@@ -12,7 +12,7 @@ import pytest
 from app.domain.errors import InvalidRequest, NotFound, SummaryNotActive, TurnInProgress
 from app.domain.stored import StoredSummary
 from app.domain.types import MessageId, Pin, SessionId, SummaryId, SummaryItem, TenantId
-from app.services.pins import delete_pin, put_pin
+from app.services.sessions import delete_pin, put_pin
 from app.services.summaries import edit_summary, list_summaries, summarize_now, undo_summary
 from app.services.views.context import window_now
 from app.services.views.turns import get_prompt, list_turns

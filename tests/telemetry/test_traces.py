@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from app.domain.errors import ContextBudgetExceeded, ProviderError
 from app.domain.types import Pin, TurnStatus
-from app.services.pins import put_pin
+from app.services.sessions import put_pin
 from app.telemetry.otel import OtelTraces
 from app.telemetry.tracing import NO_TRACES
 from tests.commands import test_cli

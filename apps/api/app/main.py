@@ -28,10 +28,8 @@ from app.api.edge import Edge, refusal
 from app.api.hosts import Hosts
 from app.api.openapi import describe
 from app.api.routes import (
-    archive,
     chat,
     compaction,
-    completions,
     context,
     conversations,
     deployment,
@@ -78,7 +76,7 @@ logger = logging.getLogger(__name__)
 _ROUTERS = (
     turns.router,
     chat.router,
-    completions.router,
+    chat.completions_router,
     compaction.router,
     messages.router,
     responses.router,
@@ -86,8 +84,8 @@ _ROUTERS = (
     sessions.router,
     context.router,
     sessions.pins_router,
-    archive.import_router,
-    archive.router,
+    sessions.import_router,
+    sessions.export_router,
     deployment.models_router,
     deployment.policies_router,
     context.simulate_router,
@@ -136,7 +134,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         new_id=uuid7,
         max_body_bytes=settings.max_body_bytes,
         hosts=Hosts(settings.host, settings.allowed_hosts, settings.origins),
-        larger_bodies={archive.IMPORT_PATH: settings.max_import_bytes},
+        larger_bodies={sessions.IMPORT_PATH: settings.max_import_bytes},
         authenticate=authenticate,
         bodies=Allowance("bytes of bodies", settings.max_bodies_bytes, settings.tenant_share),
     )

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api import problems
 from app.api.edge import Exchange
-from app.api.strict_json import parse_body
+from app.api.schemas.values import parse_body
 from app.api.vendor_errors import is_messages_path, is_openai_path
 from app.core.fairness import tenant_at_work
 from app.domain.errors import (

@@ -7,7 +7,7 @@ from typing import Literal
 
 import orjson
 
-from app.anthropic.replies import (
+from app.anthropic.messages import (
     applied_edits,
     compaction_block,
     reply_blocks,
@@ -17,10 +17,10 @@ from app.anthropic.replies import (
 )
 from app.api.streaming import encoded_event
 from app.api.vendor_errors import error_json
-from app.domain.compaction import Compaction
+from app.domain.incoming import Compaction
 from app.domain.stored import StoredSummary
 from app.domain.types import JsonObject, SessionId, Summary
-from app.services.openai.compaction import Compacted, shown_text
+from app.services.openai.responses import Compacted, shown_text
 from app.services.turn.types import TurnEvent, TurnOutcome
 
 _EMPTY: Mapping[str, JsonObject] = {
@@ -89,10 +89,7 @@ class MessageForm:
                 reasoning, text = event.data.get("reasoning"), event.data.get("text")
                 shown = reasoning if self._with_thinking and "text" not in self._streamed else None
                 return b"".join(
-                    (
-                        *(self._grow("thinking", shown) if shown else ()),
-                        *(self._grow("text", text) if text else ()),
-                    )
+                    (*(self._grow("thinking", shown) if shown else ()), *(self._grow("text", text) if text else ()))
                 )
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:

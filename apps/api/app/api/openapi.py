@@ -8,11 +8,11 @@ from typing import Annotated, Any, Final, Literal, cast
 import orjson
 from fastapi import FastAPI, Header, Query
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel, ConfigDict
 
 from app.api.problems import KINDS, PROBLEM_JSON
 from app.api.schemas.chat import ChatErrorOut
 from app.api.schemas.messages import MessagesErrorOut
+from app.api.schemas.values import Open
 from app.api.vendor_errors import is_messages_path, is_openai_path
 from app.domain.types import LARGEST, JsonObject
 
@@ -74,10 +74,9 @@ EXAMPLES: Final[Mapping[str, JsonObject]] = {
 }
 
 
-class Problem(BaseModel):
+class Problem(Open):
     """RFC 9457. Branch on `code`, which is stable."""
 
-    model_config = ConfigDict(extra="allow")
     type: str
     title: str
     status: int
@@ -90,6 +89,7 @@ _DESCRIPTIONS = {
     for status in {kind.status for kind in KINDS.values()}
 }
 READ = (401, 404, 422, 503)
+OPENAI_READ = (400, 401, 404, 503)
 WRITE = (401, 404, 408, 409, 413, 415, 422, 429, 503)
 
 
@@ -141,14 +141,7 @@ def session_answers(description: str, event: JsonObject) -> dict[int | str, dict
     }
 
 
-EVENTS = (
-    "turn.created",
-    "context.assembled",
-    "output.delta",
-    "turn.completed",
-    "turn.awaiting_tools",
-    "turn.failed",
-)
+EVENTS = ("turn.created", "context.assembled", "output.delta", "turn.completed", "turn.awaiting_tools", "turn.failed")
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "With `stream: true`: server-sent events `turn.created`, `context.assembled`, `output.delta` …, "

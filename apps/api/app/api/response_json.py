@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-import orjson
-
 from app.api import problems
+from app.api.streaming import encoded_event
 from app.api.vendor_errors import error_of
-from app.domain.compaction import Compaction
+from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
 from app.domain.stored import StoredSummary
 from app.domain.types import (
@@ -25,8 +24,7 @@ from app.domain.types import (
     TurnStatus,
     Usage,
 )
-from app.openai.client_tools import client_tools
-from app.openai.items import compaction_item, reasoning_item, reply_items, text_item
+from app.openai.items import client_tools, compaction_item, reasoning_item, reply_items, text_item
 from app.services.openai.conversations import ItemPage
 from app.services.openai.responses import is_running
 from app.services.turn.types import TurnEvent, TurnOutcome
@@ -65,7 +63,7 @@ def response_json(form: JsonObject, ref: ResponseRef, created_at: datetime, repl
         **form,
         "model": reply.model,
         "output": list(reply.output),
-        "usage": usage_json(reply.usage),
+        "usage": response_usage(reply.usage),
     }
 
 
@@ -142,7 +140,7 @@ def compaction_json(compaction_id: str, created_at: datetime, compaction: Compac
         "object": "response.compaction",
         "created_at": int(created_at.timestamp()),
         "output": [compaction_item(compaction)],
-        "usage": usage_json(usage),
+        "usage": response_usage(usage),
     }
 
 
@@ -154,7 +152,7 @@ def response_error(problem: JsonObject | None) -> JsonObject:
     return {"code": _ERROR_CODES.get(error["code"], "server_error"), "message": error["message"]}
 
 
-def usage_json(usage: Usage | None) -> JsonObject | None:
+def response_usage(usage: Usage | None) -> JsonObject | None:
     """The provider's figures; how many of the output's tokens were reasoning is not known."""
     if usage is None:
         return None
@@ -311,10 +309,7 @@ class ResponseForm:
 
     def _reasoning(self, text: str) -> Iterable[bytes]:
         if self._open is None:
-            item = self._item("reasoning", "")
-            yield self._item_event("added", item | {"content": []})
-            yield self._part_event("added", item["id"], item["content"][0])
-            self._open = "reasoning"
+            yield from self._begin_item("reasoning")
         if self._open == "reasoning":
             self._texts.append(text)
             yield self._text_event("response.reasoning_text.delta", delta=text)
@@ -322,13 +317,16 @@ class ResponseForm:
     def _message(self, text: str) -> Iterable[bytes]:
         if self._open != "message":
             yield from self._close()
-            item = self._item("message", "")
-            yield self._item_event("added", item | {"content": []})
-            yield self._part_event("added", item["id"], item["content"][0])
-            self._open = "message"
+            yield from self._begin_item("message")
         self._texts.append(text)
         if text:
             yield self._text_event("response.output_text.delta", delta=text, logprobs=[])
+
+    def _begin_item(self, kind: Literal["reasoning", "message"]) -> Iterable[bytes]:
+        item = self._item(kind, "")
+        yield self._item_event("added", item | {"content": []})
+        yield self._part_event("added", item["id"], item["content"][0])
+        self._open = kind
 
     def _close(self, status: Literal["completed", "incomplete"] = "completed") -> Iterable[bytes]:
         """Ends the open item, if there is one."""
@@ -391,4 +389,4 @@ class ResponseForm:
     def _event(self, event_name: str, /, **fields: object) -> bytes:
         data = {"type": event_name, "sequence_number": self._number, **fields}
         self._number += 1
-        return b"event: %b\ndata: %b\n\n" % (event_name.encode(), orjson.dumps(data))
+        return encoded_event(event_name, data)

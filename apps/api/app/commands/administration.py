@@ -15,7 +15,7 @@ from uuid_utils.compat import uuid7
 from app.commands.resources import CommandRefused, progress_bar, with_database
 from app.db.api_keys import ApiKey
 from app.db.database import Database
-from app.db.distribution import PLACEMENTS, DistributionRefused, distribute
+from app.db.migrate import PLACEMENTS, DistributionRefused, distribute
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import TenantId
 from app.services import keys as key_service
@@ -38,8 +38,7 @@ def create_key(
     name: Annotated[str, typer.Option(help="What the key is for.")],
     if_none: Annotated[bool, typer.Option("--if-none", help="Do nothing if a key was ever created.")] = False,
     secret_env: Annotated[
-        str | None,
-        typer.Option(help="Name of a variable that has the secret; it is stored once and not printed."),
+        str | None, typer.Option(help="Name of a variable that has the secret; it is stored once and not printed.")
     ] = None,
 ) -> None:
     """Creates a key and prints its secret, which is shown only once: KEY=$(plimsoll keys create …)."""

@@ -58,21 +58,19 @@ async def insert_key(
     tx: Transaction, *, key_id: UUID, tenant_id: TenantId, name: str, prefix: str, secret_sha256: str
 ) -> ApiKey | None:
     """None when a key with this secret is stored already, revoked or not."""
-    row = await tx.fetchrow(
-        _INSERT, id=key_id, tenant_id=tenant_id, name=name, prefix=prefix, secret_sha256=secret_sha256
+    return await tx.fetch_record(
+        ApiKey, _INSERT, id=key_id, tenant_id=tenant_id, name=name, prefix=prefix, secret_sha256=secret_sha256
     )
-    return None if row is None else record_of(ApiKey, row)
 
 
 async def list_keys(tx: Transaction) -> list[ApiKey]:
     """All keys, revoked ones too, oldest first."""
-    return [record_of(ApiKey, row) for row in await tx.fetch(_LIST)]
+    return await tx.fetch_records(ApiKey, _LIST)
 
 
 async def revoke_key(tx: Transaction, key_id: UUID) -> ApiKey | None:
     """Revokes a key; one that is revoked already keeps its instant. None when there is no such key."""
-    row = await tx.fetchrow(_REVOKE, key_id=key_id)
-    return None if row is None else record_of(ApiKey, row)
+    return await tx.fetch_record(ApiKey, _REVOKE, key_id=key_id)
 
 
 async def find_key(tx: Transaction, secret_sha256: str) -> KeyLookup:

@@ -97,6 +97,15 @@ class Transaction:
     async def fetchrow(self, statement: Statement, **parameters: Any) -> Record | None:
         return await self._connection.fetchrow(statement.text, *statement.arguments(parameters))
 
+    async def fetch_records(self, kind: type[R], statement: Statement, **parameters: Any) -> list[R]:
+        """The rows as this dataclass, whose fields the columns name."""
+        return [record_of(kind, row) for row in await self.fetch(statement, **parameters)]
+
+    async def fetch_record(self, kind: type[R], statement: Statement, **parameters: Any) -> R | None:
+        """The first row as this dataclass, or None."""
+        row = await self.fetchrow(statement, **parameters)
+        return None if row is None else record_of(kind, row)
+
     async def fetchval(self, statement: Statement, **parameters: Any) -> Any:
         """The first column of the first row, or None."""
         return await self._connection.fetchval(statement.text, *statement.arguments(parameters))
@@ -232,10 +241,7 @@ class Database:
     @asynccontextmanager
     async def read_only(self) -> AsyncGenerator[Transaction]:
         """One transaction of one moment's view, in which the database itself refuses to write. Raises as `begin`."""
-        async with (
-            self._connection() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
+        async with self._connection() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
             yield Transaction(connection)
 
     @asynccontextmanager

@@ -134,7 +134,7 @@ _FORGET_WINDOWS = sql("DELETE FROM learned_windows WHERE model_alias = :model_al
 
 async def stated_windows(tx: Transaction, most: int) -> list[StatedWindow]:
     """Those that still count, the last stated first, `most` at most."""
-    return [StatedWindow(*row.values()) for row in await tx.fetch(_WINDOWS, most=most)]
+    return await tx.fetch_records(StatedWindow, _WINDOWS, most=most)
 
 
 async def note_window(

@@ -205,10 +205,7 @@ def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
 
 
 async def messages_in_runs(
-    tx: Transaction,
-    session_id: SessionId,
-    runs: Sequence[tuple[int, int]],
-    user_runs: Sequence[tuple[int, int]] = (),
+    tx: Transaction, session_id: SessionId, runs: Sequence[tuple[int, int]], user_runs: Sequence[tuple[int, int]] = ()
 ) -> dict[int, Message]:
     """The stored messages of inclusive `seq` ranges, and users' messages of others, by `seq`."""
     both = (*runs, *user_runs)
@@ -228,8 +225,9 @@ async def page_of_messages(
     """Messages between two numbers, without these, in this order, as clients read them. The caller has checked whose
     session it is."""
     page = _PAGES[newest_first]
-    rows = await tx.fetch(page, session_id=session_id, after_seq=after_seq, before_seq=before_seq, limit=limit)
-    return [MessageRecord(**row) for row in rows]
+    return await tx.fetch_records(
+        MessageRecord, page, session_id=session_id, after_seq=after_seq, before_seq=before_seq, limit=limit
+    )
 
 
 async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[UUID]) -> bool:
@@ -239,7 +237,7 @@ async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[U
 
 async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[UUID]) -> list[MessageRecord]:
     """Those of the messages that the session has, in time order, as clients read them."""
-    return [MessageRecord(**row) for row in await tx.fetch(_BY_ID, session_id=session_id, ids=list(ids))]
+    return await tx.fetch_records(MessageRecord, _BY_ID, session_id=session_id, ids=list(ids))
 
 
 async def page_of_item_messages(

@@ -169,4 +169,4 @@ async def add_usages(
 
 async def usage_totals(tx: Transaction, session_id: SessionId) -> list[SessionUsage]:
     """Sums by alias and purpose. The caller has checked whose session it is."""
-    return [SessionUsage(**row) for row in await tx.fetch(_USAGE_TOTALS, session_id=session_id)]
+    return await tx.fetch_records(SessionUsage, _USAGE_TOTALS, session_id=session_id)

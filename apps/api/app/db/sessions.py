@@ -1,5 +1,5 @@
-"""Statements on `sessions`, where each stands, and by what its client finds it again: the messages that it resends, or
-its own name for it. Every one names the tenant: another's session is no session.
+"""Statements on `sessions`, by what a client finds its own again (the messages that it resends, or its own name for
+it), and on `pins`. Every one names the tenant: another's session is no session.
 
 The order in which rows are locked, which is what keeps writers of a session from waiting for each other in a circle.
 
@@ -24,10 +24,9 @@ from uuid import UUID
 
 from app.db.database import Record, Transaction, record_of
 from app.db.sql import given, in_both_orders, insert_row, sql
-from app.db.tables import sessions
-from app.domain.figures import SessionFigures, WindowFigures
-from app.domain.stored import names_of
-from app.domain.types import JsonObject, Session, SessionId, SessionState, TenantId, TurnId
+from app.db.tables import pins, sessions
+from app.domain.stored import names_of, values_of
+from app.domain.types import Pin, Session, SessionId, SessionState, TenantId, TurnId
 
 _COLUMNS = ", ".join(names_of(Session))
 STATE_COLUMNS = names_of(SessionState)
@@ -74,45 +73,15 @@ _ERASE_LATER = sql("""
     """)
 
 
-# What a list of sessions shows of each is read by the session's key, a few rows each, save the sums over its calls.
 FIRST_INPUT_CHARS = 200
 """Of the first message, as a title for people: the first that was answered and is more than a greeting, if one of a
 session's first five is."""
 
-_FIRST_INPUT = f"""
+FIRST_INPUT = f"""
     SELECT left(t.user_input, {FIRST_INPUT_CHARS}) AS first_input FROM turns t
     WHERE t.session_id = s.id AND t.seq <= 5
     ORDER BY t.status = 'completed' AND length(t.user_input) > 15 DESC, t.seq LIMIT 1
 """
-
-# A running turn has no audit before it ends: then the window of the turn before it is the newest there is.
-_FIGURES = sql(f"""
-    SELECT s.id, s.last_turn_seq AS turns, first.first_input, last.id AS last_turn_id, last.status AS state,
-        coalesce(last.completed_at, last.created_at) AS last_turn_at, w.window,
-        used.prompt_tokens, used.completion_tokens, used.cost_usd
-    FROM unnest(CAST(:session_ids AS uuid[])) AS wanted(id)
-    JOIN sessions s ON s.id = wanted.id
-    LEFT JOIN LATERAL ({_FIRST_INPUT}) first ON true
-    LEFT JOIN LATERAL (
-        SELECT t.id, t.status, t.created_at, t.completed_at FROM turns t
-        WHERE t.session_id = s.id ORDER BY t.seq DESC LIMIT 1
-    ) last ON true
-    LEFT JOIN LATERAL (
-        SELECT jsonb_build_object(
-            'turn_id', a.turn_id, 'model_alias', a.model_alias, 'model_context_limit', a.model_context_limit,
-            'input_budget', a.input_budget, 'estimated_input_tokens', a.estimated_input_tokens_after_prune,
-            'estimated_wire_tokens', a.estimated_wire_tokens) AS window
-        FROM (SELECT t.id, t.seq FROM turns t WHERE t.session_id = s.id ORDER BY t.seq DESC LIMIT 2) newest
-        JOIN turn_context_audit a ON a.session_id = s.id AND a.turn_id = newest.id
-        ORDER BY newest.seq DESC, a.round DESC, a.attempt DESC LIMIT 1
-    ) w ON true
-    LEFT JOIN LATERAL (
-        SELECT CAST(sum(u.prompt_tokens) AS bigint) AS prompt_tokens,
-            CAST(sum(u.completion_tokens) AS bigint) AS completion_tokens,
-            CAST(sum(u.cost_usd) AS float) AS cost_usd
-        FROM usage_records u WHERE u.session_id = s.id
-    ) used ON true
-    """)
 
 _HORIZON = sql("""
     SELECT id FROM sessions WHERE tenant_id = :tenant_id AND id < CAST(:before AS uuid)
@@ -120,7 +89,7 @@ _HORIZON = sql("""
     """)
 
 _SEARCH = sql(f"""
-    SELECT s.id FROM sessions s LEFT JOIN LATERAL ({_FIRST_INPUT}) first ON true
+    SELECT s.id FROM sessions s LEFT JOIN LATERAL ({FIRST_INPUT}) first ON true
     WHERE s.tenant_id = :tenant_id AND s.id < CAST(:before AS uuid)
         AND (CAST(:horizon AS uuid) IS NULL OR s.id > CAST(:horizon AS uuid))
         AND strpos(lower(concat_ws(' ', s.id, s.room_goal, s.mode, s.agent_role, s.model_alias, s.metadata,
@@ -151,10 +120,7 @@ async def insert_session(
 ) -> Session:
     """Stores a new session with a value for each of `CHANGEABLE`, and gives it back with the database's instants."""
     row = await tx.fetchrow(
-        _INSERT,
-        session_id=session_id,
-        tenant_id=tenant_id,
-        **{name: values[name] for name in CHANGEABLE},
+        _INSERT, session_id=session_id, tenant_id=tenant_id, **{name: values[name] for name in CHANGEABLE}
     )
     return Session(**cast(Record, row))  # an INSERT … RETURNING gives its row or raises
 
@@ -163,8 +129,7 @@ async def get_session(
     tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, lock: bool = False
 ) -> Session | None:
     """The tenant's session, or None. `lock` holds the row until the transaction ends."""
-    row = await tx.fetchrow(_GET_LOCKED if lock else _GET, session_id=session_id, tenant_id=tenant_id)
-    return None if row is None else Session(**row)
+    return await tx.fetch_record(Session, _GET_LOCKED if lock else _GET, session_id=session_id, tenant_id=tenant_id)
 
 
 async def session_exists(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
@@ -196,32 +161,23 @@ async def list_sessions(
     tx: Transaction, tenant_id: TenantId, *, position: UUID, limit: int, newest_first: bool = True
 ) -> list[Session]:
     """The tenant's sessions with an id below `position`, newest first; or those above it, oldest first."""
-    rows = await tx.fetch(_PAGES[newest_first], tenant_id=tenant_id, position=position, limit=limit)
-    return [Session(**row) for row in rows]
+    return await tx.fetch_records(Session, _PAGES[newest_first], tenant_id=tenant_id, position=position, limit=limit)
 
 
 async def sessions_of(tx: Transaction, tenant_id: TenantId, session_ids: Sequence[SessionId]) -> list[Session]:
     """Those of the sessions that are the tenant's, newest first."""
-    rows = await tx.fetch(_LIST_OF, tenant_id=tenant_id, session_ids=list(session_ids))
-    return [Session(**row) for row in rows]
+    return await tx.fetch_records(Session, _LIST_OF, tenant_id=tenant_id, session_ids=list(session_ids))
 
 
 async def update_session(tx: Transaction, tenant_id: TenantId, session: Session) -> Session | None:
     """Writes the session's changeable fields; None when it is gone."""
     new = {name: getattr(session, name) for name in CHANGEABLE}
-    row = await tx.fetchrow(_UPDATE, session_id=session.id, tenant_id=tenant_id, **new)
-    return None if row is None else Session(**row)
+    return await tx.fetch_record(Session, _UPDATE, session_id=session.id, tenant_id=tenant_id, **new)
 
 
 async def erase_later(tx: Transaction, session_id: SessionId, seconds: float) -> None:
     """Has the session erased after so long, should nobody have done it before."""
     await tx.execute(_ERASE_LATER, session_id=session_id, seconds=seconds)
-
-
-async def session_figures(tx: Transaction, session_ids: Sequence[UUID]) -> dict[SessionId, SessionFigures]:
-    """The figures of each. The caller has checked whose sessions they are."""
-    rows = await tx.fetch(_FIGURES, session_ids=list(session_ids))
-    return {SessionId(row["id"]): _figures(row) for row in rows}
 
 
 async def search_sessions(
@@ -238,17 +194,6 @@ async def search_sessions(
     floor = None if horizon is None else UUID(int=horizon.int - 1)
     rows = await tx.fetch(_SEARCH, tenant_id=tenant_id, before=before, horizon=floor, words=words, limit=limit)
     return [SessionId(row["id"]) for row in rows], horizon
-
-
-def _figures(row: Record) -> SessionFigures:
-    window: JsonObject | None = row["window"]
-    return record_of(
-        SessionFigures,
-        row,
-        window=WindowFigures(turn_id=TurnId(UUID(window.pop("turn_id"))), **window) if window else None,
-        prompt_tokens=row["prompt_tokens"] or 0,
-        completion_tokens=row["completion_tokens"] or 0,
-    )
 
 
 # Of several sessions with the same past (forks), the one that has been sent the same request, where this is a retry;
@@ -291,8 +236,9 @@ async def turn_of_list(
 ) -> KnownTurn | None:
     """The tenant's turn that ends with the first of these digests that any has, or None. `request_sha256` is the hash
     of a request that may be a retry."""
-    row = await tx.fetchrow(_BY_LIST, tenant_id=tenant_id, digests=list(digests), request_sha256=request_sha256)
-    return None if row is None else KnownTurn(**row)
+    return await tx.fetch_record(
+        KnownTurn, _BY_LIST, tenant_id=tenant_id, digests=list(digests), request_sha256=request_sha256
+    )
 
 
 async def session_of_name(tx: Transaction, tenant_id: TenantId, external_id: str) -> SessionId | None:
@@ -307,3 +253,48 @@ async def lock_name(tx: Transaction, tenant_id: TenantId, external_id: str) -> N
 
 async def name_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId, external_id: str) -> None:
     await tx.execute(_NAME, session_id=session_id, tenant_id=tenant_id, external_id=external_id)
+
+
+_PIN_COLUMNS = ", ".join(f"pins.{name}" for name in names_of(Pin))
+
+# The row is made from the session's own row, so a session of another tenant yields none.
+_NEW_PIN = insert_row(
+    pins,
+    {"session_id": "s.id", **given(pins, "name", "content", "relevance", "source")},
+    "sessions s WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id FOR KEY SHARE",
+)
+_PUT_PIN = sql(f"""
+    {_NEW_PIN}
+    ON CONFLICT (session_id, name) DO UPDATE SET content = excluded.content, relevance = excluded.relevance,
+        source = excluded.source, updated_at = excluded.updated_at
+    RETURNING {_PIN_COLUMNS}
+    """)
+_OUR_PINS = """
+    pins.session_id IN (SELECT id FROM sessions WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id)
+"""
+_GET_PIN = sql(f"SELECT {_PIN_COLUMNS} FROM pins WHERE {_OUR_PINS} AND name = :name")
+_LIST_PINS = sql(f"""
+    SELECT {_PIN_COLUMNS} FROM pins WHERE {_OUR_PINS} AND name > :after ORDER BY name LIMIT CAST(:limit AS bigint)
+    """)
+_DELETE_PIN = sql(f"DELETE FROM pins WHERE {_OUR_PINS} AND name = :name")
+
+
+async def put_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin | None:
+    """Stores the pin or replaces the one of its name; None when the tenant has no such session."""
+    return await tx.fetch_record(Pin, _PUT_PIN, tenant_id=tenant_id, session_id=session_id, **values_of(pin))
+
+
+async def get_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, name: str) -> Pin | None:
+    return await tx.fetch_record(Pin, _GET_PIN, tenant_id=tenant_id, session_id=session_id, name=name)
+
+
+async def list_pins(
+    tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, after: str, limit: int
+) -> list[Pin]:
+    """The session's pins by name, from the first one above `after`."""
+    return await tx.fetch_records(Pin, _LIST_PINS, tenant_id=tenant_id, session_id=session_id, after=after, limit=limit)
+
+
+async def delete_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, name: str) -> bool:
+    """Takes the pin away. False when there was none."""
+    return await tx.execute(_DELETE_PIN, tenant_id=tenant_id, session_id=session_id, name=name) > 0

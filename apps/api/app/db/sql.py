@@ -121,6 +121,13 @@ def instant_column(name: str, *, nullable: bool = False, default_now: bool = Fal
     )
 
 
+def columns(
+    kind: Any, *names: str, nullable: bool = False, default: str | None = None
+) -> tuple[sa.Column[object], ...]:
+    """Neighbours of one type."""
+    return tuple(sa.Column(name, kind, nullable=nullable, server_default=default) for name in names)
+
+
 def one_of(column: str, values: tuple[str, ...], name: str) -> sa.CheckConstraint:
     return sa.CheckConstraint(f"{column} IN ({', '.join(repr(value) for value in values)})", name=name)
 

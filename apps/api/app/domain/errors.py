@@ -42,9 +42,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from app.domain.types import Usage
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False, repr=False)
@@ -130,6 +132,13 @@ class NotFound(PlimsollError):
     def __init__(self, noun: str) -> None:
         super().__init__(f"There is no such {noun}.")
         self.noun = noun
+
+
+def existing(found: T | None, noun: str) -> T:
+    """What was looked for. Raises `NotFound` of the noun where it is None."""
+    if found is None:
+        raise NotFound(noun)
+    return found
 
 
 @dataclass(eq=False, repr=False)

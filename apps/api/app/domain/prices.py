@@ -24,8 +24,7 @@ class Prices:
     cached_input_usd: float | None = None
     cache_write_usd: float | None = None
     above_prompt_tokens: int = field(
-        default=0,
-        metadata={"description": "The size from which on a prompt pays these prices for all its tokens."},
+        default=0, metadata={"description": "The size from which on a prompt pays these prices for all its tokens."}
     )
     tiers: tuple[Prices, ...] = ()
 

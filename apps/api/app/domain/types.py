@@ -41,7 +41,7 @@ ReasoningForm: TypeAlias = Literal["text", "blocks"]
 """How reasoning goes back to a model: as `reasoning_content`, or as the provider's own signed `reasoning_blocks`."""
 ToolDefinition: TypeAlias = Mapping[str, Any]
 """A tool in the form of chat completions: `{"type": "function", "function": {"name", "description", "parameters"}}`, or
-a custom one (`domain/custom_tools.py`)."""
+a custom one (`domain/content.py`)."""
 
 
 class TurnStatus(StrEnum):

@@ -4,23 +4,30 @@ Chat clients send the whole history, its newest part, or only the newest message
 assistant messages that the session has is looked up, and what follows it is new, except messages that are stored too:
 those of a turn without an answer. A client may have changed an assistant message (for example by removing reasoning);
 it is matched by the user message before it.
+
+Where a client names no session, its conversation is recognized by digests: each stands for the beginning of a list,
+from the owner and the instructions through one of its messages, and is SHA-256 of the one before it and the message. A
+turn keeps the digest of the list that it answered together with its reply: the client's next request begins with it.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from app.domain.content import canonical_json, content_text
+from app.domain.content import call_input, canonical_json, content_text
 from app.domain.errors import InvalidRequest
 from app.domain.incoming import IncomingMessage
-from app.domain.types import Content, Message
+from app.domain.types import Content, Message, ToolCall
 from app.openai.chat_messages import IncomingTurn, as_one, check_pairing, cut_turns, misplaced
 
 _Key: TypeAlias = tuple[Hashable, ...]
 
+BEGIN, CONTINUE = "Begin.", "Continue."
+"""What follows instructions alone, and a list that ends with the assistant's reply."""
 _MOST_AS_ONE = 16
 _LONGEST_RUN = 64
 """Two places of a reply that was given several times are distinguished by at most so many messages before them."""
@@ -54,6 +61,20 @@ class NextStep:
     def goes_on(self) -> bool:
         """Whether the model continues the stored turn that waits for tools."""
         return self.content is None and not self.past
+
+
+def answerable(messages: Sequence[IncomingMessage], *, is_directed: bool) -> tuple[IncomingMessage, ...]:
+    """The same list, ending with something to answer.
+
+    Clients also send instructions alone (`is_directed`), or a list that ends with a reply. Not every provider answers
+    those, so a short message of the user follows.
+    """
+    if not messages:
+        return (IncomingMessage(0, "user", BEGIN),) if is_directed else ()
+    last = messages[-1]
+    if last.role != "assistant" or last.tool_calls:
+        return tuple(messages)
+    return (*messages, IncomingMessage(last.place + 1, "user", CONTINUE))
 
 
 def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> NewMessages:
@@ -191,3 +212,47 @@ def _content_key(content: Content) -> str:
     if len(content) == 1 and content[0].get("type") == "text":
         return str(content[0].get("text")).strip()
     return canonical_json(content)
+
+
+_MOST_BEGINNINGS = 64
+"""A list that goes on from further back is a new conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownList:
+    """A list of messages as it is recognized: its beginnings that end with the assistant, longest first, and all of it.
+
+    Digests have 32 bytes.
+    """
+
+    beginnings: tuple[bytes, ...]
+    whole: bytes
+
+
+def known_list(owner: Sequence[str | None], messages: Sequence[IncomingMessage]) -> KnownList:
+    """How a list of this owner is recognized. Lists of two owners never have a digest in common."""
+    digest = hashlib.sha256(canonical_json(list(owner)).encode()).digest()
+    beginnings: list[bytes] = []
+    for message in messages:
+        digest = _after(digest, message.role, message.content, message.tool_calls, message.tool_call_id)
+        if message.role == "assistant":
+            beginnings.append(digest)
+    return KnownList(tuple(reversed(beginnings[-_MOST_BEGINNINGS:])), digest)
+
+
+def with_reply(whole: bytes, text: str | None, calls: Sequence[ToolCall]) -> bytes:
+    """The digest of a list and the assistant's reply to it."""
+    return _after(whole, "assistant", text, calls, None)
+
+
+def _after(before: bytes, role: str, content: Content, calls: Sequence[ToolCall], call_id: str | None) -> bytes:
+    # Clients send a text as it is or as a part, trim what a model wrote, and may write its arguments anew. Beside calls
+    # some put a text in the place of an empty one; the ids of the calls are enough.
+    is_text = content is None or isinstance(content, str) or all(part.get("type") == "text" for part in content)
+    form = [
+        role,
+        None if calls else content_text(content).strip() if is_text else content,
+        [[call.id, call.name, canonical_json(call_input(call.arguments))] for call in calls],
+        call_id,
+    ]
+    return hashlib.sha256(before + canonical_json(form).encode()).digest()

@@ -16,7 +16,7 @@ from app.providers.anthropic_request import MESSAGES_OPTIONS, Form, messages_bod
 from app.providers.base import DeltaSink, Endpoint
 from app.providers.failures import ErrorObject
 from app.providers.remote import RemoteModel
-from app.providers.retry import RetryPolicy
+from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, token_count
 
 DEFAULT_BASE_URL: Final = "https://api.anthropic.com"
@@ -45,14 +45,8 @@ class AnthropicProvider:
         self._accepted: Form = Form()
         self._has_counting = True
         self._url = messages_url(endpoint)
-        self._remote = RemoteModel(
-            label=endpoint.label,
-            url=self._url,
-            headers={**endpoint.headers("x-api-key"), "anthropic-version": _VERSION},
-            timeout_s=endpoint.timeout_s,
-            now=now,
-            retry=retry,
-        )
+        headers = {**endpoint.headers("x-api-key"), "anthropic-version": _VERSION}
+        self._remote = RemoteModel(endpoint, self._url, headers, now, retry)
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""

@@ -14,10 +14,10 @@ from app.providers.wire import (
     MalformedAnswerError,
     answered_items,
     check_calls,
+    checked_call,
     decode_json,
     fields_of,
     model_name,
-    read_call,
     storable,
     storable_json,
     token_count,
@@ -80,7 +80,7 @@ def _tool_call(block: JsonObject, position: int) -> ToolCall:
     arguments = block.get("input")
     if not isinstance(arguments, str):  # a stream's arguments are text already, as the model wrote them
         arguments = storable_json(arguments if arguments is not None else {})
-    return read_call(block.get("id"), block.get("name"), arguments or "{}", position)
+    return checked_call(block.get("id"), block.get("name"), arguments or "{}", position)
 
 
 def _reasoning_blocks(blocks: Sequence[JsonObject]) -> tuple[JsonObject, ...]:

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from app.domain.content import with_name
-from app.domain.custom_tools import as_function
+from app.domain.content import as_function, with_name
 from app.domain.types import CompletionRequest, JsonObject, PromptMessage
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of, list_of
 

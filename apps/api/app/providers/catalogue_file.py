@@ -110,8 +110,7 @@ class CatalogueEntry(_Strict):
 
 
 BUILT_IN = CatalogueEntry(
-    default="offline",
-    models={"offline": ModelEntry(provider="offline", context_window=16_384, encoding="o200k_base")},
+    default="offline", models={"offline": ModelEntry(provider="offline", context_window=16_384, encoding="o200k_base")}
 )
 """The catalogue of a service without a file."""
 

@@ -102,7 +102,7 @@ def error_object(body: Any) -> ErrorObject | None:
     return ErrorObject((storable_json(inner)[:_MESSAGE_CHARS],)) if inner else None
 
 
-def status_of(error: ErrorObject) -> int:
+def error_status(error: ErrorObject) -> int:
     """The HTTP status of an error in a successful answer: its own, its code's, or else 502."""
     if error.status is not None:
         return error.status

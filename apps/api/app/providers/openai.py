@@ -13,14 +13,13 @@ from typing import Any, Final
 import httpx
 import orjson
 
-from app.domain.content import JsonMessages, with_name
-from app.domain.custom_tools import as_function, input_of, is_custom, tool_name
+from app.domain.content import JsonMessages, as_function, custom_input, is_custom, tool_name, with_name
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
 from app.providers.base import DeltaSink, Endpoint, MaxTokensField
 from app.providers.failures import ErrorObject
 from app.providers.openai_answer import ChatAssembly, read_completion
 from app.providers.remote import RemoteModel
-from app.providers.retry import RetryPolicy
+from app.providers.transport import RetryPolicy
 from app.providers.wire import json_bytes
 
 DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
@@ -92,14 +91,7 @@ class OpenAIProvider:
             with_cache_key=takes_cache_key(endpoint),
             with_custom_tools=takes_custom_tools(endpoint),
         )
-        self._remote = RemoteModel(
-            label=endpoint.label,
-            url=chat_url(endpoint),
-            headers=chat_headers(endpoint),
-            timeout_s=endpoint.timeout_s,
-            now=now,
-            retry=retry,
-        )
+        self._remote = RemoteModel(endpoint, chat_url(endpoint), chat_headers(endpoint), now, retry)
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
@@ -254,7 +246,7 @@ def _call(call: JsonObject, custom_names: frozenset[str | None]) -> JsonObject:
     function = call["function"]
     if function["name"] not in custom_names:
         return call
-    custom = {"name": function["name"], "input": input_of(function["arguments"])}
+    custom = {"name": function["name"], "input": custom_input(function["arguments"])}
     return {"id": call["id"], "type": "custom", "custom": custom}
 
 

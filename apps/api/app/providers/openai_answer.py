@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from app.domain.custom_tools import arguments_of
+from app.domain.content import arguments_of
 from app.domain.types import Completion, Delta, FinishReason, ToolCall, Usage
 from app.providers.failures import ErrorObject, error_object
 from app.providers.stream import Event, ReplyRoom, StreamedError, TextFlow
@@ -18,12 +18,12 @@ from app.providers.wire import (
     MalformedAnswerError,
     answered_items,
     check_calls,
+    checked_call,
     content_of,
     decode_json,
     fields_of,
     list_of,
     model_name,
-    read_call,
     storable,
     storable_json,
     token_count,
@@ -82,16 +82,16 @@ def _tool_calls(value: Any) -> tuple[ToolCall, ...]:
 
 
 def _tool_call(value: Any, position: int) -> ToolCall:
-    """Reads a tool call, the `position`th of its answer; raises as `read_call`."""
+    """Reads a tool call, the `position`th of its answer; raises as `checked_call`."""
     call = fields_of(value)
     custom = fields_of(call.get("custom"))
     if isinstance(custom.get("input"), str):
-        return read_call(call.get("id"), custom.get("name"), arguments_of(storable(custom["input"])), position)
+        return checked_call(call.get("id"), custom.get("name"), arguments_of(storable(custom["input"])), position)
     fields = fields_of(call.get("function"))
     arguments = fields.get("arguments") or "{}"  # nothing, or the empty text that some servers send for no arguments
     if not isinstance(arguments, str):
         arguments = storable_json(arguments)  # some servers send the object itself
-    return read_call(call.get("id"), fields.get("name"), arguments, position)
+    return checked_call(call.get("id"), fields.get("name"), arguments, position)
 
 
 def _finish_reason(value: Any, *, called_tools: bool) -> FinishReason:

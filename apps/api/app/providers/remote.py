@@ -10,9 +10,8 @@ import httpx
 
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.types import Completion, Delta
-from app.providers.base import DeltaSink
-from app.providers.failures import ErrorObject, error_object, provider_error, status_of
-from app.providers.retry import AttemptError, RetryPolicy, call_with_retries, retry_after_s
+from app.providers.base import DeltaSink, Endpoint
+from app.providers.failures import ErrorObject, error_object, error_status, provider_error
 from app.providers.stream import (
     MOST_STREAM_BYTES,
     Assembly,
@@ -22,7 +21,14 @@ from app.providers.stream import (
     StreamedError,
     read_stream,
 )
-from app.providers.transport import HttpReply, HttpTransport
+from app.providers.transport import (
+    AttemptError,
+    HttpReply,
+    HttpTransport,
+    RetryPolicy,
+    call_with_retries,
+    retry_after_s,
+)
 from app.providers.wire import MalformedAnswerError, decode_json
 
 _RETRIED_STATUSES: Final = frozenset({408, 409, 429})
@@ -52,25 +58,23 @@ class WireCall(Protocol):
 
 
 class RemoteModel:
-    """A model at an address. `label` is its alias, `timeout_s` the deadline of a whole call."""
+    """The model of an endpoint, at an address of its wire protocol; `headers` are those of every call."""
 
     def __init__(
         self,
-        *,
-        label: str,
+        endpoint: Endpoint,
         url: httpx.URL,
         headers: Mapping[str, str],
-        timeout_s: float,
         now: Callable[[], datetime],
         retry: RetryPolicy | None,
     ) -> None:
-        self._label = label
+        self._label = endpoint.label
         self._url = url
         self._headers = headers
-        self._timeout_s = timeout_s
+        self._timeout_s = endpoint.timeout_s
         self._now = now
         self._retry = retry or RetryPolicy()
-        self._transport = HttpTransport(label, encrypted=url.scheme == "https")
+        self._transport = HttpTransport(endpoint.label, encrypted=url.scheme == "https")
 
     async def complete(
         self, call: WireCall, on_delta: DeltaSink | None, headers: Mapping[str, str] = _NO_HEADERS
@@ -112,7 +116,7 @@ class RemoteModel:
                 await reply.aclose()
             if not reply.is_success or error is not None:
                 raise provider_error(
-                    status_of(error or ErrorObject()) if reply.is_success else reply.status, error, self._label
+                    error_status(error or ErrorObject()) if reply.is_success else reply.status, error, self._label
                 )
             return answer
 
@@ -143,7 +147,7 @@ class RemoteModel:
                 tap.usage = assembly.usage
             return assembly.completion(attempts=number)
         except StreamedError as streamed:
-            raise self._failure(status_of(streamed.error), streamed.error, reply, call, stream=stream) from streamed
+            raise self._failure(error_status(streamed.error), streamed.error, reply, call, stream=stream) from streamed
         except BrokenStreamError as broken:
             raise AttemptError(self._broke_off()) from broken
         except MalformedAnswerError as malformed:
@@ -161,7 +165,7 @@ class RemoteModel:
         if not reply.is_success:
             raise self._failure(reply.status, error, reply, call, stream=stream)
         if error is not None:  # a success only by its status
-            raise self._failure(status_of(error), error, reply, call, stream=stream)
+            raise self._failure(error_status(error), error, reply, call, stream=stream)
         completion = call.completion(answer, attempts=number)
         if tap is not None:
             tap(Delta(completion.text or "", completion.reasoning or ""))

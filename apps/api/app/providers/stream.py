@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from app.domain.types import Completion, Delta, Usage
 from app.providers.base import DeltaSink
 from app.providers.failures import ErrorObject
-from app.providers.retry import AttemptError
+from app.providers.transport import AttemptError
 from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, storable
 
 MOST_EVENT_BYTES: Final = 1024 * 1024

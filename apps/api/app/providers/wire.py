@@ -148,7 +148,7 @@ def check_calls(count: int) -> None:
         raise MalformedAnswerError(f"it calls more than {MOST_TOOL_CALLS} tools")
 
 
-def read_call(identity: Any, name: Any, arguments: str, position: int) -> ToolCall:
+def checked_call(identity: Any, name: Any, arguments: str, position: int) -> ToolCall:
     """The `position`th tool call of an answer. Raises `MalformedAnswerError` when it names no tool.
 
     A missing or too long id is replaced, because tool outputs refer to it.

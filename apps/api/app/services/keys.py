@@ -14,7 +14,7 @@ from uuid import UUID
 from app.db import api_keys as store
 from app.db.api_keys import ApiKey
 from app.db.database import Database
-from app.domain.errors import InvalidRequest, NotFound, Unauthenticated
+from app.domain.errors import InvalidRequest, Unauthenticated, existing
 from app.domain.types import TenantId
 
 KEY_PREFIX = "plk_"
@@ -73,10 +73,7 @@ async def list_keys(database: Database) -> list[ApiKey]:
 async def revoke_key(database: Database, key_id: UUID) -> ApiKey:
     """Ends a key; every worker refuses it within seconds. Raises `NotFound`."""
     async with database.autocommit() as tx:
-        key = await store.revoke_key(tx, key_id)
-    if key is None:
-        raise NotFound("key")
-    return key
+        return existing(await store.revoke_key(tx, key_id), "key")
 
 
 async def any_key_exists(database: Database) -> bool:

@@ -18,15 +18,7 @@ from app.db.database import Database, Transaction
 from app.db.records import Spent
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, ProviderError
 from app.domain.limits import LIMITS, Exceeded, WorstCase, exceeded
-from app.domain.types import (
-    Completion,
-    CompletionRequest,
-    JsonObject,
-    SessionId,
-    TenantId,
-    TurnStatus,
-    Usage,
-)
+from app.domain.types import Completion, CompletionRequest, JsonObject, SessionId, TenantId, TurnStatus, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
 from app.engine.summary.block import render_summary
 from app.engine.window.look_back import LOOK_BACK
@@ -86,13 +78,7 @@ async def list_limits(database: Database, tenant_id: TenantId | None) -> list[Te
 
 
 async def reserve_call(
-    tx: Transaction,
-    rt: Runtime,
-    claim: Claim,
-    rows: WindowRows,
-    options: TurnOptions,
-    *,
-    turns: int,
+    tx: Transaction, rt: Runtime, claim: Claim, rows: WindowRows, options: TurnOptions, *, turns: int
 ) -> JsonObject:
     """Sets aside what the call may use under the claim's limits; the reservation as the turn holds it.
 

@@ -1,4 +1,4 @@
-"""Making, reading, changing and erasing sessions."""
+"""Making, reading, changing and erasing sessions, and their pins."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 from app.db import sessions as store
 from app.db.database import Database, Record, Transaction
 from app.db.erasure import erase, lock_session
+from app.db.figures import session_figures
 from app.db.records import usage_totals
 from app.db.turns import cancel_open_turns
-from app.domain.errors import InvalidRequest, NotFound, located
+from app.domain.errors import InvalidRequest, NotFound, existing, located
 from app.domain.figures import SessionFigures
-from app.domain.types import JsonObject, Session, SessionId, SessionUsage, TenantId
+from app.domain.types import JsonObject, Pin, Session, SessionId, SessionUsage, TenantId
 from app.openai.items import joined_directions
-from app.services.paging import FIRST_ID, LAST_ID, Page, after_id, encode_cursor, in_order, page_of
+from app.services.paging import FIRST_ID, LAST_ID, Page, after_id, after_name, encode_cursor, in_order, page_of
 from app.services.policies import given_policy, resolve_policy
 from app.services.runtime import Runtime, retried
 
@@ -51,18 +52,12 @@ async def insert_checked(rt: Runtime, tx: Transaction, tenant_id: TenantId, fiel
 async def get_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Session:
     """The tenant's session. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        session = await store.get_session(tx, tenant_id, session_id)
-    if session is None:
-        raise NotFound("session")
-    return session
+        return existing(await store.get_session(tx, tenant_id, session_id), "session")
 
 
 async def prompt_view(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> Record:
     """The session's row with the counters that a prompt depends on, without a lock. Raises `NotFound`."""
-    row = await store.get_prompt_view(tx, tenant_id, session_id)
-    if row is None:
-        raise NotFound("session")
-    return row
+    return existing(await store.get_prompt_view(tx, tenant_id, session_id), "session")
 
 
 async def check_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> None:
@@ -115,7 +110,7 @@ async def search_sessions(
 async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId, SessionFigures]:
     """The newest window, the use and the state of each session."""
     async with rt.database.autocommit() as tx:
-        return await store.session_figures(tx, [session.id for session in sessions])
+        return await session_figures(tx, [session.id for session in sessions])
 
 
 @retried
@@ -135,21 +130,15 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     if "limits" in changed:
         changed["limits"] = given_limits(changed["limits"])
     async with rt.database.begin(locking=session_id) as tx:
-        session = await store.get_session(tx, tenant_id, session_id, lock=True)
-        if session is not None:
-            session = await store.update_session(tx, tenant_id, replace(session, **changed))
-    if session is None:
-        raise NotFound("session")
-    return session
+        session = existing(await store.get_session(tx, tenant_id, session_id, lock=True), "session")
+        return existing(await store.update_session(tx, tenant_id, replace(session, **changed)), "session")
 
 
 @retried
 async def add_directions(rt: Runtime, tenant_id: TenantId, session_id: SessionId, directions: Sequence[str]) -> None:
     """Puts texts behind the session's instructions, each once. Raises `NotFound`."""
     async with rt.database.begin(locking=session_id) as tx:
-        session = await store.get_session(tx, tenant_id, session_id, lock=True)
-        if session is None:
-            raise NotFound("session")
+        session = existing(await store.get_session(tx, tenant_id, session_id, lock=True), "session")
         instructions = joined_directions(session.instructions, directions)
         if instructions != session.instructions:
             await store.update_session(tx, tenant_id, replace(session, instructions=instructions))
@@ -217,3 +206,38 @@ def _check_known(field: str, value: str | None, instructions: Mapping[str, str])
     if value is not None and instructions and value not in instructions:
         known = ", ".join(sorted(instructions))
         raise InvalidRequest(f"The catalogue has no instructions for this {field}; it has: {known}.", ("body", field))
+
+
+async def put_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin:
+    """Stores the pin, replacing the one of its name. Raises `NotFound` for the session."""
+    async with rt.database.autocommit() as tx:
+        return existing(await store.put_pin(tx, tenant_id, session_id, pin), "session")
+
+
+async def get_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, name: str) -> Pin:
+    """The pin of that name. Raises `NotFound`."""
+    async with rt.database.autocommit() as tx:
+        pin = await store.get_pin(tx, tenant_id, session_id, name)
+        if pin is None:
+            raise await not_found(tx, tenant_id, session_id, "pin")
+    return pin
+
+
+async def list_pins(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
+) -> Page[Pin]:
+    """The session's pins by name. Raises `NotFound` for the session."""
+    scope = f"pins:{session_id}"
+    after = after_name(scope, cursor) or ""
+    async with rt.database.autocommit() as tx:
+        rows = await store.list_pins(tx, tenant_id, session_id, after=after, limit=limit + 1)
+        if not rows:
+            await check_session(tx, tenant_id, session_id)
+    return page_of(scope, rows, limit, lambda pin: pin.name)
+
+
+async def delete_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, name: str) -> None:
+    """Takes the pin away; prompts that had it can still be rebuilt. Raises `NotFound`."""
+    async with rt.database.autocommit() as tx:
+        if not await store.delete_pin(tx, tenant_id, session_id, name):
+            raise await not_found(tx, tenant_id, session_id, "pin")

@@ -22,7 +22,7 @@ from app.db.summaries import (
     store_attempt,
     undo_active,
 )
-from app.domain.errors import InvalidRequest, NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress
+from app.domain.errors import InvalidRequest, NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress, existing
 from app.domain.stored import StoredSummary
 from app.domain.types import OPEN_STATUSES, MessageId, SessionId, SummaryId, SummaryItem, TenantId, ToolDefinition
 from app.engine.window.ahead import fold_behind_answer, may_fold_behind_answer
@@ -98,10 +98,7 @@ async def summarize_now(
     if attempt.summary is None:
         raise NothingToSummarize("No summary came out smaller than what it would replace.")
     async with rt.database.autocommit() as tx:
-        made = await get_summary(tx, session_id, attempt.summary.id)
-    if made is None:
-        raise NotFound("session")  # erased meanwhile
-    return made
+        return existing(await get_summary(tx, session_id, attempt.summary.id), "session")  # erased meanwhile
 
 
 def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply_tokens: int) -> None:
@@ -164,10 +161,8 @@ async def edit_summary(
     """
     rows = await session_window(rt, tenant_id, session_id)
     async with rt.database.autocommit() as tx:
-        edited = await get_summary(tx, session_id, summary_id)
+        edited = existing(await get_summary(tx, session_id, summary_id), "summary")
         is_cited = not (cited := _cited(changes)) or await has_messages(tx, session_id, cited)
-    if edited is None:
-        raise NotFound("summary")
     active = rows.context.summary
     if active is None or active.id != summary_id:
         raise SummaryNotActive(f"The summary is {edited.status}; only the active one can be edited.")
@@ -186,10 +181,7 @@ async def edit_summary(
     async with rt.database.autocommit() as tx:
         if not await store_attempt(tx, session_id, new, AttemptNote(), None):
             raise SummaryNotActive("Another summary became active meanwhile.")
-        made = await get_summary(tx, session_id, new.id)
-    if made is None:
-        raise NotFound("session")  # erased meanwhile
-    return made
+        return existing(await get_summary(tx, session_id, new.id), "session")  # erased meanwhile
 
 
 def _cited(changes: SummaryChanges) -> frozenset[MessageId]:
@@ -210,15 +202,10 @@ async def undo_summary(
     async with rt.database.begin() as tx:
         if not await lock_and_restart_count(tx, tenant_id, session_id):
             raise NotFound("session")
-        found = await find_summary(tx, session_id, summary_id)
-        if found is None:
-            raise NotFound("summary")
+        found = existing(await find_summary(tx, session_id, summary_id), "summary")
         if found.status != "active":
             raise SummaryNotActive(f"The summary is {found.status}; only the active one can be taken back.")
         if found.turn_open:
             raise TurnInProgress("The session runs a turn; take the summary back when it is done.", RETRY_AFTER_S)
         await undo_active(tx, session_id, found.id)
-        undone = await get_summary(tx, session_id, found.id)
-    if undone is None:
-        raise NotFound("summary")
-    return undone
+        return existing(await get_summary(tx, session_id, found.id), "summary")

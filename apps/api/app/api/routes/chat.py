@@ -1,4 +1,7 @@
-"""`/v1/chat/completions`: OpenAI's chat completions, whole or in chunks. Each request is a turn of a session."""
+"""`/v1/chat/completions`: OpenAI's chat completions, whole or in chunks. Each request is a turn of a session.
+
+And `/v1/completions`, OpenAI's older form, for clients that still use it: a prompt is the user's message of a turn.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,22 @@ from app.api import problems
 from app.api.direct_route import UUID_TEXT, Call, DirectRoute, json_response
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals, session_answers
 from app.api.routes.turns import check_tool_choice, request_sha256
-from app.api.schemas.chat import ChatCompletion, ChatIn
+from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompletion
 from app.api.streaming import StreamForm, stream_turn
 from app.api.vendor_errors import error_of
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
+from app.domain.incoming import IncomingMessage
 from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, Usage
-from app.openai.chat_messages import read_messages
+from app.openai.chat_messages import read_messages, with_calls
 from app.openai.items import joined_directions
-from app.openai.known_lists import known_list
-from app.openai.written_calls import with_calls
-from app.services.openai.chat import ChatRequest, complete_chat
+from app.openai.new_messages import known_list
+from app.services.openai.chat import ChatRequest, answerable, complete_chat
 from app.services.openai.open_session import open_session
+from app.services.runtime import Runtime
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
-_ANSWERS = session_answers("The completion, or with `stream: true` its chunks", {})
+_ANSWERED = "The completion, or with `stream: true` its chunks"
 _LONGEST_NAME = 200
 # A value that means the same as its absence is not sent: not every provider knows the option.
 _DEFAULTS: Mapping[str, Any] = {
@@ -56,9 +60,12 @@ NewSessionHeader = Annotated[
 RetryCount = Annotated[str | None, Header(alias="X-Stainless-Retry-Count", include_in_schema=False)]
 
 router = APIRouter(prefix="/v1/chat", tags=["chat"], route_class=DirectRoute)
+completions_router = APIRouter(prefix="/v1/completions", tags=["chat"], route_class=DirectRoute)
 
 
-@router.post("/completions", response_model=ChatCompletion, responses=_ANSWERS | openai_refusals())
+@router.post(
+    "/completions", response_model=ChatCompletion, responses=session_answers(_ANSWERED, {}) | openai_refusals()
+)
 async def create_chat_completion(
     call: Call,
     body: ChatIn,
@@ -68,27 +75,53 @@ async def create_chat_completion(
     x_stainless_retry_count: RetryCount = None,
 ) -> Response:
     """Answers a list of messages in OpenAI's form, within the token budget, as a turn of a stored session."""
-    rt, tenant_id = call.rt, call.tenant_id
-    if body.model not in rt.catalogue.aliases:
-        raise NotFound("model")
+    check_model(call.rt, body.model)
     check_tool_choice(body)
     named = named_session(x_session_id, body.metadata.session_id if body.metadata else None)
 
     def read() -> ChatRequest:
         request = _request(call.raw_body, body, is_retry=x_stainless_retry_count not in (None, "0"))
-        return recognizable(call, request) if named is None and not x_session_new else request
+        return answerable(recognizable(call, request) if named is None and not x_session_new else request)
 
     request = await call.aside(read)
-    session_id, request = await open_session(rt, tenant_id, named, request, idempotency_key)
+    return await _complete(call, body, named, request, idempotency_key, ChatForm)
+
+
+@completions_router.post(
+    "", response_model=TextCompletion, responses=session_answers(_ANSWERED, {"type": "string"}) | openai_refusals()
+)
+async def create_completion(
+    call: Call,
+    body: CompletionIn,
+    x_session_id: SessionHeader = None,
+    idempotency_key: IdempotencyKey = None,
+    x_stainless_retry_count: RetryCount = None,
+) -> Response:
+    """Answers a prompt in OpenAI's older form, as a turn of the session that the header names, or of a new one."""
+    check_model(call.rt, body.model)
+    request = _prompt_request(call.raw_body, body, is_retry=x_stainless_retry_count not in (None, "0"))
+    return await _complete(call, body, named_session(x_session_id, None), request, idempotency_key, CompletionForm)
+
+
+async def _complete(
+    call: Call,
+    body: ChatIn | CompletionIn,
+    named: SessionId | str | None,
+    request: ChatRequest,
+    idempotency_key: str | None,
+    form_of: type[ChatForm],
+) -> Response:
+    session_id, request = await open_session(call.rt, call.tenant_id, named, request, idempotency_key)
     call.note(session_id=str(session_id))
-    form = ChatForm(
-        completion_id=f"chatcmpl-{rt.new_id().hex}",
-        created=int(rt.now().timestamp()),
-        model=body.model,
-        headers={SESSION_HEADER: str(session_id)},
-        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+    return await answer_list(
+        call, session_id, request, idempotency_key, form_of(call, body, session_id), stream=bool(body.stream)
     )
-    return await answer_list(call, session_id, request, idempotency_key, form, stream=bool(body.stream))
+
+
+def check_model(rt: Runtime, alias: str | None) -> None:
+    """Raises `NotFound` for an alias that the catalogue does not have."""
+    if alias is not None and alias not in rt.catalogue.aliases:
+        raise NotFound("model")
 
 
 class ListForm(StreamForm, Protocol):
@@ -136,8 +169,21 @@ def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
             provider_options=provider_options(raw) | (body.model_extra or {}),
         ),
         model_alias=body.model,
-        request_sha256=request_sha256({name: value for name, value in raw.items() if name != "stream_options"}),
+        request_sha256=request_sha256(raw),
         is_retry=is_retry,
+    )
+
+
+def _prompt_request(raw: JsonObject, body: CompletionIn, *, is_retry: bool) -> ChatRequest:
+    prompt = body.prompt if isinstance(body.prompt, str) else body.prompt[0]
+    return ChatRequest(
+        messages=(IncomingMessage(0, "user", prompt),),
+        options=TurnOptions(max_output_tokens=body.max_tokens, provider_options=provider_options(raw)),
+        model_alias=body.model,
+        request_sha256=request_sha256(raw),
+        is_retry=is_retry,
+        all_new=True,
+        within="prompt",
     )
 
 
@@ -185,21 +231,21 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ChatForm:
-    """One answer. `completion_id` is of this answer alone: a turn with tools has one for each of its rounds."""
+    """One answer. Its id is of this answer alone: a turn with tools has one for each of its rounds."""
+
+    id_prefix = "chatcmpl"
 
     kind = "chat.completion"
     kind_of_chunk = "chat.completion.chunk"
     field = "messages"
     """Of the body: what does not fit."""
 
-    def __init__(
-        self, *, completion_id: str, created: int, model: str, headers: Mapping[str, str], include_usage: bool = False
-    ) -> None:
-        self.headers = headers
-        self._id = completion_id
-        self._created = created
-        self._model = model
-        self._include_usage = include_usage
+    def __init__(self, call: Call, body: ChatIn | CompletionIn, session_id: SessionId) -> None:
+        self.headers: Mapping[str, str] = {SESSION_HEADER: str(session_id)}
+        self._id = f"{self.id_prefix}-{call.rt.new_id().hex}"
+        self._created = int(call.rt.now().timestamp())
+        self._model = body.model
+        self._include_usage = bool(body.stream_options and body.stream_options.include_usage)
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
         """The whole completion."""
@@ -255,6 +301,20 @@ class ChatForm:
     def _encoded(self, fields: JsonObject) -> bytes:
         chunk = {"id": self._id, "object": self.kind_of_chunk, "created": self._created, "model": self._model}
         return b"data: %b\n\n" % orjson.dumps(chunk | fields)
+
+
+class CompletionForm(ChatForm):
+    """The same with a text in the place of a message."""
+
+    id_prefix = "cmpl"
+    kind = kind_of_chunk = "text_completion"
+    field = "prompt"
+
+    def reply(self, outcome: TurnOutcome) -> JsonObject:
+        return {"text": outcome.text or ""}
+
+    def piece(self, delta: JsonObject) -> JsonObject:
+        return {"text": delta.get("content") or ""}
 
 
 def _usage(usage: Usage | None) -> JsonObject | None:

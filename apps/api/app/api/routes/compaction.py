@@ -8,16 +8,15 @@ from starlette.responses import Response
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals
 from app.api.response_json import compaction_json
-from app.api.routes.chat import NewSessionHeader, SessionHeader
-from app.api.routes.responses import check_model, in_session, input_of, previous_of
+from app.api.routes.chat import NewSessionHeader, SessionHeader, check_model
+from app.api.routes.responses import in_session, items_of_input, previous_of
 from app.api.routes.turns import request_sha256
 from app.api.schemas.responses import CompactIn, CompactionOut
 from app.domain.errors import InvalidRequest, located
 from app.openai.items import read_items, references_of
 from app.services.openai.chat import ChatRequest
-from app.services.openai.compaction import compact
 from app.services.openai.conversations import referenced
-from app.services.openai.responses import ResponseRequest
+from app.services.openai.responses import ResponseRequest, compact
 from app.services.turn.types import TurnOptions
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
@@ -34,7 +33,7 @@ async def compact_response(
     """Summarizes a conversation now. The answer's `output` stands for it at the beginning of a next `input`."""
     rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
     check_model(rt, body.model)
-    items = input_of(raw) if body.input is not None else []
+    items = items_of_input(raw) if body.input is not None else []
     named = await referenced(rt, tenant_id, references_of(items))
 
     def read_body() -> ResponseRequest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.openapi import openai_refusals
+from app.api.openapi import OPENAI_READ, openai_refusals
 from app.api.response_json import conversation_json, list_json
 from app.api.routes.responses import After, ItemLimit, Order
 from app.api.schemas.items import (
@@ -23,7 +23,6 @@ from app.domain.types import JsonObject, SessionId
 from app.services.openai import conversations
 from app.services.openai.conversations import ItemPage, get_item, page_of_items
 
-_READ = (400, 401, 404, 503)
 _WRITE = (400, 401, 404, 408, 409, 413, 415, 503)
 _NOTHING = ConversationIn()
 
@@ -39,7 +38,7 @@ async def create_conversation(call: Call, body: ConversationIn = _NOTHING) -> Js
     return conversation_json(session)
 
 
-@router.get("/{conversation_id}", response_model=ConversationOut, responses=openai_refusals(*_READ))
+@router.get("/{conversation_id}", response_model=ConversationOut, responses=openai_refusals(*OPENAI_READ))
 async def get_conversation(call: Call, conversation_id: str) -> JsonObject:
     """A conversation."""
     session_id = _session_id(call, conversation_id)
@@ -54,7 +53,7 @@ async def change_conversation(call: Call, conversation_id: str, body: Conversati
     return conversation_json(await conversations.change_conversation(call.rt, call.tenant_id, session_id, metadata))
 
 
-@router.delete("/{conversation_id}", response_model=DeletedOut, responses=openai_refusals(*_READ))
+@router.delete("/{conversation_id}", response_model=DeletedOut, responses=openai_refusals(*OPENAI_READ))
 async def delete_conversation(call: Call, conversation_id: str) -> JsonObject:
     """Permanently deletes a conversation with its items, responses, turns and audits."""
     await conversations.delete_conversation(call.rt, call.tenant_id, _session_id(call, conversation_id))
@@ -77,7 +76,7 @@ async def create_items(call: Call, conversation_id: str, body: ItemsIn) -> JsonO
 @router.get(
     "/{conversation_id}/items",
     response_model=ItemListOut,
-    responses=openai_refusals(*_READ),
+    responses=openai_refusals(*OPENAI_READ),
     operation_id="list_conversation_items",
 )
 async def list_items(
@@ -91,7 +90,7 @@ async def list_items(
     return list_json(page)
 
 
-@router.get("/{conversation_id}/items/{item_id}", response_model=ItemOut, responses=openai_refusals(*_READ))
+@router.get("/{conversation_id}/items/{item_id}", response_model=ItemOut, responses=openai_refusals(*OPENAI_READ))
 async def get_conversation_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
     """An item."""
     session = await conversations.get_conversation(call.rt, call.tenant_id, _session_id(call, conversation_id))
@@ -101,7 +100,7 @@ async def get_conversation_item(call: Call, conversation_id: str, item_id: str) 
 @router.delete(
     "/{conversation_id}/items/{item_id}",
     response_model=ConversationOut,
-    responses=openai_refusals(*_READ, 409),
+    responses=openai_refusals(*OPENAI_READ, 409),
     operation_id="delete_conversation_item",
 )
 async def delete_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:

@@ -14,6 +14,7 @@ from app.api.routes.chat import (
     RetryCount,
     SessionHeader,
     answer_list,
+    check_model,
     named_session,
     provider_options,
     recognizable,
@@ -35,13 +36,13 @@ from app.api.schemas.messages import (
 )
 from app.api.streaming import events_response
 from app.api.vendor_errors import request_id_header
-from app.domain.errors import InvalidRequest, NotFound, located
+from app.domain.errors import InvalidRequest, located
 from app.domain.types import JsonObject, ToolDefinition
-from app.services.anthropic.count_tokens import count_behind, count_tokens
 from app.services.openai.chat import ChatRequest
-from app.services.openai.compaction import Compacted, compact_before, compaction_policy
 from app.services.openai.open_session import open_session
+from app.services.openai.responses import Compacted, compact_before, compaction_policy
 from app.services.turn.types import TurnOptions
+from app.services.views.preview import count_behind, count_tokens
 
 _EVENTS = (
     "message_start",
@@ -139,8 +140,7 @@ def _wants_thinking(thinking: ThinkingIn | None) -> bool:
 
 
 def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
-    if body.model not in call.rt.catalogue.aliases:
-        raise NotFound("model")
+    check_model(call.rt, body.model)
     if body.thread is not None:
         raise _ThreadUnsupported
     raw: JsonObject = call.raw_body

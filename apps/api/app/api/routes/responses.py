@@ -13,43 +13,35 @@ from starlette.responses import Response
 
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute, json_response
-from app.api.openapi import SESSION_HEADER, IdempotencyKey, Order, openai_refusals, session_answers
+from app.api.openapi import OPENAI_READ, SESSION_HEADER, IdempotencyKey, Order, openai_refusals, session_answers
 from app.api.response_json import ResponseForm, list_json, stored_json
 from app.api.routes.chat import (
     NewSessionHeader,
     RetryCount,
     SessionHeader,
+    check_model,
     named_session,
     provider_options,
     recognizable,
 )
 from app.api.routes.turns import request_sha256
 from app.api.schemas.items import DeletedOut, ItemListOut
-from app.api.schemas.responses import (
-    AllowedTools,
-    ConversationRef,
-    NamedTool,
-    ResponseIn,
-    ResponseOut,
-)
+from app.api.schemas.responses import AllowedTools, ConversationRef, NamedTool, ResponseIn, ResponseOut
 from app.api.streaming import Work, events_response, stream_turn
-from app.domain.custom_tools import tool_name
+from app.domain.content import tool_name
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError, located
 from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
-from app.openai.client_tools import chat_tool
-from app.openai.items import read_items, references_of
+from app.openai.items import chat_tool, read_items, references_of
 from app.services.openai import responses
-from app.services.openai.chat import ChatRequest
-from app.services.openai.compaction import compaction_policy
+from app.services.openai.chat import ChatRequest, answerable
 from app.services.openai.conversations import referenced
-from app.services.openai.responses import ResponseRequest, ResponseTarget, resolve_target, respond
+from app.services.openai.responses import ResponseRequest, ResponseTarget, compaction_policy, resolve_target, respond
 from app.services.runtime import Runtime
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
 ItemLimit = Annotated[int, Query(ge=1, le=100, description="Most items of one page.")]
 After = Annotated[str | None, Query(max_length=200, description="The last item of the page before.")]
-_READ = (400, 401, 404, 503)
 _ANSWERS = session_answers("The response, or with `stream: true` its events", {"type": "string"})
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
@@ -66,12 +58,13 @@ async def create_response(
 ) -> Response:
     """Creates a response within the token budget: alone, in a session or conversation, or after a response."""
     rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
-    named = await referenced(rt, tenant_id, references_of(input_of(raw)))
+    named = await referenced(rt, tenant_id, references_of(items_of_input(raw)))
 
     def read() -> ResponseRequest:
         request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
         member = (body.metadata or {}).get("session_id")
-        return in_session(call, request, member, x_session_id, recognize=not x_session_new)
+        request = in_session(call, request, member, x_session_id, recognize=not x_session_new)
+        return replace(request, chat=answerable(request.chat))
 
     request = await call.aside(read)
     target = await resolve_target(rt, tenant_id, request, idempotency_key)
@@ -132,7 +125,7 @@ async def _quietly(task: asyncio.Future[TurnOutcome]) -> None:
         await task
 
 
-@router.get("/{response_id}", response_model=ResponseOut, responses=openai_refusals(*_READ))
+@router.get("/{response_id}", response_model=ResponseOut, responses=openai_refusals(*OPENAI_READ))
 async def get_response(call: Call, response_id: str, stream: Annotated[str | None, Query()] = None) -> JsonObject:
     """A stored response; while it runs it is `in_progress`."""
     if stream == "true":
@@ -140,14 +133,14 @@ async def get_response(call: Call, response_id: str, stream: Annotated[str | Non
     return stored_json(await responses.stored_response(call.rt, call.tenant_id, _ref(call, response_id)))
 
 
-@router.delete("/{response_id}", response_model=DeletedOut, responses=openai_refusals(*_READ, 409))
+@router.delete("/{response_id}", response_model=DeletedOut, responses=openai_refusals(*OPENAI_READ, 409))
 async def delete_response(call: Call, response_id: str) -> JsonObject:
     """Deletes a response, and its session if that has nothing else."""
     await responses.delete_response(call.rt, call.tenant_id, _ref(call, response_id))
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-@router.post("/{response_id}/cancel", response_model=ResponseOut, responses=openai_refusals(*_READ, 408, 413))
+@router.post("/{response_id}/cancel", response_model=ResponseOut, responses=openai_refusals(*OPENAI_READ, 408, 413))
 async def cancel_response(call: Call, response_id: str) -> JsonObject:
     """Ends a response that runs; one that has ended is answered as it is."""
     return stored_json(await responses.cancel_response(call.rt, call.tenant_id, _ref(call, response_id)))
@@ -156,7 +149,7 @@ async def cancel_response(call: Call, response_id: str) -> JsonObject:
 @router.get(
     "/{response_id}/input_items",
     response_model=ItemListOut,
-    responses=openai_refusals(*_READ),
+    responses=openai_refusals(*OPENAI_READ),
     operation_id="list_response_input_items",
 )
 async def list_input_items(
@@ -164,12 +157,7 @@ async def list_input_items(
 ) -> JsonObject:
     """The input of a response, without earlier items."""
     page = await responses.input_items(
-        call.rt,
-        call.tenant_id,
-        _ref(call, response_id),
-        after=after,
-        limit=limit,
-        newest_first=order == "desc",
+        call.rt, call.tenant_id, _ref(call, response_id), after=after, limit=limit, newest_first=order == "desc"
     )
     return list_json(page)
 
@@ -202,7 +190,7 @@ _REPEATED = (
 )
 
 
-def input_of(raw: JsonObject) -> list[JsonObject]:
+def items_of_input(raw: JsonObject) -> list[JsonObject]:
     """The input as items: a text is a user's message."""
     given = raw["input"]
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
@@ -219,9 +207,9 @@ def response_request(
     previous = previous_of(body.previous_response_id)
     tools, tool_choice = _tools(raw, body)
     conversation, stored = _conversation(body), body.store is not False
-    sha256 = request_sha256({name: value for name, value in raw.items() if name != "stream_options"})
+    sha256 = request_sha256(raw)
     with located("body", "input"):
-        read = read_items(input_of(raw), referenced)
+        read = read_items(items_of_input(raw), referenced)
     options = TurnOptions(
         tools=tools,
         tool_choice=tool_choice,
@@ -282,12 +270,6 @@ def _check_body(rt: Runtime, body: ResponseIn) -> None:
     if body.background and body.store is False:
         raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
     check_model(rt, body.model)
-
-
-def check_model(rt: Runtime, alias: str | None) -> None:
-    """Raises `NotFound` for an alias that the catalogue does not have."""
-    if alias is not None and alias not in rt.catalogue.aliases:
-        raise NotFound("model")
 
 
 def previous_of(named: str | None) -> ResponseRef | None:

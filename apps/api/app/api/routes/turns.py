@@ -198,8 +198,9 @@ async def list_messages(
 
 
 def request_sha256(body: JsonObject) -> str:
-    """The same for bodies that request the same turn: key-sorted JSON without `stream` (contract.md, decision 14)."""
-    compared = {name: value for name, value in body.items() if name != "stream"}
+    """The same for bodies that request the same turn: key-sorted JSON but for how it is streamed (contract.md, decision
+    14)."""
+    compared = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
     return hashlib.sha256(orjson.dumps(compared, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 

@@ -27,29 +27,17 @@ from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, Stored
 from app.api.schemas.context import SummaryFields
 from app.api.schemas.sessions import SessionIn
 from app.api.schemas.turns import AuditFields
-from app.api.schemas.values import Dollars, Id, In, Instant, Open, Seq, Sha256, Speaker
-from app.api.strict_json import parse_body
+from app.api.schemas.values import Dollars, Id, In, Instant, NotEmpty, Open, Seq, Sha256, Speaker, parse_body
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
 from app.domain.audit import CacheBreak
 from app.domain.errors import ImportRefused, InvalidRequest
-from app.domain.types import (
-    CHAT_OPTIONS,
-    Count,
-    JsonObject,
-    Name,
-    Region,
-    SmallSeq,
-    SummaryCall,
-    SummaryCallReason,
-)
+from app.domain.types import CHAT_OPTIONS, Count, JsonObject, Name, Region, SmallSeq, SummaryCall, SummaryCallReason
 from app.services.archive.new_rows import Conversation, Export
 from app.services.policies import read_fields
 
 
-class Document(BaseModel):
+class Document(Open):
     """An object whose members the guides describe."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 class SessionRow(SessionIn):
@@ -61,7 +49,7 @@ class SessionRow(SessionIn):
 
 class PinRow(In):
     name: Annotated[str, StringConstraints(min_length=1, max_length=255)]
-    content: Annotated[str, StringConstraints(min_length=1)]
+    content: NotEmpty
     relevance: Annotated[float, Field(ge=0, le=1)] | None
     source: Annotated[str, StringConstraints(max_length=2000)] | None
     created_at: Instant
@@ -130,7 +118,7 @@ class MessageRow(In):
     role: Literal["user", "assistant", "tool"]
     content: ContentIn | None
     tool_calls: Annotated[list[StoredCall], Field(min_length=1)] | None
-    tool_call_id: Annotated[str, StringConstraints(min_length=1)] | None
+    tool_call_id: NotEmpty | None
     reasoning: str | None
     reasoning_blocks: list[dict[str, Any]] | None
     reasoning_tokens: Count

@@ -1,13 +1,13 @@
-"""What comes in and goes out in OpenAI's chat form."""
+"""What comes in and goes out in OpenAI's chat form, and in the older one of `/v1/completions`."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
 
 from app.api.schemas.content import ContentIn, TextOrParts, TextPart, ToolCallIn, ToolChoice, ToolIn
-from app.api.schemas.values import Instant, Open, Speaker
+from app.api.schemas.values import FunctionName, In, Instant, NotEmpty, Open, Speaker
 from app.domain.types import Name
 
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -94,7 +94,7 @@ class JsonFormat(Open):
 
 
 class JsonSchema(Open):
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    name: FunctionName
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
@@ -205,10 +205,56 @@ class ChatCompletion(BaseModel):
     usage: ChatUsage | None = None
 
 
-class ChatError(BaseModel):
+class CompletionIn(In):
+    """A request of OpenAI's completions. A field that is not listed is refused, for it would be without effect."""
+
+    model: Name = Field(description="An alias of the catalogue.")
+    prompt: NotEmpty | Annotated[list[NotEmpty], Field(min_length=1, max_length=1)] = Field(
+        description="The user's message of a turn; one text."
+    )
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve.")
+    # Passed on to the provider.
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    seed: int | None = None
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    logit_bias: dict[str, float] | None = None
+    # Taken at the one value that this service can give.
+    n: Literal[1] | None = None
+    best_of: Literal[1] | None = None
+    echo: Literal[False] | None = None
+    logprobs: Literal[0] | None = None
+    suffix: Literal[""] | None = None
+    # Taken without effect.
+    user: str | None = None
+
+
+class CompletionChoice(BaseModel):
+    index: Literal[0]
+    text: str
+    logprobs: None
+    finish_reason: Literal["stop", "length", "content_filter"]
+
+
+class TextCompletion(BaseModel):
+    """OpenAI's `text_completion`."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str = Field(description="The alias that answered: a fallback's, where the requested one was down.")
+    choices: list[CompletionChoice]
+    usage: ChatUsage | None = None
+    system_fingerprint: Any = None
+
+
+class ChatError(Open):
     """OpenAI's error. A code of its own, where OpenAI has none: those of the service's other routes."""
 
-    model_config = ConfigDict(extra="allow")
     message: str
     type: str
     param: str | None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import Discriminator, Field, Tag
 
-from app.api.schemas.values import In, Open
+from app.api.schemas.values import FunctionName, In, NotEmpty, Open
 from app.domain.types import Name
 
 
@@ -16,7 +16,7 @@ class TextPart(Open):
 
 
 class ImageUrl(Open):
-    url: Annotated[str, StringConstraints(min_length=1)]
+    url: NotEmpty
     detail: str | None = None
 
 
@@ -26,7 +26,7 @@ class ImagePart(Open):
 
 
 class InputAudio(Open):
-    data: Annotated[str, StringConstraints(min_length=1)]
+    data: NotEmpty
     format: str
 
 
@@ -65,7 +65,7 @@ ContentIn = TextOrParts[ContentPartIn]
 
 
 class FunctionIn(Open):
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
@@ -133,6 +133,6 @@ class StoredFunction(In):
 class StoredCall(In):
     """A tool call as a model made it."""
 
-    id: Annotated[str, StringConstraints(min_length=1)]
+    id: NotEmpty
     type: Literal["function"]
     function: StoredFunction

@@ -74,10 +74,9 @@ class ContextOut(answer_of(TurnContext, Open)):
     context_trim_log: TrimLogOut
 
 
-class WindowOut(answer_of(CurrentWindow)):
+class WindowOut(answer_of(CurrentWindow, Open)):
     """The stored window, before the next message and before what that turn would compress. All figures are tokens."""
 
-    model_config = ConfigDict(extra="allow")
     regions: Regions
 
 
@@ -246,10 +245,9 @@ class SimulateIn(In):
         return value
 
 
-class SimulationOut(BaseModel):
+class SimulationOut(Open):
     """Figures of each policy, of what happened and of the full history; docs/simulate.md describes them."""
 
-    model_config = ConfigDict(extra="allow")
     session_id: UUID
     stored_turns: int
     turns: int

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import BaseModel, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from app.api.schemas.chat import CallId
 from app.api.schemas.content import InputAudio, TextOrParts
-from app.api.schemas.values import In, Open
+from app.api.schemas.values import In, NotEmpty, Open
 from app.domain.types import Name
 from app.services.openai.conversations import MOST_ITEMS
-
-_URL = Annotated[str, StringConstraints(min_length=1)]
 
 
 class TextPartIn(Open):
@@ -24,7 +22,7 @@ class ImagePartIn(Open):
     """A picture by URL or as a data URL."""
 
     type: Literal["input_image"]
-    image_url: _URL = Field(description="`https://…` or `data:…`. There are no uploaded files here.")
+    image_url: NotEmpty = Field(description="`https://…` or `data:…`. There are no uploaded files here.")
     detail: str | None = None
 
 
@@ -32,7 +30,7 @@ class FilePartIn(Open):
     """A file by its content. Servers of this form fetch URLs; this one fetches nothing."""
 
     type: Literal["input_file"]
-    file_data: _URL = Field(description="A data URL. There are no uploaded files here, and no URL is fetched.")
+    file_data: NotEmpty = Field(description="A data URL. There are no uploaded files here, and no URL is fetched.")
     filename: str | None = None
 
 
@@ -192,18 +190,14 @@ ItemIn = Annotated[
 _MOST_PAIRS = 16
 
 MetadataIn = Annotated[
-    dict[
-        Annotated[str, StringConstraints(max_length=64)],
-        Annotated[str, StringConstraints(max_length=512)],
-    ],
+    dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
     Field(max_length=_MOST_PAIRS),
 ]
 
 
-class ItemOut(BaseModel):
+class ItemOut(Open):
     """A message, a call of a tool, its output, reasoning, or a compaction."""
 
-    model_config = ConfigDict(extra="allow")
     id: str
     type: Literal[
         "message",

@@ -9,10 +9,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 
 from app.api.schemas.chat import CallId
 from app.api.schemas.content import TextOrParts, TextPart
-from app.api.schemas.values import In, Open
+from app.api.schemas.values import In, NotEmpty, Open
 from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, JsonObject, Name
 
-_Data = Annotated[str, StringConstraints(min_length=1)]
 _EXAMPLE: JsonObject = {
     "model": "offline",
     "max_tokens": 1024,
@@ -24,12 +23,12 @@ _EXAMPLE: JsonObject = {
 class Base64Image(Open):
     type: Literal["base64"]
     media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
-    data: _Data
+    data: NotEmpty
 
 
 class UrlSource(Open):
     type: Literal["url"]
-    url: _Data
+    url: NotEmpty
 
 
 class ImageBlock(Open):
@@ -40,7 +39,7 @@ class ImageBlock(Open):
 class Base64Document(Open):
     type: Literal["base64"]
     media_type: Literal["application/pdf"]
-    data: _Data
+    data: NotEmpty
 
 
 class TextDocument(Open):
@@ -370,10 +369,9 @@ class TokenCountOut(BaseModel):
     input_tokens: int = Field(description="The whole prompt, before anything leaves it.")
 
 
-class MessagesErrorFields(BaseModel):
+class MessagesErrorFields(Open):
     """Anthropic's type and message; the code and its members are those of the service's other routes."""
 
-    model_config = ConfigDict(extra="allow")
     type: str
     message: str
     code: str

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from app.api.schemas.chat import JsonFormat, TextFormat
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, text_or_list
 from app.api.schemas.items import ItemIn, ItemOut, MetadataIn
-from app.api.schemas.values import In, Open
+from app.api.schemas.values import FunctionName, In, Open
 from app.domain.types import Name
 
 InputIn = Annotated[
@@ -105,7 +105,7 @@ class AllowedTools(Open):
 
 class SchemaFormat(Open):
     type: Literal["json_schema"]
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    name: FunctionName
     schema_: dict[str, Any] = Field(alias="schema")
 
 
@@ -186,10 +186,9 @@ class ResponseUsageOut(BaseModel):
     total_tokens: int
 
 
-class ResponseOut(BaseModel):
+class ResponseOut(Open):
     """OpenAI's `response`."""
 
-    model_config = ConfigDict(extra="allow")
     id: str
     object: Literal["response"]
     created_at: int

@@ -9,7 +9,7 @@ from uuid import UUID
 import orjson
 from pydantic import BaseModel, Field, StringConstraints, field_validator
 
-from app.api.schemas.values import In, Paged, answer_of
+from app.api.schemas.values import In, NotEmpty, Paged, answer_of
 from app.domain.figures import PinFigures, SessionFigures
 from app.domain.types import Name, Pin, Session, SessionUsage
 
@@ -105,7 +105,7 @@ class SessionPage(Paged[ListedSession]): ...
 class PinIn(In):
     """Content for every prompt of the session."""
 
-    content: Annotated[str, StringConstraints(min_length=1)]
+    content: NotEmpty
     relevance: float | None = Field(default=None, ge=0, le=1)
     source: Annotated[str, StringConstraints(max_length=2000)] | None = None
 

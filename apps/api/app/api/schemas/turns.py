@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from app.api.schemas.chat import CallId
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, TextPart, ToolCallIn, ToolChoice, ToolIn
 from app.api.schemas.context import ContextOut, LayoutRow
 from app.api.schemas.sessions import SessionOut
@@ -83,7 +84,7 @@ class RegenerateIn(_OptionsIn):
 class ToolOutputIn(In):
     """What a tool answered to one call."""
 
-    tool_call_id: Annotated[str, StringConstraints(min_length=1, max_length=512)]
+    tool_call_id: CallId
     content: str | list[ContentPartIn]
 
 

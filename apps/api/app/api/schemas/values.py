@@ -1,5 +1,5 @@
-"""What schemas of several nouns are made of: how strict they are, the values of stored rows, and records of the domain
-as answers, whose schema and JSON both come from one dataclass.
+"""What schemas of several nouns are made of: how strict they are and bodies are read, the values of stored rows, and
+records of the domain as answers, whose schema and JSON both come from one dataclass.
 
 Schemas are a file a noun, by the names of the routes; what a route has for itself alone stands with it. Bodies take no
 coercion ("5" is no number) and no unknown field, so that a typo is refused and not ignored. Classes that describe
@@ -8,15 +8,18 @@ answers are for the OpenAPI document; a test holds real answers to them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import fields
 from datetime import datetime
 from types import NoneType
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, cast, get_args, get_type_hints
 from uuid import UUID
 
+import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema, create_model
 
+from app.domain.errors import InvalidRequest
 from app.domain.stored import values_of
 from app.domain.types import LARGEST, JsonObject
 
@@ -45,6 +48,10 @@ Id = Annotated[
 ]
 
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+
+NotEmpty = Annotated[str, StringConstraints(min_length=1)]
+
+FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 Seq = Annotated[int, Field(ge=1, le=LARGEST)]
 
@@ -108,3 +115,65 @@ def _as_text(hint: Any) -> Any:
     plain = getattr(hint, "__supertype__", hint)
     texts: dict[Any, Any] = {UUID: Id, datetime: Instant}
     return texts.get(plain, plain)
+
+
+DEEPEST = 64
+MOST_VALUES = 250_000
+LEAST_BYTES_A_VALUE = 16
+"""A large body may have more values than that, but not tinier ones on the whole."""
+_INT64 = 2**63
+
+
+def parse_body(raw: bytes) -> Any:
+    """The value of a JSON body that Postgres can store. Raises `InvalidRequest` that does not quote it.
+
+    orjson refuses NaN, Infinity, numbers beyond a double, lone surrogates, bytes that are no UTF-8 and nesting beyond
+    1,024. What it lets through and we do not: NUL characters (Postgres stores none), integers beyond 64 bits (it would
+    round them), nesting beyond what any honest body has, and bodies made of a great many tiny values.
+    """
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error.msg} at character {error.pos}.", ("body",)) from None
+    _check(value, raw)
+    return value
+
+
+def _check(value: Any, raw: bytes) -> None:
+    """Looks at every value once, level by level, with no recursion to overflow."""
+    may_have_nul = b"\\u0000" in raw
+    level: list[Any] = [value]
+    most_values = max(MOST_VALUES, len(raw) // LEAST_BYTES_A_VALUE)
+    seen = 0
+    huge = False
+    for _depth in range(DEEPEST + 1):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                if may_have_nul and "\0" in item:
+                    raise InvalidRequest("The body has a NUL character in a string, which cannot be stored.", ("body",))
+            elif isinstance(item, dict):
+                entries = cast("dict[str, Any]", item)
+                if may_have_nul and any("\0" in key for key in entries):
+                    raise InvalidRequest("The body has a NUL character in a key, which cannot be stored.", ("body",))
+                below.extend(entries.values())
+            elif isinstance(item, list):
+                below.extend(cast("list[Any]", item))
+            elif isinstance(item, (int, float)) and not -_INT64 < item < _INT64:
+                huge = True
+        seen += len(level)
+        if seen + len(below) > most_values:
+            raise InvalidRequest(f"The body has more than {most_values} values.", ("body",))
+        if not below:
+            if huge:
+                json.loads(raw, parse_int=_refuse_huge_integer)
+            return
+        level = below
+    raise InvalidRequest(f"The body nests deeper than {DEEPEST} levels.", ("body",))
+
+
+def _refuse_huge_integer(digits: str) -> int:
+    """Distinguished from a large float only by the text: `1e30` is fine, thirty digits would lose their end."""
+    if len(digits) > 20 or not -_INT64 <= int(digits) < _INT64:
+        raise InvalidRequest("The body has an integer beyond 64 bits.", ("body",))
+    return 0

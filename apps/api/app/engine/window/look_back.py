@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 from uuid import UUID
 
-from app.domain.content import canonical_json, tool_calls_from_json
-from app.domain.custom_tools import tool_name
+from app.domain.content import canonical_json, tool_calls_from_json, tool_name
 from app.domain.types import Completion, JsonObject, Message, MessageId, ToolCall, ToolDefinition, Turn, TurnId
 from app.engine.policy.policy import ContextPolicy
 

@@ -20,7 +20,15 @@ from app.db.messages import messages_of_turn
 from app.db.migrate import analyze_for
 from app.db.sessions import CHANGEABLE
 from app.db.turns import append_history, get_turn
-from app.domain.errors import ImportRefused, InvalidRequest, NotFound, PlimsollError, TurnInProgress, TurnNotLast
+from app.domain.errors import (
+    ImportRefused,
+    InvalidRequest,
+    NotFound,
+    PlimsollError,
+    TurnInProgress,
+    TurnNotLast,
+    existing,
+)
 from app.domain.incoming import IncomingMessage
 from app.domain.stored import Counters, NewHistory, NewRows
 from app.domain.types import OPEN_STATUSES, JsonObject, Session, SessionId, TenantId, TurnId, TurnStatus
@@ -29,7 +37,7 @@ from app.openai.chat_messages import IncomingTurn
 from app.services.archive.new_rows import ImportJob, Read, drafted
 from app.services.heavy.child import Tools
 from app.services.runtime import Runtime
-from app.services.sessions import insert_checked, with_defaults, with_given_policy
+from app.services.sessions import check_session, insert_checked, with_defaults, with_given_policy
 from app.services.turn.types import RETRY_AFTER_S
 
 logger = logging.getLogger(__name__)
@@ -46,9 +54,7 @@ async def export_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     `HeavyWork.slot`.
     """
     async with rt.heavy.slot(tenant_id) as database, database.begin(snapshot=True) as tx:
-        session = await exported_session(tx, tenant_id, session_id)
-        if session is None:
-            raise NotFound("session")
+        session = existing(await exported_session(tx, tenant_id, session_id), "session")
         point = await fork_point(tx, session_id, None)
         yield "session", session
         for section in SECTIONS:
@@ -151,9 +157,7 @@ async def fork_session(
     async with _of_source(rt, tenant_id, session_id) as tx:
         through_seq = None
         if through_turn_id is not None:
-            turn = await get_turn(tx, tenant_id, session_id, through_turn_id)
-            if turn is None:
-                raise NotFound("turn")
+            turn = existing(await get_turn(tx, tenant_id, session_id, through_turn_id), "turn")
             _check_ended(turn.status)
             through_seq = turn.seq
         point = await fork_point(tx, session_id, through_seq)
@@ -175,10 +179,8 @@ async def fork_within(
     `fork_session`.
     """
     async with rt.database.autocommit() as tx:
-        turn = await get_turn(tx, tenant_id, session_id, turn_id)
+        turn = existing(await get_turn(tx, tenant_id, session_id, turn_id), "turn")
         messages = await messages_of_turn(tx, session_id, turn_id)
-    if turn is None:
-        raise NotFound("turn")
     incoming = [
         IncomingMessage.of_stored(at, message) for at, message in enumerate(messages) if message.seq <= reply_seq
     ]
@@ -217,8 +219,7 @@ async def _of_source(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
     async with rt.heavy.slot(tenant_id) as database:
         await analyze_large(rt, session_id)  # else the foreign keys of its copy may be checked by scans of the whole
         async with database.begin(snapshot=True) as tx:
-            if not await store.session_exists(tx, tenant_id, session_id):
-                raise NotFound("session")
+            await check_session(tx, tenant_id, session_id)
             yield tx
 
 

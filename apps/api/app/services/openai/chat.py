@@ -23,25 +23,17 @@ from app.db.turns import (
     turn_by_key,
 )
 from app.db.turns import cancel_turn as store_cancelled
-from app.domain.compaction import Compaction
-from app.domain.errors import NotFound, TurnInProgress, located
-from app.domain.incoming import IncomingMessage
+from app.domain.errors import TurnInProgress, existing, located
+from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionId, TenantId, TurnId, TurnStatus
-from app.openai.known_lists import KnownList
-from app.openai.new_messages import NewMessages, NextStep, new_messages, next_step, past_step
+from app.openai.new_messages import KnownList, NewMessages, NextStep, new_messages, next_step, past_step
+from app.openai.new_messages import answerable as answerable_list
 from app.services.archive.transfer import add_history, draft_history
 from app.services.runtime import Runtime, retried
 from app.services.sessions import add_directions
 from app.services.turn.claim import answer_again, check_outputs, draft_outputs, stored_outcome
 from app.services.turn.take import continue_turn, retry_turn, take_turn
-from app.services.turn.types import (
-    RETRY_AFTER_S,
-    Listener,
-    OutputsRequest,
-    TurnOptions,
-    TurnOutcome,
-    TurnRequest,
-)
+from app.services.turn.types import RETRY_AFTER_S, Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 
 T = TypeVar("T")
 
@@ -81,6 +73,12 @@ class _State:
     messages: Sequence[Message]
 
 
+def answerable(request: ChatRequest) -> ChatRequest:
+    """The request with a list that ends with something to answer; what it is recognized by stays the client's."""
+    is_directed = bool(request.options.instructions or request.directions)
+    return replace(request, messages=answerable_list(request.messages, is_directed=is_directed))
+
+
 async def complete_chat(
     rt: Runtime,
     tenant_id: TenantId,
@@ -104,12 +102,11 @@ async def complete_chat(
         newest = state.newest
         if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
-        new = await beyond(request, state.messages)
+        new = await new_in_list(request, state.messages)
         is_same = request.is_retry and newest.request_sha256 == request.request_sha256
         if newest.turn_id is not None and (new.repeats_newest or is_same):
             return await _answer_again(rt, tenant_id, session_id, newest.turn_id, state, request, listen)
-        with located("body", request.within):
-            step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+        step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         options = _noted(request.options, newest.last_message_seq + 1)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)
@@ -139,11 +136,10 @@ async def new_turn(
     for _ in range(_MOST_TRIES):
         state = await _read_state(rt, tenant_id, session_id, request, None)
         assert not isinstance(state, TurnOutcome), "only a key finds what was answered before"
-        newest, new = state.newest, await beyond(request, state.messages)
+        newest, new = state.newest, await new_in_list(request, state.messages)
         if newest.status in OPEN_STATUSES or new.repeats_newest or newest.request_sha256 == request.request_sha256:
             return None
-        with located("body", request.within):
-            step = await divided(request, new.messages, waiting=False)
+        step = await divided(request, new.messages, waiting=False)
         turn = turn_of(request, step, request.options)
         if turn is None:
             return None
@@ -163,19 +159,15 @@ async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, re
         newest = state.newest
         if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
-        new = await beyond(request, state.messages)
+        new = await new_in_list(request, state.messages)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)
         if new.repeats_newest or not new.messages:
             return newest
-        with located("body", request.within):
-            step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+        step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         if await store_past(rt, tenant_id, session_id, request.model_alias, newest, step) is not None:
             async with rt.database.autocommit() as tx:
-                stored = await newest_of(tx, tenant_id, session_id)
-            if stored is None:
-                raise NotFound("session")
-            return stored
+                return existing(await newest_of(tx, tenant_id, session_id), "session")
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
 
 
@@ -184,7 +176,7 @@ def most_compared(request: ChatRequest) -> int:
     return 2 * len(request.messages) + 32
 
 
-async def beyond(request: ChatRequest, stored: Sequence[Message]) -> NewMessages:
+async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> NewMessages:
     """What of the request's list is new to a session with these newest messages."""
     if request.all_new:
         return NewMessages(request.messages)
@@ -197,7 +189,8 @@ async def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, 
     Raises `InvalidRequest` that names a message that can not stand there by its index.
     """
     divide = past_step if request.all_past else next_step
-    return await _aside(request, partial(divide, messages, waiting=waiting))
+    with located("body", request.within):
+        return await _aside(request, partial(divide, messages, waiting=waiting))
 
 
 async def _aside(request: ChatRequest, work: Callable[[], T]) -> T:
@@ -211,13 +204,7 @@ def turn_of(request: ChatRequest, step: NextStep, options: TurnOptions) -> TurnR
         return None
     seq = None if request.after_turn_seq is None else request.after_turn_seq + len(step.past) + 1
     return TurnRequest(
-        step.content,
-        request.request_sha256,
-        options,
-        request.model_alias,
-        seq,
-        name=step.name,
-        said_at=step.said_at,
+        step.content, request.request_sha256, options, request.model_alias, seq, name=step.name, said_at=step.said_at
     )
 
 
@@ -229,9 +216,7 @@ async def _read_state(
     lost = 0
     async with rt.database.begin() as tx:
         # Locked, for the turn and the messages to be of one moment.
-        newest = await newest_of(tx, tenant_id, session_id, lock=True)
-        if newest is None:
-            raise NotFound("session")
+        newest = existing(await newest_of(tx, tenant_id, session_id, lock=True), "session")
         if newest.status is TurnStatus.RUNNING and (lost := await fail_lost_turns(tx, session_id)):
             newest = await newest_of(tx, tenant_id, session_id) or newest
         if idempotency_key is not None:
@@ -291,9 +276,7 @@ async def _answer_again(
         options = _noted(request.options, first_seq)
         return await retry_turn(rt, tenant_id, session_id, turn_id, options, request.model_alias, listen)
     async with rt.database.autocommit() as tx:
-        turn = await get_turn(tx, tenant_id, session_id, turn_id)
-        if turn is None:
-            raise NotFound("session")
+        turn = existing(await get_turn(tx, tenant_id, session_id, turn_id), "session")
         return await stored_outcome(tx, tenant_id, turn)
 
 

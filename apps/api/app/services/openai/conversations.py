@@ -11,7 +11,7 @@ from app.db.messages import messages_of_turn, numbered_messages, page_of_item_me
 from app.db.sessions import session_exists
 from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import fail_lost_turns, get_turn, newest_of
-from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
+from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, existing, located
 from app.domain.responses import read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import check_pairing, cut_turns
@@ -87,11 +87,9 @@ async def add_items(
         await sessions.add_directions(rt, tenant_id, session_id, read.directions)
     for _ in range(_MOST_TRIES):
         async with rt.database.begin() as tx:
-            newest = await newest_of(tx, tenant_id, session_id, lock=True)
-            if newest is not None and newest.status is TurnStatus.RUNNING and await fail_lost_turns(tx, session_id):
-                newest = await newest_of(tx, tenant_id, session_id)
-        if newest is None:
-            raise NotFound("conversation")
+            newest = existing(await newest_of(tx, tenant_id, session_id, lock=True), "conversation")
+            if newest.status is TurnStatus.RUNNING and await fail_lost_turns(tx, session_id):
+                newest = existing(await newest_of(tx, tenant_id, session_id), "conversation")
         if newest.status is TurnStatus.RUNNING:
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
         if outputs and newest.status is not TurnStatus.AWAITING_TOOLS:

@@ -14,7 +14,7 @@ from app.db.sessions import (
     turn_of_list,
 )
 from app.db.turns import newest_messages, newest_of, page_of_turns, turn_by_key, turn_numbers
-from app.domain.errors import InvalidRequest, NotFound, located
+from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, SessionId, TenantId
 from app.openai.items import joined_directions
 from app.openai.new_messages import goes_on
@@ -115,11 +115,9 @@ async def _compacted(
 
 
 async def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:
-    with located("body", request.within):
-        await divided(request, request.messages, waiting=False)
+    await divided(request, request.messages, waiting=False)
     return with_defaults(
-        rt,
-        {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)},
+        rt, {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)}
     )
 
 

@@ -1,4 +1,5 @@
-"""Responses: where a request goes on, and one more turn there.
+"""Responses: where a request goes on, and one more turn there; and compaction, as OpenAI's and Anthropic's clients ask
+for it.
 
 A conversation is a session. A previous response that nothing followed is gone on with in its session; one that
 something followed, in a fork that ends with it. What is not to be stored is answered in a session of its own that is
@@ -7,29 +8,40 @@ erased with the answer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
-from app.db.responses import (
-    erase_response,
-    erase_session_without_responses,
-    get_response,
-    newest_response,
-)
+from app.db.responses import erase_response, erase_session_without_responses, get_response, newest_response
 from app.db.responses import response_of_request as read_of_request
 from app.db.sessions import keep_key, session_of_key, turn_of_list
 from app.db.turns import turn_by_key
-from app.domain.errors import Busy, InvalidRequest, NotFound, PlimsollError, TurnInProgress, TurnNotOpen, located
+from app.domain.errors import (
+    Busy,
+    InvalidRequest,
+    NotFound,
+    NothingToSummarize,
+    PlimsollError,
+    TurnInProgress,
+    TurnNotOpen,
+    existing,
+)
+from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse
-from app.domain.types import SessionId, TenantId, TurnStatus
+from app.domain.stored import StoredSummary
+from app.domain.types import JsonObject, SessionId, Summary, SummaryBody, TenantId, TurnStatus, Usage
+from app.engine.summary.block import render_summary
 from app.services.archive.transfer import fork_session, fork_within
-from app.services.openai.chat import ChatRequest, complete_chat, divided
+from app.services.openai.chat import ChatRequest, complete_chat, divided, new_turn, store_list
 from app.services.openai.conversations import ItemPage, page_of_items
 from app.services.openai.open_session import check_compaction, check_options, open_session
 from app.services.runtime import Runtime
 from app.services.sessions import delete_session
+from app.services.summaries import summarize_now
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import RETRY_AFTER_S, Listener, TurnOutcome
+from app.services.views.preview import preview_turn
 
 ERASE_AFTER_S = 3600.0
 """When another process erases what is not to be stored, should the process that answers it have died."""
@@ -129,9 +141,7 @@ async def _after(
     chat = request.chat
     check_compaction(chat, previous.session_id)
     async with rt.database.begin() as tx:
-        found = await get_response(tx, tenant_id, previous)
-        if found is None:
-            raise NotFound("previous_response")
+        found = existing(await get_response(tx, tenant_id, previous), "previous_response")
         newest = await newest_response(tx, tenant_id, previous.session_id)
         if idempotency_key is not None and request.store:
             if await turn_by_key(tx, tenant_id, previous.session_id, idempotency_key):
@@ -145,8 +155,7 @@ async def _after(
         if found.turn_status is TurnStatus.RUNNING and found.is_last_of_turn:
             raise TurnInProgress("The previous response is still in progress.", RETRY_AFTER_S)
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
-    with located("body", chat.within):
-        await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
+    await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
     if request.store and found.ends_session and found.turn_status in _GOES_ON:
         return ResponseTarget(previous.session_id, replace(chat, after_turn_seq=found.last_turn_seq))
     forked = await _fork(rt, tenant_id, found, None if request.store else ERASE_AFTER_S)
@@ -167,10 +176,7 @@ async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, erase_a
 async def stored_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:
     """The tenant's response. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        found = await get_response(tx, tenant_id, ref)
-    if found is None:
-        raise NotFound("response")
-    return found
+        return existing(await get_response(tx, tenant_id, ref), "response")
 
 
 async def response_of_outcome(
@@ -179,10 +185,7 @@ async def response_of_outcome(
     """The stored response of a request that has been answered before. Raises `NotFound` when it was erased."""
     turn = outcome.turn
     async with rt.database.autocommit() as tx:
-        found = await read_of_request(tx, tenant_id, turn.session_id, turn.id, request_sha256)
-    if found is None:
-        raise NotFound("response")
-    return found
+        return existing(await read_of_request(tx, tenant_id, turn.session_id, turn.id, request_sha256), "response")
 
 
 async def input_items(
@@ -219,9 +222,7 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
     its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress` while it runs.
     """
     async with rt.database.begin() as tx:
-        found = await get_response(tx, tenant_id, ref)
-        if found is None:
-            raise NotFound("response")
+        found = existing(await get_response(tx, tenant_id, ref), "response")
         if is_running(found):
             raise TurnInProgress("The response is still in progress; cancel it first.", RETRY_AFTER_S)
         await erase_response(tx, ref)
@@ -232,3 +233,85 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
 def is_running(found: StoredResponse) -> bool:
     """Whether its model is being called."""
     return found.reply is None and found.is_last_of_turn and found.turn_status is TurnStatus.RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What stands for a session, and the summary that was made for it, if one was."""
+
+    compaction: Compaction
+    summary: StoredSummary | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """Of the summarizer; nothing where it was not called."""
+        made = self.summary
+        return Usage((made and made.prompt_tokens) or 0, (made and made.completion_tokens) or 0)
+
+
+def compaction_policy(trigger_tokens: int, focus: str | None = None) -> JsonObject:
+    """The policy of a request that says at how many input tokens a summary is made: no other trigger of the session's
+    policy makes one, except at the prune threshold."""
+    return {
+        "summarize_when": "preflight",
+        "auto_summarize": True,
+        "summary_trigger_tokens": trigger_tokens,
+        "summary_trigger_ratio": None,
+        "mandatory_summary_turn": None,
+        "usage_threshold": None,
+        "max_messages": None,
+        **({"focus": focus} if focus else {}),
+    }
+
+
+async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest, idempotency_key: str | None) -> Compacted:
+    """Stores what is new of a request that is `all_past`, and summarizes its session.
+
+    Where a summary would make nothing smaller, or a turn waits for tools, the session stands as it is. Raises as
+    `resolve_target`, `store_list` and `summarize_now`.
+    """
+    target = await resolve_target(rt, tenant_id, request, idempotency_key)
+    newest = await store_list(rt, tenant_id, target.session_id, target.request)
+    as_it_is = Compacted(Compaction(target.session_id, newest.last_turn_seq))
+    if newest.status is TurnStatus.AWAITING_TOOLS:
+        return as_it_is
+    return await _summarized(rt, tenant_id, as_it_is.compaction, None) or as_it_is
+
+
+async def compact_before(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest
+) -> tuple[Compacted | None, ChatRequest]:
+    """Makes the summary that the turn of a request would make first, and takes no turn; None where it would make none,
+    and the request as it is to be answered then.
+
+    What the list has beyond the session is stored, but for the message that would be answered. Where a turn waits for
+    tools, or has been answered already, that is None too. Raises as `complete_chat` and `summarize_now`.
+    """
+    found = await new_turn(rt, tenant_id, session_id, request)
+    if found is None:
+        return None, request
+    last_turn_seq, turn = found
+    if request.after_turn_seq is not None:
+        request = replace(request, after_turn_seq=last_turn_seq)
+    if not (await preview_turn(rt, tenant_id, session_id, turn)).summary_pending:
+        return None, request
+    made = await _summarized(rt, tenant_id, Compaction(session_id, last_turn_seq), request.options.policy)
+    return made, request
+
+
+async def _summarized(
+    rt: Runtime, tenant_id: TenantId, of: Compaction, own: Mapping[str, Any] | None
+) -> Compacted | None:
+    try:
+        made = await summarize_now(rt, tenant_id, of.session_id, own=own)
+    except NothingToSummarize:
+        return None
+    return Compacted(Compaction(of.session_id, of.turn_seq, made.id), made)
+
+
+def shown_text(summary: Summary | StoredSummary) -> str:
+    """The summary as a model is shown it."""
+    if isinstance(summary, Summary):
+        return render_summary(summary.body)
+    lists = (summary.key_facts, summary.open_questions, summary.decisions, summary.action_items)
+    return render_summary(SummaryBody(summary.summary_text, *lists))

@@ -24,7 +24,7 @@ from app.domain.types import Completion, Delta, JsonObject, Summary, ToolCall, T
 from app.engine.window.cache_break import cache_break
 from app.engine.window.plan import Assembled
 from app.engine.window.prompt import Block
-from app.openai.known_lists import with_reply
+from app.openai.new_messages import with_reply
 from app.services.limits import spent_of
 from app.services.pasts import LastPrompt, pack_messages
 from app.services.runtime import Runtime

@@ -16,10 +16,11 @@ from uuid import UUID
 from app.db.claims import renew_lease
 from app.db.database import Database
 from app.db.erasure import Idle, count_idle, count_rows, due_sessions, erase, instant_before, next_idle
-from app.db.timeline import count_open_turns
+from app.db.figures import count_open_turns
 from app.db.turns import fail_lost_turns, sessions_with_lost_turns
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
 from app.domain.types import SessionId, TenantId
+from app.services.paging import FIRST_ID
 from app.services.runtime import Runtime, retried
 from app.services.upkeep.learned import load_windows
 
@@ -89,7 +90,7 @@ async def sweep_forever(rt: Runtime) -> None:
 
 async def end_lost_turns(database: Database) -> int:
     """Ends all running turns whose lease is over, session by session; how many there were."""
-    lost, after_id = 0, UUID(int=0)
+    lost, after_id = 0, FIRST_ID
     while True:
         async with database.autocommit() as tx:
             sessions = await sessions_with_lost_turns(tx, after_id, _LOST_A_PAGE)
@@ -168,7 +169,6 @@ SHORTEST_AGE = timedelta(hours=24)
 BATCH_SESSIONS = 100
 BATCH_MESSAGES = 20_000
 """Of a batch, unless one session alone has more: what a transaction erases within about a second."""
-_FIRST_ID = UUID(int=0)
 
 
 @dataclass(slots=True)
@@ -207,7 +207,7 @@ async def purge(
         idle = Idle(await instant_before(tx, older_than), tenant_id)
         purged = Purged(*await count_idle(tx, idle))
     progress(purged)
-    after = _FIRST_ID
+    after = FIRST_ID
     while batch := await _next_batch(database, idle, after, purged.rows, dry_run=dry_run):
         after = batch[-1]
         purged.done += len(batch)

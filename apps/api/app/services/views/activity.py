@@ -16,7 +16,7 @@ from time import monotonic
 from uuid import UUID
 
 from app.db.database import Record, record_of
-from app.db.timeline import changed_turns, open_turns
+from app.db.figures import changed_turns, open_turns
 from app.domain.errors import DatabaseUnavailable, ProcessBusy, TooManyStreams
 from app.domain.figures import TurnNews
 from app.domain.types import OPEN_STATUSES, TenantId

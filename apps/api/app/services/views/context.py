@@ -12,27 +12,30 @@ from uuid import UUID
 
 from app.db.audits import all_regions
 from app.db.database import Record, record_of
+from app.db.figures import summaries_between, timeline_ranges, timeline_turns
 from app.db.sessions import state_of
-from app.db.timeline import summaries_between, timeline_ranges, timeline_turns
 from app.domain.errors import InvalidRequest
-from app.domain.figures import CurrentWindow, EventCounts, PointWindow, TimelineEvent, TimelineRange, TurnPoint
+from app.domain.figures import (
+    CurrentWindow,
+    EventCounts,
+    PinFigures,
+    PointWindow,
+    TimelineEvent,
+    TimelineRange,
+    TurnPoint,
+)
 from app.domain.stored import values_of
 from app.domain.types import JsonObject, Message, SessionId, SummaryId, TenantId, Turn, TurnId, TurnStatus
 from app.engine.policy.budget import history_budget
 from app.engine.policy.policy import ContextPolicy
+from app.engine.recall.relevance import question_of, relevances
+from app.engine.window.prompt import goal_text, pin_text
 from app.engine.window.triggers import trigger_tokens, turns_to_next_summary
 from app.engine.window.window import lay_out
 from app.services.paging import LAST_SEQ, Page, after_seq, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import prompt_view
-from app.services.turn.gather import (
-    WindowRows,
-    estimator_of,
-    read_window,
-    session_policy,
-    snapshot_of,
-    with_all_counts,
-)
+from app.services.turn.gather import WindowRows, estimator_of, read_window, session_policy, snapshot_of, with_all_counts
 
 
 async def session_window(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> WindowRows:
@@ -108,6 +111,21 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
 def no_turn(seq: int) -> Turn:
     """A running turn without a message yet."""
     return Turn(TurnId(UUID(int=0)), seq, TurnStatus.RUNNING, unresolved=True, messages=())
+
+
+async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> dict[str, PinFigures]:
+    """By name, each pin's tokens as it stands in a prompt, and its relevance to a turn with the newest one's words.
+
+    Raises `NotFound` for the session.
+    """
+    rows = await session_window(rt, tenant_id, session_id)
+    pins, estimate = rows.context.pins, estimator_of(rt, rows)
+    newest = rows.turns[-1] if rows.turns else no_turn(rows.turn_seq)
+    goal = goal_text(rows.session.room_goal, rows.session.mode)
+    return {
+        pin.name: PinFigures(estimate(pin_text(pin)), relevance, "computed" if pin.relevance is None else "given")
+        for pin, relevance in zip(pins, relevances(pins, question_of(goal, newest)), strict=True)
+    }
 
 
 async def read_timeline(

@@ -1,4 +1,5 @@
-"""What a turn would send, before it is posted: no model is called and nothing is written.
+"""What a turn would send, before it is posted, and how many tokens a prompt of Anthropic's form has: no model is called
+and nothing is written.
 
 At most a provider counts tokens, where its alias has exact counts and the turn would need one too.
 """
@@ -11,7 +12,10 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from app.db.messages import UNCOUNTED
+from app.db.turns import newest_messages, newest_of
+from app.domain.errors import existing
 from app.domain.figures import LaidOut
+from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.types import (
     OPEN_STATUSES,
     JsonObject,
@@ -29,22 +33,25 @@ from app.domain.types import (
     TurnStatus,
     Usage,
 )
-from app.engine.messages.tokens import Estimate
+from app.engine.messages.image_rules import image_rule_for
+from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS, Estimate, tokens_of, tools_tokens, with_images_by_rule
 from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of
 from app.engine.window.layout import layout_of
 from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, assemble, plan
-from app.engine.window.prompt import Prompt
+from app.engine.window.prompt import Prompt, PromptItem
+from app.engine.window.window import head_items
+from app.services.openai.chat import ChatRequest, divided, most_compared, new_in_list, turn_of
 from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
 from app.services.turn.claim import awake_alias, check, check_recorded, policy_of_turn
 from app.services.turn.decide import counted_by_provider, first_snapshot, refusal_of
-from app.services.turn.gather import estimator_of, planned, with_recall_anew
+from app.services.turn.gather import encoding_of, estimator_of, planned, with_recall_anew
 from app.services.turn.provider_call import cost_of
 from app.services.turn.steps import Steps
-from app.services.turn.types import TurnPlan, TurnRequest
-from app.services.views.context import uncounted_window
+from app.services.turn.types import TurnOptions, TurnPlan, TurnRequest
+from app.services.views.context import uncounted_window, window_now
 from app.services.views.turns import numbered
 
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
@@ -151,3 +158,65 @@ def _pending_summary(fold: Fold, estimate: Estimate) -> tuple[Summary, Estimate]
     rendered = render_summary(body)
     pending = summary_of(PENDING_SUMMARY_ID, fold, body, "fallback")
     return pending, lambda shown: fold.cap_tokens if shown == rendered else estimate(shown)
+
+
+_NO_ID = UUID(int=0)
+
+
+async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, compaction: Compaction) -> int:
+    """The estimate of what a list behind a compaction would send, of its session as it stands.
+
+    As the preview of the next turn has it; where the list is no new turn, or has past that the session has not, the
+    session's window and what of the list is new. Raises `NotFound` and `InvalidRequest` as the request would.
+    """
+    session_id = compaction.session_id
+    async with rt.database.autocommit() as tx:
+        newest = existing(await newest_of(tx, tenant_id, session_id), "compaction")
+        stored = await newest_messages(tx, session_id, most_compared(request))
+    new = (await new_in_list(request, stored)).messages
+    is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
+    step = await divided(request, new, waiting=is_waiting) if new else None
+    if step is not None and not step.past and not is_waiting:
+        turn = turn_of(request, step, request.options)
+        if turn is not None:
+            preview = await preview_turn(rt, tenant_id, session_id, turn)
+            return preview.context["estimated_wire_tokens"]
+    window = await window_now(rt, tenant_id, session_id)
+    return window.estimated_wire_tokens + await count_tokens(
+        rt, tenant_id, request.model_alias, new, request.options, is_new=False
+    )
+
+
+async def count_tokens(
+    rt: Runtime,
+    tenant_id: TenantId,
+    model_alias: str,
+    messages: Sequence[IncomingMessage],
+    options: TurnOptions,
+    *,
+    is_new: bool = True,
+) -> int:
+    """The estimate of what the first turn of a new session would send, had nothing of the list to leave; or of what
+    comes to the window of one.
+
+    Raises `InvalidRequest` for an unknown alias.
+    """
+    model = rt.catalogue.model(model_alias, tenant_id)
+    rule = image_rule_for(model.model)
+    of_session = rt.catalogue.instructions.global_ if is_new else None
+    system = (("system:global", of_session), ("system:turn", options.instructions))
+    layers = tuple((label, text) for label, text in system if text)
+
+    def item(incoming: IncomingMessage, estimate: Estimate) -> PromptItem:
+        calls, call_id, tokens = incoming.tool_calls, incoming.tool_call_id, tokens_of(incoming, estimate)
+        message = Message(MessageId(_NO_ID), TurnId(_NO_ID), 0, incoming.role, incoming.content, tokens, calls, call_id)
+        return PromptItem("history", with_images_by_rule(message, rule).tokens, message=message)
+
+    def counted(estimate: Estimate) -> int:
+        items = (*head_items(layers, None, (), estimate), *(item(message, estimate) for message in messages))
+        prompt = Prompt(items, options.tools, tools_tokens(options.tools, estimate))
+        return prompt.wire_tokens - (0 if is_new else PROMPT_FRAMING_TOKENS)
+
+    encoding = encoding_of(model, rt.guarded)
+    tokens, _ = await rt.tokenizers.off_loop(lambda: rt.tokenizers.count_with(encoding, counted))
+    return tokens

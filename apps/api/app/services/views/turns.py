@@ -14,7 +14,7 @@ from app.db.audits import get_audit as read_audit
 from app.db.messages import messages_by_id, messages_in_runs, page_of_messages
 from app.domain.audit import Audit
 from app.domain.content import content_text
-from app.domain.errors import NotFound
+from app.domain.errors import NotFound, existing
 from app.domain.figures import LaidOut
 from app.domain.stored import ListedTurn
 from app.domain.trim_log import TrimAction
@@ -86,10 +86,7 @@ async def get_audit(
     """The audit of the turn's last model call, or of the last in a round. Raises `NotFound`."""
     await get_turn(rt, tenant_id, session_id, turn_id)
     async with rt.database.autocommit() as tx:
-        audit = await read_audit(tx, tenant_id, session_id, turn_id, round_number)
-    if audit is None:
-        raise NotFound("audit")
-    return audit
+        return existing(await read_audit(tx, tenant_id, session_id, turn_id, round_number), "audit")
 
 
 async def get_expanded_audit(
@@ -99,11 +96,8 @@ async def get_expanded_audit(
 
     What left is counted again with the estimator of then: counts of single messages are not stored with a prompt.
     """
-    await get_turn(rt, tenant_id, session_id, turn_id)
+    audit = await get_audit(rt, tenant_id, session_id, turn_id, round_number)
     async with rt.database.autocommit() as tx:
-        audit = await read_audit(tx, tenant_id, session_id, turn_id, round_number)
-        if audit is None:
-            raise NotFound("audit")
         actions = [TrimAction.of_row(action) for action in audit.context_trim_log["actions"]]
         turns = await turns_in_ranges(tx, session_id, actions)
         tools_sha256 = audit.prompt_refs["tools"] if audit.prompt_refs else None

@@ -1,5 +1,6 @@
-"""Turns over time: a session's with the figures of their prompts and the summaries between them, and what turns do now,
-across sessions. Rows of the latter name their tenant, and readers keep to theirs."""
+"""Figures for lists and plots: turns over time, a session's with their prompts and the summaries between them; what
+turns do now, across sessions, whose rows name their tenant, and readers keep to theirs; and where each session stands.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from uuid import UUID
 
-from app.db.database import Record, Transaction
+from app.db.database import Record, Transaction, record_of
+from app.db.sessions import FIRST_INPUT
 from app.db.sql import OPEN_STATUSES_SQL, sql
-from app.domain.figures import TurnNews
-from app.domain.types import OpenTurnCount, SessionId, TenantId, TurnStatus
+from app.domain.figures import SessionFigures, TurnNews, WindowFigures
+from app.domain.types import JsonObject, OpenTurnCount, SessionId, TenantId, TurnId, TurnStatus
 
 USER_INPUT_CHARS = 160
 
@@ -187,3 +189,51 @@ async def count_open_turns(tx: Transaction) -> Mapping[TurnStatus, OpenTurnCount
     """How many turns of all tenants are open, by status; a status that no turn has is not in it."""
     rows = await tx.fetch(_COUNT_OPEN)
     return {TurnStatus(row["status"]): OpenTurnCount(row["turns"], max(0.0, row["oldest_s"])) for row in rows}
+
+
+# Read by the session's key, a few rows each, save the sums over its calls. A running turn has no audit before it ends:
+# then the window of the turn before it is the newest there is.
+_SESSIONS = sql(f"""
+    SELECT s.id, s.last_turn_seq AS turns, first.first_input, last.id AS last_turn_id, last.status AS state,
+        coalesce(last.completed_at, last.created_at) AS last_turn_at, w.window,
+        used.prompt_tokens, used.completion_tokens, used.cost_usd
+    FROM unnest(CAST(:session_ids AS uuid[])) AS wanted(id)
+    JOIN sessions s ON s.id = wanted.id
+    LEFT JOIN LATERAL ({FIRST_INPUT}) first ON true
+    LEFT JOIN LATERAL (
+        SELECT t.id, t.status, t.created_at, t.completed_at FROM turns t
+        WHERE t.session_id = s.id ORDER BY t.seq DESC LIMIT 1
+    ) last ON true
+    LEFT JOIN LATERAL (
+        SELECT jsonb_build_object(
+            'turn_id', a.turn_id, 'model_alias', a.model_alias, 'model_context_limit', a.model_context_limit,
+            'input_budget', a.input_budget, 'estimated_input_tokens', a.estimated_input_tokens_after_prune,
+            'estimated_wire_tokens', a.estimated_wire_tokens) AS window
+        FROM (SELECT t.id, t.seq FROM turns t WHERE t.session_id = s.id ORDER BY t.seq DESC LIMIT 2) newest
+        JOIN turn_context_audit a ON a.session_id = s.id AND a.turn_id = newest.id
+        ORDER BY newest.seq DESC, a.round DESC, a.attempt DESC LIMIT 1
+    ) w ON true
+    LEFT JOIN LATERAL (
+        SELECT CAST(sum(u.prompt_tokens) AS bigint) AS prompt_tokens,
+            CAST(sum(u.completion_tokens) AS bigint) AS completion_tokens,
+            CAST(sum(u.cost_usd) AS float) AS cost_usd
+        FROM usage_records u WHERE u.session_id = s.id
+    ) used ON true
+    """)
+
+
+async def session_figures(tx: Transaction, session_ids: Sequence[UUID]) -> dict[SessionId, SessionFigures]:
+    """The figures of each. The caller has checked whose sessions they are."""
+    rows = await tx.fetch(_SESSIONS, session_ids=list(session_ids))
+    return {SessionId(row["id"]): _figures(row) for row in rows}
+
+
+def _figures(row: Record) -> SessionFigures:
+    window: JsonObject | None = row["window"]
+    return record_of(
+        SessionFigures,
+        row,
+        window=WindowFigures(turn_id=TurnId(UUID(window.pop("turn_id"))), **window) if window else None,
+        prompt_tokens=row["prompt_tokens"] or 0,
+        completion_tokens=row["completion_tokens"] or 0,
+    )
