@@ -164,12 +164,14 @@ export interface TrimLog {
   looked_back?: { messages: number; tokens: number };
 }
 
-/** An older message that came back. `matched` are the words it came back for, where the service names them. */
+/** An older message that came back. `matched` are the user's words that it has, `related` words that it has instead of
+ * others, where the service names them. */
 export interface Recalled {
   message_id: string;
   score: number;
   tokens: number;
   matched?: string[];
+  related?: { word: string; of: string }[];
 }
 
 export interface Audit {

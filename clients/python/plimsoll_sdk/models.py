@@ -209,14 +209,22 @@ class TrimAction(Answer):
     count: int = 1
 
 
+class RelatedWord(Answer):
+    """A word that a message has instead of the user's word `of`."""
+
+    word: str
+    of: str
+
+
 class RecalledMessage(Answer):
-    """A message that came back, verbatim. `matched` are the user's words that it has; without any it stands beside one
-    that has some."""
+    """A message that came back, verbatim. `matched` are the user's words that it has, `related` words that it has
+    instead of others; without any it stands beside one that has some."""
 
     message_id: str
     score: float
     tokens: int
     matched: list[str] = Field(default_factory=list[str])
+    related: list[RelatedWord] = Field(default_factory=list[RelatedWord])
 
 
 class LookedBack(Answer):

@@ -3353,9 +3353,14 @@ export interface components {
             tokens: number;
             /**
              * Matched
-             * @description The user's words that it has; absent where it stands beside another one.
+             * @description The user's words that it has; absent where it has none.
              */
             matched?: string[];
+            /**
+             * Related
+             * @description Related words of those that it has not; absent where it has none. With neither it stands beside one that matches.
+             */
+            related?: components["schemas"]["RelatedWordOut"][];
         };
         /**
          * RecordedReplyIn
@@ -3484,6 +3489,19 @@ export interface components {
             tools: number;
             /** Framing */
             framing: number;
+        };
+        /**
+         * RelatedWordOut
+         * @description A word that a message has instead of the user's.
+         */
+        RelatedWordOut: {
+            /** Word */
+            word: string;
+            /**
+             * Of
+             * @description The user's word that it is related to.
+             */
+            of: string;
         };
         /**
          * ResentCall

@@ -17,14 +17,16 @@ from app.domain.types import JsonObject, MessageId, ReasoningForm
 RECALLED: Final = "r"
 """The kind of the reference that has a prompt's recalled messages, packed."""
 _FORMS: Final[tuple[ReasoningForm | None, ...]] = (None, "text", "blocks")
+_RELATED: Final = "~"
+"""Between a word that a message has and the user's word that it is related to; in no word itself."""
 _BITS: Final = 7
 _MORE: Final = 1 << _BITS
 
 
 class Recalled(NamedTuple):
     """A message that came back: `score` is what it was chosen by, in hundredths, `tokens` its cost on the wire, and
-    `form` that of the reasoning it was sent with. `matched` are the user's words that it has, sorted and each once; one
-    that has none stands beside one that has some."""
+    `form` that of the reasoning it was sent with. `matched` are the user's words that it has, sorted and each once,
+    and in the place of some `related_word`s; one that has none stands beside one that has some."""
 
     seq: int
     message_id: MessageId
@@ -48,10 +50,19 @@ class PackedRow(NamedTuple):
     matched: tuple[str, ...]
 
 
+def related_word(word: str, of: str) -> str:
+    """The word of a message that was found for a word of the user's, as `matched` has it."""
+    return word if word == of else f"{word}{_RELATED}{of}"
+
+
 def public_row(message_id: UUID, score: int, tokens: int, matched: Sequence[str]) -> JsonObject:
-    """The row of a message that was recalled."""
+    """The row of a message that was recalled: the user's words that it has, and the words that it has instead."""
     row: JsonObject = {"message_id": str(message_id), "score": score / 100, "tokens": tokens}
-    return row | ({"matched": list(matched)} if matched else {})
+    if own := [word for word in matched if _RELATED not in word]:
+        row["matched"] = own
+    if pairs := [word.split(_RELATED) for word in matched if _RELATED in word]:
+        row["related"] = [{"word": word, "of": of} for word, of in pairs]
+    return row
 
 
 def recalled_ref(rows: Sequence[Recalled]) -> list[Any]:

@@ -26,7 +26,7 @@ export function RecalledList({ sessionId, rows, messages, prompt }: Props) {
       <h3>Recalled</h3>
       <p class="small quiet">
         Older messages that are no longer in the window in full, brought back because they have words of the user's
-        message, or stand beside one that has some.
+        message, or words related to them, or stand beside one that has some.
       </p>
       <details open={rows.length <= MOST_OPEN}>
         <summary>
@@ -55,8 +55,10 @@ interface RowProps {
 function RecalledRow({ sessionId, row, message, terms }: RowProps) {
   if (!message) return <span>A message</span>;
   const text = wholeText({ ...message, tool_calls: message.tool_calls ?? [] });
-  const matched = row.matched ? termsOf(row.matched.join(" ")) : terms;
-  const words = row.matched ?? wordsWith(text, matched);
+  const named = [...(row.matched ?? []), ...(row.related ?? []).map((pair) => pair.word)];
+  const matched = named.length ? termsOf(named.join(" ")) : terms;
+  const related = (row.related ?? []).map((pair) => `${pair.word} (related to ${pair.of})`);
+  const words = named.length ? [...(row.matched ?? []), ...related] : wordsWith(text, matched);
   return (
     <span title={`Score ${row.score.toFixed(2)} of 1: how rare the matched words are, and how many`}>
       <a href={addressOf(sessionId, "window", message.turn_seq)}>Turn {message.turn_seq}</a>, {speakerOf(message)},{" "}

@@ -30,6 +30,13 @@ class TrimActionOut(row_of(TrimAction, without=("count",))):
     count: Count = Field(1, description="The single actions it stands for; absent where it is one.")
 
 
+class RelatedWordOut(Open):
+    """A word that a message has instead of the user's."""
+
+    word: str
+    of: str = Field(description="The user's word that it is related to.")
+
+
 class RecalledOut(Open):
     """A message that came back, verbatim."""
 
@@ -38,7 +45,12 @@ class RecalledOut(Open):
     tokens: Count
     matched: list[str] = Field(
         default_factory=list[str],
-        description="The user's words that it has; absent where it stands beside another one.",
+        description="The user's words that it has; absent where it has none.",
+    )
+    related: list[RelatedWordOut] = Field(
+        default_factory=list[RelatedWordOut],
+        description="Related words of those that it has not; absent where it has none. With neither it stands beside "
+        "one that matches.",
     )
 
 

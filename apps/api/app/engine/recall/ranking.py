@@ -12,31 +12,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from app.domain.content import content_text, named
+from app.domain.recalled import related_word
 from app.domain.types import Message, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units
 from app.engine.policy.policy import Recall
+from app.engine.recall.bm25 import MOST_SEEN_SHARE, rarities, summed, term_scores
 from app.engine.recall.dates import date_keys, day_said
 from app.engine.recall.index import CALL, QUESTION_MARKS, RESULT, Floats, Index, Ints
+from app.engine.recall.related import LookedFor, Related, one_of_a_word, related_terms, weigh_related
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
 
 MOST_HITS: Final = 64
 """Messages that matched, best first, of which one turn looks at the neighbourhood."""
 MOST_CANDIDATES: Final = 192
 """Messages beside tool groups, best first, that one turn chooses from."""
-MOST_SEEN_SHARE: Final = 0.8
-LEAST_MESSAGES: Final = 8
-SATURATION: Final = 1.2
-
-_LENGTH_SHARE: Final = 0.4
-_USUAL_TERMS: Final = 16
-"""BM25 with a fixed usual length: what a message scores must not change when longer ones come (Robertson, Zaragoza)."""
 _NEIGHBOURS: Final = np.arange(-3, 4)
 _SHARES: Final = np.array((0.12, 0.25, 0.4, 1.0, 0.5, 0.25, 0.12))
 """The share of a hit's score that the messages before it get, itself, and those after it."""
@@ -64,7 +61,7 @@ class Candidate(NamedTuple):
     """Messages that come back together or not at all, by number, and what speaks for them.
 
     `tokens` is what they cost on the wire as they were counted when they were stored; `matched` has for each message
-    the words of the query that it has, sorted.
+    the words of the query that it has and, for those that it has not, their related words that it has, sorted.
     """
 
     seqs: tuple[int, ...]
@@ -90,12 +87,12 @@ class Hits:
     """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
     all that were searched shares with the text. `postings` are the positions of the messages that have each of the
     `words` that were looked for, or were sent on the days that they name, one after the other, `seen_in` how many those
-    are."""
+    are; the related words come first, the farthest before all others."""
 
     positions: Ints
     scores: Floats
     shared_terms: Ints
-    words: tuple[str, ...]
+    words: tuple[LookedFor, ...]
     seen_in: Ints
     postings: Ints
 
@@ -123,29 +120,6 @@ def most_recalled_tokens(text: str, recall: Recall, input_budget: int) -> int:
     return int(called_for) if called_for >= _LEAST_RECALLED_TOKENS else 0
 
 
-def rarities(seen_in: Ints, messages: int, most_seen_share: float = MOST_SEEN_SHARE) -> Floats:
-    """What terms that so many of the messages have tell apart (BM25's inverse document frequency).
-
-    Nothing where nearly all have one: a session that says the same again and again would match as a whole.
-    """
-    rare = np.log1p((messages - seen_in + 0.5) / (seen_in + 0.5))
-    if messages >= LEAST_MESSAGES:
-        rare[seen_in > most_seen_share * messages] = 0.0
-    return rare
-
-
-def summed(positions: Ints, parts: Floats, messages: int) -> Floats:
-    """By message, the sum of its parts."""
-    return np.bincount(positions, parts, messages).astype(np.float64, copy=False)
-
-
-def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare: Floats) -> tuple[Floats, Floats]:
-    """By posting, as `Index.postings` gives them: its BM25 score, and the rarity of its term."""
-    norm = SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * index.lengths[positions])
-    of_posting = np.repeat(rare, seen_in)
-    return of_posting * counts * (SATURATION + 1) / (counts + norm), of_posting
-
-
 def search(
     index: Index,
     text: str,
@@ -158,24 +132,27 @@ def search(
     """The best of the messages through a number that have any of the text's terms, or were sent on a day that it names,
     as it is understood on `said_day`; of equals the newer.
 
-    One that has more of the terms counts more. Of a long text only some terms are looked for, and only so many as a
-    message is packed with are compared.
+    One that has more of the terms counts more. For a term that a message has not, the nearest of its related ones that
+    it has counts, and less. Of a long text only some terms are looked for, and only so many as a message is packed with
+    are compared.
     """
     messages = int(np.searchsorted(index.seqs, through_seq, "right"))
-    words = query_words(text)
-    looked_for = {term_hash(term): words[term] for term in query_terms(text)}
-    compared = dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
-    seen_in, positions, counts = index.postings(looked_for | compared, messages)
-    shared_terms = np.bincount(positions, minlength=messages)
-    of_words = int(seen_in[: len(looked_for)].sum())
+    terms = _terms_of(text[:_MOST_ASKED_CHARS])
     dates = () if said_day is None else date_keys(text, said_day)
+    seen_in, positions, counts = index.postings(terms.wanted, messages)
+    shared_terms = np.bincount(positions[int(seen_in[: len(terms.related)].sum()) :], minlength=messages)
     dated = [index.said_between(date.first_day, date.last_day, messages) for date in dates]
-    seen_in = np.append(seen_in[: len(looked_for)], [len(found) for found in dated]).astype(np.int64)
+    of_words = int(seen_in[: terms.scored].sum())
+    seen_in = np.append(seen_in[: terms.scored], [len(found) for found in dated]).astype(np.int64)
     positions = np.concatenate((positions[:of_words], *dated))
     counts = np.append(counts[:of_words], np.ones(len(positions) - of_words, np.int64))
     rare = rarities(seen_in, messages, most_seen_share)
-    rare[len(looked_for) :] *= _DATE_FACTOR
+    rare[terms.scored :] *= _DATE_FACTOR
+    weigh_related(rare, terms.related)
     scored, covered = term_scores(index, seen_in, positions, counts, rare)
+    if terms.related:
+        counting = one_of_a_word(terms.related, seen_in, positions, messages)
+        scored, covered = scored * counting, covered * counting
     scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
     found = np.flatnonzero(scores)
     if len(found) > most_hits:  # a sort of all that match is the dearest part of a search
@@ -189,9 +166,33 @@ def search(
         positions=found,
         scores=scores[: len(found)],
         shared_terms=shared_terms,
-        words=(*looked_for.values(), *(date.words for date in dates)),
+        words=(*terms.words, *(LookedFor(date.words, date.words) for date in dates)),
         seen_in=seen_in,
         postings=positions,
+    )
+
+
+class _Terms(NamedTuple):
+    """The terms of a query by their hashes: all that are `wanted`, of which the first `scored` count, the `related`
+    ones before the query's own. `words` are those of the ones that count."""
+
+    wanted: tuple[int, ...]
+    scored: int
+    related: tuple[Related, ...]
+    words: tuple[LookedFor, ...]
+
+
+@lru_cache(maxsize=16)  # one message is searched for several times in a turn
+def _terms_of(text: str) -> _Terms:
+    words = query_words(text)
+    own = {term_hash(term): words[term] for term in query_terms(text)}
+    compared = dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
+    related, in_order = related_terms(own), tuple(own.values())
+    return _Terms(
+        (*(other.term for other in related), *(own | compared)),
+        len(related) + len(own),
+        related,
+        (*(LookedFor(other.word, in_order[other.of]) for other in related), *(LookedFor(w, w) for w in in_order)),
     )
 
 
@@ -263,19 +264,20 @@ def _with_room(found: Iterable[_Found], room_tokens: int) -> list[_Found]:
 
 def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Candidate, ...]:
     """What was chosen, with the words that each message has."""
-    words = {at: set[str]() for unit in chosen for at in range(unit.first, unit.end)}
+    words = {at: dict[str, str]() for unit in chosen for at in range(unit.first, unit.end)}
     is_chosen = np.zeros(len(hits.shared_terms), np.bool_)
     is_chosen[list(words)] = True
     theirs = np.flatnonzero(is_chosen[hits.postings])
     of_word = np.searchsorted(np.cumsum(hits.seen_in), theirs, "right")
     for at, word in zip(hits.postings[theirs].tolist(), of_word.tolist(), strict=True):
-        words[at].add(hits.words[int(word)])
+        looked_for = hits.words[int(word)]
+        words[at][looked_for.of] = related_word(*looked_for)
     return tuple(
         Candidate(
             tuple(index.seqs[unit.first : unit.end].tolist()),
             unit.score,
             unit.tokens,
-            tuple(tuple(sorted(words[at])) for at in range(unit.first, unit.end)),
+            tuple(tuple(sorted(words[at].values())) for at in range(unit.first, unit.end)),
         )
         for unit in chosen
     )

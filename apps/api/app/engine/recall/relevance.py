@@ -10,8 +10,8 @@ import numpy as np
 
 from app.domain.content import content_text
 from app.domain.types import Pin, Turn
+from app.engine.recall.bm25 import SATURATION, rarities, summed, term_scores
 from app.engine.recall.index import EMPTY, Packed, packed_text
-from app.engine.recall.ranking import SATURATION, rarities, summed, term_scores
 from app.engine.recall.terms import distinct_query_terms, term_hash
 
 MOST_TERMS: Final = 16_384

@@ -17,7 +17,7 @@ from app.domain.types import Message, MessageId, Role, SessionId, TenantId, Turn
 from app.engine.recall.dates import day_of
 from app.engine.recall.pages import handle_of, seq_of
 from app.engine.recall.ranking import MOST_HITS, search
-from app.engine.recall.terms import excerpt, query_terms
+from app.engine.recall.terms import excerpt, query_terms, terms_of
 from app.engine.window.look_back import LookBack, Search, page_tokens
 from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cursor
 from app.services.pasts import extended_index, settled_index
@@ -93,7 +93,7 @@ async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
         turns = await turns_with(tx, session_id, list(scores), "") if scores else ()
         numbers = await turn_numbers(tx, session_id, [turn.id for turn in turns])
     found = {message.seq: (numbers[turn.id], message) for turn in turns for message in turn.messages}
-    terms = query_terms(words)
+    terms = tuple(term for looked_for in hits.words for term in terms_of(looked_for.word))
     best = [(*found[seq], score) for seq, score in scores.items() if seq in found][:limit]
     items = [_found(session_id, turn_seq, message, score, terms) for turn_seq, message, score in best]
     return Found(items, None, last_seq - unpacked - more_unpacked, unpacked + more_unpacked)

@@ -1,0 +1,96 @@
+"""Words that mean much the same as those of a question, from a table that is made beforehand (`related_words/`).
+
+English only. The table is part of the code, read as a module is: once, when it is first needed. What it was made from
+and under which licence stands in `related_words.LICENSE.txt` beside it.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from app.engine.recall.index import Floats, Ints
+
+MOST_WORDS: Final = 16
+"""A text with more different words is searched for by these alone: a question has fewer."""
+RELATED_OF_A_WORD: Final = 8
+LARGEST_WEIGHT: Final = 255
+_RELATED_FACTOR: Final = 0.9
+"""Of what a related word is worth, beside how near it is: less than the question's own word in any case."""
+ROW: Final = np.dtype(
+    [("term", "<u4"), ("related", "<u2", RELATED_OF_A_WORD), ("weight", "u1", RELATED_OF_A_WORD), ("word", "S16")]
+)
+"""Of a stem: its `term_hash`, by which rows are sorted; the numbers of the rows of its related stems, the nearest
+first, with how near they are in parts of `LARGEST_WEIGHT`, 0 where there are no more; and its most frequent word."""
+
+
+class Related(NamedTuple):
+    """A term to look for besides a word of the question: its hash, its most frequent word, the question's word that it
+    is related to by its place, and how near it is to that, 0 to 1."""
+
+    term: int
+    word: str
+    of: int
+    weight: float
+
+
+class LookedFor(NamedTuple):
+    """A word that is looked for because of one of the question's: that word itself, or one that is related to it."""
+
+    word: str
+    of: str
+
+
+def related_terms(terms: Mapping[int, str]) -> tuple[Related, ...]:
+    """What may be looked for besides the terms of a question, given as hashes; the farthest first.
+
+    Each once, for the word that it is nearest to; none of the question's own terms, and none for a long text.
+    """
+    table = related_words()
+    if len(terms) > MOST_WORDS:
+        return ()
+    wanted = np.fromiter(terms, np.uint32, len(terms))
+    at = np.minimum(np.searchsorted(table["term"], wanted), len(table) - 1)
+    known = np.flatnonzero(table["term"][at] == wanted)
+    rows = table[at[known]]
+    found: dict[int, Related] = {}
+    targets = table[rows["related"]]
+    for of, others, weights in zip(known.tolist(), targets, rows["weight"].tolist(), strict=True):
+        for term, word, weight in zip(others["term"].tolist(), others["word"].tolist(), weights, strict=True):
+            if weight and term not in terms and (term not in found or found[term].weight < weight / LARGEST_WEIGHT):
+                found[term] = Related(term, word.decode(), of, weight / LARGEST_WEIGHT)
+    return tuple(sorted(found.values(), key=lambda related: related.weight))
+
+
+def weigh_related(rare: Floats, related: Sequence[Related]) -> None:
+    """Changes the rarities of terms, the related ones first and then the question's: a related one tells apart no more
+    than the word that it stands for, and less by how far it is from it."""
+    others = len(related)
+    at_most = rare[[others + other.of for other in related]] if others else rare[:0]
+    rare[:others] = np.minimum(rare[:others], at_most) * [_RELATED_FACTOR * other.weight for other in related]
+
+
+def one_of_a_word(related: Sequence[Related], seen_in: Ints, positions: Ints, messages: int) -> npt.NDArray[np.bool_]:
+    """By posting, as `Index.postings` gives them for the related terms and then the question's, whether it counts: of
+    those that a message has for one word of the question the nearest does, and that is the word itself if it has it."""
+    own = len(seen_in) - len(related)
+    of_term = np.append([other.of for other in related], np.arange(own))
+    keys = np.repeat(of_term, seen_in) * messages + positions
+    order = np.arange(len(keys))
+    last = np.empty(own * messages, np.int64)  # read only where it was written
+    last[keys] = order  # of equal keys the last is stored, and the nearest comes last
+    return last[keys] == order
+
+
+@lru_cache(maxsize=1)
+def related_words() -> npt.NDArray[np.void]:
+    """The table: an array of `ROW`, over the bytes of its file."""
+    data = pkgutil.get_data(__name__, "related_words.bin")
+    if data is None:
+        raise FileNotFoundError("related_words.bin is not beside its module")
+    return np.frombuffer(data, ROW)
