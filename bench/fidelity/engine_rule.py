@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from uuid import UUID
+
+import numpy as np
 
 from app.domain.content import content_text
 from app.domain.types import (
@@ -21,6 +24,7 @@ from app.engine.policy.budget import Budget, budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.index import EMPTY, Index, Packed
 from app.engine.recall.ranking import evicted_among
+from app.engine.recall.vectors import Meaning, Rows, Vectors
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
@@ -59,6 +63,7 @@ class _State:
     since_summary: int = 0
     folds: int = 0
     index: Index = EMPTY
+    vectors: Vectors | None = None
     folded: dict[int, Turn] = field(default_factory=dict[int, Turn])
     seq: int = 0
     spent: tuple[int, int] = (0, 0)
@@ -66,10 +71,17 @@ class _State:
 
 
 class EngineRule:
-    """A policy's value as a rule."""
+    """A policy's value as a rule; with `vector_of` a text's packed vector, it also recalls by meaning."""
 
-    def __init__(self, policy: ContextPolicy, input_budget: int, estimate: Estimate) -> None:
+    def __init__(
+        self,
+        policy: ContextPolicy,
+        input_budget: int,
+        estimate: Estimate,
+        vector_of: Callable[[str], Rows] | None = None,
+    ) -> None:
         self._policy = policy
+        self._vector_of = vector_of
         self._budget = budget_of_input(input_budget, policy)
         self._estimate = estimate
         self._offline = OfflineProvider(estimate)
@@ -117,7 +129,10 @@ class EngineRule:
         if not self._policy.recall.enabled or state.summary is None:
             return snapshot
         asked, budget = snapshot.current.messages[0], snapshot.budget.input_budget
-        evicted = evicted_among(state.index, state.folded.__getitem__, asked, self._policy.recall, budget)
+        meaning = None
+        if self._vector_of and state.vectors:
+            meaning = Meaning(self._vector_of(content_text(asked.content)), state.vectors)
+        evicted = evicted_among(state.index, state.folded.__getitem__, asked, self._policy.recall, budget, meaning)
         return replace(snapshot, evicted=evicted)
 
     def _summarize(self, state: _State, due: SummaryDue) -> Ready | Refused:
@@ -144,6 +159,12 @@ class EngineRule:
         state.since_summary = 0
         state.index = state.index.extended(Packed.of(fold.messages), fold.messages[-1].seq)
         state.folded |= {message.seq: turn for turn in fold.turns for message in turn.messages}
+        if self._vector_of:
+            texts = {m.seq: content_text(m.content) for m in fold.messages if m.role != "tool"}
+            rows = {seq: self._vector_of(text) for seq, text in texts.items() if text}
+            for seq, row in rows.items():
+                before = state.vectors or Vectors.none_of("bench", len(row))
+                state.vectors = before.extended(np.array([seq]), row.tobytes())
 
     def _snapshot(self, conversation: Conversation, state: _State, current: Turn) -> Snapshot:
         snapshot = Snapshot(

@@ -16,6 +16,7 @@ from app.domain.types import JsonObject, MessageId, ReasoningForm
 
 RECALLED: Final = "r"
 """The kind of the reference that has a prompt's recalled messages, packed."""
+_SIMILAR: Final = "≈"
 _FORMS: Final[tuple[ReasoningForm | None, ...]] = (None, "text", "blocks")
 _BITS: Final = 7
 _MORE: Final = 1 << _BITS
@@ -24,7 +25,7 @@ _MORE: Final = 1 << _BITS
 class Recalled(NamedTuple):
     """A message that came back: `score` is what it was chosen by, in hundredths, `tokens` its cost on the wire, and
     `form` that of the reasoning it was sent with. `matched` are the user's words that it has, sorted and each once; one
-    that has none stands beside one that has some."""
+    that has none stands beside one that has some. One that is near in meaning has a `similar_mark` among them."""
 
     seq: int
     message_id: MessageId
@@ -48,10 +49,17 @@ class PackedRow(NamedTuple):
     matched: tuple[str, ...]
 
 
+def similar_mark(cosine: float) -> str:
+    """How near a message is to the user's in meaning, in tenths, as one of what it `matched`: no word has its sign."""
+    return f"{_SIMILAR}{cosine:.1f}"
+
+
 def public_row(message_id: UUID, score: int, tokens: int, matched: Sequence[str]) -> JsonObject:
     """The row of a message that was recalled."""
     row: JsonObject = {"message_id": str(message_id), "score": score / 100, "tokens": tokens}
-    return row | ({"matched": list(matched)} if matched else {})
+    words = [word for word in matched if not word.startswith(_SIMILAR)]
+    similarity = [float(mark[1:]) for mark in matched if mark.startswith(_SIMILAR)]
+    return row | ({"matched": words} if words else {}) | ({"similarity": similarity[0]} if similarity else {})
 
 
 def recalled_ref(rows: Sequence[Recalled]) -> list[Any]:

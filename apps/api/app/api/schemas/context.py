@@ -38,7 +38,14 @@ class RecalledOut(Open):
     tokens: Count
     matched: list[str] = Field(
         default_factory=list[str],
-        description="The user's words that it has; absent where it stands beside another one.",
+        description="The user's words that it has; absent where it has none.",
+    )
+    similarity: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="How near its meaning is to the user's message, by the deployment's embedding model; absent where "
+        "it is not near, and where that has none.",
     )
 
 

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from app.domain.content import content_text, named
+from app.domain.recalled import similar_mark
 from app.domain.types import Message, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units
@@ -25,6 +26,7 @@ from app.engine.policy.policy import Recall
 from app.engine.recall.dates import date_keys, day_said
 from app.engine.recall.index import CALL, QUESTION_MARKS, RESULT, Floats, Index, Ints
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
+from app.engine.recall.vectors import Meaning
 
 MOST_HITS: Final = 64
 """Messages that matched, best first, of which one turn looks at the neighbourhood."""
@@ -45,6 +47,12 @@ _COVERAGE_POWER: Final = 0.6
 _QUESTION_FACTOR: Final = 0.8
 _DATE_FACTOR: Final = 0.6
 """Of what a word that as few messages have is worth: many messages are of a day, and few of them answer."""
+_MEANING_SHARE: Final = 0.35
+"""Of the best score by words: what the message that is nearest in meaning gets beside it."""
+_NEAREST_SHARE: Final = 0.5
+"""Of the highest cosine: from which on a message is said to be similar."""
+_MOST_SIMILAR: Final = 256
+"""Messages nearest in meaning, best first, whose scores are raised."""
 _LEAST_NEWS_SHARE: Final = 0.1
 _TOKENS_OF_ANY: Final = 16
 """Added to a message's own tokens before they divide its score: a word alone is no bargain."""
@@ -90,10 +98,11 @@ class Hits:
     """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
     all that were searched shares with the text. `postings` are the positions of the messages that have each of the
     `words` that were looked for, or were sent on the days that they name, one after the other, `seen_in` how many those
-    are."""
+    are. `similar` has the cosines of those that are near in meaning, by position."""
 
     positions: Ints
     scores: Floats
+    similar: Mapping[int, float]
     shared_terms: Ints
     words: tuple[str, ...]
     seen_in: Ints
@@ -154,6 +163,7 @@ def search(
     said_day: int | None = None,
     most_hits: int = MOST_HITS,
     most_seen_share: float = MOST_SEEN_SHARE,
+    meaning: Meaning | None = None,
 ) -> Hits:
     """The best of the messages through a number that have any of the text's terms, or were sent on a day that it names,
     as it is understood on `said_day`; of equals the newer.
@@ -185,14 +195,37 @@ def search(
         scores = scores[found] * (coverage[found] / coverage[found].max()) ** _COVERAGE_POWER
         order = np.lexsort((-found, -scores))
         found, scores = found[order], scores[order]
+    scores, similar = scores[: len(found)], dict[int, float]()
+    if meaning is not None:
+        found, scores, similar = _with_similar(index, meaning, through_seq, found, scores)
     return Hits(
-        positions=found,
-        scores=scores[: len(found)],
+        positions=found[:most_hits],
+        scores=scores[:most_hits],
+        similar=similar,
         shared_terms=shared_terms,
         words=(*looked_for.values(), *(date.words for date in dates)),
         seen_in=seen_in,
         postings=positions,
     )
+
+
+def _with_similar(
+    index: Index, meaning: Meaning, through_seq: int, found: Ints, scores: Floats
+) -> tuple[Ints, Floats, dict[int, float]]:
+    """What was found by its words, best first, together with what is near in meaning; and how near these are."""
+    near = meaning.vectors.similar(meaning.query, through_seq, _MOST_SIMILAR)
+    at = np.searchsorted(index.seqs, near.seqs)
+    known = np.append(index.seqs, -1)[at] == near.seqs
+    at, cosines = at[known], near.cosines[known]
+    if not len(at):
+        return found, scores, {}
+    best = float(scores.max(initial=0.0)) or 1.0
+    raised = np.concatenate((scores, _MEANING_SHARE * best * cosines / cosines.max()))
+    every, place = np.unique(np.concatenate((found, at)), return_inverse=True)
+    scores = summed(place, raised, len(every))
+    order = np.lexsort((-every, -scores))
+    nearest = cosines >= _NEAREST_SHARE * cosines.max()
+    return every[order], scores[order], dict(zip(at[nearest].tolist(), cosines[nearest].tolist(), strict=True))
 
 
 def candidates(
@@ -203,6 +236,7 @@ def candidates(
     room_tokens: int,
     min_score_ratio: float,
     said_day: int | None = None,
+    meaning: Meaning | None = None,
 ) -> tuple[Candidate, ...]:
     """What matches the text among the messages through a number, or stands beside a match, best per token first, as
     much as has room in `room_tokens` on the wire.
@@ -211,7 +245,7 @@ def candidates(
     whose words are nearly all the text's own is left out: it is the same question as once before, of which only the
     answer is wanted.
     """
-    hits = search(index, text, through_seq, said_day=said_day)
+    hits = search(index, text, through_seq, said_day=said_day, meaning=meaning)
     messages = len(hits.shared_terms)
     near = hits.positions[:, None] + _NEIGHBOURS
     inside = (near >= 0) & (near < messages)
@@ -262,7 +296,7 @@ def _with_room(found: Iterable[_Found], room_tokens: int) -> list[_Found]:
 
 
 def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Candidate, ...]:
-    """What was chosen, with the words that each message has."""
+    """What was chosen, with the words that each message has, and how near it is in meaning."""
     words = {at: set[str]() for unit in chosen for at in range(unit.first, unit.end)}
     is_chosen = np.zeros(len(hits.shared_terms), np.bool_)
     is_chosen[list(words)] = True
@@ -270,6 +304,8 @@ def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Can
     of_word = np.searchsorted(np.cumsum(hits.seen_in), theirs, "right")
     for at, word in zip(hits.postings[theirs].tolist(), of_word.tolist(), strict=True):
         words[at].add(hits.words[int(word)])
+    for at in words.keys() & hits.similar.keys():
+        words[at].add(similar_mark(hits.similar[at]))
     return tuple(
         Candidate(
             tuple(index.seqs[unit.first : unit.end].tolist()),
@@ -306,7 +342,12 @@ def seqs_of(found: Sequence[Candidate]) -> list[int]:
 
 
 def evicted_among(
-    index: Index, turn_of: Callable[[int], Turn], message: Message, recall: Recall, input_budget: int
+    index: Index,
+    turn_of: Callable[[int], Turn],
+    message: Message,
+    recall: Recall,
+    input_budget: int,
+    meaning: Meaning | None = None,
 ) -> Evicted:
     """What may come back for a message of all that is in the index, where all its messages are at hand: `turn_of` gives
     the turn of a message number."""
@@ -321,6 +362,7 @@ def evicted_among(
         room_tokens=room_tokens,
         min_score_ratio=recall.min_score_ratio,
         said_day=day_said(message),
+        meaning=meaning,
     )
     seqs = seqs_of(found)
     whole = {turn.id: turn for turn in map(turn_of, seqs)}
