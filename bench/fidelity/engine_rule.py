@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from uuid import UUID
 
 import numpy as np
@@ -24,7 +25,7 @@ from app.engine.policy.budget import Budget, budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.index import EMPTY, Index, Packed
 from app.engine.recall.ranking import evicted_among
-from app.engine.recall.vectors import Meaning, Rows, Vectors
+from app.engine.recall.vectors import Meaning, Rows, Vectors, packed_query
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
@@ -34,7 +35,9 @@ from app.engine.window.plan import Ready, Refused, SummaryDue, assemble, plan
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.triggers import fold_after_turn
+from app.providers.local_embeddings import LocalEmbeddings
 from app.providers.offline import OfflineProvider
+from app.services.embeddings import MOST_CHARS
 from bench.fidelity.measure import Sent
 from bench.fidelity.plain_rules import calls_of
 from bench.fidelity.recorded import Conversation, Question, numbered_message
@@ -212,6 +215,20 @@ class EngineRule:
             except SummaryRefused:
                 return None
         return body
+
+
+def local_vectors() -> Callable[[str], Rows]:
+    """What gives a text's packed vector by the local model; a text that comes again is not asked for again."""
+    model = LocalEmbeddings()
+
+    @cache
+    def vector_of(text: str) -> Rows:
+        embedded = asyncio.run(model.embed([text[:MOST_CHARS]], timeout_s=60.0))
+        found = packed_query(embedded.vectors[0])
+        assert found is not None, "the model gives every text a direction"
+        return found
+
+    return vector_of
 
 
 def _rounds(turn: Turn) -> list[Turn]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -88,8 +89,10 @@ class Vectors:
         mean = ((self.total - self._sum_behind(count)) / count).astype(np.float32)
         aim = query - mean
         nearness = self._dot(aim, count) - aim @ mean
-        best = np.argpartition(nearness, -most)[-most:] if count > most else np.arange(count)
-        rows = np.stack([self.blocks[at // _BLOCK_ROWS][at % _BLOCK_ROWS] for at in best.tolist()]) - mean
+        best = np.sort(np.argpartition(nearness, -most)[-most:]) if count > most else np.arange(count)
+        cuts = np.searchsorted(best, np.arange(len(self.blocks) + 1) * _BLOCK_ROWS).tolist()
+        of_blocks = [best[first:end] % _BLOCK_ROWS for first, end in pairwise(cuts)]
+        rows = np.concatenate([block[at] for block, at in zip(self.blocks, of_blocks, strict=True)]) - mean
         lengths = np.linalg.norm(rows, axis=1) * float(np.linalg.norm(aim))
         cosines = nearness[best].astype(np.float64) / np.maximum(lengths, _LEAST_NORM)
         found = np.flatnonzero(cosines > 0)
