@@ -164,12 +164,16 @@ export interface TrimLog {
   looked_back?: { messages: number; tokens: number };
 }
 
-/** An older message that came back. `matched` are the words it came back for, where the service names them. */
+/**
+ * An older message that came back. `matched` are the words it came back for, where the service names them; `similarity`
+ * is how near its meaning is to the user's message, 0 to 1, where it is near.
+ */
 export interface Recalled {
   message_id: string;
   score: number;
   tokens: number;
   matched?: string[];
+  similarity?: number;
 }
 
 export interface Audit {

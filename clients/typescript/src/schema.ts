@@ -3353,9 +3353,14 @@ export interface components {
             tokens: number;
             /**
              * Matched
-             * @description The user's words that it has; absent where it stands beside another one.
+             * @description The user's words that it has; absent where it has none.
              */
             matched?: string[];
+            /**
+             * Similarity
+             * @description How near its meaning is to the user's message, by the deployment's embedding model; absent where it is not near, and where that has none.
+             */
+            similarity?: number | null;
         };
         /**
          * RecordedReplyIn
@@ -4873,7 +4878,7 @@ export interface components {
              * Purpose
              * @enum {string}
              */
-            purpose: "turn" | "summary";
+            purpose: "turn" | "summary" | "embedding";
             /** Calls */
             calls: number;
             /** Prompt Tokens */

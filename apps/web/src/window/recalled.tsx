@@ -56,9 +56,10 @@ function RecalledRow({ sessionId, row, message, terms }: RowProps) {
   if (!message) return <span>A message</span>;
   const text = wholeText({ ...message, tool_calls: message.tool_calls ?? [] });
   const matched = row.matched ? termsOf(row.matched.join(" ")) : terms;
-  const words = row.matched ?? wordsWith(text, matched);
+  const similar = row.similarity === undefined ? [] : [`similar meaning (${row.similarity.toFixed(1)})`];
+  const words = [...(row.matched ?? (similar.length ? [] : wordsWith(text, matched))), ...similar];
   return (
-    <span title={`Score ${row.score.toFixed(2)} of 1: how rare the matched words are, and how many`}>
+    <span title={`Score ${row.score.toFixed(2)} of 1: how rare the matched words are, how many, and how near the meaning is`}>
       <a href={addressOf(sessionId, "window", message.turn_seq)}>Turn {message.turn_seq}</a>, {speakerOf(message)},{" "}
       {day(message.said_at)}:{" "}
       {words.length ? (
