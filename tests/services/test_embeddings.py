@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from app.domain.types import SessionId
+from app.domain.errors import NotFound
+from app.domain.types import SessionId, TenantId
 from app.services.archive.transfer import fork_session
 from app.services.sessions import delete_session, session_usage
+from app.services.turn.types import TurnRequest
+from app.services.views.preview import preview_turn
 from app.services.views.turns import get_audit, get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, Service, model, models_toml, service
@@ -100,7 +103,10 @@ async def test_what_has_no_word_of_the_question_comes_back_by_its_meaning_and_th
         session_id = await _talked(at)
         assert (await _rows(at, session_id))[1] == ("vectors-1/1", 5), "made behind the turn"
         await _small_talk(at, session_id)
+        request = TurnRequest(QUESTION, "")
+        preview = await preview_turn(at.rt, TENANT, session_id, request)
         outcome = await at.turn(session_id, QUESTION)
+        assert preview.context["prompt_sha256"] == outcome.context["prompt_sha256"]
         sent = [message["content"] for message in server.seen[-1].json["messages"]]
         await at.rt.chores.settle()
         assert FACT in sent
@@ -213,6 +219,19 @@ async def test_vectors_go_with_a_fork_and_an_erased_session_and_are_made_anew_fo
             await delete_session(at.rt, TENANT, session_id)
             assert not await _rows(at, session_id)
             assert await _rows(at, fork.id) == made, "the other session's are its own"
+
+
+async def test_of_a_session_that_is_not_the_tenants_nothing_is_asked(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(_answers()) as server,
+        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        session_id = await _talked(at)
+        await _small_talk(at, session_id)
+        with pytest.raises(NotFound):
+            await at.turn(session_id, QUESTION, tenant_id=TenantId("another"))
+        await at.rt.chores.settle()
+        assert QUESTION not in _asked_for(server)
 
 
 async def test_without_a_model_for_them_there_are_no_vectors_and_nobody_is_asked(

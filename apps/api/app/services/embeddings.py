@@ -65,6 +65,7 @@ class Embeddings:
         self._resting_as = f"embeddings:{alias}"
         self._questions: OrderedDict[tuple[TenantId, bytes], asyncio.Future[Rows | None]] = OrderedDict()
         self._waiting = 0
+        self._recalls: OrderedDict[tuple[TenantId, SessionId], None] = OrderedDict()
         self._through: OrderedDict[SessionId, int] = OrderedDict()
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
@@ -109,6 +110,13 @@ class Embeddings:
         """A question's packed vector, where it was prepared and is there."""
         found = self._questions.get(_key(tenant_id, text))
         return found.result() if found and found.done() else None
+
+    def recalls_in(self, tenant_id: TenantId, session_id: SessionId) -> bool:
+        """Whether a session of the tenant's was recalled in here: of no other is a question asked before its claim."""
+        return (tenant_id, session_id) in self._recalls
+
+    def recalled_in(self, tenant_id: TenantId, session_id: SessionId) -> None:
+        _keep(self._recalls, (tenant_id, session_id), None)
 
     def through(self, session_id: SessionId) -> int:
         """The number through which all of a session's messages are known to have vectors."""

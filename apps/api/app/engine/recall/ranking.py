@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from app.domain.content import content_text, named
-from app.domain.recalled import similar_mark
 from app.domain.types import Message, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units
@@ -26,7 +25,7 @@ from app.engine.policy.policy import Recall
 from app.engine.recall.dates import date_keys, day_said
 from app.engine.recall.index import CALL, QUESTION_MARKS, RESULT, Floats, Index, Ints
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
-from app.engine.recall.vectors import Meaning
+from app.engine.recall.vectors import Meaning, with_similar
 
 MOST_HITS: Final = 64
 """Messages that matched, best first, of which one turn looks at the neighbourhood."""
@@ -47,12 +46,6 @@ _COVERAGE_POWER: Final = 0.6
 _QUESTION_FACTOR: Final = 0.8
 _DATE_FACTOR: Final = 0.6
 """Of what a word that as few messages have is worth: many messages are of a day, and few of them answer."""
-_MEANING_SHARE: Final = 0.35
-"""Of the best score by words: what the message that is nearest in meaning gets beside it."""
-_NEAREST_SHARE: Final = 0.5
-"""Of the highest cosine: from which on a message is said to be similar."""
-_MOST_SIMILAR: Final = 256
-"""Messages nearest in meaning, best first, whose scores are raised."""
 _LEAST_NEWS_SHARE: Final = 0.1
 _TOKENS_OF_ANY: Final = 16
 """Added to a message's own tokens before they divide its score: a word alone is no bargain."""
@@ -98,11 +91,11 @@ class Hits:
     """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
     all that were searched shares with the text. `postings` are the positions of the messages that have each of the
     `words` that were looked for, or were sent on the days that they name, one after the other, `seen_in` how many those
-    are. `similar` has the cosines of those that are near in meaning, by position."""
+    are. `similar` has the marks of those that are near in meaning, by position."""
 
     positions: Ints
     scores: Floats
-    similar: Mapping[int, float]
+    similar: Mapping[int, str]
     shared_terms: Ints
     words: tuple[str, ...]
     seen_in: Ints
@@ -196,9 +189,7 @@ def search(
         scores = scores[found] * (coverage[found] / coverage[found].max()) ** _COVERAGE_POWER
         order = np.lexsort((-found, -scores))
         found, scores = found[order], scores[order]
-    scores, similar = scores[: len(found)], dict[int, float]()
-    if meaning is not None:
-        found, scores, similar = _with_similar(index, meaning, through_seq, found, scores)
+    found, scores, similar = with_similar(index, meaning, through_seq, found, scores[: len(found)])
     return Hits(
         positions=found[:most_hits],
         scores=scores[:most_hits],
@@ -208,25 +199,6 @@ def search(
         seen_in=seen_in,
         postings=positions,
     )
-
-
-def _with_similar(
-    index: Index, meaning: Meaning, through_seq: int, found: Ints, scores: Floats
-) -> tuple[Ints, Floats, dict[int, float]]:
-    """What was found by its words, best first, together with what is near in meaning; and how near these are."""
-    near = meaning.vectors.similar(meaning.query, through_seq, _MOST_SIMILAR)
-    at = np.searchsorted(index.seqs, near.seqs)
-    known = np.append(index.seqs, -1)[at] == near.seqs
-    at, cosines = at[known], near.cosines[known]
-    if not len(at):
-        return found, scores, {}
-    best = float(scores.max(initial=0.0)) or 1.0
-    raised = np.concatenate((scores, _MEANING_SHARE * best * cosines / cosines.max()))
-    every, place = np.unique(np.concatenate((found, at)), return_inverse=True)
-    scores = summed(place, raised, len(every))
-    order = np.lexsort((-every, -scores))
-    nearest = cosines >= _NEAREST_SHARE * cosines.max()
-    return every[order], scores[order], dict(zip(at[nearest].tolist(), cosines[nearest].tolist(), strict=True))
 
 
 def candidates(
@@ -263,8 +235,7 @@ def candidates(
     distinct = index.distinct[alone[order]]
     order = order[distinct - hits.shared_terms[alone[order]] > _LEAST_NEWS_SHARE * distinct]
     alone, values = alone[order], values[order]
-    wire_tokens = index.tokens[alone] + MESSAGE_FRAMING_TOKENS
-    columns = (values, alone, alone + 1, wire_tokens, index.texts[alone])
+    columns = (values, alone, alone + 1, index.tokens[alone] + MESSAGE_FRAMING_TOKENS, index.texts[alone])
     found: Iterable[_Found] = map(_Found._make, zip(*(column.tolist() for column in columns), strict=True))
     if groups:
         good_groups = [group for group in groups if group.score >= min_score_ratio * best]
@@ -306,7 +277,7 @@ def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Can
     for at, word in zip(hits.postings[theirs].tolist(), of_word.tolist(), strict=True):
         words[at].add(hits.words[int(word)])
     for at in words.keys() & hits.similar.keys():
-        words[at].add(similar_mark(hits.similar[at]))
+        words[at].add(hits.similar[at])
     return tuple(
         Candidate(
             tuple(index.seqs[unit.first : unit.end].tolist()),

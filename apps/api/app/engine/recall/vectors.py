@@ -13,7 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from app.engine.recall.index import Floats, Ints
+from app.domain.recalled import similar_mark
+from app.engine.recall.index import Floats, Index, Ints
 
 Rows: TypeAlias = npt.NDArray[np.int8]
 
@@ -22,6 +23,12 @@ _BLOCK_ROWS: Final = 1024
 _STEPS: Final = 127 / 4
 """Of a dimension's usual size: a byte holds four times as much, and of what is larger the sign tells enough."""
 _LEAST_NORM: Final = 1e-6
+_MEANING_SHARE: Final = 0.35
+"""Of the best score by words: what the message that is nearest in meaning gets beside it."""
+_MOST_SIMILAR: Final = 256
+"""Messages nearest in meaning, best first, whose scores are raised."""
+_NEAREST_SHARE: Final = 0.5
+"""Of the highest cosine: from which on a message is said to be similar."""
 
 
 class Similar(NamedTuple):
@@ -128,3 +135,25 @@ def packed_query(vector: Sequence[float] | npt.NDArray[np.floating]) -> Rows | N
     """A text's vector as it is compared with stored ones; None where it has no direction."""
     (packed,) = packed_vectors(np.asarray([vector], np.float64))
     return np.frombuffer(packed, np.int8) if packed else None
+
+
+def with_similar(
+    index: Index, meaning: Meaning | None, through_seq: int, found: Ints, scores: Floats
+) -> tuple[Ints, Floats, dict[int, str]]:
+    """What was found by words, by position and best first, together with what is near in meaning; and the marks of the
+    nearest."""
+    if meaning is None:
+        return found, scores, {}
+    near = meaning.vectors.similar(meaning.query, through_seq, _MOST_SIMILAR)
+    at = np.searchsorted(index.seqs, near.seqs)
+    known = np.append(index.seqs, -1)[at] == near.seqs
+    at, cosines = at[known], near.cosines[known]
+    if not len(at):
+        return found, scores, {}
+    best = float(scores.max(initial=0.0)) or 1.0
+    raised = np.concatenate((scores, _MEANING_SHARE * best * cosines / cosines.max()))
+    every, place = np.unique(np.concatenate((found, at)), return_inverse=True)
+    both = np.bincount(place, raised).astype(np.float64, copy=False)
+    order = np.lexsort((-every, -both))
+    marks = dict(zip(at.tolist(), map(similar_mark, cosines[cosines >= _NEAREST_SHARE * cosines.max()]), strict=False))
+    return every[order], both[order], marks

@@ -43,7 +43,10 @@ async def look_up(
     """
     text, said_day = content_text(message.content), day_said(message)
     room_tokens = most_recalled_tokens(text, recall, input_budget)
-    vector = embeddings.question(tenant_id, text) if embeddings and room_tokens > 0 else None
+    vector = None
+    if embeddings and room_tokens > 0:
+        embeddings.recalled_in(tenant_id, session_id)
+        vector = embeddings.question(tenant_id, text)
     has_words = query_terms(text) or (said_day is not None and date_keys(text, said_day))
     if room_tokens <= 0 or not (has_words or vector is not None):
         return None

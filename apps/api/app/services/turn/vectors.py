@@ -29,9 +29,9 @@ async def prepare_question(rt: Runtime, tenant_id: TenantId, session_id: Session
 
     Holds no connection; waits within the deployment's bound.
     """
-    text = content_text(content)
-    if rt.embeddings is None or not len(rt.pasts.index(session_id)):
+    if rt.embeddings is None or not rt.embeddings.recalls_in(tenant_id, session_id):
         return
+    text = content_text(content)
     if most_recalled_tokens(text, Recall(max_share=1.0), MOST_RECALLED_TOKENS):
         await rt.embeddings.prepare(tenant_id, session_id, text)
 
