@@ -251,3 +251,25 @@ def test_an_agent_that_writes_calls_as_text_stays_in_one_session_without_cancell
             "user",
             *("assistant", "tool"),
         ]
+
+
+def test_a_list_that_ends_with_a_reply_or_has_only_instructions_is_answered(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, *(say(f"Reply {number}") for number in range(6))) as at:
+        history: list[Any] = [SYSTEM]
+        for first in (None, None, user("And then?")):
+            history += [first] if first else []
+            session_id, reply = post(at, history)
+            history.append(reply)
+        assert [turn["user_input"] for turn in at.turns(session_id)] == ["Begin.", "Continue.", "And then?"]
+        assert [message["content"] for message in at.sent()] == [
+            "Answer in one line.",
+            *("Begin.", "Reply 0", "Continue.", "Reply 1", "And then?"),
+        ]
+        ends_with_reply = [user("One"), {"role": "assistant", "content": "Begun by another model."}]
+        named, reply = post(at, ends_with_reply, extra_headers={"X-Session-Id": "mine"})
+        again, same = post(at, ends_with_reply, extra_headers={"X-Session-Id": "mine"})
+        assert (again, same) == (named, reply)
+        assert at.model.hits == 4
+        asked = [{"role": "developer", "content": "Name a colour."}]
+        assert at.client.responses.create(model="main", input=cast(Any, asked)).output_text == "Reply 4"
+        assert at.sent() == [{"role": "system", "content": "Name a colour."}, user("Begin.")]

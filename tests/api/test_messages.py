@@ -231,6 +231,13 @@ def test_count_tokens_counts_as_the_turn_and_leaves_nothing_behind(database_url:
         assert counted.input_tokens == audit["estimated_wire_tokens"] > 1600
 
 
+def test_an_address_that_is_not_there_is_answered_in_the_form_of_the_caller(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path) as at, anthropic_at(at) as client:
+        with pytest.raises(anthropic.NotFoundError) as refused:
+            client.beta.files.list()
+        assert cast(Any, refused.value.body)["error"]["type"] == "not_found_error"
+
+
 def test_a_key_is_taken_from_either_header(database_url: str, tmp_path: Path) -> None:
     key = make_key(database_url, "acme")[1]
     with chat_service(database_url, tmp_path, say("Hello."), key=key) as at:

@@ -165,7 +165,6 @@ def test_a_request_that_can_not_be_answered_gets_the_place_and_stores_nothing(
         ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, 400, "invalid_request", "input[0]"),
         ({"input": [{"type": "nonsense"}]}, 400, "invalid_request", "input[0]"),
         ({"input": [output("nobody")]}, 400, "invalid_request", "input[0]"),
-        ({"input": [{"role": "assistant", "content": "Yes."}]}, 400, "invalid_request", "input[0]"),
         ({"input": [{"id": "msg_" + "0" * 44, "type": "item_reference"}]}, 400, "invalid_request", "input[0].id"),
         ({"input": "  "}, 400, "invalid_request", "input[0]"),
         ({"input": []}, 400, "invalid_request", "input"),

@@ -168,6 +168,9 @@ async def test_a_session_is_named_searched_and_shown_in_parts(page: Page, api: h
     await page.get_by_label("to", exact=True).fill("20")
     await page.get_by_label("to", exact=True).press("Enter")
     await expect(page.get_by_role("option", name=re.compile("^Turn "))).to_have_count(20)
+    strip = page.locator(".brush")
+    await strip.drag_to(strip, source_position={"x": 600, "y": 10}, target_position={"x": 700, "y": 10})
+    await expect(page.get_by_role("option", name=re.compile("^Turn "))).not_to_have_count(20)
     await page.get_by_role("searchbox").fill("berth 41")
     await page.get_by_role("link", name="Turn 41, user").click()
     await expect(page.get_by_role("heading", name="Turn 41 completed")).to_be_visible()
@@ -183,6 +186,7 @@ async def test_a_session_is_named_searched_and_shown_in_parts(page: Page, api: h
     await page.locator(".aimed").get_by_role("button", name="Pin message").click()
     await expect(page.locator(".aimed")).to_contain_text("Pinned")
     assert api.get(f"/v1/sessions/{sid}/pins/turn-3-user").json()["content"] == "Berth 3 closes at noon."
+    await expect(page.get_by_role("complementary", name="Window")).to_contain_text("Pins")
 
     await page.goto(f"{home}#/")
     await page.get_by_role("searchbox", name="Search sessions").fill("berth 41 noon")

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
 from app.api.hosts import Hosts
+from app.api.vendor_errors import MESSAGES_PATH, is_openai_path
 from app.core.fairness import ANONYMOUS, tenant_at_work
 from app.core.logging import request_fields
 from app.domain.errors import Busy, DatabaseUnavailable, PlimsollError, Unauthenticated
@@ -224,8 +225,11 @@ async def _refuse_unread(
 
 
 def refusal(scope: Scope, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer from outside any route: a problem, in the shape that clients of the address know."""
-    return problems.answer(scope["path"], problems.document(code, detail), headers)
+    """An answer from outside any route: a problem, in the shape that clients of the address know, or Anthropic's."""
+    path: str = scope["path"]
+    if is_openai_path(path) and any(name == b"anthropic-version" for name, _ in scope["headers"]):
+        path = MESSAGES_PATH
+    return problems.answer(path, problems.document(code, detail), headers)
 
 
 def _declared_bytes(headers: Mapping[bytes, bytes]) -> int | None:

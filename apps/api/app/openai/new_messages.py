@@ -21,6 +21,8 @@ from app.openai.chat_messages import IncomingTurn, as_one, check_pairing, cut_tu
 
 _Key: TypeAlias = tuple[Hashable, ...]
 
+BEGIN, CONTINUE = "Begin.", "Continue."
+"""What follows instructions alone, and a list that ends with the assistant's reply."""
 _MOST_AS_ONE = 16
 _LONGEST_RUN = 64
 """Two places of a reply that was given several times are distinguished by at most so many messages before them."""
@@ -54,6 +56,20 @@ class NextStep:
     def goes_on(self) -> bool:
         """Whether the model continues the stored turn that waits for tools."""
         return self.content is None and not self.past
+
+
+def answerable(messages: Sequence[IncomingMessage], *, is_directed: bool) -> tuple[IncomingMessage, ...]:
+    """The same list, ending with something to answer.
+
+    Clients also send instructions alone (`is_directed`), or a list that ends with a reply. Not every provider answers
+    those, so a short message of the user follows.
+    """
+    if not messages:
+        return (IncomingMessage(0, "user", BEGIN),) if is_directed else ()
+    last = messages[-1]
+    if last.role != "assistant" or last.tool_calls:
+        return tuple(messages)
+    return (*messages, IncomingMessage(last.place + 1, "user", CONTINUE))
 
 
 def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> NewMessages:

@@ -120,6 +120,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
                       before={turns.of(row)}
                       sessionId={sessionId}
                       isExplained={refused !== null && row + 1 === total}
+                      onPinned={now.reload}
                     />
                   ) : (
                     <p class="quiet">Turn {row + 1}…</p>

@@ -30,9 +30,10 @@ interface Props {
   sessionId: string;
   /** Whether the page shows elsewhere why it was refused. */
   isExplained: boolean;
+  onPinned: () => void;
 }
 
-export function TurnRow({ turn, before, sessionId, isExplained }: Props) {
+export function TurnRow({ turn, before, sessionId, isExplained, onPinned }: Props) {
   const begins = turn.seq === 1 || (before !== undefined && day(before.said_at) !== day(turn.said_at));
   const wasSaidBefore = turn.said_at !== turn.created_at;
   return (
@@ -71,13 +72,20 @@ export function TurnRow({ turn, before, sessionId, isExplained }: Props) {
         )}
         {turn.cost_usd !== null && <span>{dollars(turn.cost_usd)}</span>}
         {turn.status !== "completed" && <span>{stateWord(turn.status)}</span>}
-        <PinButton sessionId={sessionId} name={`turn-${turn.seq}-user`} content={turn.user_input} label="Pin message" />
+        <PinButton
+          sessionId={sessionId}
+          name={`turn-${turn.seq}-user`}
+          content={turn.user_input}
+          label="Pin message"
+          onPinned={onPinned}
+        />
         {turn.assistant_output && (
           <PinButton
             sessionId={sessionId}
             name={`turn-${turn.seq}-assistant`}
             content={turn.assistant_output}
             label="Pin answer"
+            onPinned={onPinned}
           />
         )}
       </p>

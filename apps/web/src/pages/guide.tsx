@@ -33,7 +33,7 @@ const BAKERY: readonly Step[] = [
   {
     label: "Ask for it yourself",
     tab: "chat",
-    text: "Ask “Who has the spare key of the shop?” The offline responder is no language model: it quotes what it was sent.",
+    text: "Ask “Who has the spare key of the shop?” The model “offline” only quotes what it was sent; any other answers.",
   },
   {
     label: "Undo a summary",

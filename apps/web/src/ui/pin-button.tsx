@@ -8,10 +8,11 @@ interface Props {
   name: string;
   content: string;
   label: string;
+  onPinned?: () => void;
 }
 
 /** Makes a message part of every prompt from now on. */
-export function PinButton({ sessionId, name, content, label }: Props) {
+export function PinButton({ sessionId, name, content, label, onPinned }: Props) {
   const [done, setDone] = useState<string | null>(null);
 
   async function pin() {
@@ -19,6 +20,7 @@ export function PinButton({ sessionId, name, content, label }: Props) {
       const body = { content, source: name.replaceAll("-", " ") };
       await call(`sessions/${sessionId}/pins/${encodeURIComponent(name)}`, { method: "PUT", body });
       setDone("Pinned: it is in every prompt from now on.");
+      onPinned?.();
     } catch (error) {
       setDone(sentenceOf(error));
     }

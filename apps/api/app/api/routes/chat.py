@@ -25,7 +25,7 @@ from app.openai.chat_messages import read_messages
 from app.openai.items import joined_directions
 from app.openai.known_lists import known_list
 from app.openai.written_calls import with_calls
-from app.services.openai.chat import ChatRequest, complete_chat
+from app.services.openai.chat import ChatRequest, answerable, complete_chat
 from app.services.openai.open_session import open_session
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
@@ -76,7 +76,7 @@ async def create_chat_completion(
 
     def read() -> ChatRequest:
         request = _request(call.raw_body, body, is_retry=x_stainless_retry_count not in (None, "0"))
-        return recognizable(call, request) if named is None and not x_session_new else request
+        return answerable(recognizable(call, request) if named is None and not x_session_new else request)
 
     request = await call.aside(read)
     session_id, request = await open_session(rt, tenant_id, named, request, idempotency_key)

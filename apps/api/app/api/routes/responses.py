@@ -40,7 +40,7 @@ from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
 from app.openai.client_tools import chat_tool
 from app.openai.items import read_items, references_of
 from app.services.openai import responses
-from app.services.openai.chat import ChatRequest
+from app.services.openai.chat import ChatRequest, answerable
 from app.services.openai.compaction import compaction_policy
 from app.services.openai.conversations import referenced
 from app.services.openai.responses import ResponseRequest, ResponseTarget, resolve_target, respond
@@ -71,7 +71,8 @@ async def create_response(
     def read() -> ResponseRequest:
         request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
         member = (body.metadata or {}).get("session_id")
-        return in_session(call, request, member, x_session_id, recognize=not x_session_new)
+        request = in_session(call, request, member, x_session_id, recognize=not x_session_new)
+        return replace(request, chat=answerable(request.chat))
 
     request = await call.aside(read)
     target = await resolve_target(rt, tenant_id, request, idempotency_key)

@@ -29,6 +29,7 @@ from app.domain.incoming import IncomingMessage
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.known_lists import KnownList
 from app.openai.new_messages import NewMessages, NextStep, new_messages, next_step, past_step
+from app.openai.new_messages import answerable as answerable_list
 from app.services.archive.transfer import add_history, draft_history
 from app.services.runtime import Runtime, retried
 from app.services.sessions import add_directions
@@ -79,6 +80,12 @@ class ChatRequest:
 class _State:
     newest: Newest
     messages: Sequence[Message]
+
+
+def answerable(request: ChatRequest) -> ChatRequest:
+    """The request with a list that ends with something to answer; what it is recognized by stays the client's."""
+    is_directed = bool(request.options.instructions or request.directions)
+    return replace(request, messages=answerable_list(request.messages, is_directed=is_directed))
 
 
 async def complete_chat(
