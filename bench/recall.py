@@ -21,7 +21,7 @@ from uuid_utils.compat import uuid7
 from app.db import embedded
 from app.db.database import Database
 from app.db.migrate import upgrade
-from app.domain.types import Message, MessageId, SessionId, TurnId
+from app.domain.types import Message, MessageId, SessionId, TenantId, TurnId
 from app.engine.policy.policy import Recall
 from app.engine.recall.index import packed_terms
 from app.engine.recall.ranking import candidates
@@ -116,6 +116,8 @@ async def _timed(database: Database, session_id: SessionId, turns: int, asked: s
                     input_budget=INPUT_BUDGET,
                     encoding="o200k_base",
                     pack=False,
+                    tenant_id=TenantId("bench"),
+                    embeddings=None,
                 )
                 took.append((process_time() - started) * 1000)
         index, started = warm.index(session_id), process_time()

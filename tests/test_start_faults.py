@@ -181,6 +181,9 @@ FAULTS: dict[str, Fault] = {
     "summarizer that is not there": Fault(
         variables(CONTEXT_SUMMARY_MODEL="nobody"), ("CONTEXT_SUMMARY_MODEL: ", "'nobody'", "offline")
     ),
+    "embedding model that is not there": Fault(
+        variables(CONTEXT_EMBEDDING_MODEL="offline"), ("CONTEXT_EMBEDDING_MODEL: ", "'offline'", "local")
+    ),
     "two settings of .env": Fault(
         dotenv(b"# mine\nPLIMSOLL_TURN_LEASE_S=-1\nexport PLIMSOLL_LOG_FORMAT=hunter2\n"),
         ("PLIMSOLL_TURN_LEASE_S (.env, line 2): ", "PLIMSOLL_LOG_FORMAT (.env, line 3): "),

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from app.engine.policy.presets import PRESETS
 from app.tokenizers.counting import Tokenizers
-from bench.fidelity.engine_rule import EngineRule
+from bench.fidelity.engine_rule import EngineRule, local_vectors
 from bench.fidelity.kept import measure_kept
 from bench.fidelity.look_back import measure_look_backs
 from bench.fidelity.measure import measure
@@ -60,6 +60,8 @@ def main() -> None:
         _print_updates(console, [path for path in files if _has_questions(path)], arguments.budgets)
     if arguments.look_back:
         _print_look_backs(console, files, arguments.budgets, arguments.tool_budget)
+    if arguments.embeddings:
+        _print_embeddings(console, [path for path in files if _has_questions(path)], arguments.budgets)
     if arguments.kept:
         _print_kept(console, files, arguments.budgets)
     if arguments.plot:
@@ -76,6 +78,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--long-replies", action="store_true", help="also with every message answered by 450 tokens")
     parser.add_argument("--updates", action="store_true", help="also with facts that are stated and corrected")
     parser.add_argument("--look-back", action="store_true", help="also with a model that looks back")
+    parser.add_argument("--embeddings", action="store_true", help="also recalls by meaning (the extra `embeddings`)")
     parser.add_argument("--kept", action="store_true", help="also with demands and values that are to outlive folds")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--plot", type=Path, help="an SVG to write")
@@ -165,6 +168,18 @@ def _print_look_backs(console: Console, files: Sequence[Path], budgets: Sequence
 
 def _shares(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.3f}" for value in values)
+
+
+def _print_embeddings(console: Console, files: Sequence[Path], budgets: Sequence[int]) -> None:
+    estimate, vector_of = Tokenizers().estimator(ENCODING), local_vectors()
+    for path, budget in product(files, budgets):
+        rule = EngineRule(PRESETS["guarded"].policy, budget, estimate, vector_of)
+        found = measure(rule, _conversations(path), budget, estimate).figures()
+        console.print(
+            f"{path.name} at {budget:,} with the local embedding model: EV {found['ev']:.3f}, "
+            f"{found['recalled_tokens_per_prompt']:,} tokens recalled a prompt and "
+            f"{found['recalled_tokens_per_question']:,} a question, {found['prompts_over_budget']} over"
+        )
 
 
 def _print_kept(console: Console, files: Sequence[Path], budgets: Sequence[int]) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from uuid import UUID
+
+import numpy as np
 
 from app.domain.content import content_text
 from app.domain.types import (
@@ -21,6 +25,7 @@ from app.engine.policy.budget import Budget, budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.index import EMPTY, Index, Packed
 from app.engine.recall.ranking import evicted_among
+from app.engine.recall.vectors import Meaning, Rows, Vectors, packed_query
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
@@ -30,7 +35,9 @@ from app.engine.window.plan import Ready, Refused, SummaryDue, assemble, plan
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.triggers import fold_after_turn
+from app.providers.local_embeddings import LocalEmbeddings
 from app.providers.offline import OfflineProvider
+from app.services.embeddings import MOST_CHARS
 from bench.fidelity.measure import Sent
 from bench.fidelity.plain_rules import calls_of
 from bench.fidelity.recorded import Conversation, Question, numbered_message
@@ -59,6 +66,7 @@ class State:
     since_summary: int = 0
     folds: int = 0
     index: Index = EMPTY
+    vectors: Vectors | None = None
     folded: dict[int, Turn] = field(default_factory=dict[int, Turn])
     seq: int = 0
     spent: tuple[int, int] = (0, 0)
@@ -66,10 +74,17 @@ class State:
 
 
 class EngineRule:
-    """A policy's value as a rule."""
+    """A policy's value as a rule; with `vector_of` a text's packed vector, it also recalls by meaning."""
 
-    def __init__(self, policy: ContextPolicy, input_budget: int, estimate: Estimate) -> None:
+    def __init__(
+        self,
+        policy: ContextPolicy,
+        input_budget: int,
+        estimate: Estimate,
+        vector_of: Callable[[str], Rows] | None = None,
+    ) -> None:
         self.policy = policy
+        self._vector_of = vector_of
         self._budget = budget_of_input(input_budget, policy)
         self._estimate = estimate
         self._offline = OfflineProvider(estimate)
@@ -118,7 +133,10 @@ class EngineRule:
         if not self.policy.recall.enabled or state.summary is None:
             return snapshot
         asked, budget = snapshot.current.messages[0], snapshot.budget.input_budget
-        evicted = evicted_among(state.index, state.folded.__getitem__, asked, self.policy.recall, budget)
+        meaning = None
+        if self._vector_of and state.vectors:
+            meaning = Meaning(self._vector_of(content_text(asked.content)), state.vectors)
+        evicted = evicted_among(state.index, state.folded.__getitem__, asked, self.policy.recall, budget, meaning)
         return replace(snapshot, evicted=evicted)
 
     def _summarize(self, state: State, due: SummaryDue) -> Ready | Refused:
@@ -145,6 +163,12 @@ class EngineRule:
         state.since_summary = 0
         state.index = state.index.extended(Packed.of(fold.messages), fold.messages[-1].seq)
         state.folded |= {message.seq: turn for turn in fold.turns for message in turn.messages}
+        if self._vector_of:
+            texts = {m.seq: content_text(m.content) for m in fold.messages if m.role != "tool"}
+            rows = {seq: self._vector_of(text) for seq, text in texts.items() if text}
+            for seq, row in rows.items():
+                before = state.vectors or Vectors.none_of("bench", len(row))
+                state.vectors = before.extended(np.array([seq]), row.tobytes())
 
     def _snapshot(self, conversation: Conversation, state: State, current: Turn) -> Snapshot:
         snapshot = Snapshot(
@@ -202,6 +226,20 @@ def _sent(decided: Ready | Refused, summarizer_in: int = 0, summarizer_out: int 
     recalled_tokens = sum(row.tokens for row in decided.accounts.recalled)
     messages, tools_tokens = assemble(decided).messages, decided.prompt.tools_tokens
     return Sent(messages, input_tokens, summarizer_in, summarizer_out, recalled_tokens, tools_tokens)
+
+
+def local_vectors() -> Callable[[str], Rows]:
+    """What gives a text's packed vector by the local model; a text that comes again is not asked for again."""
+    model = LocalEmbeddings()
+
+    @cache
+    def vector_of(text: str) -> Rows:
+        embedded = asyncio.run(model.embed([text[:MOST_CHARS]], timeout_s=60.0))
+        found = packed_query(embedded.vectors[0])
+        assert found is not None, "the model gives every text a direction"
+        return found
+
+    return vector_of
 
 
 def _rounds(turn: Turn) -> list[Turn]:

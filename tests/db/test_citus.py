@@ -105,7 +105,7 @@ async def test_what_is_stored_stays_through_distribution_and_migrations_down_and
         await at.turn(session.id, "On its node")
     await downgrade(undistributed, _FIRST)
     await upgrade(undistributed)
-    made_anew = ["limits", "session_usage", "tenant_usage", "responses"]
+    made_anew = ["limits", "session_usage", "tenant_usage", "responses", "message_vectors"]
     assert sorted(await distribute_at(undistributed)) == sorted(made_anew), "what a migration makes is distributed next"
     async with service(undistributed) as at:
         outcome = await at.turn(session.id, "After the migrations")

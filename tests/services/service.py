@@ -21,8 +21,10 @@ from app.db.sql import sql
 from app.domain.types import JsonObject, RecordedReply, Session, SessionId, TenantId, TurnId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.look_back import NAME
+from app.providers.openai import OpenAIProvider
 from app.providers.registry import load_catalogue
 from app.services.archive.transfer import import_session
+from app.services.embeddings import Embeddings
 from app.services.heavy.child import Tools
 from app.services.heavy.jobs import HeavyJobs
 from app.services.pasts import Pasts
@@ -96,10 +98,15 @@ async def service(
     environ: Mapping[str, str] | None = None,
     transaction_pooler: bool | None = None,
     tracer: Tracer = NO_TRACES,
+    embeds_with: str | None = None,
+    embedding_wait_s: float = 60.0,
 ) -> AsyncGenerator[Service]:
     """A runtime as the composition root makes it. `models` is the text of a models file.
 
     Without a `policy` no summary is made ahead: what the next turn finds would go by how fast it comes.
+
+    `embeds_with` is the alias that makes vectors. A turn waits long for its question's: a test is not about how fast it
+    comes.
 
     With `PLIMSOLL_TEST_POOLER` in the environment the database is behind a pooler, unless the test says otherwise.
     """
@@ -119,6 +126,20 @@ async def service(
     )
     pooler = behind_pooler() if transaction_pooler is None else transaction_pooler
     telemetry = Telemetry(catalogue.aliases)
+    chores, cooldowns = Chores(), Cooldowns(monotonic)
+    embeddings = None
+    if embeds_with is not None:
+        provider = catalogue.provider(embeds_with)
+        assert isinstance(provider, OpenAIProvider)
+        embeddings = Embeddings(
+            provider,
+            catalogue.model(embeds_with).model,
+            alias=embeds_with,
+            wait_s=embedding_wait_s,
+            chores=chores,
+            cooldowns=cooldowns,
+            telemetry=telemetry,
+        )
     rt = Runtime(
         # A busy machine may take long for the last of five hundred posts: nothing here is about how long one waits.
         database=Database(database_url, pool_size=5, pool_timeout_s=60, transaction_pooler=pooler),
@@ -128,15 +149,16 @@ async def service(
         tokenizers=tokenizers,
         telemetry=telemetry,
         leases=Leases(),
-        chores=Chores(),
+        chores=chores,
         calibrations=Calibrations(),
-        cooldowns=Cooldowns(monotonic),
+        cooldowns=cooldowns,
         pasts=Pasts(64 * 1024 * 1024, monotonic, telemetry),
         guarded=policy or ContextPolicy(summarize_ahead=False),
         turn_lease_s=lease_s,
         now=_now,
         new_id=uuid7,
         tracer=tracer,
+        embeddings=embeddings,
     )
     try:
         yield Service(rt)

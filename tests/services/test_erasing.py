@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from app.db.tables import metadata
+from app.db.vectors import save_vectors
 from app.domain.errors import NotFound, PlimsollError, TurnCancelled
 from app.domain.responses import ResponseNote
 from app.domain.types import Pin, Session, SessionId, TenantId
@@ -82,6 +83,8 @@ async def session_with_a_row_in_every_table(at: Service, tenant_id: TenantId = T
     await at.turn(session.id, "Counted in another encoding.", model_alias="other", tenant_id=tenant_id)
     note = ResponseNote("0" * 64, {}, at.rt.now())
     await at.turn(session.id, "As a response.", tenant_id=tenant_id, note=note)
+    async with at.rt.database.autocommit() as tx:
+        await save_vectors(tx, session.id, "a-model/1", [1], [b"\1"])
     counted = await rows_of(at, session.id)
     assert [name for name, rows in counted.items() if not rows] == [], "a table that no use of the session reaches"
     return session

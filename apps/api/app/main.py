@@ -47,7 +47,11 @@ from app.db.database import Database
 from app.db.embedded import kept_running
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
 from app.engine.policy.policy import ContextPolicy
-from app.providers.registry import load_catalogue
+from app.providers.base import EmbeddingModel
+from app.providers.local_embeddings import MODEL, LocalEmbeddings
+from app.providers.openai import OpenAIProvider
+from app.providers.registry import Catalogue, load_catalogue
+from app.services.embeddings import LOCAL, Embeddings
 from app.services.heavy.child import Tools, collect_seldom
 from app.services.heavy.jobs import HeavyJobs
 from app.services.keys import Authenticator
@@ -183,7 +187,18 @@ async def _runtime(
     owned.push_async_callback(catalogue.aclose)
     for encoding in {catalogue.model(alias).encoding for alias in catalogue.aliases}:
         await tokenizers.warm(encoding)
-    telemetry = Telemetry(catalogue.aliases, multiprocess_dir(os.environ))
+    telemetry = Telemetry((*catalogue.aliases, LOCAL), multiprocess_dir(os.environ))
+    chores, cooldowns = Chores(), Cooldowns(monotonic)
+    embeddings = None
+    if own_processes and settings.context_embedding_model:
+        embeddings = Embeddings(
+            *_embedding_model(settings.context_embedding_model, catalogue, owned),
+            alias=settings.context_embedding_model,
+            wait_s=settings.context_embedding_wait_ms / 1000,
+            chores=chores,
+            cooldowns=cooldowns,
+            telemetry=telemetry,
+        )
     return Runtime(
         database=database,
         heavy=heavy,
@@ -192,9 +207,9 @@ async def _runtime(
         tokenizers=tokenizers,
         telemetry=telemetry,
         leases=Leases(),
-        chores=Chores(),
+        chores=chores,
         calibrations=Calibrations(),
-        cooldowns=Cooldowns(monotonic),
+        cooldowns=cooldowns,
         pasts=Pasts(settings.session_cache_bytes, monotonic, telemetry),
         guarded=guarded_policy(settings),
         turn_lease_s=settings.turn_lease_s,
@@ -203,7 +218,21 @@ async def _runtime(
         tracer=_tracer(settings, owned),
         recognizes_sessions=settings.recognize_sessions,
         log_content=settings.log_content,
+        embeddings=embeddings,
     )
+
+
+def _embedding_model(name: str, catalogue: Catalogue, owned: AsyncExitStack) -> tuple[EmbeddingModel, str]:
+    """The model that makes vectors, and its name; raises `InvalidRequest` or `LocalModelMissing`."""
+    if name != LOCAL and name in catalogue.aliases:
+        provider = catalogue.provider(name)
+        if isinstance(provider, OpenAIProvider):
+            return provider, catalogue.model(name).model
+    elif name == LOCAL:
+        local = LocalEmbeddings()
+        owned.push_async_callback(local.aclose)
+        return local, MODEL
+    raise InvalidRequest(f"CONTEXT_EMBEDDING_MODEL: {name!r} is neither local nor an alias of the provider openai.")
 
 
 def _tracer(settings: Settings, owned: AsyncExitStack) -> Tracer:

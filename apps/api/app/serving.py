@@ -38,7 +38,9 @@ from app.db.sessions import list_sessions
 from app.domain.errors import PlimsollError
 from app.main import command_runtime, create_app, guarded_policy
 from app.providers.catalogue_file import read_catalogue
+from app.providers.local_embeddings import is_installed
 from app.services.archive.transfer import import_session
+from app.services.embeddings import LOCAL
 from app.services.keys import OPEN_TENANT, any_key_exists
 from app.services.upkeep.process_state import Drain
 from app.telemetry.tracing import traces_can_be_made
@@ -67,6 +69,14 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
         raise CommandRefused(
             f"CONTEXT_SUMMARY_MODEL: there is no model {settings.context_summary_model!r}; there are {known}"
         )
+    embedding = settings.context_embedding_model
+    takes_texts = {alias for alias, entry in catalogue.models.items() if entry.provider == "openai"}
+    if embedding not in {"", LOCAL, *takes_texts}:
+        raise CommandRefused(
+            f"CONTEXT_EMBEDDING_MODEL: {embedding!r} is neither {LOCAL} nor an alias of the provider openai"
+        )
+    if embedding == LOCAL and not is_installed():
+        raise CommandRefused("CONTEXT_EMBEDDING_MODEL=local: the extra embeddings of plimsoll-server is not installed")
     if settings.traces != "off" and not traces_can_be_made():
         raise CommandRefused("PLIMSOLL_TRACES needs packages that are not installed: the extra otel of plimsoll-server")
     guarded_policy(settings)

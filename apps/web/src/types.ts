@@ -164,14 +164,18 @@ export interface TrimLog {
   looked_back?: { messages: number; tokens: number };
 }
 
-/** An older message that came back. `matched` are the user's words that it has, `related` words that it has instead of
- * others, where the service names them. */
+/**
+ * An older message that came back. `matched` are the user's words that it has, `related` words that it has instead of
+ * others, where the service names them; `similarity` is how near its meaning is to the user's message, 0 to 1, where it
+ * is near.
+ */
 export interface Recalled {
   message_id: string;
   score: number;
   tokens: number;
   matched?: string[];
   related?: { word: string; of: string }[];
+  similarity?: number;
 }
 
 export interface Audit {

@@ -3361,6 +3361,11 @@ export interface components {
              * @description Related words of those that it has not; absent where it has none. With neither it stands beside one that matches.
              */
             related?: components["schemas"]["RelatedWordOut"][];
+            /**
+             * Similarity
+             * @description How near its meaning is to the user's message, by the deployment's embedding model; absent where it is not near, and where that has none.
+             */
+            similarity?: number | null;
         };
         /**
          * RecordedReplyIn
@@ -4902,7 +4907,7 @@ export interface components {
              * Purpose
              * @enum {string}
              */
-            purpose: "turn" | "summary";
+            purpose: "turn" | "summary" | "embedding";
             /** Calls */
             calls: number;
             /** Prompt Tokens */

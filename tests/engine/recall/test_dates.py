@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import Message, Turn
+from app.engine.recall.bm25 import search
 from app.engine.recall.dates import date_keys, day_of, day_text
 from app.engine.recall.index import EMPTY, Index, Packed
-from app.engine.recall.ranking import candidates, search
+from app.engine.recall.ranking import candidates
 from tests.engine.histories import History
 
 NOW = datetime(2023, 8, 16, 23, 59, tzinfo=UTC)

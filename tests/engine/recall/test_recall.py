@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from app.domain.types import SummaryBody, Turn
 from app.engine.policy.policy import ContextPolicy, Recall
+from app.engine.recall.bm25 import rarities, search
 from app.engine.recall.index import EMPTY, Index, Packed, packed_text
 from app.engine.recall.ranking import (
     MOST_RECALLED_TOKENS,
@@ -23,8 +24,6 @@ from app.engine.recall.ranking import (
     candidates,
     choose,
     most_recalled_tokens,
-    rarities,
-    search,
     seqs_of,
     wanted_share,
 )

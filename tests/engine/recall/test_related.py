@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.recalled import public_row
+from app.engine.recall.bm25 import search
 from app.engine.recall.index import EMPTY, Index, Packed, packed_text
-from app.engine.recall.ranking import candidates, search
+from app.engine.recall.ranking import candidates
 from app.engine.recall.related import LARGEST_WEIGHT, MOST_WORDS, related_terms, related_words
 from app.engine.recall.terms import query_words, term_hash
 

@@ -48,6 +48,8 @@ class Settings(BaseSettings):
     context_protected_turns: int = _named("CONTEXT_PROTECTED_TURNS", 4, ge=0)
     context_fallback_limit: int = _named("CONTEXT_FALLBACK_LIMIT", 8192, ge=1)
     context_summary_model: str = _named("CONTEXT_SUMMARY_MODEL", "")
+    context_embedding_model: str = _named("CONTEXT_EMBEDDING_MODEL", "")
+    context_embedding_wait_ms: int = _named("CONTEXT_EMBEDDING_WAIT_MS", 150, ge=0, le=5_000)
     context_summary_role: Literal["system", "user"] = _named("CONTEXT_SUMMARY_ROLE", "system")
     summarize_ahead: bool = True
     recognize_sessions: bool = True

@@ -124,6 +124,7 @@ COPIES: Final[Mapping[str, Statement]] = {
     "turn_steps": _copy(tables.turn_steps, _PAST_TURN),
     "messages": _copy(tables.messages, "x.seq <= CAST(:last_message_seq AS bigint)"),
     "message_token_counts": _copy(tables.message_token_counts, _PAST_MESSAGE),
+    "message_vectors": _copy(tables.message_vectors, "x.message_seq <= CAST(:last_message_seq AS bigint)"),
     "turn_context_audit": _copy(tables.turn_context_audit, _PAST_TURN),
     "prompt_blocks": _copy(tables.prompt_blocks, f"x.sha256 IN ({BLOCKS_OF_TURNS})"),
     "session_summaries": _copy(

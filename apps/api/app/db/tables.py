@@ -172,6 +172,19 @@ message_token_counts = sa.Table(
     sa.ForeignKeyConstraint(["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"),
 )
 
+# What a message means, as a model that makes vectors puts it: a signed byte a dimension, none where it gave nothing
+# usable. Made behind turns, in the order of messages; those of another model are replaced.
+message_vectors = sa.Table(
+    "message_vectors",
+    metadata,
+    id_column("session_id"),
+    sa.Column("message_seq", sa.BigInteger, nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("vector", sa.LargeBinary, nullable=False),
+    sa.PrimaryKeyConstraint("session_id", "message_seq"),
+    _session_fk(),
+)
+
 session_summaries = sa.Table(
     "session_summaries",
     metadata,
@@ -255,7 +268,7 @@ usage_records = sa.Table(
     sa.Column("round", sa.Integer),
     sa.PrimaryKeyConstraint("session_id", "id"),
     _session_fk(),
-    one_of("purpose", ("turn", "summary"), "purpose"),
+    one_of("purpose", ("turn", "summary", "embedding"), "purpose"),
 )
 
 # A model call that a client of OpenAI's Responses asked for; its reply is the message of this number. Erased alone when

@@ -16,6 +16,7 @@ from app.domain.types import JsonObject, MessageId, ReasoningForm
 
 RECALLED: Final = "r"
 """The kind of the reference that has a prompt's recalled messages, packed."""
+_SIMILAR: Final = "≈"
 _FORMS: Final[tuple[ReasoningForm | None, ...]] = (None, "text", "blocks")
 _RELATED: Final = "~"
 """Between a word that a message has and the user's word that it is related to; in no word itself."""
@@ -26,7 +27,8 @@ _MORE: Final = 1 << _BITS
 class Recalled(NamedTuple):
     """A message that came back: `score` is what it was chosen by, in hundredths, `tokens` its cost on the wire, and
     `form` that of the reasoning it was sent with. `matched` are the user's words that it has, sorted and each once,
-    and in the place of some `related_word`s; one that has none stands beside one that has some."""
+    in the place of some a `related_word`, and where it is near in meaning a `similar_mark`; one that has none stands
+    beside one that has some."""
 
     seq: int
     message_id: MessageId
@@ -55,13 +57,21 @@ def related_word(word: str, of: str) -> str:
     return word if word == of else f"{word}{_RELATED}{of}"
 
 
+def similar_mark(cosine: float) -> str:
+    """How near a message is to the user's in meaning, in tenths, as one of what it `matched`: no word has its sign."""
+    return f"{_SIMILAR}{cosine:.1f}"
+
+
 def public_row(message_id: UUID, score: int, tokens: int, matched: Sequence[str]) -> JsonObject:
     """The row of a message that was recalled: the user's words that it has, and the words that it has instead."""
     row: JsonObject = {"message_id": str(message_id), "score": score / 100, "tokens": tokens}
-    if own := [word for word in matched if _RELATED not in word]:
+    words = [word for word in matched if not word.startswith(_SIMILAR)]
+    if own := [word for word in words if _RELATED not in word]:
         row["matched"] = own
-    if pairs := [word.split(_RELATED) for word in matched if _RELATED in word]:
+    if pairs := [word.split(_RELATED) for word in words if _RELATED in word]:
         row["related"] = [{"word": word, "of": of} for word, of in pairs]
+    if similarity := [float(mark[1:]) for mark in matched if mark.startswith(_SIMILAR)]:
+        row["similarity"] = similarity[0]
     return row
 
 

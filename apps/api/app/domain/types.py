@@ -215,7 +215,7 @@ REGIONS: Final[tuple[Region, ...]] = get_args(Region)
 """What the tokens of a prompt are counted by, in the order in which they are answered."""
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "other"]
-Purpose: TypeAlias = Literal["turn", "summary"]
+Purpose: TypeAlias = Literal["turn", "summary", "embedding"]
 
 CHAT_OPTIONS: Final[frozenset[str]] = frozenset((
     "temperature", "top_p", "stop", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "response_format",

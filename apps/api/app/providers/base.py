@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from app.domain.types import Completion, CompletionRequest, Delta
 
@@ -12,6 +15,23 @@ MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 
 DeltaSink: TypeAlias = Callable[[Delta], None]
 """Gets what a streamed answer grows by: called synchronously, in order, never with an empty delta."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedded:
+    """The vectors of texts, a row each, as finite as the model gave them; `prompt_tokens` is None where it did not say
+    how many it read."""
+
+    vectors: npt.NDArray[np.float32]
+    prompt_tokens: int | None
+
+
+class EmbeddingModel(Protocol):
+    """A model that makes vectors of texts."""
+
+    async def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedded:
+        """A vector a text, in their order, by one call within the deadline. Raises a `ProviderError`."""
+        ...
 
 
 class Provider(Protocol):

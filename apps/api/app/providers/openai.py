@@ -15,7 +15,8 @@ import orjson
 
 from app.domain.content import JsonMessages, as_function, custom_input, is_custom, tool_name, with_name
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
-from app.providers.base import DeltaSink, Endpoint, MaxTokensField
+from app.providers.base import DeltaSink, Embedded, Endpoint, MaxTokensField
+from app.providers.embeddings_answer import read_embeddings
 from app.providers.failures import ErrorObject
 from app.providers.openai_answer import ChatAssembly, read_completion
 from app.providers.remote import RemoteModel
@@ -28,10 +29,10 @@ _FOR_TOOLS: Final = frozenset({"parallel_tool_calls"})
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
-def chat_url(endpoint: Endpoint) -> httpx.URL:
-    """The base URL with `/chat/completions`, its query (Azure's `api-version`) kept."""
+def chat_url(endpoint: Endpoint, path: str = "/chat/completions") -> httpx.URL:
+    """The base URL with a path, its query (Azure's `api-version`) kept."""
     base = httpx.URL(endpoint.base_url or DEFAULT_BASE_URL)
-    return base.copy_with(path=base.path.rstrip("/") + "/chat/completions")
+    return base.copy_with(path=base.path.rstrip("/") + path)
 
 
 def chat_headers(endpoint: Endpoint) -> dict[str, str]:
@@ -104,6 +105,13 @@ class OpenAIProvider:
     async def count_tokens(self, request: CompletionRequest) -> int | None:  # noqa: ARG002 - the protocol's
         """None: chat completions have no counting endpoint."""
         return None
+
+    async def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedded:
+        """A vector a text, by the endpoint `/embeddings` of the same base URL. Raises a `ProviderError`."""
+        url = chat_url(self._endpoint, "/embeddings")
+        body = {"model": self._endpoint.model, "input": texts, "encoding_format": "float", **self._endpoint.parameters}
+        answer = await self._remote.look_up(url, json_bytes(body), timeout_s=timeout_s)
+        return read_embeddings(answer, len(texts), self._endpoint.label)
 
     async def aclose(self) -> None:
         await self._remote.aclose()

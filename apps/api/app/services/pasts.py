@@ -24,10 +24,12 @@ from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, window_turns
 from app.db.recall import save_terms, stored_terms, unpacked_messages
 from app.db.settled import settled_texts
+from app.db.vectors import stored_vectors
 from app.domain.content import content_text
 from app.domain.stored import StoredTexts
 from app.domain.types import Content, ReasoningRule, Role, SessionId, Turn, Usage
 from app.engine.recall.index import EMPTY, Index, Packed, packed_terms
+from app.engine.recall.vectors import Vectors
 from app.engine.window.columns import Columns
 from app.engine.window.past import Kept
 from app.engine.window.whole_turns import of_texts
@@ -84,6 +86,7 @@ class _Entry:
     used_at: float
     last_prompt: LastPrompt | None = None
     index: Index = EMPTY
+    vectors: Vectors | None = None
     counting: Counting | None = None
     columns: Columns | None = None
     size_bytes: int = 0
@@ -146,6 +149,18 @@ class Pasts:
         if past.index.through_seq < index.through_seq:
             self._put(session_id, replace(past, index=index))
 
+    def vectors(self, session_id: SessionId, model: str, dimensions: int) -> Vectors:
+        """As far as they go; none of a session of which others are kept, or nothing."""
+        past = self._pasts.get(session_id)
+        found = past.vectors if past else None
+        is_same = found is not None and (found.model, found.dimensions) == (model, dimensions)
+        return found if found and is_same else Vectors.none_of(model, dimensions)
+
+    def keep_vectors(self, session_id: SessionId, vectors: Vectors) -> None:
+        """Keeps vectors in the place of those before."""
+        past = self._pasts.get(session_id) or _Entry(self._clock())
+        self._put(session_id, replace(past, vectors=vectors))
+
     def last_prompt(self, session_id: SessionId) -> LastPrompt | None:
         """The prompt that was sent last, as far as this process knows."""
         past = self._pasts.get(session_id)
@@ -183,7 +198,8 @@ class Pasts:
         fits = columns is not None and is_same and columns.turns > 0 and columns.turn_seqs[-1] < through_seq
         index = past.index if past.index.through_seq <= last_message_seq else EMPTY
         columns = columns.copy() if columns and fits else None
-        self._put(target, replace(past, last_prompt=None, index=index, columns=columns))
+        vectors = past.vectors if past.vectors and past.vectors.through_seq <= last_message_seq else None
+        self._put(target, replace(past, last_prompt=None, index=index, vectors=vectors, columns=columns))
 
     def forget(self, *session_ids: SessionId) -> None:
         """For sessions that were erased here."""
@@ -216,6 +232,7 @@ class Pasts:
             self.size_bytes -= before.size_bytes
         size_bytes = ENTRY_BYTES + past.index.size_bytes + (past.columns.size_bytes if past.columns else 0)
         size_bytes += len(past.last_prompt.refs) if past.last_prompt else 0
+        size_bytes += past.vectors.size_bytes if past.vectors else 0
         if size_bytes <= self._most_bytes:
             past.used_at, past.size_bytes = self._clock(), size_bytes
             self._pasts[session_id] = past
@@ -306,6 +323,21 @@ async def settled_index(
     if not unpacked:
         pasts.keep_index(session_id, index)
     return index, unpacked
+
+
+async def settled_vectors(
+    pasts: Pasts, tx: Transaction, session_id: SessionId, through_seq: int, *, model: str, dimensions: int
+) -> Vectors:
+    """What there is of a model's vectors of a session's messages through a number; reads what is not kept, keeps it."""
+    vectors = pasts.vectors(session_id, model, dimensions)
+    new = vectors
+    for after_seq in range(vectors.through_seq, through_seq, _SLICE_MESSAGES):
+        last_seq = min(through_seq, after_seq + _SLICE_MESSAGES)
+        seqs, packed = await stored_vectors(tx, session_id, after_seq, last_seq, model=model, dimensions=dimensions)
+        new = new.extended(seqs, packed) if len(seqs) else new
+    if new is not vectors:
+        pasts.keep_vectors(session_id, new)
+    return new
 
 
 async def extended_index(tx: Transaction, session_id: SessionId, index: Index, through_seq: int) -> tuple[Index, int]:

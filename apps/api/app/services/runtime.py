@@ -16,6 +16,7 @@ from app.db.database import Database
 from app.domain.errors import TransactionConflict
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import Catalogue
+from app.services.embeddings import Embeddings
 from app.services.heavy.jobs import HeavyJobs
 from app.services.pasts import Pasts
 from app.services.upkeep.learned import Calibrations
@@ -73,5 +74,6 @@ class Runtime:
     now: Callable[[], datetime]
     new_id: Callable[[], UUID]
     tracer: Tracer = NO_TRACES
+    embeddings: Embeddings | None = None
     recognizes_sessions: bool = True
     log_content: bool = False

@@ -33,6 +33,7 @@ from app.services.turn.gather import budget_of, estimator_of, layers_of, planned
 from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, new_summary, summarize
 from app.services.turn.summarizer_call import SummarizerCall
 from app.services.turn.types import RETRY_AFTER_S, ClaimedTurn, TurnPlan
+from app.services.turn.vectors import start_vectors
 from app.services.views.context import no_turn, session_window
 
 SummaryChanges: TypeAlias = Mapping[str, str | tuple[SummaryItem, ...]]
@@ -141,6 +142,8 @@ async def summarize_after_turn(
             return
         sent = replace(snapshot, layers=layers_of(rt, rows.session, instructions))
         attempt = await summarize(rt, rows, SummaryJob(fold, sent, "post_turn", rows.turns[-1].seq + 1), estimate)
+        if attempt.summary is not None and policy.recall.enabled:
+            start_vectors(rt, session_id, attempt.summary.to_message_seq)
         if attempt.failure in (STALE, IN_PROGRESS):
             logger.info("a summary in the background was dropped (%s): another one was faster", attempt.failure)
 

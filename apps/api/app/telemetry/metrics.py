@@ -29,7 +29,7 @@ disable_created_metrics()
 
 _STATUSES = frozenset({"completed", "awaiting_tools", "failed", "rejected", "cancelled"})
 _WHEN = ("preflight", "post_turn", "requested")
-_PURPOSES = frozenset({"turn", "summary", "count"})
+_PURPOSES = frozenset({"turn", "summary", "count", "embedding"})
 _KINDS = frozenset({"error", "refused", "overflow", "rate_limited", "down", "timeout"})
 _STORED = frozenset({"used", "fallback"})
 """The outcomes that stored a summary."""

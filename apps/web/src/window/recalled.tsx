@@ -55,12 +55,14 @@ interface RowProps {
 function RecalledRow({ sessionId, row, message, terms }: RowProps) {
   if (!message) return <span>A message</span>;
   const text = wholeText({ ...message, tool_calls: message.tool_calls ?? [] });
+  const similar = row.similarity === undefined ? [] : [`similar meaning (${row.similarity.toFixed(1)})`];
   const named = [...(row.matched ?? []), ...(row.related ?? []).map((pair) => pair.word)];
   const matched = named.length ? termsOf(named.join(" ")) : terms;
   const related = (row.related ?? []).map((pair) => `${pair.word} (related to ${pair.of})`);
-  const words = named.length ? [...(row.matched ?? []), ...related] : wordsWith(text, matched);
+  const found = [...(row.matched ?? []), ...related, ...similar];
+  const words = found.length ? found : wordsWith(text, matched);
   return (
-    <span title={`Score ${row.score.toFixed(2)} of 1: how rare the matched words are, and how many`}>
+    <span title={`Score ${row.score.toFixed(2)} of 1: how rare the matched words are, how many, and how near the meaning is`}>
       <a href={addressOf(sessionId, "window", message.turn_seq)}>Turn {message.turn_seq}</a>, {speakerOf(message)},{" "}
       {day(message.said_at)}:{" "}
       {words.length ? (

@@ -52,6 +52,13 @@ class RecalledOut(Open):
         description="Related words of those that it has not; absent where it has none. With neither it stands beside "
         "one that matches.",
     )
+    similarity: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="How near its meaning is to the user's message, by the deployment's embedding model; absent where "
+        "it is not near, and where that has none.",
+    )
 
 
 class LookedBackOut(Open):

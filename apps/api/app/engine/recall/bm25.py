@@ -1,13 +1,23 @@
-"""BM25 over an index: what a term tells apart, and what a message scores for having it."""
+"""BM25 over an index: what a term tells apart, what a message scores for having it, and which messages match a text."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from app.engine.recall.dates import date_keys
 from app.engine.recall.index import Floats, Index, Ints
+from app.engine.recall.related import LookedFor, Related, one_of_a_word, related_terms, weigh_related
+from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
+from app.engine.recall.vectors import Meaning, with_similar
 
+MOST_HITS: Final = 64
+"""Messages that matched, best first, of which one turn looks at the neighbourhood."""
+MOST_ASKED_CHARS: Final = 8_000
 MOST_SEEN_SHARE: Final = 0.8
 LEAST_MESSAGES: Final = 8
 SATURATION: Final = 1.2
@@ -15,6 +25,10 @@ SATURATION: Final = 1.2
 _LENGTH_SHARE: Final = 0.4
 _USUAL_TERMS: Final = 16
 """BM25 with a fixed usual length: what a message scores must not change when longer ones come (Robertson, Zaragoza)."""
+_COVERAGE_POWER: Final = 0.6
+"""How much more a message counts that has several of the query's words than one that has one of them often."""
+_DATE_FACTOR: Final = 0.6
+"""Of what a word that as few messages have is worth: many messages are of a day, and few of them answer."""
 
 
 def rarities(seen_in: Ints, messages: int, most_seen_share: float = MOST_SEEN_SHARE) -> Floats:
@@ -38,3 +52,100 @@ def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare
     norm = SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * index.lengths[positions])
     of_posting = np.repeat(rare, seen_in)
     return of_posting * counts * (SATURATION + 1) / (counts + norm), of_posting
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
+    all that were searched shares with the text. `postings` are the positions of the messages that have each of the
+    `words` that were looked for, or were sent on the days that they name, one after the other, `seen_in` how many those
+    are; the related words come first, the farthest before all others. `similar` has the marks of those that are near in
+    meaning, by position."""
+
+    positions: Ints
+    scores: Floats
+    similar: Mapping[int, str]
+    shared_terms: Ints
+    words: tuple[LookedFor, ...]
+    seen_in: Ints
+    postings: Ints
+
+
+def search(
+    index: Index,
+    text: str,
+    through_seq: int,
+    *,
+    said_day: int | None = None,
+    most_hits: int = MOST_HITS,
+    most_seen_share: float = MOST_SEEN_SHARE,
+    meaning: Meaning | None = None,
+) -> Hits:
+    """The best of the messages through a number that have any of the text's terms, or were sent on a day that it names,
+    as it is understood on `said_day`; of equals the newer.
+
+    One that has more of the terms counts more, and so does one that is near in `meaning`. For a term that a message has
+    not, the nearest of its related ones that it has counts, and less. Of a long text only some terms are looked for,
+    and only so many as a message is packed with are compared.
+    """
+    most_hits *= 1 if meaning is None else 2  # as many for each of the two that find some
+    messages = int(np.searchsorted(index.seqs, through_seq, "right"))
+    terms = _terms_of(text[:MOST_ASKED_CHARS])
+    dates = () if said_day is None else date_keys(text, said_day)
+    seen_in, positions, counts = index.postings(terms.wanted, messages)
+    shared_terms = np.bincount(positions[int(seen_in[: len(terms.related)].sum()) :], minlength=messages)
+    dated = [index.said_between(date.first_day, date.last_day, messages) for date in dates]
+    of_words = int(seen_in[: terms.scored].sum())
+    seen_in = np.append(seen_in[: terms.scored], [len(found) for found in dated]).astype(np.int64)
+    positions = np.concatenate((positions[:of_words], *dated))
+    counts = np.append(counts[:of_words], np.ones(len(positions) - of_words, np.int64))
+    rare = rarities(seen_in, messages, most_seen_share)
+    rare[terms.scored :] *= _DATE_FACTOR
+    weigh_related(rare, terms.related)
+    scored, covered = term_scores(index, seen_in, positions, counts, rare)
+    if terms.related:
+        counting = one_of_a_word(terms.related, seen_in, positions, messages)
+        scored, covered = scored * counting, covered * counting
+    scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
+    found = np.flatnonzero(scores)
+    if len(found) > most_hits:  # a sort of all that match is the dearest part of a search
+        found = found[scores[found] >= np.partition(scores[found], -most_hits)[-most_hits]]
+    if len(found):
+        found = found[np.lexsort((-found, -scores[found]))[:most_hits]]
+        scores = scores[found] * (coverage[found] / coverage[found].max()) ** _COVERAGE_POWER
+        order = np.lexsort((-found, -scores))
+        found, scores = found[order], scores[order]
+    found, scores, similar = with_similar(index, meaning, through_seq, found, scores[: len(found)])
+    return Hits(
+        positions=found[:most_hits],
+        scores=scores[:most_hits],
+        similar=similar,
+        shared_terms=shared_terms,
+        words=(*terms.words, *(LookedFor(date.words, date.words) for date in dates)),
+        seen_in=seen_in,
+        postings=positions,
+    )
+
+
+class _Terms(NamedTuple):
+    """The terms of a query by their hashes: all that are `wanted`, of which the first `scored` count, the `related`
+    ones before the query's own. `words` are those of the ones that count."""
+
+    wanted: tuple[int, ...]
+    scored: int
+    related: tuple[Related, ...]
+    words: tuple[LookedFor, ...]
+
+
+@lru_cache(maxsize=16)  # one message is searched for several times in a turn
+def _terms_of(text: str) -> _Terms:
+    words = query_words(text)
+    own = {term_hash(term): words[term] for term in query_terms(text)}
+    compared = dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
+    related, in_order = related_terms(own), tuple(own.values())
+    return _Terms(
+        (*(other.term for other in related), *(own | compared)),
+        len(related) + len(own),
+        related,
+        (*(LookedFor(other.word, in_order[other.of]) for other in related), *(LookedFor(w, w) for w in in_order)),
+    )

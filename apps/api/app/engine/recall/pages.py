@@ -20,8 +20,9 @@ from app.domain.content import sha256_hex
 from app.domain.types import Message
 from app.engine.messages.media import marked_text
 from app.engine.messages.tokens import Estimate
+from app.engine.recall.bm25 import MOST_HITS, search
 from app.engine.recall.index import Index
-from app.engine.recall.ranking import MOST_HITS, candidates, search
+from app.engine.recall.ranking import candidates
 from app.engine.recall.terms import query_terms
 
 MOST_LONG_MESSAGES: Final = 8

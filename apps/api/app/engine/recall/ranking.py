@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import sqrt
 from typing import Final, NamedTuple
 
@@ -24,29 +23,22 @@ from app.domain.types import Message, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units
 from app.engine.policy.policy import Recall
-from app.engine.recall.bm25 import MOST_SEEN_SHARE, rarities, summed, term_scores
-from app.engine.recall.dates import date_keys, day_said
-from app.engine.recall.index import CALL, QUESTION_MARKS, RESULT, Floats, Index, Ints
-from app.engine.recall.related import LookedFor, Related, one_of_a_word, related_terms, weigh_related
-from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
+from app.engine.recall.bm25 import MOST_ASKED_CHARS, Hits, search, summed
+from app.engine.recall.dates import day_said
+from app.engine.recall.index import CALL, QUESTION_MARKS, RESULT, Floats, Index
+from app.engine.recall.terms import query_terms
+from app.engine.recall.vectors import Meaning
 
-MOST_HITS: Final = 64
-"""Messages that matched, best first, of which one turn looks at the neighbourhood."""
 MOST_CANDIDATES: Final = 192
 """Messages beside tool groups, best first, that one turn chooses from."""
 _NEIGHBOURS: Final = np.arange(-3, 4)
 _SHARES: Final = np.array((0.12, 0.25, 0.4, 1.0, 0.5, 0.25, 0.12))
 """The share of a hit's score that the messages before it get, itself, and those after it."""
-_COVERAGE_POWER: Final = 0.6
-"""How much more a message counts that has several of the query's words than one that has one of them often."""
 _QUESTION_FACTOR: Final = 0.8
-_DATE_FACTOR: Final = 0.6
-"""Of what a word that as few messages have is worth: many messages are of a day, and few of them answer."""
 _LEAST_NEWS_SHARE: Final = 0.1
 _TOKENS_OF_ANY: Final = 16
 """Added to a message's own tokens before they divide its score: a word alone is no bargain."""
 _SENTENCE: Final = re.compile(r"[^.!?…。！？؟\n]*(?:[.!?…。！？؟\n]|$)")
-_MOST_ASKED_CHARS: Final = 8_000
 MOST_RECALLED_TOKENS: Final = 6_400
 """Of any window: what would come back beyond them answers next to nothing (`docs/fidelity.md`)."""
 _LEAST_RECALLED_TOKENS: Final = 32
@@ -82,21 +74,6 @@ class Evicted:
     turns: tuple[Turn, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Hits:
-    """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
-    all that were searched shares with the text. `postings` are the positions of the messages that have each of the
-    `words` that were looked for, or were sent on the days that they name, one after the other, `seen_in` how many those
-    are; the related words come first, the farthest before all others."""
-
-    positions: Ints
-    scores: Floats
-    shared_terms: Ints
-    words: tuple[LookedFor, ...]
-    seen_in: Ints
-    postings: Ints
-
-
 def wanted_share(text: str) -> float:
     """How much of the block's largest size the user's message calls for, 0 to 1.
 
@@ -105,7 +82,7 @@ def wanted_share(text: str) -> float:
     need something: a short one gets a little, a long one next to nothing.
     """
     terms = max(1, len(query_terms(text)))
-    sentences = _SENTENCE.findall(text[:_MOST_ASKED_CHARS])
+    sentences = _SENTENCE.findall(text[:MOST_ASKED_CHARS])
     question = " ".join(sentence for sentence in sentences if sentence.endswith(QUESTION_MARKS))
     if not question:
         return _SHARE_WITHOUT_QUESTION * min(1.0, (_TERMS_WITHOUT_QUESTION / terms) ** 3)
@@ -120,82 +97,6 @@ def most_recalled_tokens(text: str, recall: Recall, input_budget: int) -> int:
     return int(called_for) if called_for >= _LEAST_RECALLED_TOKENS else 0
 
 
-def search(
-    index: Index,
-    text: str,
-    through_seq: int,
-    *,
-    said_day: int | None = None,
-    most_hits: int = MOST_HITS,
-    most_seen_share: float = MOST_SEEN_SHARE,
-) -> Hits:
-    """The best of the messages through a number that have any of the text's terms, or were sent on a day that it names,
-    as it is understood on `said_day`; of equals the newer.
-
-    One that has more of the terms counts more. For a term that a message has not, the nearest of its related ones that
-    it has counts, and less. Of a long text only some terms are looked for, and only so many as a message is packed with
-    are compared.
-    """
-    messages = int(np.searchsorted(index.seqs, through_seq, "right"))
-    terms = _terms_of(text[:_MOST_ASKED_CHARS])
-    dates = () if said_day is None else date_keys(text, said_day)
-    seen_in, positions, counts = index.postings(terms.wanted, messages)
-    shared_terms = np.bincount(positions[int(seen_in[: len(terms.related)].sum()) :], minlength=messages)
-    dated = [index.said_between(date.first_day, date.last_day, messages) for date in dates]
-    of_words = int(seen_in[: terms.scored].sum())
-    seen_in = np.append(seen_in[: terms.scored], [len(found) for found in dated]).astype(np.int64)
-    positions = np.concatenate((positions[:of_words], *dated))
-    counts = np.append(counts[:of_words], np.ones(len(positions) - of_words, np.int64))
-    rare = rarities(seen_in, messages, most_seen_share)
-    rare[terms.scored :] *= _DATE_FACTOR
-    weigh_related(rare, terms.related)
-    scored, covered = term_scores(index, seen_in, positions, counts, rare)
-    if terms.related:
-        counting = one_of_a_word(terms.related, seen_in, positions, messages)
-        scored, covered = scored * counting, covered * counting
-    scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
-    found = np.flatnonzero(scores)
-    if len(found) > most_hits:  # a sort of all that match is the dearest part of a search
-        found = found[scores[found] >= np.partition(scores[found], -most_hits)[-most_hits]]
-    if len(found):
-        found = found[np.lexsort((-found, -scores[found]))[:most_hits]]
-        scores = scores[found] * (coverage[found] / coverage[found].max()) ** _COVERAGE_POWER
-        order = np.lexsort((-found, -scores))
-        found, scores = found[order], scores[order]
-    return Hits(
-        positions=found,
-        scores=scores[: len(found)],
-        shared_terms=shared_terms,
-        words=(*terms.words, *(LookedFor(date.words, date.words) for date in dates)),
-        seen_in=seen_in,
-        postings=positions,
-    )
-
-
-class _Terms(NamedTuple):
-    """The terms of a query by their hashes: all that are `wanted`, of which the first `scored` count, the `related`
-    ones before the query's own. `words` are those of the ones that count."""
-
-    wanted: tuple[int, ...]
-    scored: int
-    related: tuple[Related, ...]
-    words: tuple[LookedFor, ...]
-
-
-@lru_cache(maxsize=16)  # one message is searched for several times in a turn
-def _terms_of(text: str) -> _Terms:
-    words = query_words(text)
-    own = {term_hash(term): words[term] for term in query_terms(text)}
-    compared = dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
-    related, in_order = related_terms(own), tuple(own.values())
-    return _Terms(
-        (*(other.term for other in related), *(own | compared)),
-        len(related) + len(own),
-        related,
-        (*(LookedFor(other.word, in_order[other.of]) for other in related), *(LookedFor(w, w) for w in in_order)),
-    )
-
-
 def candidates(
     index: Index,
     text: str,
@@ -204,6 +105,7 @@ def candidates(
     room_tokens: int,
     min_score_ratio: float,
     said_day: int | None = None,
+    meaning: Meaning | None = None,
 ) -> tuple[Candidate, ...]:
     """What matches the text among the messages through a number, or stands beside a match, best per token first, as
     much as has room in `room_tokens` on the wire.
@@ -212,7 +114,7 @@ def candidates(
     whose words are nearly all the text's own is left out: it is the same question as once before, of which only the
     answer is wanted.
     """
-    hits = search(index, text, through_seq, said_day=said_day)
+    hits = search(index, text, through_seq, said_day=said_day, meaning=meaning)
     messages = len(hits.shared_terms)
     near = hits.positions[:, None] + _NEIGHBOURS
     inside = (near >= 0) & (near < messages)
@@ -229,8 +131,7 @@ def candidates(
     distinct = index.distinct[alone[order]]
     order = order[distinct - hits.shared_terms[alone[order]] > _LEAST_NEWS_SHARE * distinct]
     alone, values = alone[order], values[order]
-    wire_tokens = index.tokens[alone] + MESSAGE_FRAMING_TOKENS
-    columns = (values, alone, alone + 1, wire_tokens, index.texts[alone])
+    columns = (values, alone, alone + 1, index.tokens[alone] + MESSAGE_FRAMING_TOKENS, index.texts[alone])
     found: Iterable[_Found] = map(_Found._make, zip(*(column.tolist() for column in columns), strict=True))
     if groups:
         good_groups = [group for group in groups if group.score >= min_score_ratio * best]
@@ -263,7 +164,7 @@ def _with_room(found: Iterable[_Found], room_tokens: int) -> list[_Found]:
 
 
 def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Candidate, ...]:
-    """What was chosen, with the words that each message has."""
+    """What was chosen, with the words that each message has, and how near it is in meaning."""
     words = {at: dict[str, str]() for unit in chosen for at in range(unit.first, unit.end)}
     is_chosen = np.zeros(len(hits.shared_terms), np.bool_)
     is_chosen[list(words)] = True
@@ -272,6 +173,8 @@ def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Can
     for at, word in zip(hits.postings[theirs].tolist(), of_word.tolist(), strict=True):
         looked_for = hits.words[int(word)]
         words[at][looked_for.of] = related_word(*looked_for)
+    for at in words.keys() & hits.similar.keys():
+        words[at][hits.similar[at]] = hits.similar[at]
     return tuple(
         Candidate(
             tuple(index.seqs[unit.first : unit.end].tolist()),
@@ -308,7 +211,12 @@ def seqs_of(found: Sequence[Candidate]) -> list[int]:
 
 
 def evicted_among(
-    index: Index, turn_of: Callable[[int], Turn], message: Message, recall: Recall, input_budget: int
+    index: Index,
+    turn_of: Callable[[int], Turn],
+    message: Message,
+    recall: Recall,
+    input_budget: int,
+    meaning: Meaning | None = None,
 ) -> Evicted:
     """What may come back for a message of all that is in the index, where all its messages are at hand: `turn_of` gives
     the turn of a message number."""
@@ -323,6 +231,7 @@ def evicted_among(
         room_tokens=room_tokens,
         min_score_ratio=recall.min_score_ratio,
         said_day=day_said(message),
+        meaning=meaning,
     )
     seqs = seqs_of(found)
     whole = {turn.id: turn for turn in map(turn_of, seqs)}

@@ -64,6 +64,7 @@ from app.services.turn.types import (
     TurnOutcome,
     TurnRequest,
 )
+from app.services.turn.vectors import prepare_question
 
 _Claimed: TypeAlias = tuple[Claim | None, TurnOptions, str]
 """A claim, None when the turn goes on already; and the options and the model alias of the round."""
@@ -89,6 +90,7 @@ async def claim(
     then.
     """
     draft = await draft_turn(rt, request, idempotency_key)
+    await prepare_question(rt, tenant_id, session_id, request.content)
     for last_try in (False, True):
         try:
             with rt.tracer.span("claim"):

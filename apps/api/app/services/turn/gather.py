@@ -174,6 +174,8 @@ async def _with_evicted(
         input_budget=budget_of(rows.model, rows.policy).input_budget,
         encoding=rows.encoding,
         pack=bool(running),
+        tenant_id=rows.session.tenant_id,
+        embeddings=rt.embeddings,
     )
     return replace(rows, evicted=evicted)
 

@@ -8,12 +8,14 @@ from functools import partial
 from app.db.database import Transaction
 from app.db.recall import turns_with
 from app.domain.content import content_text
-from app.domain.types import Message, SessionId
+from app.domain.types import Message, SessionId, TenantId
 from app.engine.policy.policy import Recall
 from app.engine.recall.dates import date_keys, day_said
 from app.engine.recall.ranking import Evicted, candidates, most_recalled_tokens, seqs_of
 from app.engine.recall.terms import query_terms
-from app.services.pasts import Pasts, settled_index
+from app.engine.recall.vectors import Meaning
+from app.services.embeddings import Embeddings
+from app.services.pasts import Pasts, settled_index, settled_vectors
 
 _INLINE_MESSAGES = 4_096
 """Of an index: to rank more of them may take longer than others should wait."""
@@ -30,17 +32,31 @@ async def look_up(
     input_budget: int,
     encoding: str,
     pack: bool,
+    tenant_id: TenantId,
+    embeddings: Embeddings | None,
 ) -> Evicted | None:
     """What of the messages through `through_seq`, all settled, may come back for a message; None when nothing can.
 
-    One statement for the messages, and one for what this process does not keep of the session. With `pack` messages
-    that were stored without packed terms get them, some at a time.
+    One statement for the messages, and one for what this process does not keep of the session; one more for its vectors
+    where that of the message is there. With `pack` messages that were stored without packed terms get them, some at a
+    time.
     """
     text, said_day = content_text(message.content), day_said(message)
     room_tokens = most_recalled_tokens(text, recall, input_budget)
-    if room_tokens <= 0 or not (query_terms(text) or (said_day is not None and date_keys(text, said_day))):
+    vector = None
+    if embeddings and room_tokens > 0:
+        embeddings.recalled_in(tenant_id, session_id)
+        vector = embeddings.question(tenant_id, text)
+    has_words = query_terms(text) or (said_day is not None and date_keys(text, said_day))
+    if room_tokens <= 0 or not (has_words or vector is not None):
         return None
     index, _ = await settled_index(pasts, tx, session_id, through_seq, pack=pack)
+    meaning = None
+    if embeddings and vector is not None:
+        vectors = await settled_vectors(
+            pasts, tx, session_id, through_seq, model=embeddings.model, dimensions=len(vector)
+        )
+        meaning = Meaning(vector, vectors)
     rank = partial(
         candidates,
         index,
@@ -49,6 +65,7 @@ async def look_up(
         room_tokens=room_tokens,
         min_score_ratio=recall.min_score_ratio,
         said_day=said_day,
+        meaning=meaning,
     )
     found = rank() if len(index) <= _INLINE_MESSAGES else await asyncio.to_thread(rank)
     seqs = seqs_of(found)

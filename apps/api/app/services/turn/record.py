@@ -33,6 +33,7 @@ from app.services.turn.gather import count_message, count_reasoning
 from app.services.turn.provider_call import sum_of, total_cost, used_row
 from app.services.turn.steps import Steps, of_audit, of_turn
 from app.services.turn.types import ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan, to_nobody
+from app.services.turn.vectors import start_vectors
 
 logger = logging.getLogger(__name__)
 
@@ -177,6 +178,8 @@ class Record:
             conversation_sha256=of_list and with_reply(of_list, completion.text, calls),
         )
         turn = await self._end(end, self._audits[-1])
+        if (summary := plan.snapshot.summary) is not None and plan.rows.policy.recall.enabled:
+            start_vectors(self._rt, claim.session_id, summary.to_message_seq)
         if not calls:
             reply_tokens = message["token_estimate"] + message["reasoning_tokens"]
             start_after_turn(self._rt, self._turn, plan, reply_tokens)

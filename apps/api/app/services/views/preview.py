@@ -51,6 +51,7 @@ from app.services.turn.gather import encoding_of, estimator_of, planned, with_re
 from app.services.turn.provider_call import cost_of
 from app.services.turn.steps import Steps
 from app.services.turn.types import TurnOptions, TurnPlan, TurnRequest
+from app.services.turn.vectors import prepare_question
 from app.services.views.context import uncounted_window, window_now
 from app.services.views.turns import numbered
 
@@ -92,6 +93,7 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
     """
     check(rt, request)
     message = _message_of(rt, request)
+    await prepare_question(rt, tenant_id, session_id, request.content)
     stored = await uncounted_window(
         rt,
         tenant_id,

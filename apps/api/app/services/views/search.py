@@ -14,9 +14,9 @@ from app.db.turns import turn_numbers
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import Message, MessageId, Role, SessionId, TenantId, TurnId
+from app.engine.recall.bm25 import MOST_HITS, search
 from app.engine.recall.dates import day_of
 from app.engine.recall.pages import handle_of, seq_of
-from app.engine.recall.ranking import MOST_HITS, search
 from app.engine.recall.terms import excerpt, query_terms, terms_of
 from app.engine.window.look_back import LookBack, Search, page_tokens
 from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cursor

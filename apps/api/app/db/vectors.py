@@ -1,0 +1,74 @@
+"""The packed vectors of messages, and the messages that have none yet.
+
+They are made in the order of messages: of one model, none is missing below the newest. Another model's are replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.db.database import Record, Transaction
+from app.db.sql import sql
+from app.domain.types import SessionId
+
+_MISSING = sql("""
+    SELECT m.seq, m.name, m.content FROM messages m
+    WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq <= CAST(:through_seq AS bigint)
+        AND m.seq > coalesce((SELECT max(v.message_seq) FROM message_vectors v
+            WHERE v.session_id = CAST(:session_id AS uuid) AND v.model = :model), 0)
+        AND m.role IN ('user', 'assistant') AND NOT m.withdrawn
+    ORDER BY m.seq LIMIT CAST(:limit AS integer)
+    """)
+
+_SAVE = sql("""
+    WITH s AS (SELECT id FROM sessions WHERE id = CAST(:session_id AS uuid) FOR KEY SHARE)
+    INSERT INTO message_vectors (session_id, message_seq, model, vector)
+    SELECT s.id, x.seq, :model, x.vector
+    FROM s, unnest(CAST(:seqs AS bigint[]), CAST(:vectors AS bytea[])) AS x(seq, vector)
+    ON CONFLICT (session_id, message_seq) DO UPDATE SET model = excluded.model, vector = excluded.vector
+        WHERE message_vectors.model <> excluded.model
+    """)
+
+_STORED = sql("""
+    SELECT coalesce(string_agg(int8send(message_seq), ''), '') AS seqs, coalesce(string_agg(vector, ''), '') AS vectors
+    FROM (
+        SELECT message_seq, vector FROM message_vectors
+        WHERE session_id = CAST(:session_id AS uuid) AND message_seq > CAST(:after_seq AS bigint)
+            AND message_seq <= CAST(:through_seq AS bigint)
+            AND model = :model AND octet_length(vector) = CAST(:dimensions AS integer)
+        ORDER BY message_seq
+    ) AS v
+    """)
+
+
+async def messages_without_vectors(
+    tx: Transaction, session_id: SessionId, through_seq: int, model: str, limit: int
+) -> list[Record]:
+    """The oldest messages through a number that the model has made no vector of: `seq`, `name` and `content`."""
+    return await tx.fetch(_MISSING, session_id=session_id, through_seq=through_seq, model=model, limit=limit)
+
+
+async def save_vectors(
+    tx: Transaction, session_id: SessionId, model: str, seqs: Sequence[int], vectors: Sequence[bytes]
+) -> None:
+    """Stores packed vectors of messages. Raises `NotFound` where the session is erased meanwhile."""
+    await tx.execute(_SAVE, session_id=session_id, model=model, seqs=seqs, vectors=vectors)
+
+
+async def stored_vectors(
+    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, model: str, dimensions: int
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], bytes]:
+    """A model's vectors of so many dimensions, of a range of messages: their numbers, and the vectors one after the
+    other."""
+    row = await tx.fetchrow(
+        _STORED,
+        session_id=session_id,
+        after_seq=after_seq,
+        through_seq=through_seq,
+        model=model,
+        dimensions=dimensions,
+    )
+    assert row is not None, "an aggregate gives one row"
+    return np.frombuffer(row["seqs"], ">i8").astype(np.int64), row["vectors"]

@@ -1,0 +1,159 @@
+"""A session's messages by their meaning: a vector each, packed into a byte a dimension, and scanned as arrays.
+
+Vectors come from an embedding model, which is no part of the engine. Two are comparable only where one model made both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from app.domain.recalled import similar_mark
+from app.engine.recall.index import Floats, Index, Ints
+
+Rows: TypeAlias = npt.NDArray[np.int8]
+
+_BLOCK_ROWS: Final = 1024
+"""Of one array: what an extension copies at most, and of what a scan makes floats at once."""
+_STEPS: Final = 127 / 4
+"""Of a dimension's usual size: a byte holds four times as much, and of what is larger the sign tells enough."""
+_LEAST_NORM: Final = 1e-6
+_MEANING_SHARE: Final = 0.35
+"""Of the best score by words: what the message that is nearest in meaning gets beside it."""
+_MOST_SIMILAR: Final = 256
+"""Messages nearest in meaning, best first, whose scores are raised."""
+_NEAREST_SHARE: Final = 0.5
+"""Of the highest cosine: from which on a message is said to be similar."""
+
+
+class Similar(NamedTuple):
+    """Messages whose vectors point the way of a text's, best first: their numbers, and the cosines, above 0."""
+
+    seqs: Ints
+    cosines: Floats
+
+
+def packed_vectors(vectors: npt.NDArray[np.floating]) -> list[bytes]:
+    """Each row's direction as it is stored, a signed byte a dimension; empty for one that has none."""
+    with np.errstate(all="ignore"):  # whatever a model gave
+        norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    usable = np.isfinite(norms[:, 0]) & (norms[:, 0] > _LEAST_NORM)
+    unit = vectors[usable] / norms[usable] * (_STEPS * np.sqrt(vectors.shape[1]))
+    rows = iter(np.clip(np.rint(unit), -127, 127).astype(np.int8))
+    return [next(rows).tobytes() if is_usable else b"" for is_usable in usable]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vectors:
+    """Vectors of one model and so many dimensions, by the numbers of their messages, ascending.
+
+    A value: extending gives another. `blocks` have `_BLOCK_ROWS` rows each, but for the last; `total` is their sum.
+    """
+
+    model: str
+    dimensions: int
+    seqs: Ints
+    blocks: tuple[Rows, ...]
+    total: Ints
+
+    @classmethod
+    def none_of(cls, model: str, dimensions: int) -> Vectors:
+        return cls(model, dimensions, np.zeros(0, np.int64), (), np.zeros(dimensions, np.int64))
+
+    @property
+    def through_seq(self) -> int:
+        """The number of the last message that is in it."""
+        return int(self.seqs[-1]) if len(self.seqs) else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of memory."""
+        return self.seqs.nbytes + self.total.nbytes + sum(block.nbytes for block in self.blocks)
+
+    def extended(self, seqs: Ints, packed: bytes) -> Vectors:
+        """The same with newer messages' packed vectors, one after the other."""
+        new = np.frombuffer(packed, np.int8).reshape(len(seqs), self.dimensions)
+        whole, last = self.blocks, new
+        if self.blocks and len(self.blocks[-1]) < _BLOCK_ROWS:
+            whole, last = self.blocks[:-1], np.concatenate((self.blocks[-1], new))
+        cut = [last[at : at + _BLOCK_ROWS] for at in range(0, len(last), _BLOCK_ROWS)]
+        total = self.total + new.sum(0, dtype=np.int64)
+        return Vectors(self.model, self.dimensions, np.concatenate((self.seqs, seqs)), (*whole, *cut), total)
+
+    def similar(self, query: Rows, through_seq: int, most: int) -> Similar:
+        """The messages through a number that are nearest to a packed query, so many at most.
+
+        All are taken from the mean of these messages: what is common to a conversation tells none apart.
+        """
+        count = int(np.searchsorted(self.seqs, through_seq, "right"))
+        if not count or len(query) != self.dimensions:
+            return Similar(self.seqs[:0], np.zeros(0))
+        mean = ((self.total - self._sum_behind(count)) / count).astype(np.float32)
+        aim = query - mean
+        nearness = self._dot(aim, count) - aim @ mean
+        best = np.sort(np.argpartition(nearness, -most)[-most:]) if count > most else np.arange(count)
+        cuts = np.searchsorted(best, np.arange(len(self.blocks) + 1) * _BLOCK_ROWS).tolist()
+        of_blocks = [best[first:end] % _BLOCK_ROWS for first, end in pairwise(cuts)]
+        rows = np.concatenate([block[at] for block, at in zip(self.blocks, of_blocks, strict=True)]) - mean
+        lengths = np.linalg.norm(rows, axis=1) * float(np.linalg.norm(aim))
+        cosines = nearness[best].astype(np.float64) / np.maximum(lengths, _LEAST_NORM)
+        found = np.flatnonzero(cosines > 0)
+        order = found[np.lexsort((-best[found], -cosines[found]))]
+        return Similar(self.seqs[best[order]], cosines[order])
+
+    def _sum_behind(self, count: int) -> Ints:
+        """The sum of the rows from a position on: those of messages that are newer than what is searched."""
+        total = np.zeros(self.dimensions, np.int64)
+        for at in range(count // _BLOCK_ROWS, len(self.blocks)):
+            total += self.blocks[at][max(0, count - at * _BLOCK_ROWS) :].sum(0, dtype=np.int64)
+        return total
+
+    def _dot(self, aim: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.float32]:
+        found = np.empty(count, np.float32)
+        floats = np.empty((min(count, _BLOCK_ROWS), self.dimensions), np.float32)
+        for at in range(0, count, _BLOCK_ROWS):
+            rows = self.blocks[at // _BLOCK_ROWS][: count - at]
+            np.copyto(floats[: len(rows)], rows)
+            np.dot(floats[: len(rows)], aim, out=found[at : at + len(rows)])
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What is looked for by its meaning: the packed vector of a text, and the vectors that it is compared with."""
+
+    query: Rows
+    vectors: Vectors
+
+
+def packed_query(vector: Sequence[float] | npt.NDArray[np.floating]) -> Rows | None:
+    """A text's vector as it is compared with stored ones; None where it has no direction."""
+    (packed,) = packed_vectors(np.asarray([vector], np.float64))
+    return np.frombuffer(packed, np.int8) if packed else None
+
+
+def with_similar(
+    index: Index, meaning: Meaning | None, through_seq: int, found: Ints, scores: Floats
+) -> tuple[Ints, Floats, dict[int, str]]:
+    """What was found by words, by position and best first, together with what is near in meaning; and the marks of the
+    nearest."""
+    if meaning is None:
+        return found, scores, {}
+    near = meaning.vectors.similar(meaning.query, through_seq, _MOST_SIMILAR)
+    at = np.searchsorted(index.seqs, near.seqs)
+    known = np.append(index.seqs, -1)[at] == near.seqs
+    at, cosines = at[known], near.cosines[known]
+    if not len(at):
+        return found, scores, {}
+    best = float(scores.max(initial=0.0)) or 1.0
+    raised = np.concatenate((scores, _MEANING_SHARE * best * cosines / cosines.max()))
+    every, place = np.unique(np.concatenate((found, at)), return_inverse=True)
+    both = np.bincount(place, raised).astype(np.float64, copy=False)
+    order = np.lexsort((-every, -both))
+    marks = dict(zip(at.tolist(), map(similar_mark, cosines[cosines >= _NEAREST_SHARE * cosines.max()]), strict=False))
+    return every[order], both[order], marks

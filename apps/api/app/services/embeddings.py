@@ -1,0 +1,165 @@
+"""The model that makes vectors of texts, as a process uses it: measured, bounded, and left alone while it fails; and
+the vectors of the questions that were asked last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import sha256
+from time import perf_counter
+from typing import Final, TypeVar
+
+from app.domain.errors import ProviderError, ProviderOverflow, ProviderRefused
+from app.domain.types import SessionId, TenantId
+from app.engine.recall.vectors import Rows, packed_query
+from app.providers.base import Embedded, EmbeddingModel
+from app.services.upkeep.process_state import Chores, Cooldowns
+from app.telemetry.metrics import Telemetry
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+LOCAL: Final = "local"
+"""What the setting calls the model of the extra."""
+_VERSION: Final = 1
+"""Of how a text becomes a vector here."""
+MOST_CHARS: Final = 1_000
+"""Of a text, its beginning: what a small model reads of it."""
+_REFUSED_CHARS: Final = 250
+_TOO_LONG: Final = frozenset({400, 413, 422})
+_TIMEOUT_S: Final = 10.0
+_MOST_KEPT: Final = 1_024
+"""Questions, and sessions of which it is known how far they have vectors."""
+_MOST_WAITING: Final = 16
+"""Questions whose vectors are being made; others go without."""
+
+
+class Embeddings:
+    """`model` is the name that vectors are stored under: those of two models are never compared. `alias` is the
+    catalogue's, or `LOCAL`."""
+
+    def __init__(
+        self,
+        source: EmbeddingModel,
+        model: str,
+        *,
+        alias: str,
+        wait_s: float,
+        chores: Chores,
+        cooldowns: Cooldowns,
+        telemetry: Telemetry,
+    ) -> None:
+        self.model = f"{model}/{_VERSION}"
+        self.alias = alias
+        self.at_once = asyncio.Semaphore(2)
+        """How many sessions' messages are given vectors at once."""
+        self.busy: set[SessionId] = set()
+        self.question_tokens: OrderedDict[SessionId, int] = OrderedDict()
+        """Which calls for questions took, until they are stored."""
+        self._source = source
+        self._wait_s = wait_s
+        self._chores = chores
+        self._cooldowns = cooldowns
+        self._telemetry = telemetry
+        self._resting_as = f"embeddings:{alias}"
+        self._questions: OrderedDict[tuple[TenantId, bytes], asyncio.Future[Rows | None]] = OrderedDict()
+        self._waiting = 0
+        self._recalls: OrderedDict[tuple[TenantId, SessionId], None] = OrderedDict()
+        self._through: OrderedDict[SessionId, int] = OrderedDict()
+
+    async def embed(self, texts: Sequence[str]) -> Embedded:
+        """A vector a text, of its beginning; of less of it where the model refuses so much. Raises a `ProviderError`,
+        after which the model is left alone for a while."""
+        try:
+            try:
+                return await self._measured([text[:MOST_CHARS] for text in texts])
+            except (ProviderRefused, ProviderOverflow) as error:
+                if isinstance(error, ProviderRefused) and error.status not in _TOO_LONG:
+                    raise
+                return await self._measured([text[:_REFUSED_CHARS] for text in texts])
+        except ProviderError:
+            self._cooldowns.rest(self._resting_as)
+            raise
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether the model failed or was late a moment ago."""
+        return self._cooldowns.is_resting(self._resting_as)
+
+    async def prepare(self, tenant_id: TenantId, session_id: SessionId, text: str) -> None:
+        """Has a question's vector made, and waits for it as long as a turn waits at most. Never raises for the model.
+
+        A model that was late is not waited for again for a while; the vector is kept when it comes.
+        """
+        key = _key(tenant_id, text)
+        found = self._questions.get(key)
+        if found is None:
+            if self.is_resting or self._waiting >= _MOST_WAITING:
+                return
+            found = asyncio.get_running_loop().create_future()
+            _keep(self._questions, key, found)
+            self._waiting += 1
+            self._chores.start(self._answer(found, key, session_id, text), "the vector of a question")
+        if not found.done() and not self.is_resting:
+            await asyncio.wait({found}, timeout=self._wait_s)
+            if not found.done() and self._wait_s:
+                self._cooldowns.rest(self._resting_as)
+
+    def question(self, tenant_id: TenantId, text: str) -> Rows | None:
+        """A question's packed vector, where it was prepared and is there."""
+        found = self._questions.get(_key(tenant_id, text))
+        return found.result() if found and found.done() else None
+
+    def recalls_in(self, tenant_id: TenantId, session_id: SessionId) -> bool:
+        """Whether a session of the tenant's was recalled in here: of no other is a question asked before its claim."""
+        return (tenant_id, session_id) in self._recalls
+
+    def recalled_in(self, tenant_id: TenantId, session_id: SessionId) -> None:
+        _keep(self._recalls, (tenant_id, session_id), None)
+
+    def through(self, session_id: SessionId) -> int:
+        """The number through which all of a session's messages are known to have vectors."""
+        return self._through.get(session_id, 0)
+
+    def went_through(self, session_id: SessionId, seq: int) -> None:
+        _keep(self._through, session_id, max(seq, self.through(session_id)))
+
+    async def _answer(
+        self, answered: asyncio.Future[Rows | None], key: tuple[TenantId, bytes], session_id: SessionId, text: str
+    ) -> None:
+        vector: Rows | None = None
+        try:
+            embedded = await self.embed([text])
+            vector = packed_query(embedded.vectors[0])
+            tokens = self.question_tokens.get(session_id, 0) + (embedded.prompt_tokens or 0)
+            _keep(self.question_tokens, session_id, tokens)
+        finally:
+            self._waiting -= 1
+            if not answered.done():
+                answered.set_result(vector)
+            if vector is None:
+                self._questions.pop(key, None)
+
+    async def _measured(self, texts: Sequence[str]) -> Embedded:
+        started, error_kind = perf_counter(), None
+        try:
+            return await self._source.embed(texts, timeout_s=_TIMEOUT_S)
+        except ProviderError as error:
+            error_kind = error.kind
+            raise
+        finally:
+            seconds = perf_counter() - started
+            self._telemetry.provider_call(alias=self.alias, purpose="embedding", seconds=seconds, error_kind=error_kind)
+
+
+def _key(tenant_id: TenantId, text: str) -> tuple[TenantId, bytes]:
+    return tenant_id, sha256(text[:MOST_CHARS].encode(errors="surrogatepass")).digest()
+
+
+def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
+    """Has it as the newest, and the oldest leave."""
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > _MOST_KEPT:
+        kept.popitem(last=False)

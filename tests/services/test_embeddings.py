@@ -1,0 +1,245 @@
+"""Recall by meaning over a real database and an endpoint that makes vectors: what it brings back, and that a turn goes
+on without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.domain.errors import NotFound
+from app.domain.types import SessionId, TenantId
+from app.services.archive.transfer import fork_session
+from app.services.sessions import delete_session, session_usage
+from app.services.turn.types import TurnRequest
+from app.services.views.preview import preview_turn
+from app.services.views.turns import get_audit, get_prompt
+from tests.providers.server import Answer, ScriptedServer, Seen, serving
+from tests.services.service import TENANT, Service, model, models_toml, service
+
+FACT = "My sister Ottilie keeps bees behind the lighthouse."
+SAID = (FACT, "The invoice of the harbour crane is number 4711.", "We painted the boathouse green last August.")
+QUESTION = "Which insects does any sibling own?"
+"""Has no word of the fact, and its meaning."""
+TOPICS = (("bees", "insects"), ("crane", "bill"), ("boathouse", "shed"), ("weather", "clouds"))
+REPLY = "The clouds drift on and nobody minds. " * 6
+POLICY = {"mandatory_summary_turn": 3, "protected_turns": 1}
+
+
+def _vector(text: str) -> list[float]:
+    return [1.0 * any(word in text for word in words) for words in TOPICS] + [0.1]
+
+
+def _vectors(request: Seen) -> Answer:
+    texts = request.json["input"]
+    data = [{"index": at, "embedding": _vector(text)} for at, text in enumerate(texts)]
+    return Answer({"data": data, "usage": {"prompt_tokens": 3 * len(texts)}})
+
+
+def _answers(vectors: Callable[[Seen], Answer] = _vectors) -> Callable[[Seen], Answer]:
+    """One server for both: chat completions, and vectors."""
+    chats = model(REPLY)
+    return lambda request: vectors(request) if request.path.endswith("/embeddings") else chats(request)
+
+
+def _models(server: ScriptedServer, *aliases: str) -> str:
+    own = "".join(
+        f'[models.{alias}]\nprovider = "openai"\nmodel = "{alias}-1"\nbase_url = "{server.base_url}"\n'
+        for alias in aliases or ("vectors",)
+    )
+    return models_toml(server, window=8192, extra=own)
+
+
+def _asked_for(server: ScriptedServer) -> list[str]:
+    """The texts of which vectors were asked for."""
+    return [text for seen in server.seen if seen.path.endswith("/embeddings") for text in seen.json["input"]]
+
+
+def _answered(*said: str) -> list[dict[str, str]]:
+    pairs = [(("user", each), ("assistant", REPLY)) for each in said]
+    return [{"role": role, "content": text} for pair in pairs for role, text in pair]
+
+
+async def _talked(at: Service) -> SessionId:
+    """A session whose facts have left the window, with the vectors that there can be of them."""
+    messages = _answered(*SAID)
+    session = await at.imported({"messages": messages, "policy": POLICY})
+    await _small_talk(at, session.id)
+    return session.id
+
+
+async def _small_talk(at: Service, session_id: SessionId) -> None:
+    await at.turn(session_id, "Small talk about the weather today.")
+    await at.rt.chores.settle()
+
+
+async def _recalled(at: Service, session_id: SessionId, question: str = QUESTION) -> dict[str, Any]:
+    """What came back for a question, by its text."""
+    outcome = await at.turn(session_id, question)
+    await at.rt.chores.settle()
+    stored = {str(row["id"]): row["content"] for row in await at.rows("SELECT id, content FROM messages")}
+    return {stored[row["message_id"]]: row for row in outcome.context["context_trim_log"].get("recalled", ())}
+
+
+async def _rows(at: Service, session_id: SessionId) -> dict[int, tuple[str, int]]:
+    """By message, the model of its vector and how many dimensions it has."""
+    rows = await at.rows(
+        "SELECT message_seq, model, length(vector) AS size FROM message_vectors"
+        " WHERE session_id = CAST(:session_id AS uuid)",
+        session_id=session_id,
+    )
+    return {row["message_seq"]: (row["model"], row["size"]) for row in rows}
+
+
+async def test_what_has_no_word_of_the_question_comes_back_by_its_meaning_and_the_prompt_needs_no_vector_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(_answers()) as server,
+        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        session_id = await _talked(at)
+        assert (await _rows(at, session_id))[1] == ("vectors-1/1", 5), "made behind the turn"
+        await _small_talk(at, session_id)
+        request = TurnRequest(QUESTION, "")
+        preview = await preview_turn(at.rt, TENANT, session_id, request)
+        outcome = await at.turn(session_id, QUESTION)
+        assert preview.context["prompt_sha256"] == outcome.context["prompt_sha256"]
+        sent = [message["content"] for message in server.seen[-1].json["messages"]]
+        await at.rt.chores.settle()
+        assert FACT in sent
+        recalled = outcome.context["context_trim_log"]["recalled"]
+        assert [row["similarity"] for row in recalled if "similarity" in row] == [1.0]
+        assert all("matched" not in row for row in recalled)
+        await at.rows("WITH gone AS (DELETE FROM message_vectors RETURNING 1) SELECT count(*) FROM gone")
+        prompt = await get_prompt(at.rt, TENANT, session_id, outcome.turn.id, None)
+        assert [message["content"] for message in prompt.messages] == sent
+        audit = await get_audit(at.rt, TENANT, session_id, outcome.turn.id, None)
+        assert audit.context_trim_log == outcome.context["context_trim_log"]
+        usage = {each.purpose: each for each in await session_usage(at.rt, session_id)}
+        assert usage["embedding"].model_alias == "vectors"
+        assert usage["embedding"].prompt_tokens == 3 * len(_asked_for(server))
+        assert b'purpose="embedding"' in at.rt.telemetry.render()[0]
+
+
+async def test_a_turn_goes_on_without_a_vector_that_is_late_and_the_next_has_it(
+    database_url: str, tmp_path: Path
+) -> None:
+    released: list[bool] = []
+
+    def late(request: Seen) -> Answer:
+        answer = _vectors(request)
+        return Answer(answer.body, after=lambda: bool(released)) if QUESTION in request.json["input"] else answer
+
+    async with (
+        serving(_answers(late)) as server,
+        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors", embedding_wait_s=0.001) as at,
+    ):
+        session_id = await _talked(at)
+        await _small_talk(at, session_id)
+        await at.rt.chores.settle()
+        outcome = await at.turn(session_id, QUESTION)
+        assert "recalled" not in outcome.context["context_trim_log"]
+        released.append(True)
+        await at.rt.chores.settle()
+        assert QUESTION in _asked_for(server)
+        assert FACT in await _recalled(at, session_id)
+
+
+async def test_an_endpoint_that_fails_costs_recall_by_meaning_alone_and_what_is_missing_is_made_later(
+    database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken: list[bool] = [True]
+
+    def sometimes(request: Seen) -> Answer:
+        echoed = Answer({"error": {"message": f"No vector of {request.json['input'][0]}"}}, 500)
+        return echoed if broken else _vectors(request)
+
+    async with serving(_answers(sometimes)) as server:
+        async with service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at:
+            session_id = await _talked(at)
+            await _small_talk(at, session_id)
+            assert not await _recalled(at, session_id)
+            assert not await _rows(at, session_id)
+            assert len(_asked_for(server)) <= len(SAID) * 2 + 2, "it is left alone for a while"
+        assert "Ottilie" not in caplog.text
+        assert "provider_error" in caplog.text
+        broken.clear()
+        async with service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at:
+            await _small_talk(at, session_id)
+            assert 1 in await _rows(at, session_id)
+            assert FACT in await _recalled(at, session_id)
+
+
+async def test_what_has_no_usable_vector_is_not_asked_for_again_and_long_texts_are_cut(
+    database_url: str, tmp_path: Path
+) -> None:
+    def particular(request: Seen) -> Answer:
+        texts = request.json["input"]
+        if any(len(text) > 300 for text in texts):
+            return Answer({"error": {"message": "input is too long"}}, 400)
+        return Answer({"data": [{"embedding": [0.0] * 5 if "crane" in text else _vector(text)} for text in texts]})
+
+    async with (
+        serving(_answers(particular)) as server,
+        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        said = ("The weather is fine. " * 90, SAID[1], SAID[2])
+        session = await at.imported({"messages": _answered(*said), "policy": POLICY})
+        await _small_talk(at, session.id)
+        sizes = {seq: size for seq, (_, size) in (await _rows(at, session.id)).items()}
+        assert [sizes[seq] for seq in range(1, 5)] == [5, 5, 0, 5]
+        asked_for = len(_asked_for(server))
+        for _ in range(4):
+            await _small_talk(at, session.id)
+        assert len(await _rows(at, session.id)) > len(sizes)
+        assert SAID[1] not in _asked_for(server)[asked_for:]
+
+
+async def test_vectors_go_with_a_fork_and_an_erased_session_and_are_made_anew_for_another_model(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(_answers()) as server:
+        models = _models(server, "vectors", "others")
+        async with service(database_url, models, folder=tmp_path, embeds_with="vectors") as at:
+            session_id = await _talked(at)
+            made = await _rows(at, session_id)
+            fork = await fork_session(at.rt, TENANT, session_id, None)
+            assert made
+            assert await _rows(at, fork.id) == made
+        async with service(database_url, models, folder=tmp_path, embeds_with="others") as at:
+            await _small_talk(at, session_id)
+            rows = await _rows(at, session_id)
+            assert {name for name, _ in rows.values()} == {"others-1/1"}
+            assert rows.keys() >= made.keys()
+            await _small_talk(at, session_id)
+            assert FACT in await _recalled(at, session_id)
+            await delete_session(at.rt, TENANT, session_id)
+            assert not await _rows(at, session_id)
+            assert await _rows(at, fork.id) == made, "the other session's are its own"
+
+
+async def test_of_a_session_that_is_not_the_tenants_nothing_is_asked(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(_answers()) as server,
+        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        session_id = await _talked(at)
+        await _small_talk(at, session_id)
+        with pytest.raises(NotFound):
+            await at.turn(session_id, QUESTION, tenant_id=TenantId("another"))
+        await at.rt.chores.settle()
+        assert QUESTION not in _asked_for(server)
+
+
+async def test_without_a_model_for_them_there_are_no_vectors_and_nobody_is_asked(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with serving(_answers()) as server, service(database_url, _models(server), folder=tmp_path) as at:
+        session_id = await _talked(at)
+        await _small_talk(at, session_id)
+        assert not await _recalled(at, session_id)
+        assert not await _rows(at, session_id)
+        assert not _asked_for(server)
