@@ -91,7 +91,7 @@ def test_what_has_no_direction_is_packed_as_nothing() -> None:
 
 
 def test_a_message_without_a_word_of_the_question_is_found_by_its_meaning_and_says_so() -> None:
-    question, index = "Which insects does a sibling of mine own?", _index()
+    question, index = "Which insects did Otto own?", _index()
     assert not candidates(index, question, 4, room_tokens=100, min_score_ratio=0.5)
     found = candidates(index, question, 4, room_tokens=100, min_score_ratio=0.5, meaning=_meaning(near=1))
     assert found[0].seqs == (1,)
