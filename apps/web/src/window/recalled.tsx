@@ -62,7 +62,9 @@ function RecalledRow({ sessionId, row, message, terms }: RowProps) {
   const found = [...(row.matched ?? []), ...related, ...similar];
   const words = found.length ? found : wordsWith(text, matched);
   return (
-    <span title={`Score ${row.score.toFixed(2)} of 1: how rare the matched words are, how many, and how near the meaning is`}>
+    <span
+      title={`Score ${row.score.toFixed(2)} of 1: how rare the matched words are, how many, and how near the meaning is`}
+    >
       <a href={addressOf(sessionId, "window", message.turn_seq)}>Turn {message.turn_seq}</a>, {speakerOf(message)},{" "}
       {day(message.said_at)}:{" "}
       {words.length ? (
