@@ -330,4 +330,4 @@ def test_every_catalogue_of_the_documentation_loads(catalogue_of: Callable[[str]
 
 
 def test_the_documentation_has_a_catalogue_for_each_kind_of_server() -> None:
-    assert len(documented_catalogues()) == 13
+    assert len(documented_catalogues()) == 14

@@ -21,8 +21,8 @@ from tests.services.service import TENANT, Service, model, models_toml, service
 
 FACT = "My sister Ottilie keeps bees behind the lighthouse."
 SAID = (FACT, "The invoice of the harbour crane is number 4711.", "We painted the boathouse green last August.")
-QUESTION = "Which insects does any sibling own?"
-"""Has no word of the fact, and its meaning."""
+QUESTION = "Which insects did Otto own?"
+"""Has no word of the fact nor a related one, and its meaning."""
 TOPICS = (("bees", "insects"), ("crane", "bill"), ("boathouse", "shed"), ("weather", "clouds"))
 REPLY = "The clouds drift on and nobody minds. " * 6
 POLICY = {"mandatory_summary_turn": 3, "protected_turns": 1}

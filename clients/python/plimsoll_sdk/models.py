@@ -218,13 +218,15 @@ class RelatedWord(Answer):
 
 class RecalledMessage(Answer):
     """A message that came back, verbatim. `matched` are the user's words that it has, `related` words that it has
-    instead of others; without any it stands beside one that has some."""
+    instead of others, and `similarity` is how near its meaning is to the user's message, 0 to 1; without any of them it
+    stands beside one that has some."""
 
     message_id: str
     score: float
     tokens: int
     matched: list[str] = Field(default_factory=list[str])
     related: list[RelatedWord] = Field(default_factory=list[RelatedWord])
+    similarity: float | None = None
 
 
 class LookedBack(Answer):

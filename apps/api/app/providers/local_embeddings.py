@@ -73,7 +73,7 @@ def _load() -> Callable[[str], _Floats]:
         # Of an optional extra: loaded only if enabled, and no part of what types are checked against.
         onnxruntime, tokenizers = cast("Any", import_module("onnxruntime")), cast("Any", import_module("tokenizers"))
     except ImportError as error:
-        raise LocalModelMissing("the extra is not installed: pip install 'plimsoll-server[embeddings]'") from error
+        raise LocalModelMissing("the extra `embeddings` is not installed (docs/providers.md)") from error
     options: Any = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1  # turns need the other cores
     options.log_severity_level = 3
@@ -96,7 +96,7 @@ def _file(package: str, path: str, digest: str) -> bytes:
     try:
         found = Path(str(distribution(package).locate_file(path))).read_bytes()
     except (PackageNotFoundError, OSError) as error:
-        raise LocalModelMissing(f"{package} is not installed: pip install 'plimsoll-server[embeddings]'") from error
+        raise LocalModelMissing(f"{package} of the extra `embeddings` is not installed (docs/providers.md)") from error
     if sha256(found).hexdigest() != digest:
         raise LocalModelMissing(f"{path} of {package} is not the file that this version was made for")
     return found
